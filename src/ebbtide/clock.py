@@ -23,7 +23,7 @@ class Queries(Protocol):
         """`sqlite` or `postgresql`."""
 
     @property
-    def execute(self) -> Callable[..., sa.Result[Any]]:  # a row's types are the query's
+    def execute(self) -> Callable[..., sa.Result[Any]]:  # the query decides the types
         """Runs one statement in the transaction."""
 
 

@@ -1,6 +1,7 @@
 """Every error of Ebbtide. A class says what the caller can do; a kind says what happened.
 
-`KINDS` is append-only. Programs match on kinds, so that no kind is renamed or gets another meaning.
+`KINDS` is append-only. Programs match on kinds: a kind is never renamed, and never gets another
+meaning.
 Exit codes are class attributes here and nowhere else. So are the HTTP statuses of the classes; the
 server's own table (`server/errors.py`) has a status for each kind.
 """

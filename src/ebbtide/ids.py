@@ -45,7 +45,7 @@ def descending_id(instant: datetime) -> str:
 
 
 def latest_id(instant: datetime) -> str:
-    """Returns an id that sorts after the ids of an instant and later ones, and before the ids of
+    """Returns an id that sorts after the ids of this and of later instants, and before the ids of
     earlier instants."""
     return descending_id(instant)[:16] + "f" * 16
 

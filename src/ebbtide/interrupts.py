@@ -19,7 +19,7 @@ from typing import Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 REPEAT_SECONDS: Final = 0.3
-"""Signals within this time count as one: both the terminal and the parent process may send it."""
+"""Signals within this time count as one: the terminal and the parent process can both send it."""
 
 AGAIN_SECONDS: Final = 0.02
 """The delay before a dropped Interrupted is raised again. By then the finalizer has ended."""

@@ -44,8 +44,8 @@ def is_dead(holder: str | None) -> bool:
 
 
 def _machine() -> str | None:
-    """Returns the boot id of the kernel and the namespace of process ids. If two are equal, process
-    ids can be compared."""
+    """Returns the boot id of the kernel and the namespace of process ids. If two processes have the
+    same text, their ids can be compared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -65,7 +65,8 @@ def _start_of(pid: str) -> str | None:
 
 
 def was_submitted() -> bool:
-    """Whether `spark-submit` started this program. Its JVM then runs, and knows the master."""
+    """Whether `spark-submit` started this program. Its JVM is then running, and knows the
+    master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

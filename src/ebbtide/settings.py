@@ -1,4 +1,5 @@
-"""The table of all settings: name, type, default, help. The source of environment, CLI and docs.
+"""The table of all settings: name, type, default, help. Environment variables, command line and
+docs are derived from it.
 
 Not for: the effects of the settings.
 """

@@ -137,6 +137,8 @@ def test_an_undone_run_is_closed_for_good(world: World) -> None:
         world.collector().sweep(run_id)
     with pytest.raises(Conflict, match="undone"):
         world.collector().undo(run_id)
+    with pytest.raises(NotFound, match="has no plan to sweep"):
+        world.collector().sweep()
     assert world.collector().show(run_id).state == "undone"
 
 

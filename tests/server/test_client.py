@@ -17,6 +17,7 @@ from lakefs.exceptions import (
 )
 from lakefs_sdk.client import LakeFSClient
 
+from ebbtide.ids import new_id
 from tests.support.server import Server, place_of
 
 
@@ -36,6 +37,28 @@ def shown(repo: lakefs.Repository, ref: str = "main") -> dict[str, bytes]:
     return {each.path: found.object(each.path).reader().read() for each in found.objects()}
 
 
+@pytest.mark.parametrize("form", ["local://{}/deep/er", "local://{}/", "local://{}"])
+def test_a_storage_namespace_is_told_as_it_was_given(server: Server, form: str) -> None:
+    name = f"r-{new_id()}"
+    namespace = form.format(name)
+    made = lakefs.Repository(name, client=server.client()).create(storage_namespace=namespace)
+    assert made.properties.storage_namespace == namespace
+    put(made, a="1")
+    assert shown(made) == {"a": b"1"}
+    (listed,) = lakefs.repositories(client=server.client(), prefix=name)
+    assert listed.properties.storage_namespace == namespace
+
+
+def test_repositories_without_a_namespace_of_their_own(server: Server) -> None:
+    """As web tools make one: the prefix of the configuration, a slash, and the name."""
+    config = sdk(server).config_api.get_config().storage_config
+    name = f"r-{new_id()}"
+    namespace = f"{config.default_namespace_prefix}/{name}"
+    made = lakefs.Repository(name, client=server.client()).create(storage_namespace=namespace)
+    put(made, a="1")
+    assert shown(made) == {"a": b"1"}
+
+
 def test_repositories(server: Server, repo: lakefs.Repository) -> None:
     assert repo.properties.id == repo.id
     assert repo.properties.default_branch == "main"
@@ -45,6 +68,7 @@ def test_repositories(server: Server, repo: lakefs.Repository) -> None:
     again = lakefs.Repository(repo.id, client=server.client())
     assert again.create("local://other", exist_ok=True).properties.id == repo.id
     assert repo.metadata == {}
+    assert repo.properties.storage_namespace == f"local://{repo.id}"
     repo.delete()
     with pytest.raises(NotFoundException):
         repo.delete()

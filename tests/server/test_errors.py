@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import httpx
@@ -50,6 +51,16 @@ def test_every_kind_has_one_status() -> None:
             None,
         ),
         ("POST", "/repositories", '{"name": "abc", "storage_namespace": "mem://x"}', 400, None),
+        *(
+            (
+                "POST",
+                "/repositories",
+                json.dumps({"name": "abc", "storage_namespace": at}),
+                400,
+                None,
+            )
+            for at in ("local://a/../b", "local://a//b", "local:///a", "local://a/.b")
+        ),
         ("GET", "{r}/branches/no", None, 404, "branch_not_found"),
         ("GET", "{r}/tags/no", None, 404, "tag_not_found"),
         ("GET", "{r}/commits/no", None, 404, "ref_not_found"),

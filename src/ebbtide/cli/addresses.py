@@ -63,11 +63,11 @@ def link(
     ],
     size: Annotated[
         int | None,
-        typer.Option("--size", metavar="BYTES", help="Size to check.", show_default=False),
+        typer.Option("--size", metavar="BYTES", help="Expected size.", show_default=False),
     ] = None,
     checksum: Annotated[
         str | None,
-        typer.Option("--checksum", metavar="SHA256", help="Checksum to check.", show_default=False),
+        typer.Option("--checksum", metavar="SHA256", help="Expected checksum.", show_default=False),
     ] = None,
     content_type: ContentTypeOption = None,
     meta: MetaOption = None,

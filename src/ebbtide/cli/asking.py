@@ -34,8 +34,8 @@ def confirm(question: str, *, yes: bool) -> bool:
 def confirm_name(what: str, name: str, *, given: str | None, option: str) -> bool:
     """Asks the user to type `name`, if a `yes` would not be enough. Returns whether it was typed.
 
-    `given` is the name from the command line, from `option`. Raises InvalidInput `invalid_argument`
-    if it is another name, or if there is no terminal to ask at.
+    `given` is the value of the option `option`, or None. Raises InvalidInput `invalid_argument` if
+    it is another name, or if there is no terminal to ask at.
     """
     if given is not None:
         if given != name:

@@ -168,7 +168,7 @@ def _get_all(
         raise NotFound(
             "object_not_found", f"there is no file below {shown(prefix)} in {escaped(found.path)}"
         )
-    # Before the first file is written: a path that cannot be a file stops all.
+    # Checked before the first file is written: one impossible path stops the whole download.
     targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])
     to.mkdir(parents=True, exist_ok=True)
     with ProgressBar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
@@ -273,7 +273,7 @@ def locators(
     signed = list(_signed(collections, found, prefix, version))
     document = {
         "locators": {each.entry.path: each.locator for each in signed},
-        # The locators of a long list are made at different times.
+        # The locators of a long list are made at different times. The earliest end counts.
         "expires_at": documents.instant(min((each.expires_at for each in signed), default=None)),
     }
     cli.output.answer(document, lambda: cli.output.line(json.dumps(document, indent=2)))

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 SMALL_DATABASE_BYTES: Final = 32 * 2**20
-"""The size of a database with some hundred thousand files, or ten thousand commits."""
+"""A database below this size has at most some hundred thousand files, or ten thousand commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A collector, the display of its steps, and the quarantine of its sweeps (None: none).
+    """A collector, the display of its steps, and the quarantine of its sweeps, or None.
 
     Enter `progress` while the collector works.
     """
@@ -109,7 +109,7 @@ def open_collector(
 
 
 def _run_of(cli: Cli, found: RepositoryFormat, engine: Engine, options: RunOptions) -> Run:
-    """Returns the collector of a repository, or what removes one that is gone."""
+    """Returns the collector of a repository. For a gone repository, it is a `Remover`."""
     from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
 
@@ -155,7 +155,7 @@ def make_engine(
 ) -> Engine:
     """Returns the engine of runs: Spark on a master, or this process alone for NO_SPARK.
 
-    Without a `master`, the settings have it. `conf` are settings of Spark, as texts. Spark starts
+    Without `master`, the settings name it. `conf` are settings of Spark, as texts. Spark starts
     on first use. With `starting`, its JVM starts now, while other modules load. `short` is an
     argument of `gc.spark.session.launch`.
     """
@@ -241,7 +241,7 @@ class _Spark:
         if self._session is None:
             self._progress("start", "start")
             launched = self.launch()
-            # While the JVM starts: functions over Arrow batches in Spark need pandas.
+            # Imported while the JVM starts: functions over Arrow batches in Spark need pandas.
             allow_pandas()
             import_module("pandas")
             try:

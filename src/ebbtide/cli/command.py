@@ -65,7 +65,7 @@ CollectedArgument = Annotated[
     str,
     typer.Argument(
         metavar="REPO",
-        help="Name of the repository; icechunk:PATH or icechunk:URL; lakefs:NAME.",
+        help="Name of the repository, or icechunk:PATH, icechunk:URL or lakefs:NAME.",
         show_default=False,
         autocompletion=completing.repositories,
     ),
@@ -74,7 +74,7 @@ WithPolicyArgument = Annotated[
     str,
     typer.Argument(
         metavar="REPO",
-        help="Name of the repository; lakefs:NAME.",
+        help="Name of the repository, or lakefs:NAME.",
         show_default=False,
         autocompletion=completing.repositories,
     ),
@@ -125,8 +125,8 @@ class Cli:
     """The tools of one command: its output, its progress and its store, which is opened on first
     use.
 
-    `told` returns the text for an interrupt. A command that can leave work unfinished says so
-    there, and how to continue.
+    `told` returns the text for an interrupt. If a command can leave work unfinished, the text says
+    so, and how to continue.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class Cli:
     ) -> None:
         """Sets the text for an interrupt: the text of `told`, and the command that continues.
 
-        That is the present command, or the one of `words` with `arguments`. If no work is left,
-        `done` returns the text instead.
+        Without `words`, the present command continues. With `words`, they name the command that
+        continues, and `arguments` are its arguments. If no work is left, `done` returns the text.
         """
         lead = "Continue with" if words else "Start it again with"
         way = f"\n{lead}: {command_line(self.context, words, arguments)}"
@@ -184,7 +184,7 @@ class Cli:
                 )
 
     def repository(self, name: str) -> Repository:
-        """Returns the repository of a name. Raises InvalidInput for one that is not of a store."""
+        """Returns a repository by its name. Raises InvalidInput for one outside the store."""
         if is_elsewhere(name):
             raise InvalidInput(
                 "invalid_argument",
@@ -217,8 +217,8 @@ class Cli:
         return EmbeddedRepository(context, store_id=self.store.store_id)
 
     def may(self, question: str, *, yes: bool) -> bool:
-        """Asks a question. Returns whether the answer is yes; otherwise the command has its own
-        answer: nothing was changed."""
+        """Asks a question, and returns whether the user said yes. If not, prints that nothing was
+        changed."""
         if confirm(question, yes=yes):
             return True
         self.declined("nothing was changed")

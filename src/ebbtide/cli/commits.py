@@ -173,7 +173,7 @@ def reset(
         if not cli.may(f"drop {count_text(staged, 'staged change')} on {branch}{where}?", yes=yes):
             return
     if path is None and prefix is None:
-        # Not counted, because there may be millions.
+        # The dropped changes are not counted, because there can be millions.
         commits.reset(branch)
         cli.output.answer(
             {"branch": branch},

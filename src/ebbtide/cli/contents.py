@@ -63,8 +63,8 @@ PrefixOption = Annotated[
     typer.Option(
         "--prefix",
         metavar="PREFIX",
-        help="With --from-ref or --from-collection: add only the files below it, without this "
-        "prefix.",
+        help="With --from-ref or --from-collection: add only paths that begin with PREFIX, and "
+        "remove PREFIX from them.",
     ),
 ]
 LocatorsOption = Annotated[

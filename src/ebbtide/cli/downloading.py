@@ -25,7 +25,7 @@ CHARACTERS_SHOWN: Final = 200
 def save(pieces: Iterable[bytes], target: Path) -> None:
     """Writes a file. It has a temporary name until it is complete and checked. Raises OSError with
     the file's name."""
-    # A unique and short name: the file's own name may have the greatest length already.
+    # A unique and short name: the file's own name can already have the greatest length.
     partial = target.with_name(f".{new_id()}.partial")
     try:
         with partial.open("wb") as file:
@@ -52,7 +52,7 @@ def write_out(pieces: Iterable[bytes]) -> None:
 
 
 def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
-    """Returns the file below a directory for each object's path. Makes nothing there.
+    """Returns the file below a directory for each object's path. Creates no file.
 
     Raises InvalidInput `invalid_path` if not all paths can be files there side by side. The message
     names the paths that cannot, and the detail `paths` has all of them.

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
     command(app, "expire")(expire)
 
 
-def _keep_option(help_text: str) -> Any:  # Typer's type of an option
+def _keep_option(help_text: str) -> Any:  # Typer types options as Any
     return typer.Option(metavar="N", min=1, help=help_text, show_default=False)
 
 

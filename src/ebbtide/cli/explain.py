@@ -62,7 +62,8 @@ def explain(
 ) -> None:
     """Explain why a file or commit still exists and until when, or which run deleted it.
 
-    Protections are listed nearest first. Changes nothing.
+    The list begins with protections that need no commit. Then come commits that a ref points at,
+    and then other commits, newest first. Changes nothing.
     """
     explainer = _open(cli, repository, limit=limit, grace=grace, run_dir=run_dir)
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")

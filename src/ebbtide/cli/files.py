@@ -164,7 +164,7 @@ def show_listing(
     """Answers with a listing. `page` returns a number of entries after a path."""
     found = _listed(page, after, limit=limit)
     if not cli.output.as_json:
-        # Printed one by one, because there may be millions.
+        # Printed one by one, because there can be millions.
         for size, mtime, name in found:
             size_shown = "" if size is None else size_text(size)
             cli.output.line(f"{size_shown:>10}  {date_text(mtime):16}  {escaped(name)}")

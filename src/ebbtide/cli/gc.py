@@ -112,9 +112,9 @@ SizesOption = Annotated[
         "--sizes",
         metavar="FILES",
         autocompletion=completing.one_of("auto", "all", "candidates"),
-        help="Files in a directory whose size and date are read. all: all files; candidates: only "
-        "candidates, which lists large stores several times as fast; auto: all, up to a million "
-        "files. Default: EBBTIDE_SIZES.",
+        help="Files whose size and date a run reads in a directory. all: all files; candidates: "
+        "only candidates, which lists large stores several times as fast; auto: all, up to a "
+        "million files. Default: EBBTIDE_SIZES.",
         show_default=False,
     ),
 ]
@@ -145,7 +145,7 @@ InventoryDateOption = Annotated[
     typer.Option(
         "--inventory-date",
         metavar="DATE",
-        help="Date when the inventory was begun. A manifest has it already.",
+        help="Date at which the inventory began. A manifest.json contains it.",
         show_default=False,
     ),
 ]
@@ -209,7 +209,7 @@ def archive(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="File to write. Default: a name that says for which platform it is.",
+            help="File to write. Default: a name with the platform and the versions.",
             show_default=False,
         ),
     ] = None,

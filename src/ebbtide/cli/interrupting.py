@@ -64,7 +64,7 @@ def share_text(step: Step) -> str:
 def command_line(
     context: typer.Context, words: Sequence[str] = (), arguments: Iterable[str] = ()
 ) -> str:
-    """Returns a command as it is typed: the present one, or that of `words` with `arguments`.
+    """Returns a command as it is typed: the present one, or `words` followed by `arguments`.
 
     The result has the options that were given to the present command, if that command has them.
     """

@@ -103,8 +103,8 @@ def rotate_signing(
 ) -> None:
     """Sign locators and other tokens with a new key from now on.
 
-    An older key verifies tokens until all that it signed have ended. The next rotation after that
-    retires it.
+    An older key verifies its tokens until the last of them has ended. The next rotation after that
+    retires the key.
     """
     if at_once:
         cli.output.say(

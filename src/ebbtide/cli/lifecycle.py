@@ -108,7 +108,7 @@ def _later(now: datetime, by: timedelta) -> datetime:
 def expiry_changed(
     cli: Cli, period: str | None, date: str | None, *, never: bool
 ) -> datetime | None:
-    """Returns the date of `--in`, `--at` or `--never`, of which one must be given. None means
+    """Returns the date of `--in`, `--at` or `--never`. Exactly one must be given. None means
     never."""
     options = "--in PERIOD, --at DATE or --never"
     if (period is not None) + (date is not None) + never != 1:
@@ -119,7 +119,7 @@ def expiry_changed(
 def expiry_updated(
     cli: Cli, period: str | None, date: str | None, *, never: bool
 ) -> datetime | Keep | None:
-    """Returns the date of `--expires-in`, `--expires-at` or `--never`, of which one may be given.
+    """Returns the date of `--expires-in`, `--expires-at` or `--never`. At most one may be given.
 
     None means never. Without any of them, KEEP: the date stays as it is.
     """
@@ -134,8 +134,8 @@ def expiry_updated(
 
 
 def may_delete(cli: Cli, what: str, *, yes: bool) -> bool:
-    """Whether a deletion may go on. Asks only if the trash time is zero, because then nothing could
-    restore it."""
+    """Whether a deletion may proceed. Asks only if the trash time is zero, because a deletion then
+    cannot be undone."""
     if cli.store.settings.trash_time:
         return True
     return cli.may(f"the trash time is zero: delete {what} for good?", yes=yes)
@@ -170,8 +170,8 @@ def at_terminal() -> bool:
 
 
 def warn_of_expiry(cli: Cli, repository: str, *expressions: str) -> None:
-    """Warns on a terminal if the repository will expire, or a branch or tag that an expression
-    begins with."""
+    """Warns on a terminal if the repository will expire. Also warns if a branch or tag at the
+    beginning of an expression will expire."""
     if cli.output.as_json or not at_terminal():
         return
     found = cli.repository(repository)

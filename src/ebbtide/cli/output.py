@@ -78,7 +78,7 @@ class Output:
             print(escaped_lines(text), file=sys.stderr, flush=True)
 
     def error(self, text: str) -> None:
-        """Prints an error on stderr that is also in the answer."""
+        """Prints an error on stderr. The answer contains the error, too."""
         print(f"error: {escaped_lines(text)}", file=sys.stderr)
 
     def interrupted(self, told: str) -> None:
@@ -101,7 +101,7 @@ def print_error(
     """Prints an error: a line on stderr, and with `--json` the document on stdout."""
     print(escaped_lines(f"{lead}{message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
     if as_json:
-        # The failure may be that of stdout itself. Then stderr has the message.
+        # The error can be a failed write to stdout. Then only stderr gets the message.
         with suppress(OSError):
             print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
 
@@ -127,7 +127,7 @@ def answering() -> Iterator[None]:
 
 def drop_output() -> None:
     """Redirects stdout to the null device. The rest of its buffer cannot be written, but Python
-    would try at its end."""
+    would try to write it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -33,7 +33,11 @@ EXPIRED = "expired"
 
 DefaultRule = Annotated[
     str | None,
-    typer.Option(metavar="RULE", help="Rule for branches without their own.", show_default=False),
+    typer.Option(
+        metavar="RULE",
+        help="Rule for branches without a rule of their own.",
+        show_default=False,
+    ),
 ]
 BranchRules = Annotated[
     list[str] | None,
@@ -227,7 +231,7 @@ def show_policy(
 
 
 def _messages(repository: Repository, roots: Roots) -> Mapping[str, str]:
-    """Returns the messages of all commits, by id. They are read together, because there may be
+    """Returns the messages of all commits, by id. They are read together, because there can be
     many."""
     from ebbtide.store.database.commits import find_commits
 

@@ -101,7 +101,7 @@ class StepProgress:
             return
         self.refresh()
         for each in reversed(self.steps):
-            # Spark may start within another step.
+            # Spark can start while another step is open.
             if not each.ended and step in ("", each.name):
                 each.ended = True
                 if self._display is not None:
@@ -164,8 +164,8 @@ class StepProgress:
 
 
 def reading_text(reading: ProgressReading | None, *, ended: bool = False) -> str:
-    """Returns a text such as `1,200 of 5,000 files, 300 a second, 0:12 left`, as far as known, or
-    what the work waits for."""
+    """Returns the known figures, such as `1,200 of 5,000 files, 300 a second, 0:12 left`. If the
+    work waits, returns what it waits for."""
     if reading is not None and reading.awaited and not ended:
         return reading.awaited
     if reading is None or not reading.done:
@@ -236,7 +236,7 @@ class _Drawn:
         if id(step) in self._tasks:
             self._drawn.update(self._tasks[id(step)], completed=1)
 
-    def _line_of(self, step: Step) -> Any:  # called without arguments, for the text
+    def _line_of(self, step: Step) -> Any:  # a function that returns the text
         def line() -> str:
             if step.ended:
                 return step.line

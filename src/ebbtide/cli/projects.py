@@ -159,7 +159,7 @@ def _pages(
 
 def filters_of(
     include_expired: bool, state: str | None, after: str | None, before: str | None
-) -> dict[str, Any]:  # arguments of `page`, each of its own type
+) -> dict[str, Any]:  # arguments of `page`, of several types
     """Returns the filters of a list. The state `trashed` includes the content of the trash."""
     wanted: LifecycleState | None = None if state is None else LifecycleState(state)
     from_date: datetime | None = None if after is None else parse_date(after)
@@ -202,7 +202,7 @@ def show_one(
 def lifecycle_fields(
     state: LifecycleState, expires_at: datetime | None, ends_at: datetime | None
 ) -> list[tuple[str, str]]:
-    """Returns the lines about a state, and about its end."""
+    """Returns the lines about a state, its date of expiry, and the end of a project above."""
     fields = [("state", state.value)]
     if expires_at is not None:
         fields.append(("expires", f"{date_text(expires_at)} UTC"))
@@ -258,7 +258,7 @@ def update(
     )
 
 
-def given_options(**values: Any) -> dict[str, Any]:  # of the fields' own types
+def given_options(**values: Any) -> dict[str, Any]:  # values of several types
     """Returns the options that were given."""
     return {name: value for name, value in values.items() if value is not None}
 

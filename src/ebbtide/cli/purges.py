@@ -110,8 +110,8 @@ def run(
 ) -> None:
     """Delete named data at once, without regard to trash, grace and leases.
 
-    The purge is refused while anything that was not named refers to the data. History stays as it
-    is. Reading purged data fails with its own error.
+    The purge is refused while anything that was not named refers to the data. The history does not
+    change. Reading purged data fails with the error `purged`.
     """
     from ebbtide.purge.request import PathTarget, Request
 
@@ -255,7 +255,7 @@ def show(
 
 @command(app, "verify")
 def verify(cli: Cli, purge_id: PurgeArgument) -> None:
-    """Check a purge's record, its signature, and that the purged objects are gone and stay so.
+    """Check a purge's record and signature, that its objects are gone, and that they stay closed.
 
     If anything differs from the record, the command names it and ends with exit code 1.
     """

@@ -82,7 +82,7 @@ def create_branch(
         typer.Option(
             metavar="REF",
             autocompletion=completing.refs,
-            help="Branch, tag or commit that it begins at. Default: the default branch.",
+            help="Branch, tag or commit to begin at. Default: the default branch.",
             show_default=False,
         ),
     ] = None,
@@ -119,7 +119,7 @@ def expire_branch(
 ) -> None:
     """Set when a branch goes to the trash by itself.
 
-    A branch in the trash is restored.
+    If the branch is in the trash, this restores it.
     """
     expires_at = expiry_changed(cli, period, date, never=never)
     changed = cli.repository(repository).branches.set_expiry(
@@ -189,7 +189,7 @@ def expire_tag(
 ) -> None:
     """Set when a tag goes to the trash by itself.
 
-    A tag in the trash is restored.
+    If the tag is in the trash, this restores it.
     """
     expires_at = expiry_changed(cli, period, date, never=never)
     changed = cli.repository(repository).tags.set_expiry(

@@ -124,7 +124,7 @@ def expire(
 ) -> None:
     """Set when a repository goes to the trash by itself.
 
-    A repository in the trash is restored.
+    If the repository is in the trash, this restores it.
     """
     changed = cli.store.catalog.set_expiry(
         name,
@@ -216,8 +216,8 @@ def adopt(cli: Cli, name: RepositoryArgument, yes: YesOption = False) -> None:
     """Declare that this database owns the repository's storage.
 
     Use it after a database was restored from a backup, or copied. From then on, writes and runs of
-    any other database over the same storage are refused. Files that the other database wrote since
-    are garbage to this one.
+    any other database over the same storage are refused. Files that another database wrote after
+    the backup or copy count as garbage.
     """
     found = cli.repository(name)
     url = found.info.storage_url

@@ -67,7 +67,8 @@ def promises(
     lease_ttl: Annotated[
         str | None,
         typer.Option(
-            metavar="PERIOD", help="How long locators last, and a ref's former target stays."
+            metavar="PERIOD",
+            help="How long locators last, and how long a ref's former target stays.",
         ),
     ] = None,
     trash_time: Annotated[
@@ -88,10 +89,10 @@ def promises(
 ) -> None:
     """Show or change how long the store's promises last.
 
-    The times belong to the store, not to one process. The settings of the process that makes the
-    store define them first. Existing locators and addresses keep their end. A new trash time also
-    applies to the present content of the trash. A running server deletes by new times at once, but
-    promises the old times until it is restarted.
+    The times belong to the store, not to one process. Their first values are the settings of the
+    process that makes the store. Existing locators and addresses keep their end. A new trash time
+    also applies to the present content of the trash. A running server deletes by new times at once,
+    but promises the old times until it is restarted.
     """
     from ebbtide.store.repositories.promises import times_of
 

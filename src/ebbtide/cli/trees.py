@@ -1,6 +1,6 @@
 """Finds the files of this machine that a command names, directly or below a directory.
 
-No file is left out silently: a file that cannot be read is an error. An option decides about
+No file is left out silently: a file that cannot be read is an error. `--links` decides about
 symbolic links, and they are counted. Not for: reading the files' bytes (`uploading`).
 """
 
@@ -33,7 +33,7 @@ LinksOption = Annotated[
     typer.Option(
         "--links",
         help="Symbolic links below a directory: refuse them, follow them and store a copy of their "
-        "targets, or skip them. A link that is named itself is followed.",
+        "targets, or skip them. A link that you name as FILE is followed.",
     ),
 ]
 

@@ -51,7 +51,7 @@ def undo(
 
     No run deletes the restored files for 7 days. When all are restored, the run cannot be swept
     again. If an undo was interrupted, run it again. If a sweep began a batch and did not record its
-    end, the files of this batch stay in quarantine, because the sweep may only be suspended.
+    end, the files of this batch stay in quarantine: a suspended sweep could still delete them.
     """
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     cli.when_interrupted(lambda: undo_told(run.progress))
@@ -122,7 +122,7 @@ def purge(
     master: MasterOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete the files that a sweep has in quarantine, before their time."""
+    """Delete a sweep's files in quarantine before their time there ends."""
     require_answerable(yes=yes)
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     if not yes:

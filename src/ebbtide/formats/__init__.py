@@ -1,6 +1,7 @@
 """Repository formats: each is one class that gives the collector its five relations.
 
-`base` is the contract. `embedded` and `gone` are the store's own repositories, `icechunk` is
-Icechunk's, and `plain` is what formats without a database build on. The collector imports `base`
-alone. Not for: which commits stay (`retention`), or how a run goes on (`gc`).
+`base` is the contract. `embedded` and `gone` are for the store's own repositories, `icechunk` for
+Icechunk's, and `lakefs` for those of a lakeFS server. `plain` has the base classes of formats
+without a database. The collector imports `base` alone. Not for: the choice of commits
+(`retention`), or the steps of a run (`gc`).
 """

@@ -263,8 +263,8 @@ class Layout(Protocol):
         `corrupt_node` or `unknown_format_version`."""
 
     def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
-        """Returns what `read_node` returns for each of some small nodes, or the error that it
-        raises. `one_by_one` does it, unless the format can read many nodes faster together."""
+        """Returns the result of `read_node` for each of several small nodes, or the error that it
+        raises. Use `one_by_one`, unless the format can read many nodes faster together."""
 
 
 def one_by_one(
@@ -310,8 +310,8 @@ class Reading(Protocol):
         """Yields the relation `protected` (PROTECTED_SCHEMA).
 
         `among` restricts the answer to some addresses, in batches of at most AMONG_MAX together;
-        each batch is one query. Addresses that are not `among` them may be left out, and
-        `created_at` may be null then.
+        each batch is one query. With `among`, other addresses can be left out, and `created_at` can
+        be null.
         """
 
     def untraced(self) -> Iterator[pa.Table]:
@@ -399,8 +399,8 @@ class RepositoryFormat(Protocol):
 
     @property
     def batch_max(self) -> int | None:
-        """The most files that are deleted between two calls of `guard`. None if what the guard
-        looks for cannot happen in between, or does no harm."""
+        """The most files that are deleted between two calls of `guard`. None if the changes that
+        the guard detects cannot happen in between, or do no harm."""
 
     def now(self) -> datetime:
         """Returns the time by which this repository decides (UTC)."""
@@ -428,14 +428,15 @@ class RepositoryFormat(Protocol):
 
     def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Yields addresses that clients can read, although no commit and no reading names them
-        (PROTECTED_SCHEMA). It need not name others than `candidates`, whose tables have the columns
-        `address` and `size_bytes`. Called after a reading; a format whose metadata names everything
-        yields nothing.
+        (PROTECTED_SCHEMA). Addresses outside `candidates` can be left out. The tables of
+        `candidates` have the columns `address` and `size_bytes`. Called after a reading. A format
+        whose metadata names everything yields nothing.
         """
 
     def resolve(self, expression: str) -> str:
         """Returns the id of the commit for an expression such as `main~2` or the first digits of an
-        id. Names of refs and whole ids do not come here. Raises NotFound `ref_not_found`."""
+        id. The caller itself handles names of refs and whole ids. Raises NotFound
+        `ref_not_found`."""
 
     def address_at(self, ref: str, path: str) -> str:
         """Returns the address of the object at a path of a ref.
@@ -470,8 +471,8 @@ class RepositoryFormat(Protocol):
         *,
         cutoff: datetime,
     ) -> None:
-        """Reads the roots, tombstones the commits that `choose` names, and drops metadata that has
-        ended, all in one transaction.
+        """Reads the roots, tombstones the commits that `choose` names, and drops metadata whose
+        time has ended. All of this is one transaction.
 
         A format without such transactions closes commits in `forget` instead.
         """
@@ -494,8 +495,8 @@ class RepositoryFormat(Protocol):
         `forget`."""
 
     def lost(self) -> str | None:
-        """Returns what needs a file again that is gone, in words, or None. Called after the
-        deletes. For formats whose fence cannot prevent it."""
+        """Returns a text about a deleted file that is needed again, or None. Called after the
+        deletes. For formats whose fence cannot prevent this case."""
 
     def check_undoable(self) -> None:
         """Raises InvalidInput `invalid_argument` if runs of this format cannot be undone."""
@@ -569,8 +570,8 @@ class GoneFormat(RepositoryFormat, Protocol):
         Raises Refused `lease_lost`."""
 
     def drop_rows(self, hold: RunHold) -> None:
-        """Deletes all metadata of the repository except that record. Raises Refused
-        `lease_lost`."""
+        """Deletes all metadata of the repository, except the record of `record_emptied`. Raises
+        Refused `lease_lost`."""
 
 
 class Removal(Protocol):

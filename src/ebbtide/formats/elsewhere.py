@@ -1,6 +1,6 @@
-"""Repositories that are not of the store: Icechunk's by path or URL, and those of a lakeFS server.
+"""Repositories outside the store: Icechunk's by path or URL, and those of a lakeFS server.
 
-Their names begin with a prefix that says so. Not for: repositories of the store.
+A prefix of their names tells the format. Not for: repositories of the store.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def is_lakefs(repository: str) -> bool:
 
 
 def is_elsewhere(repository: str) -> bool:
-    """Whether a name is that of a repository which is not of the store."""
+    """Whether a name is that of a repository outside the store."""
     return is_icechunk(repository) or is_lakefs(repository)
 
 
 def always_quarantined(repository: str) -> str | None:
-    """Returns ASKED if sweeps of a repository go to a quarantine unless an option says otherwise.
-    lakeFS closes no commit: what goes may be needed again before a sweep can notice."""
+    """Returns ASKED if sweeps of a repository use a quarantine by default. lakeFS closes no commit:
+    a file can be needed again before a sweep notices it."""
     return ASKED if is_lakefs(repository) else None
 
 
 def open_elsewhere(
     repository: str, settings: Settings, *, run_dir: str | None = None, quiet: bool = False
 ) -> tuple[IcechunkRepository | LakefsRepository, timedelta]:
-    """Returns a repository that is not of the store, and the shortest grace that is safe for it.
+    """Returns a repository outside the store, and the shortest grace that is safe for it.
 
     Raises InvalidInput `invalid_setting` or `invalid_argument`; NotFound; Refused; Failed.
     """

@@ -278,7 +278,7 @@ class EmbeddedRepository:
         return unguarded
 
     def lost(self) -> str | None:
-        """Returns None: what the fence closed cannot be needed again."""
+        """Returns None: data that the fence closed cannot be needed again."""
         return None
 
     def check_undoable(self) -> None:

@@ -42,7 +42,8 @@ from ebbtide.store.content.trees import read_tree_table
 
 _IN_SLICE: Final = re.compile(f"{DATA_PREFIX}([^/]+)/")
 _RUNS_MAX: Final = 16
-"""The most groups of neighbours in one slice that are compared; the rest is matched."""
+"""The most groups of neighbours that are found by comparing prefixes. Later addresses are
+matched one by one."""
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
 
 

@@ -141,7 +141,7 @@ class GoneRepository(EmbeddedRepository):
 
     def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
         """Checks again and closes the repository, in one transaction that locks its row
-        exclusively. Returns the time of that.
+        exclusively. Returns the time of the transaction.
 
         Raises Refused as `check_removable` does, and `lease_lost`.
         """

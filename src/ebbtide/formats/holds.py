@@ -1,7 +1,7 @@
-"""Holds on the commits of a repository without a database: until when each of them stays, whatever
-the policy says. Undos hold what they restore.
+"""Holds on the commits of a repository without a database: until when each commit stays, whatever
+the policy says. An undo holds the commits that it restores.
 
-One file has them, under `_ebbtide/gc/`. Not for: holds that users set, which are in the policy.
+One file under `_ebbtide/gc/` has all holds. Not for: holds that users set, which are in the policy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ebbtide.storage import Storage
 
 HOLDS_ADDRESS: Final = "_ebbtide/gc/reopened.json"
 WRITES_MAX: Final = 20
-"""How often to try to write while other writers are faster."""
+"""The most attempts to write the file, while other writers are faster."""
 
 
 def read_holds(storage: Storage, now: datetime) -> dict[str, datetime]:

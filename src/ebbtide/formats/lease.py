@@ -1,8 +1,9 @@
 """A run's hold on a repository without a database: one file on its storage, with a heartbeat.
 
 `run_epoch` grows each time that a run takes the repository. Each write replaces only the version
-that its writer knows. Therefore one of two takers wins, and a former holder finds out. Not for: the
-hold on a repository of the embedded store, which is a row of its database.
+that its writer knows. Therefore only one of two simultaneous takers succeeds, and a former holder
+notices its loss. Not for: the hold on a repository of the embedded store, which is a row of its
+database.
 """
 
 from __future__ import annotations

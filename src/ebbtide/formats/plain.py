@@ -1,9 +1,9 @@
-"""What formats without a database share. A new format builds on these three classes.
+"""Base classes of formats without a database. A new format builds on these three classes.
 
 The lease, the records of runs, and the storage's clock are files under `_ebbtide/gc/`, or in the
-directory for runs if the repository's storage must not be written to. Methods that most formats
-have no use for are answered here as "there is none": slices, expressions, purges, undo. Not for:
-the embedded store, which has a database.
+directory for runs if the repository's storage must not be written to. For features that most
+formats lack, the methods here answer that there are none: slices, expressions, purges, undo. Not
+for: the embedded store, which has a database.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SYSTEM_PREFIX: Final = "_ebbtide/"
 
 
 class PlainLayout:
-    """The parts of a `Layout` without slices or checksums. A subclass says the rest."""
+    """The parts of a `Layout` without slices or checksums. A subclass adds the rest."""
 
     @property
     def checked_kinds(self) -> tuple[str, ...]:
@@ -131,11 +131,11 @@ class PlainReading:
 
 
 class PlainRepository:
-    """The parts of a `RepositoryFormat` that a lease and files of runs are enough for.
+    """The parts of a `RepositoryFormat` that need only a lease and files of runs.
 
     `run_dir` is the storage for the files of runs; None means the repository's own storage. A
-    subclass says what its commits are: `layout`, `walk`, `landmark`, `reading` and `forget`. Its
-    readings mark the commits in `_closed` as closed (`Commit.tombstoned`).
+    subclass adds `layout`, `walk`, `landmark`, `reading` and `forget`. Its readings mark the
+    commits in `_closed` as closed (`Commit.tombstoned`).
     """
 
     batch_max: int | None = None
@@ -193,7 +193,7 @@ class PlainRepository:
             return 0
 
     def check_storage(self) -> None:
-        """Does nothing: the storage is all that there is of the repository."""
+        """Does nothing: there is no database that the storage could belong to."""
 
     def clocks(self) -> Clocks:
         """Reads the clocks. The storage's time is the date of the run's file EPOCH, just written.
@@ -303,11 +303,11 @@ class PlainRepository:
         self._closed -= frozenset(commit_ids)
 
     def guard(self) -> Guard:
-        """Returns no check: what `forget` closed stays closed."""
+        """Returns the empty guard: commits that `forget` closed stay closed."""
         return unguarded
 
     def lost(self) -> str | None:
-        """Returns None: what `forget` closed cannot be needed again."""
+        """Returns None: commits that `forget` closed cannot be needed again."""
         return None
 
     def check_undoable(self) -> None:
@@ -324,7 +324,7 @@ class PlainRepository:
         return []
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Returns no commits: a run closes no commit without dropping it."""
+        """Returns no commits: a run deletes the record of each commit that it closes."""
         del run_id
         return []
 
@@ -357,8 +357,8 @@ def changed(what: str) -> Refused:
 def refusing(
     storage: Storage, address: str, *, what: str, damaged: type[Exception]
 ) -> Iterator[None]:
-    """Raises the errors of a needed file as Refused: `missing_` or `corrupt_` and `what`. An error
-    of the type `damaged` says that the file is."""
+    """Raises errors of a needed file as Refused. The kind is `missing_` or `corrupt_` followed by
+    `what`. An error of the type `damaged` means that the file is damaged."""
     where = f"{storage.url}/{address}"
     try:
         yield

@@ -56,7 +56,7 @@ Confirm = Callable[[Plan], bool]
 
 @contextmanager
 def _without_rest(folder: RunFolder) -> Iterator[None]:
-    """Deletes the files of a plan if the disk becomes full meanwhile. An incomplete plan is
+    """Deletes the files of a plan if the disk becomes full within the block. An incomplete plan is
     useless, and the next run needs the space."""
     try:
         yield
@@ -119,8 +119,8 @@ class Collector:
         opened. When everything is restored, the run cannot be swept again.
 
         If a sweep began a batch and did not record its end, the files of this batch stay in
-        quarantine, and the commits that need them stay closed. `sweeps_ended` restores them too:
-        the caller knows that no process of any sweep exists, not even a suspended one.
+        quarantine, and the commits that need them stay closed. `sweeps_ended` restores these files
+        too: the caller must know that no process of any sweep exists, not even a suspended one.
 
         If a gate refuses, the report's state is `refused`. Raises InvalidInput `invalid_argument`
         if the format has no undo, NotFound `run_not_found` and `not_quarantined`, Conflict
@@ -227,8 +227,8 @@ class Collector:
         )
 
     def _expected(self) -> int | None:
-        """Returns the expected number of files, which is that of the newest plan. None if no plan
-        can be read."""
+        """Returns the number of files in the newest plan, as an estimate for the new one. None if
+        there is no plan, or if it cannot be read."""
         newest = next(iter(self._repository.run_paths()), None)
         try:
             return None if newest is None else self.plan_of(newest).whole.objects
@@ -334,7 +334,7 @@ class Collector:
             if self._quarantines.has(run_id):
                 continue
             folder = self._folder_at(run_id, path)
-            # An undo of any run has to find the batches that this run may not have ended.
+            # An undo of any run needs the record of batches that this run may not have ended.
             if not (unsettled(folder) and self._quarantines.has_any()):
                 folder.delete()
                 self._repository.drop_run(run_id)
@@ -363,11 +363,11 @@ class Collector:
     def newest_unswept(self) -> str:
         """Returns the run with the newest plan.
 
-        Raises NotFound `run_not_found` if there is no plan, or if a newer run was swept: older
-        plans were then left out on purpose.
+        Raises NotFound `run_not_found` if no run after the last complete sweep has a plan. An older
+        plan is not chosen, because a newer one was swept in its place.
         """
         for report in self.runs():
-            if report.state == "swept":
+            if report.state in ("swept", "undone"):
                 break
             if report.has_plan:
                 return report.run_id

@@ -3,10 +3,10 @@
 A step is a function that is called with tasks. In a `frame` it yields rows of a relation. In a
 `run` it writes rows as Parquet parts, and answers with the parts and with counts.
 
-The code that makes plans uses only `Frame`. On Spark a frame is a DataFrame of Spark's (`spark`):
-Spark exchanges its rows between executors and spills them to disk. Without Spark it is in this
+The code that makes plans uses only `Frame`. On Spark, a frame is a Spark DataFrame (`spark`): Spark
+exchanges its rows between executors and spills them to disk. Without Spark, its rows are in this
 process (`none`). Code that needs the values of rows is a step, a function from batches to batches.
-Steps are the same on both.
+Both engines use the same steps.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ Sizes = Literal["auto", "all", "candidates"]
 SIZES: Final[tuple[Sizes, ...]] = get_args(Sizes)
 NO_QUARANTINE: Final = "none"
 ASKED_PERIOD: Final = timedelta(days=7)
-"""The quarantine of a sweep that nobody gave a period."""
+"""The length of a quarantine if the user gave none (ASKED)."""
 SIZED_FILES_MAX: Final = 1_000_000
-"""The most files for which mode `auto` asks a directory for all sizes. For more files that would
-take several times as long as the rest of the run."""
+"""The maximum number of files of which a run reads all sizes if `sizes` is `auto`. With more files
+in a directory, this would take several times as long as the rest of the run."""
 
 
 def parse_sizes(text: str) -> Sizes:
@@ -49,8 +49,8 @@ def parse_mode(text: str) -> Mode:
 def parse_quarantine(text: str | None, found: RepositoryFormat) -> timedelta | None:
     """Returns the quarantine of a sweep; None for None and for NO_QUARANTINE.
 
-    ASKED means ASKED_PERIOD, or no quarantine if runs of the repository cannot be undone. Raises
-    InvalidInput for any other period of such a repository, as one that is gone.
+    ASKED means ASKED_PERIOD, or no quarantine if runs of the repository cannot be undone. For
+    any other period of such a repository, such as a gone one, raises InvalidInput.
     """
     if text in (None, NO_QUARANTINE):
         return None
@@ -72,17 +72,17 @@ class RunOptions:
       `allow_share`, a plan above it can be swept.
     - `run_retention`: how long the records of runs are kept.
     - `run_dir`: the place of the run's files, if it is not the repository's own storage.
-    - `clean_every`: in mode `auto`, a run is clean if the last clean run is so long ago.
+    - `clean_every`: in mode `auto`, a run is clean if the last clean run is at least this long ago.
     - `inventory`: the path or URL of an inventory, which is read instead of listing the storage.
     - `inventory_date`: the date of the inventory, if it does not have its own.
     - `quarantine`: a sweep moves its files to quarantine for this time. None deletes at once.
     - `undo_hold`: how long an undo protects the files that it restored and the commits that it
       opened.
-    - `sizes`: the files for which a directory is asked for size and date. `candidates` are only
-      those that neither a commit nor anything else keeps. `auto` is `all` for up to
-      SIZED_FILES_MAX files in the repository, and `candidates` for more.
-    - `patience`: how long a task may go on after its run lost the repository. An undo waits so
-      long for batches that have not ended.
+    - `sizes`: the files of a directory whose size and date are read. `candidates` are only files
+      that neither a commit nor a protection keeps. `auto` is `all` for up to SIZED_FILES_MAX files
+      in the repository, and `candidates` for more.
+    - `patience`: how long a task may continue after its run lost the repository. An undo waits for
+      this time for batches that have not ended.
     """
 
     grace: timedelta

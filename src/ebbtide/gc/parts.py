@@ -83,7 +83,7 @@ class Part:
     def from_json(cls, content: dict[str, Any]) -> Part:
         """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
         content."""
-        # Records of an earlier version have `group`, which stood for either.
+        # Records of an earlier version have `group` in place of `relation` and `kind`.
         relation, kind = (
             str(content[name] if name in content else content["group"])
             for name in ("relation", "kind")
@@ -244,14 +244,14 @@ def read_part(
     *,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Returns a part's table, or those of the `columns` that it has.
+    """Returns a part as a table. With `columns`, returns only those of these columns that it has.
 
     Raises Refused `plan_corrupt` if the part is missing, damaged or was changed, and Failed
     `storage_error`. Without `checksum` the part is not compared with one: no checksum was recorded
     for the parts of an attempt that was killed.
     """
     with opened_part(folder, name, checksum) as file:
-        # Without Arrow's threads: one that still runs when Python ends aborts the process.
+        # No threads of Arrow: a thread that still runs when Python ends aborts the process.
         return file.read(None if columns is None else list(columns), use_threads=False)
 
 
@@ -359,7 +359,7 @@ def total_by_kind(found: Iterable[Part | Counted]) -> dict[str, Count]:
 
 
 def split(items: Sequence[Any], *, tasks: int, items_min: int = 1) -> list[Sequence[Any]]:
-    """Divides `items` into at most `tasks` runs of neighbours. Each has at least `items_min` items,
-    except the last one."""
+    """Divides `items` into at most `tasks` groups of consecutive items. Each group has at least
+    `items_min` items, except the last one."""
     size = max(items_min, -(-len(items) // max(tasks, 1)))
     return [items[start : start + size] for start in range(0, len(items), size)]

@@ -26,13 +26,13 @@ _Found = TypeVar("_Found")
 
 AT_ONCE: Final = 8
 TOGETHER: Final = 8
-"""The files that one thread fetches in one task. To hand over a result costs more than to read a
-file that is in the system's cache."""
+"""The number of files that one thread fetches in one task. Passing a result on costs more than
+reading a file that is in the system's cache."""
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""The size from which on a thread fetches no more files of its task. The other files are read when
-the caller asks for them."""
+"""When a thread has fetched more bytes than this, it fetches no more files of its task. The other
+files are read when the caller asks for them."""
 ROWS_MAX: Final = 50_000
-"""The number of rows from which on a listing waits until the caller asks for more."""
+"""When a listing has this many rows, it waits until the caller asks for more."""
 
 
 def listed(

@@ -105,7 +105,7 @@ class Quarantines:
 
     def undone_since(self, instant: datetime) -> str | None:
         """Returns a run that had files restored after `instant`, or None. An incremental run does
-        not look where restored files lie."""
+        not look at restored files."""
         for record in quarantine.read_all(self.repository.storage):
             if record.back_at is not None and record.back_at > instant:
                 return record.run_id

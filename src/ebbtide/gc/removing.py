@@ -6,8 +6,8 @@ and every lease, write and token of it has ended. The plan checks this. The fenc
 in the transaction that closes the repository, before the first delete.
 
 The end of the sweep consists of steps that can be repeated. When all other files are deleted, a
-record is written to the database, which stays when the repository's rows are deleted. Then the
-run's own files are deleted, then OWNER is closed, and last the repository's rows are deleted.
+record is written to the database. Then the run's own files are deleted, then OWNER is closed, and
+last the repository's rows are deleted. The record is not one of these rows, and stays.
 """
 
 from __future__ import annotations

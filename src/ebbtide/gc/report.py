@@ -258,8 +258,9 @@ def swept_report(
 
 
 def commit_counts(plan: Plan) -> dict[str, int]:
-    """Returns the numbers of commits whose data stays (`active`), whose data the plan expires
-    (`expired`) or an earlier run did (`gone`), and whose record is forgotten (`forgettable`)."""
+    """Returns numbers of commits. `active` commits keep their data, `expired` commits lose it by
+    this plan, and `gone` commits lost it to earlier runs. `forgettable` commits also lose their
+    records."""
     return {
         "active": plan.active_count,
         "expired": plan.expired_count,

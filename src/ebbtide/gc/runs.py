@@ -11,11 +11,11 @@
 <run_id>/purged/           purged addresses: deleted even if they are live
 <run_id>/candidates/       the candidates
 <run_id>/remaining/        files that stay without being live; the next run looks at them
-<run_id>/settled/          the same; a run looks at them only after they are reported as dropped
+<run_id>/settled/          files that stay without being live, until they are reported as dropped
 <run_id>/dropped/          addresses that the format reports as dropped
 <run_id>/expired/          the files of commits that expired since an earlier run
-<run_id>/unsettled/        keys of files that are settled no more
-<run_id>/fence.json        the time of the sweep's fence, its epoch, and commits kept after all
+<run_id>/unsettled/        keys of files that are no longer settled
+<run_id>/fence.json        the sweep's fence: its time, epoch, and expired commits that it keeps
 <run_id>/intended/         batches that a sweep was about to delete, until their outcome is recorded
 <run_id>/deleted/          the outcome of each candidate
 <run_id>/report.json       the report
@@ -120,8 +120,8 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 
 
 def announce_epoch(storage: Storage, *, run_epoch: int, run_id: str) -> None:
-    """Records on the storage that this run is the one that may delete. Executors of earlier runs
-    read the record and stop."""
+    """Records on the storage that only this run may delete files. Executors of earlier runs read
+    the record and stop."""
     content = {"run_epoch": run_epoch, "run_id": run_id}
     storage.put(EPOCH_ADDRESS, json.dumps(content).encode())
 
@@ -129,7 +129,7 @@ def announce_epoch(storage: Storage, *, run_epoch: int, run_id: str) -> None:
 def epoch_is_ours(storage: Storage, *, run_epoch: int, run_id: str) -> bool:
     """Whether no other run has announced itself. Executors ask this before each batch of deletes.
 
-    Both epoch and id are compared: two copies of one database may give the same epoch to two runs.
+    Both epoch and id are compared: two copies of one database can give the same epoch to two runs.
     """
     found = json.loads(storage.get(EPOCH_ADDRESS))
     return bool(found["run_epoch"] == run_epoch and found["run_id"] == run_id)

@@ -106,8 +106,8 @@ def advance(count: int) -> None:
 
 
 class Meter:
-    """The progress of one engine. `begun` is the number of counts begun so far, by which a reader
-    tells one step from the next. `awaited` is what the work waits for now, or empty."""
+    """The progress of one engine. `begun` is the number of counts begun so far; when it grows, a
+    reader knows that a new step has begun. `awaited` is what the work waits for now, or empty."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -1,7 +1,7 @@
 """The program `ebbtide`: its commands put together, the command `serve`, exit codes and errors.
 
-`main` imports the rest itself, because each worker process imports the module of its parent. Not
-for: what a command does (`ebbtide.cli`).
+`main` imports the other modules when it is called, because each worker process imports this module
+and does not need them. Not for: what a command does (`ebbtide.cli`).
 """
 
 

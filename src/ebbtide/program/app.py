@@ -106,11 +106,12 @@ def main() -> None:
     """Runs the program with the arguments of this process, and ends the process."""
     _open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
-        # File names of this machine may have bytes that are not text.
+        # File names can contain bytes that are not valid text.
         sys.stdout.reconfigure(errors="backslashreplace")
     interrupts.install()
     code = run(sys.argv[1:])
-    # Before it ends, Python searches all remaining objects several times: a quarter of a second.
+    # Otherwise Python searches all remaining objects several times before it ends, which takes a
+    # quarter of a second.
     freeze()
     sys.exit(code)
 
@@ -135,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
         return _complete(arguments)
     streams = sys.stdout, sys.stderr
     code = _run(arguments)
-    # Typer has replaced the streams by others, whose content is lost.
+    # After a broken pipe, Typer replaces the streams by wrappers that hide the failure.
     sys.stdout, sys.stderr = streams
     try:
         sys.stdout.flush()
@@ -168,7 +169,8 @@ def _run(arguments: Sequence[str]) -> int:
         # The reader of the output has closed the pipe.
         return ExitCode.FAILED
     except KeyboardInterrupt as interrupt:
-        # Before or after the command. A command itself says what an interrupt left undone.
+        # The interrupt came before or after the command. During the command, the command itself
+        # says what the interrupt left undone.
         print_error("interrupted", "interrupted", as_json=as_json, lead="")
         return getattr(interrupt, "exit_code", INTERRUPTED)
     except UnicodeEncodeError:
@@ -217,7 +219,7 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 
 def _file_error(error: OSError) -> EbbtideError:
-    """Returns the error for a file that the caller named. Other storages have their own errors."""
+    """Returns the error for a file that the user named. Storages raise errors of their own."""
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:PATH_SHOWN]}: "
     text = f"{where}{error.strerror or error}"
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):

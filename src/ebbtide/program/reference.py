@@ -54,7 +54,7 @@ def render() -> str:
     return _INTRODUCTION + "\n".join(codes) + "\n\n" + "\n".join(sections)
 
 
-Node = Any  # a command or group, of a type from a library inside Typer
+Node = Any  # a command or group: a type of Typer's copy of Click
 
 
 def commands() -> Iterator[tuple[str, Node]]:

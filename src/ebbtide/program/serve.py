@@ -54,7 +54,7 @@ def serve(
         bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
-        # A server ends by an interrupt.
+        # An interrupt is the normal end of a server.
         with suppress(KeyboardInterrupt):
             cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
             sys.stdout.flush()
@@ -87,7 +87,8 @@ def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_l
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # The protocol is named for asyncio, which turns off Nagle's delays only for TCP.
+        # The protocol must be named: otherwise asyncio does not know that the socket is TCP, and
+        # does not turn off Nagle's delays.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

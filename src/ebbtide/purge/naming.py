@@ -28,8 +28,8 @@ from ebbtide.store.staging.queries import find_staged
 class Named:
     """The named things: all entries of `commits`; some `paths` of other commits, by the ids of
     these commits; `staged` entries; and `collections` with their kept versions. With
-    `all_history` every entry with one of these addresses is named too, in every commit, but no
-    other collection."""
+    `all_history`, every entry of any commit with one of these addresses is named too. Other
+    collections are not."""
 
     commits: frozenset[str] = frozenset()
     collections: frozenset[str] = frozenset()
@@ -61,8 +61,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class NamedObjects:
-    """The objects that a request names now: those of whole commits and contents, and those of
-    single entries."""
+    """The objects that a request names now: all objects of `commits`, which include the contents of
+    collections, and the objects of `entries`."""
 
     named: Named
     commits: tuple[CommitRecord, ...]
@@ -105,7 +105,7 @@ def resolve_request(repository: Repository, request: Request) -> NamedObjects:
 
 
 def _collections(repository: Repository, names: Iterable[str]) -> frozenset[str]:
-    """Returns the ids of collections named by id or path, also of trashed ones."""
+    """Returns the ids of collections, trashed ones too, that are named by id or path."""
     found = (repository.collections.find(name, include_expired=True) for name in names)
     return frozenset(collection.collection_id for collection in found)
 

@@ -3,12 +3,13 @@
 A purge is in one of these states:
 
     planning ─▶ planned ─▶ deleting ─▶ done
-        │          │           └─────▶ incomplete ─▶ done
-        └▶ failed  └▶ refused
+        │ │        │           └─────▶ incomplete ─▶ done
+        │ └────────┴▶ refused
+        └▶ failed
 
-Until `planned`, only the purge's own files are written. The transaction that closes the addresses
-leads to `deleting`, and cannot be undone. A purge that stopped before `failed`, `refused` or `done`
-can be resumed.
+If a reference prevents the purge, the plan or the closing leads to `refused`. Until `planned`, only
+the purge's own files are written. The transaction that closes the addresses leads to `deleting`,
+and cannot be undone. A purge that stopped before `failed`, `refused` or `done` can be resumed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
-    """The state of a purge. `plan` is None before it is planned, `record` until it has one."""
+    """The state of a purge. `plan` is None before the purge is planned, and `record` before its
+    record is written."""
 
     row: PurgeRow
     plan: PurgePlan | None = None
@@ -104,8 +106,8 @@ class PurgeReport:
 
 
 class Purges:
-    """The purges of a store. `meter` counts deleted objects. `engine` is called for the engine that
-    reads the trees of a long history; by default this process reads them."""
+    """The purges of a store. `meter` counts deleted objects. `engine` returns the engine that reads
+    the trees of a long history; by default this process reads them."""
 
     def __init__(
         self,
@@ -195,7 +197,8 @@ class Purges:
             raise
 
     def _keep(self, purge_id: str, error: dict[str, str]) -> None:
-        """Records the error of a purge. If the database does not accept it, it is only logged."""
+        """Records the error of a purge. If the database does not accept it, the error is only
+        logged."""
         try:
             self._update(self.find(purge_id), error=error)
         except EbbtideError as failed:
@@ -280,7 +283,7 @@ class Purges:
         state = state if refusal is None else "refused"
         return self._update(row, state=state, plan_checksum=checksum, **values)
 
-    def _update(self, row: PurgeRow, **values: Any) -> PurgeRow:  # of the columns' own types
+    def _update(self, row: PurgeRow, **values: Any) -> PurgeRow:  # values of the columns' types
         with self._metadata.transaction() as tx:
             update_purge(tx, row.purge_id, **values)
         return replace(row, **values)

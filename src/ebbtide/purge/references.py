@@ -1,9 +1,9 @@
 """Finds the references that prevent a purge: they use its addresses, and the request does not name
 them.
 
-Leases do not prevent a purge. Nor do upload tokens. An address that was given out is in no entry,
-because linking copies the bytes. The token of an object that was uploaded for a locator is a lease.
-A hold prevents a purge even if the held commit was named.
+Leases and upload tokens do not prevent a purge. An address that was given out for an upload is in
+no entry, because linking copies the bytes. The token of an object that was uploaded for a locator
+counts as a lease. A hold prevents a purge even if the held commit was named.
 """
 
 from __future__ import annotations

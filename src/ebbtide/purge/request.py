@@ -17,8 +17,8 @@ TARGETS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PathTarget:
-    """A path at a revision. With the plain name of a branch it includes the entries staged
-    there."""
+    """A path at a revision. If `ref` is the plain name of a branch, entries that are staged there
+    are included."""
 
     ref: str
     path: str

@@ -1,10 +1,11 @@
-"""Finds the trees that refer to a set of addresses. Each tree is looked at once, and exactly.
+"""Finds the trees that refer to a set of addresses. Each tree is read once. The result is exact.
 
 The collector's address index can show that a range has none of the addresses. If the range may have
 one, or if the index does not know it, the range itself is read.
 
-The engine of runs reads many trees; this process reads few, because Spark takes longer to start.
-The driver holds each range once, and of the trees only those that refer to the addresses.
+If there are many trees, the engine of runs reads them. If there are few, this process reads them,
+because Spark takes longer to start. The driver holds each range once, and for each tree only the
+ranges that refer to the addresses.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ _Node = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A range that refers to some of the addresses. `entry_count` entries do so. `asked` are their
-    paths that were asked about, and `examples` the first of their other paths."""
+    """A range that refers to some of the addresses. `entry_count` is the number of its entries that
+    do so. `asked` are those of their paths that the scan was asked about. `examples` are the first
+    of their other paths."""
 
     entry_count: int
     examples: tuple[str, ...]
@@ -73,7 +75,7 @@ class Hit:
 @dataclass(slots=True)
 class TreeScan:
     """A scan of trees, with its results so far. `asked` are paths that are reported one by one.
-    `engine` is called for the engine that reads the trees, if there are many.
+    `engine` returns the engine that reads the trees, if there are many.
 
     Trees and ranges never change, so that a result stays valid.
     """
@@ -88,8 +90,8 @@ class TreeScan:
     _trees: dict[str, tuple[_Node, ...]] = field(default_factory=dict)
 
     def recall(self, folder: RunFolder) -> None:
-        """Takes over the knowledge of the address index. The caller holds the collector's lease, so
-        that no run changes the index."""
+        """Reads the address index, to find ranges that have none of the addresses. The caller holds
+        the collector's lease, so that no run changes the index."""
         index = Index.open(self.storage, folder, (), read_at=EPOCH, writable=False)
         names = index.names("nodes", LOOSE)
         if not names:

@@ -26,7 +26,8 @@ from ebbtide.store.repositories.queries import list_repositories
 from ebbtide.text import count_text
 
 HEADS_MAX: Final = 100
-"""The most addresses of one directory that are looked up one by one. For more, it is listed."""
+"""The most addresses of one directory that are looked up one by one. If there are more, the
+directory is listed."""
 NAMED_MAX: Final = 20
 """The most addresses that are named for one kind of difference. The others are counted."""
 

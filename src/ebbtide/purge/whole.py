@@ -64,10 +64,10 @@ def records_storage(store: Store) -> Storage:
 def gather_whole(
     context: RepositoryContext,
 ) -> tuple[Generator[pa.Table, None, None], dict[str, int]]:
-    """Returns the store's own files under the root (OBJECTS_SCHEMA), and the number of other files.
-    Checksums and paths come from the commits that have their data. The number has the key FOREIGN,
-    and is complete when the tables are read. OWNER is in neither. Close the generator, as that of
-    `gather`."""
+    """Returns the repository's own files under the root (OBJECTS_SCHEMA), and the number of foreign
+    files. Checksums and paths come from the commits that have their data. The number has the key
+    FOREIGN, and is complete when all tables are read. Neither includes OWNER. Close the generator:
+    it has files on the local disk."""
     counts = {FOREIGN: 0}
     with context.metadata.snapshot() as tx:
         ids = [commit.commit_id for commit in list_intact(tx, context.repository_id)]
@@ -177,7 +177,7 @@ def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted
 
 
 def _left_behind(folder: RunFolder) -> list[Part]:
-    """Returns the parts of files that earlier attempts found in later rounds."""
+    """Returns the parts that earlier attempts wrote for files that are not in the plan."""
     names = [name for name in folder.names("objects") if name.startswith("objects/left-")]
     return [part_of(folder, name, read_part(folder, name)) for name in names]
 

@@ -59,7 +59,7 @@ class Work:
         engine: Callable[[], Engine],
         notice: Notice = silent,
     ) -> None:
-        """`engine` is called for the engine that reads the trees, if there are many."""
+        """`engine` returns the engine that reads the trees, if there are many."""
         self.folder = folder
         self._store = store
         self._repository = repository

@@ -32,7 +32,8 @@ Headcount = tuple[int, int]
 def kept_last(forest: Forest, heads: Sequence[Headcount]) -> Iterator[tuple[int, int]]:
     """Yields (commit, head index) for the first N intact commits of each head's main ancestry.
 
-    If several heads keep a commit, the head with most commits left is named, then the first head.
+    If several heads keep a commit, the head with the most commits left is named. Of heads with the
+    same number left, the first is named.
     """
     if not any(count for _, count in heads):
         return
@@ -75,9 +76,9 @@ def period_ladders(
 ) -> Ladders:
     """Returns ladders with one commit for each period. `number` returns the period of a date.
 
-    Of two commits of one period the newer is listed; if their dates are equal, the one nearer to
-    the head. A ladder is only correct as far as the heads with this commit on their main ancestry
-    need it.
+    If two commits are in one period, the newer one is listed. If their dates are equal, the one
+    nearer to the head is listed. A ladder is only correct as far as the heads with this commit on
+    their main ancestry need it.
     """
     ladders = Ladders(top=[NO_RUNG] * len(forest.parent))
     wanted = _wanted(forest, heads)
@@ -107,8 +108,9 @@ def period_ladders(
 def kept_of_ladders(ladders: Ladders, heads: Sequence[Headcount]) -> Iterator[tuple[int, int]]:
     """Yields (commit, head index) for the first N commits of each head's ladder.
 
-    If several heads keep a commit, the head with most commits left is named, then the first head. A
-    commit may come more than once, because ladders that part have copies of a rung.
+    If several heads keep a commit, the head with the most commits left is named. Of heads with the
+    same number left, the first is named. A commit can come more than once, because several ladders
+    can have copies of one rung.
     """
     if not any(count for _, count in heads):
         return

@@ -24,13 +24,13 @@ class Roots:
 
     `refs` are the refs that are not gone. A ref is gone `trash_time` after its `expires_at`.
     `commits` leaves out stubs, whose records an earlier run forgot; `stub_ids` has their ids.
-    `tree_checksums` maps tree ids to the checksums of their files. A tree that is missing there was
-    given up. Without a `policy` the data of every commit is kept.
+    `tree_checksums` maps tree ids to the checksums of their files. A tree without a checksum there
+    was given up. Without a `policy` the data of every commit is kept.
 
     `companions` maps commits to addresses that are kept with their records, besides tree and nodes.
-    Files of `lenient_trees` may be missing, because nobody will need them. `holds` are added to
-    every policy; `policy` has them already. `holds_end` says when holds of the policy end by
-    themselves, at the latest.
+    Files of `lenient_trees` may be missing, because nothing needs them. `holds` must be added to
+    any other policy that is tried; `policy` has them already. `holds_end` maps held commits to the
+    time when their hold ends by itself, at the latest.
     """
 
     now: datetime
@@ -84,8 +84,8 @@ class Decision:
 def decide(roots: Roots) -> Decision:
     """Selects the commits by the policy, then finds the records that stay.
 
-    Raises Refused `missing_parent` if a commit names a parent that is neither there nor a stub. A
-    part of the history is then lost, and nobody knows what it kept.
+    Raises Refused `missing_parent` if a commit's parent, or the commit of a ref, is neither among
+    the commits nor a stub. Part of the history is then lost, and it is unknown what that part kept.
     """
     _check_parents(roots)
     warnings: tuple[str, ...] = ()

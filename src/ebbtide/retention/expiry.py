@@ -114,7 +114,7 @@ def plan_expiry(
 
     The default branch is never deleted, nor is a ref at a root commit: it has no history to free.
     Raises Refused `commit_not_found` if a ref points at a commit that is not given. Raises NotFound
-    `commit_not_found` if a hold does: the hold was meant to keep something.
+    `commit_not_found` if the policy holds such a commit: its id may be mistyped.
     """
     warnings: tuple[str, ...] = ()
     deleted = tuple(ref for ref in refs if _goes(ref, commits, request))

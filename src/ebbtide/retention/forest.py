@@ -106,7 +106,7 @@ class Forest:
         heads.sort(key=lambda head: history.commits[head].commit_id)
         created_at = [
             commit.created_at
-            if commit.created_at.tzinfo is UTC  # nearly all dates: saves formatting a name for each
+            if commit.created_at.tzinfo is UTC  # true of nearly all dates: no name is formatted
             else to_utc(commit.created_at, what=f"commit {commit.commit_id}")
             for commit in history.commits
         ]
@@ -159,7 +159,7 @@ def _first_parents(commits: Sequence[Commit], index: dict[str, int]) -> list[int
 def _children_first(parent: Sequence[int]) -> list[int]:
     child_counts = _child_counts(parent)
     order = [position for position, children in enumerate(child_counts) if not children]
-    for position in order:  # grows as parents lose their last child
+    for position in order:  # grows: a parent is added after its last child
         above = parent[position]
         if above != NO_PARENT:
             child_counts[above] -= 1

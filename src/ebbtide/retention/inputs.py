@@ -27,8 +27,8 @@ class BranchHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionInput:
-    """The input of a selection. `refs` are the refs that keep data. `positions` and `branches` are
-    in their order."""
+    """The input of a selection. `refs` are the refs that keep data. `positions` and `branches` have
+    the order of `refs`."""
 
     policy: Policy
     now: datetime

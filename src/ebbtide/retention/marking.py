@@ -1,7 +1,7 @@
 """Marks every commit of an input's forest that something keeps, with the reason.
 
-Each function here is one reason to keep a commit. Together they are everything that a policy can
-say.
+Each function here marks the commits that one reason keeps. Together they cover all rules that a
+policy can have.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds how long commits stay if nothing happens: the first instant at which nothing keeps them.
 
-For a later instant, `decide` is asked with the roots as they will be then. Its answer changes at
+For a later instant, `decide` is called with the roots as they will be then. Its result changes at
 few instants: when a ref is gone, when a hold or lease ends, and when a rule's period ends for a
 commit or its child. While the refs are the same, the kept commits only become fewer, because
 counting rules do not depend on the clock. When a ref is gone, a commit that its rule had expired

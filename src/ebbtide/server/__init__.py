@@ -1,6 +1,6 @@
 """The HTTP server: the store and the collector's runs in lakeFS's wire format, and the pages.
 
-`app` puts both together. `api` has the routes with the shapes of their bodies, `pages` what people
-see, and `jobs` the runs, which are processes of their own. HTTP stays in this package, and no rule
-of the store is decided here.
+`app` makes the application. `api` has the routes and the shapes of their bodies, and `pages` the
+web pages. `jobs` starts each run as a process of its own. The store and the collector know nothing
+of HTTP, and this package decides no rule of the store.
 """

@@ -1,5 +1,5 @@
-"""Uploads as forms (RFC 7578): streams the part that is the object, and keeps the fields before
-it."""
+"""Uploads as forms (RFC 7578): streams the part that is the object, and keeps the fields that come
+before this part."""
 
 from __future__ import annotations
 

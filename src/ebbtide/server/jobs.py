@@ -2,9 +2,9 @@
 watches it.
 
 A *look* computes what other policies would free, and deletes nothing. Jobs are processes because
-requests must not wait for the memory and processors of a run. The process of a run may end at any
-time without harm: the plan can be swept again. It ends with the server, also if the server is
-killed. Not for: the steps of a run (`ebbtide.gc`), or runs of other processes (`runs`).
+requests must not wait for the memory and processors of a run. The process of a job ends with the
+server, also if the server is killed. This does no harm: the plan of a run can be swept again. Not
+for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The parameters of a job. `action` says whether it makes a plan, makes and sweeps one, or
-    works on the run `run_id`.
+    """The parameters of a job.
+
+    The action `plan` makes a plan, and `run` also sweeps it. `sweep`, `undo` and `purge` work on
+    the run `run_id`. `look` compares policies.
 
     `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
     the present policy, and writes its files below `run_dir`. `gateway` is set if the job uses the
@@ -92,7 +94,7 @@ class Job:
     """
 
     repository_id: str
-    process: Any  # the process class of the multiprocessing context
+    process: Any  # a ForkServerProcess of multiprocessing
     run_id: str | None = None
     look_id: str | None = None
     owner: str = ""
@@ -131,8 +133,8 @@ class Jobs:
         return job
 
     def look(self, order: Order, *, owner: str) -> Job:
-        """Starts a look, which takes no lease. If the same owner has an unfinished look of the
-        repository, that look is ended first: its result is not needed any more."""
+        """Starts a look: a job that compares policies, and takes no lease. If the same owner has an
+        unfinished look of the repository, that look is ended first."""
         for job in self._looks(order.repository_id):
             if job.owner == owner and not job.ended:
                 job.process.terminate()
@@ -228,8 +230,7 @@ class Jobs:
 
 
 def _clear(job: Job) -> None:
-    """Deletes the temporary directory of a look: a process that was terminated did not do so
-    itself."""
+    """Deletes the temporary directory of a look, also if the look's process was terminated."""
     if job.directory is not None:
         job.directory.cleanup()
 
@@ -257,7 +258,7 @@ def _note(job: Job, what: str, values: list[Any]) -> None:
 
 
 def _failure(job: Job) -> EbbtideError | None:
-    """Returns the error of a job that has not become a run; None if the run started, whatever its
+    """Returns the error that kept a run from starting; None if the run started, whatever its
     outcome."""
     if job.report is not None:
         error = job.report["error"]
@@ -331,8 +332,8 @@ def _collect(order: Order, tell: Tell) -> None:
 
 @contextmanager
 def _opened(order: Order) -> Iterator[tuple[RepositoryFormat, timedelta | None]]:
-    """Opens the repository of an order. With one that is not of the store comes the shortest grace
-    that is safe for it."""
+    """Opens the repository of an order. Yields the repository and its shortest safe grace, which
+    is None for a repository of the store."""
     from ebbtide.store.embedded import Store
 
     if is_elsewhere(order.repository):

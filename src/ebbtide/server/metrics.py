@@ -81,7 +81,7 @@ class Metrics:
         self.reclaim_failures.inc(done.failed_count)
 
     def show_backlog(self, backlog: Backlog, now: datetime) -> None:
-        """Sets the gauges that show how far reclaiming is behind at `now`."""
+        """Sets the gauges that show the reclaimer's backlog at `now`."""
         oldest = backlog.oldest_at
         self.reclaim_backlog.set(backlog.address_count)
         self.reclaim_tokens.set(backlog.token_count)

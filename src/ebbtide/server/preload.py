@@ -1,6 +1,6 @@
 """Imports everything that a run needs into the process from which runs are forked.
 
-Without it each run would import these modules itself, which takes longer than a small run.
+Without it, each run would import these modules itself, which takes longer than a small run.
 `multiprocessing` imports this module in its fork server, which does nothing else.
 """
 

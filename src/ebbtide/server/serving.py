@@ -26,11 +26,11 @@ from ebbtide.store.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A repository whose runs the server shows and starts: of the store, or elsewhere.
+    """A repository of the store or elsewhere. The server shows and starts its runs.
 
-    `key` is the same for all processes of a run, and another one for a repository that is made anew
-    under the same name. `sessions` is how long clients of a repository elsewhere may use what no
-    ref names; None for one of the store.
+    `key` identifies the repository among the jobs: its id if it is of the store, else its name.
+    `sessions` is how long clients of a repository elsewhere can use data that no ref names; None
+    for a repository of the store.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Collected:
 
     @property
     def options(self) -> RunOptions:
-        """The options of a run that was given none."""
+        """The options of a run that is started without any."""
         return RunOptions.of(self.settings, sessions=self.sessions)
 
     @property
     def collector(self) -> Collector:
-        """A collector that only reads records, which needs no Spark."""
+        """A collector that needs no Spark, because it only reads records."""
         return Collector(self.form, engine=LocalEngine(), options=self.options)
 
 

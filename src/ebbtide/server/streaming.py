@@ -27,7 +27,7 @@ PIECE_BYTES: Final = 1024 * 1024
 whole."""
 PIECES_QUEUED: Final = 2
 DRAINED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""How many bytes of a failed upload are still read, so that the client gets to read the answer."""
+"""How many bytes of a failed upload are still read, so that the client can read the answer."""
 
 Result = TypeVar("Result")
 
@@ -142,7 +142,7 @@ async def _drain(body: AsyncIterator[bytes]) -> None:
 def _pieces(
     receive: MemoryObjectReceiveStream[bytes], arrival: _Arrival, loop: EventLoopToken
 ) -> Iterator[bytes]:
-    """Yields the pieces from the queue. It may run in any thread, because the store has threads of
+    """Yields the pieces from the queue. Works in any thread, because the store reads in threads of
     its own."""
     while True:
         try:

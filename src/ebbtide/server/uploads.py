@@ -1,5 +1,5 @@
-"""Uploads through the server: from a request to an entry. Not for: passing on the bytes
-(`streaming`)."""
+"""Uploads through the server: stores the body of a request as an object. Not for: how the bytes
+reach the store (`streaming`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ebbtide.store.staging.uploads import OnlyIf
 
 METADATA_PREFIXES: Final = {"x-lakefs-meta-": "", "x-lakefs-internal-": "::lakefs::"}
 """Maps prefixes of headers to the prefixes of the metadata names that are stored. Command-line
-clients attach metadata of their own under the second one."""
+clients attach metadata of their own under the second prefix."""
 FORM: Final = "multipart/form-data"
 
 Result = TypeVar("Result")
@@ -84,7 +84,7 @@ def is_form(content_type: str | None) -> TypeGuard[str]:
 
 
 def _begun(data: Content) -> Content:
-    """Returns the same bytes after the first piece has arrived."""
+    """Waits for the first piece; returns the same bytes."""
     if isinstance(data, bytes):
         return data
     pieces = chunks(data)

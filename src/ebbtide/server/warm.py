@@ -1,7 +1,7 @@
 """One JVM for all runs of a server: only the first run waits for its start.
 
 Each job is a process of its own that connects to the JVM. The JVM ends after a time without jobs.
-If it dies, the next job starts another JVM, and the jobs that used it fail.
+If the JVM dies, the jobs that use it fail, and the next job starts another JVM.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class WarmSpark:
         self._timer: threading.Timer | None = None
 
     def lend(self, settings: Settings) -> Gateway | None:
-        """Lends the gateway to one job, which must give it back; None if runs need no JVM of this
-        server.
+        """Returns the gateway for one job, which must give it back; None if runs need no JVM of
+        this server.
 
         Waits until the JVM answers. Raises the errors of `Launched.gateway` and
         `gc.spark.session.launch`.

@@ -30,7 +30,7 @@ for an entry that is not a plain file (a symbolic link, a socket) or whose name 
 Such entries are reported and never deleted."""
 
 LISTING_ROWS_MAX: Final = 50_000
-"""Rows in one batch of a listing."""
+"""The most rows in one batch of a listing."""
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes that one step of a stream holds in memory."""
@@ -140,9 +140,9 @@ class Storage(Protocol):
         the prefix, and all files in directories there that `list_prefixes` cannot name.
 
         A `share` of (k, n) lists the k-th of n parts of the addresses, counted from 0; the n
-        listings together have each address once. Shares save time if a name costs less than its
-        size and date. If `sized` is false, a storage that would need extra requests for size and
-        date leaves both null. `sizes` returns them later for the addresses that matter.
+        listings together have each address once. Shares save time if a name is cheaper to read than
+        its size and date. If `sized` is false, a storage that would need extra requests for size
+        and date leaves both null. `sizes` returns them later for the addresses that matter.
 
         `streamed` is for a prefix with more entries directly under it than memory holds. Without
         it, an object store may hold the names of each directory in memory. In return it

@@ -19,8 +19,8 @@ ERRORS: Final = (BaseError, OSError, ValueError)
 """The exceptions that obstore raises."""
 
 CHANGED: Final = (PreconditionError, FileNotFoundError, AlreadyExistsError)
-"""The exceptions of a conditional write if the object is not the version to replace. The last one
-is S3's 409: other conditional writes of the object were under way during all retries."""
+"""The exceptions of a conditional write if the object does not have the version to replace. The
+last one is S3's 409: other conditional writes of the object were under way during all retries."""
 
 BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
     "s3": S3Store,
@@ -49,7 +49,7 @@ _TRANSIENT: Final = (
 )
 
 _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
-"""Timeouts. A bulk delete may take a storage more than a minute; obstore's own limit is 30 s."""
+"""Timeouts. A bulk delete can take more than a minute, and obstore's own limit is 30 s."""
 
 _SINGLE_DELETES: Final[Mapping[str, str]] = {"disable_bulk_delete": "true"}
 

@@ -1,4 +1,4 @@
-"""Lists a bucket of S3 key by key, if obstore cannot because a key is not an address.
+"""Lists a bucket of S3 key by key, if obstore cannot list it because a key is not an address.
 
 S3 allows any key. obstore allows no key with an empty, `.` or `..` part or a control character, and
 fails at a page of a listing that has such a key. Not for: any other listing, since this one is

@@ -91,8 +91,8 @@ def list_directory(
     share: tuple[int, int] = (0, 1),
     sized: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the files under `prefix` ("" or ending in `/`) in batches of LISTING_SCHEMA. Names
-    without sizes and dates cost a fifth.
+    """Yields the files under `prefix` ("" or ending in `/`) in batches of LISTING_SCHEMA. Without
+    sizes and dates, a listing takes a fifth of the time.
 
     Memory is bounded by the directories that wait to be read, and one batch. A directory that does
     not exist counts as empty. A directory that cannot be read raises Failed (`storage_error`).

@@ -407,7 +407,7 @@ def _version(found: os.stat_result, data: bytes) -> str:
     """Returns a file's version: inode number, time, size and checksum of the content.
 
     The checksum is needed: the file system's clock ticks every few milliseconds, and within one
-    tick the next file but one may get the same inode number.
+    tick a later file can get the same inode number.
     """
     checksum = hashlib.sha256(data).hexdigest()
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}-{checksum}"

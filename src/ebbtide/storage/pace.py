@@ -26,7 +26,7 @@ RECOVERY_SECONDS: Final = 10.0
 """The time in which the rate returns to its value before a decrease. After twice this time without
 another decrease the storage has more capacity, and the steps double in each half of this time."""
 WINDOW_SECONDS: Final = 5.0
-"""The period over which the rate is measured that the first decrease starts from."""
+"""The first decrease starts from the rate that was measured over this period."""
 
 
 class Pace:

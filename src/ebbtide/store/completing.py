@@ -1,8 +1,8 @@
 """Names for shell completion, read directly from the SQLite file.
 
 A shell asks at each press of a key, and must not wait. SQLAlchemy takes too long to import, and is
-not used. A store is not opened as usual: nothing is checked, made or changed. Not for: stores on
-PostgreSQL, which get no names, or anything that must be right.
+not used. The store is not opened as usual: nothing is checked, made or changed. Not for: stores on
+PostgreSQL, which get no names, or callers that need a complete list.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def known_names(
     Kinds that belong to a repository need its name. The list is empty if the database has no such
     name, or cannot be read now.
     """
-    # SQLite creates files beside a database that nobody has open, unless it is `immutable`.
+    # If no process has the database open, SQLite creates files beside it, unless it is `immutable`.
     is_open = database.with_name(f"{database.name}-wal").exists()
     mode = "mode=ro" if is_open else "mode=ro&immutable=1"
     try:

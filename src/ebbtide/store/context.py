@@ -79,13 +79,13 @@ class RepositoryContext:
 
     @contextmanager
     def changing(self, mode: LockMode = "share") -> Iterator[Transaction]:
-        """A transaction that changes what is kept, and holds the repository's row until its end.
+        """A block with a transaction that changes what is kept. It locks the repository's row.
 
-        OWNER moves before the block returns. Afterwards a copy of the database from before the
-        change can delete nothing on the storage.
+        After the transaction, the epoch in OWNER moves. From then on, a copy of the database from
+        before the change can delete nothing on the storage.
 
         Raises NotFound `repository_not_found`; Refused `storage_foreign`; Failed `storage_error`.
-        If the change is made, and OWNER cannot be written, the message says so.
+        If the change is made but OWNER cannot be written, the message says so.
         """
         self.ownership.require()
         with self.metadata.transaction() as tx:

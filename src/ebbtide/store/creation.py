@@ -37,14 +37,17 @@ INITIAL_MESSAGE: Final = "Repository created"
 
 
 def default_root(storage_url: str, name: str) -> str:
-    """Returns the root of a repository under the store's own. Memory storages cannot be nested."""
+    """Returns the root for a repository of that name under the store's own storage.
+
+    Memory storages cannot be nested: their root is `<storage>.<name>`.
+    """
     base = normalize_url(storage_url)
     return f"{base}.{name}" if base.startswith("memory:") else f"{base}/{name}"
 
 
 _LEFT: Final = frozenset(("tree", "temporary"))
 """The kinds of files that an interrupted creation leaves at a root. They belong to no repository,
-and the next repository's runs delete them. OWNER of an ended repository may be there, too."""
+and the next repository's runs delete them. OWNER of an ended repository can be there, too."""
 
 
 def check_root(storage: Storage) -> None:
@@ -76,8 +79,8 @@ def check_root(storage: Storage) -> None:
 
 
 def _is_owned(storage: Storage) -> bool:
-    """Whether a repository that has not ended is there. An OWNER that cannot be read counts as
-    one."""
+    """Whether the root belongs to a repository that has not ended. If OWNER cannot be read, the
+    answer is yes."""
     try:
         found = read_owner(storage)
     except Refused:
@@ -114,8 +117,8 @@ def create(
 ) -> None:
     """Makes a repository with an empty first commit on its default branch.
 
-    The tree is written first, and OWNER last. A crash leaves a file at a root that belongs to
-    nobody, or a repository that refuses every write until `repo adopt`.
+    The tree is written first, and OWNER last. A crash leaves either the tree's file at a root
+    without an owner, or a repository that refuses every write until `repo adopt`.
     """
     with metadata.snapshot() as tx:
         _require_free(tx, info)
@@ -133,9 +136,9 @@ def create(
         # The first error is reported. Files that cannot be deleted here stay as after a crash.
         with suppress(EbbtideError):
             with metadata.transaction() as tx:
-                # If the answer to the COMMIT was lost, the repository may exist, or come to exist.
-                # The lock waits for this. Once the row is not there or deleted, the tree can be
-                # deleted.
+                # If the answer to the COMMIT was lost, the repository can exist now, or a moment
+                # later. The lock waits until this is decided. Once the row is not there, or is
+                # deleted, the tree can be deleted.
                 lock_all_repositories(tx)
                 delete_new_repository(tx, info.repository_id)
             _disown(storage, info)
@@ -144,9 +147,10 @@ def create(
 
 
 def _disown(storage: Storage, info: RepositoryInfo) -> None:
-    """Closes OWNER if it names the repository: it may do so although the storage's answer was lost.
+    """Closes OWNER if it names the repository.
 
-    Otherwise the next repository at this root would be refused.
+    The write can have succeeded although the storage's answer was lost. An OWNER that is not closed
+    would prevent the next repository at this root.
     """
     found = read_owner(storage)
     if found is not None and found.repository_id == info.repository_id:

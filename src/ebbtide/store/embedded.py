@@ -176,8 +176,10 @@ class Store:
         storage_url: str | None = None,
         default_branch: str = "main",
         expires_at: datetime | None = None,
+        namespace: str | None = None,
     ) -> Repository:
         """Makes a repository with its root at `storage_url`, or under the store's own storage.
+        `namespace` is the root as clients write it, if that is not the URL.
 
         The root must be empty. It must not contain, or be in, the root of another repository. At
         `expires_at` the repository moves to the trash. A past time means now.
@@ -192,7 +194,13 @@ class Store:
             roots = [info.storage_url for info in list_repositories(tx)]
         storage = open_storage(self._free_root(name, roots) if storage_url is None else storage_url)
         info = RepositoryInfo(
-            new_id(), name, storage.url, default_branch, now, expiry_asked(expires_at, now=now)
+            new_id(),
+            name,
+            storage.url,
+            default_branch,
+            now,
+            expiry_asked(expires_at, now=now),
+            namespace=namespace,
         )
         create(self.metadata, info, storage, self.context_of(info).ownership)
         return self._opened(info)
@@ -257,7 +265,7 @@ class Store:
         raise missing
 
     def close(self) -> None:
-        """Close the connections to the database."""
+        """Closes the connections to the database."""
         self.metadata.close()
 
     def __enter__(self) -> Self:

@@ -40,9 +40,9 @@ def page_of(
 ) -> Page[Item]:
     """Returns at most `amount` items and common prefixes, sorted by path.
 
-    `walk` yields the items with the prefix behind a path. With a delimiter, paths that contain it
-    behind the prefix are shown once: as the common prefix that ends with the delimiter. Raises
-    InvalidInput `invalid_argument`.
+    `walk(path)` yields the items with the prefix that sort after `path`. With a delimiter, all
+    paths that are equal up to the first delimiter after the prefix are one common prefix. It ends
+    with the delimiter. Raises InvalidInput `invalid_argument`.
     """
     check_amount(amount)
     if delimiter and after.startswith(prefix) and delimiter in after[len(prefix) :]:
@@ -82,5 +82,5 @@ def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
 
 
 def _behind(common_prefix: str) -> str:
-    """Returns a text behind nearly all paths with the prefix. The caller leaves out the others."""
+    """Returns a text that sorts after nearly all paths with the prefix. `page_of` skips others."""
     return common_prefix + "\U0010ffff"

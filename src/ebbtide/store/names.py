@@ -94,7 +94,7 @@ def check_item_name(name: str) -> None:
 
 
 def unique_name(name: str, is_taken: Callable[[str], bool], *, form: str = "{} ({})") -> str:
-    """Returns the first free name of those made of `name` and a number, from 2 on."""
+    """Returns the first free name that consists of `name` and a number, counted from 2."""
     numbered = (form.format(name, number) for number in count(2))
     return next(candidate for candidate in numbered if not is_taken(candidate))
 

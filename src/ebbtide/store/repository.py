@@ -53,5 +53,5 @@ class Repository:
         return self._context.storage
 
     def give_up(self, commit_id: str, reason: str) -> CommitRecord:
-        """Records that a damaged commit is lost, as `damage.give_up` describes."""
+        """Records that a damaged commit is lost, as `giving_up.give_up` describes."""
         return give_up(self._context, commit_id, reason)

@@ -20,7 +20,10 @@ from ebbtide.store.database.migrate import (
     has_schema,
     upgrade_schema,
 )
+from ebbtide.store.database.schema import repositories
 from ebbtide.store.embedded import Store
+
+NEWEST = max(path.name for path in (SCRIPTS / "versions").glob("v*_*.py"))[1:5]
 
 
 @pytest.fixture
@@ -84,28 +87,37 @@ def test_a_newer_database_is_refused(engine: sa.Engine) -> None:
         assert caught.value.kind == "unknown_format_version"
 
 
+def scripts(directory: Path, *names: str) -> Path:
+    """A directory of Alembic with these of the program's scripts."""
+    (directory / "versions").mkdir(parents=True)
+    for name in ("env.py", *(f"versions/{name}" for name in names)):
+        (directory / name).write_text((SCRIPTS / name).read_text())
+    return directory
+
+
 @pytest.mark.twins
-def test_an_older_database_says_how_to_upgrade(
-    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    upgrade_schema(engine)
-    newer = tmp_path / "migrations"
-    (newer / "versions").mkdir(parents=True)
-    (newer / "env.py").write_text((SCRIPTS / "env.py").read_text())
-    first = (SCRIPTS / "versions" / "v0001_initial.py").read_text()
-    (newer / "versions" / "v0001_initial.py").write_text(first)
-    (newer / "versions" / "v0002_more.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\n"
-        "revision = '0002'\ndown_revision = '0001'\n"
-        "def upgrade():\n"
-        "    op.add_column('holds', sa.Column('colour', sa.Text(), nullable=True))\n"
-    )
-    monkeypatch.setattr("ebbtide.store.database.migrate.SCRIPTS", newer)
+def test_an_older_database_says_how_to_upgrade(engine: sa.Engine, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        older = scripts(tmp_path / "migrations", "v0001_initial.py")
+        patch.setattr("ebbtide.store.database.migrate.SCRIPTS", older)
+        upgrade_schema(engine)
+    row = {"repository_id": "r", "name": "n", "storage_url": "u", "default_branch": "main"}
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "INSERT INTO repositories (repository_id, name, storage_url, default_branch, "
+                "created_at) VALUES (:repository_id, :name, :storage_url, :default_branch, 0)"
+            ),
+            row,
+        )
     with pytest.raises(Failed, match="ebbtide init --upgrade") as caught:
         check_schema(engine)
     assert caught.value.kind == "schema_outdated"
     upgrade_schema(engine)
     check_schema(engine)
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(repositories)).one()._mapping
+    assert {**row, "namespace": None}.items() <= dict(found).items()
 
 
 @pytest.mark.twins
@@ -119,7 +131,7 @@ def test_a_store_is_refused_or_upgraded_by_its_version(empty_database_url: str) 
         _set_revision(store.metadata.engine, "9999")
         with pytest.raises(Refused):
             Store.open(None, settings=settings)
-        _set_revision(store.metadata.engine, "0001")
+        _set_revision(store.metadata.engine, NEWEST)
     with Store.upgrade(None, settings=settings) as store:
         assert store.store_id == store_id
 

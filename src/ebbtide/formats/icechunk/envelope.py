@@ -27,10 +27,10 @@ PAYLOAD_BYTES_FREE: Final = 64 * 2**20
 """The bytes that any file may unpack to."""
 
 EXPANSION_MAX: Final = 1_000
-"""Beyond that, how many times its own size a file may unpack to.
+"""The most bytes that one packed byte may unpack to, in a file above PAYLOAD_BYTES_FREE.
 
-Ids hardly shrink. Equal content in many places shrinks most. If each of many arrays has the same
-2 KB of attributes, these shrink to a 90th. Inline chunks of zeros shrink to a 70th, if each has 512
+Ids hardly shrink. Equal content in many places shrinks most: the same 2 KB of attributes in many
+arrays shrink by a factor of 90. Inline chunks of zeros shrink by a factor of 70, if each has 512
 bytes, Icechunk's own limit."""
 
 _NONE, _ZSTD = 0, 1

@@ -2,7 +2,7 @@
 
 Version 1: the snapshot files get other parents, one after the other; each edit is complete in
 itself. Version 2: one conditional write of `repo`. Released snapshots stay in its list until a
-collection drops them. Until then, a branch or tag that is made on one makes it reachable again.
+collection drops them. Until then, a new branch or tag on such a snapshot makes it reachable again.
 Source: Icechunk design document 007, "Update A in place".
 """
 

@@ -181,7 +181,8 @@ class Tables:
         return vectors + 4, lengths
 
     def _follow(self, positions: Positions) -> Positions:
-        """Returns the positions that the offsets at `positions` point at, always further on."""
+        """Returns the positions that the offsets at `positions` point at. Offsets only point
+        forward."""
         offsets = self._buffer.read("<u4", positions)
         if offsets.size and np.min(offsets) < _OFFSET_BYTES:
             raise DamagedError("an offset points at itself")

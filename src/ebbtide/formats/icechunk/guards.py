@@ -18,7 +18,7 @@ class RefsGuard:
     """The guard of version 1, which cannot make refs conditional.
 
     Before each batch it reads the refs again. A ref that reaches a snapshot of `going` stops the
-    sweep. `kept` are the snapshots that the sweep knows to stay.
+    sweep. `going` are the snapshots that the sweep deletes, `kept` those that it keeps.
     """
 
     storage: Storage

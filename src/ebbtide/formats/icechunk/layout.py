@@ -65,8 +65,8 @@ class IcechunkLayout(PlainLayout):
     def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
         """Returns a unit of listing for each directory at the top, except Ebbtide's own.
 
-        All chunks are in one directory, more than memory holds: its listing is streamed, and
-        divided among tasks. There are no slices.
+        All chunks are in one directory, which can have more files than memory holds. Its listing is
+        streamed, and divided among tasks. There are no slices.
         """
         items = [ListingItem("", recursive=False)]
         for top in storage.list_prefixes():
@@ -136,8 +136,8 @@ def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
 
 @contextmanager
 def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
-    """Raises the errors of a needed file as Refused: `missing_` or `corrupt_` and `what`, or
-    `unknown_format_version`."""
+    """Raises errors of a needed file as Refused. The kind is `missing_` or `corrupt_` followed by
+    `what`, or `unknown_format_version`."""
     try:
         with plain.refusing(storage, address, what=what, damaged=DamagedError):
             yield

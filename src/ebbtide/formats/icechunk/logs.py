@@ -1,7 +1,7 @@
 """Finds the transaction logs that stay with a snapshot.
 
 Icechunk reads a snapshot's own log, and the logs that it inherited from ancestors that are no
-longer in its history. It needs them to tell changes (`diff`), to update a session (`rebase`), and
+longer in its history. It needs them to show changes (`diff`), to update a session (`rebase`), and
 to amend a commit. Not for: the content of a log.
 Source: Icechunk design document 016; Icechunk 2.3, `ops/gc.rs`.
 """
@@ -37,8 +37,8 @@ def companions(
 def loose_logs(state: State, kept: Set[str]) -> list[str]:
     """Returns the addresses of all logs if a log that a kept snapshot inherited is missing.
 
-    Otherwise returns an empty list. The list of inherited logs may be damaged, and mean any other
-    log.
+    Otherwise returns an empty list. If one is missing, the list of inherited logs can be damaged,
+    so that any existing log can be the needed one.
     """
     if all(_inherited(state, snapshot_id, kept) <= state.logs for snapshot_id in kept):
         return []
@@ -59,7 +59,8 @@ def _inherited(state: State, snapshot_id: str, kept: Set[str]) -> set[str]:
 
 
 def _going_below(state: State, snapshot_id: str, kept: Set[str]) -> Iterator[str]:
-    """Yields the ancestors of a snapshot from its parent on, to before the first that stays."""
+    """Yields the ancestors of a snapshot, from its parent on, that come before the first kept
+    one."""
     commits = state.history.commits
     place = commits[snapshot_id].first_parent_id if snapshot_id in commits else None
     while place is not None and place not in kept:

@@ -62,8 +62,8 @@ def id_of(table: Tables, slot: int) -> str:
 def _check_kinds(refs: Tables) -> None:
     """Raises DamagedError unless each reference is of one kind: inline, to a chunk, or virtual.
 
-    A reference of no kind, of two kinds, or to a place outside the file may stand for a chunk that
-    is needed.
+    A reference of no kind, of two kinds, or to a place outside the file can stand for a needed
+    chunk.
     """
     kinds = refs.has(_INLINE).astype(np.int8) + refs.has(_CHUNK_ID)
     kinds += refs.has(_LOCATION) | refs.has(_PACKED_LOCATION)
@@ -76,8 +76,9 @@ def _check_kinds(refs: Tables) -> None:
 def _check_order(refs: Tables, last: Columns | None) -> Columns:
     """Raises DamagedError unless the references are in the order of their chunks' coordinates.
 
-    Each coordinate may be there once, so that a reference that replaced another one is found.
-    `last` are the coordinates before these. Returns the last ones of these.
+    Each coordinate is allowed once. This detects a reference that was overwritten with a copy of
+    another. `last` has the coordinates of the reference before `refs`, or None. Returns those of
+    the last reference.
     """
     found = refs.columns(_INDEX)
     if last is not None:

@@ -1,8 +1,8 @@
 """Refs of version 1 beside the file `repo` of version 2.
 
-An upgrade leaves them if it is told to, or if it dies before it deletes them. Clients of version 2
-do not read them. But a client of version 1 reads only them: it does not see `repo`, and no list of
-version 2 has its commits. Not for: repositories of version 1 alone.
+An upgrade leaves these refs if an option says so, or if it ends before it deletes them. Clients of
+version 2 do not read them. But a client of version 1 reads only them: it does not see `repo`, and
+no list of version 2 has its commits. Not for: repositories of version 1 alone.
 Source: Icechunk 2.3, `migrations/mod.rs`, and `fetch_spec_version` in `repository.rs`.
 """
 
@@ -21,7 +21,7 @@ from ebbtide.model import Ref
 from ebbtide.storage import Storage
 
 NAMED_MAX: Final = 3
-"""Refs that a message names."""
+"""The most refs that a message names."""
 
 
 @dataclass(frozen=True, slots=True)

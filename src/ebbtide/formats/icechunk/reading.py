@@ -40,8 +40,8 @@ class IcechunkReading(PlainReading):
     back: Mapping[str, datetime]
 
     def roots(self) -> Roots:
-        """Returns refs and snapshots. Live are all snapshots that refs reach, and the held ones:
-        these for a grace, or until the end of the hold in `back`."""
+        """Returns refs and snapshots. All snapshots that refs reach are kept, and held snapshots
+        too. A held snapshot stays for a grace, or until the end of its hold in `back`."""
         history = self.state.history
         back = self._back()
         held = self._held()
@@ -49,7 +49,7 @@ class IcechunkReading(PlainReading):
         ends |= {name: max(end, ends.get(name, end)) for name, end in back.items()}
         reached = history.reached()
         commits = [history.commits[commit_id] for commit_id in reached]
-        # Of the unreachable snapshots, those that are listed or held. Each keeps only itself, and
+        # Also the unreachable snapshots that are listed or held. Each keeps only itself, and
         # therefore has no parents here.
         commits += [
             replace(

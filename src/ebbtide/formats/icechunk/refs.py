@@ -37,7 +37,7 @@ _ENCODED: Final = re.compile(r'[\x00-\x1f\x7f"#%*<>?\[\\\]^`{|}~]|[^\x00-\x7f]')
 def read_refs(storage: Storage) -> tuple[Ref, ...]:
     """Returns all branches and tags, sorted by address, without deleted tags.
 
-    Raises Refused `corrupt_ref` if a file cannot be understood: it may be all that keeps a
+    Raises Refused `corrupt_ref` if a file cannot be understood: it can be the only ref of a
     snapshot.
     """
     found = {address for batch in storage.list(REFS_PREFIX) for address in texts(batch[0])}

@@ -4,9 +4,9 @@ Version 2 lists its snapshots in `repo`, and a snapshot that is not listed canno
 Therefore a run keeps the entries of snapshots before it drops them. Version 1 has no such list: a
 snapshot can be read while its file exists.
 
-In both versions, `_ebbtide/gc/reopened.json` says until when restored snapshots are held, and
-with them the files that they share with other snapshots. It also holds the snapshots that a slow
-expiry released. A run of version 1 may be undone after an upgrade to version 2: then the entries
+In both versions, `_ebbtide/gc/reopened.json` says until when restored snapshots are held. The hold
+includes files that they share with other snapshots. The file also holds the snapshots that a slow
+expiry released. A run of version 1 can be undone after an upgrade to version 2: then the entries
 are made from the snapshots' files.
 """
 
@@ -54,10 +54,10 @@ def records_of(file: RepoFile | None, snapshot_ids: Collection[str]) -> list[dic
 def listable(
     storage: Storage, file: RepoFile, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, ListedSnapshot]:
-    """Returns those of `records` that can be listed in `file` again, by id.
+    """Returns the snapshots of `records` that can be listed in `file` again, by id.
 
-    The parent of each of them is listed there, or is one of them. Raises Refused `missing_tree` or
-    `corrupt_tree`.
+    The parent of each must be in the list of `file`, or in the result. Raises Refused
+    `missing_tree` or `corrupt_tree`.
     """
     found = {
         row["commit_id"]: _unpacked(row) if row["entry"] else _made(storage, row["commit_id"])

@@ -1,7 +1,7 @@
 """The file `repo` of version 2: refs, snapshots with their parents, and the operations log.
 
-It is the only file that changes. Each change first copies it to `overwritten/`, and then replaces
-it if nobody else did meanwhile. All parts that were read are written again, except the change.
+It is the only file that changes. A change first copies it to `overwritten/`, and then replaces it
+if nobody else did meanwhile. All other parts of the file are written again as they were read.
 Source: Icechunk specification 2.1, "Repo Info File"; Icechunk design document 016 for the logs that
 a snapshot inherits from ancestors that are cut off.
 """
@@ -219,9 +219,9 @@ def write_repo(storage: Storage, file: RepoFile, edit: Edit, now: datetime) -> R
     try:
         version = storage.replace(REPO_ADDRESS, data, version=file.version)
     except Conflict:
-        # The conflict may be with this call's own write, whose answer was lost. Then the log names
-        # the copy. The copy stays in any case: after another write, nothing may show that it is
-        # needed.
+        # The conflict can be with this call's own write, whose answer was lost. Then the log names
+        # the copy. The copy stays in any case: after a further write, the file may not show any
+        # more that the copy is needed.
         found = parse_repo(*storage.get_versioned(REPO_ADDRESS))
         if backup not in {update.backup for update in found.updates} | {found.previous}:
             raise
@@ -261,7 +261,7 @@ def _edited_info(
     """Returns a snapshot's entry, with the place of its parent in the new list.
 
     A snapshot that gets another parent inherits the transaction logs of all snapshots between it
-    and the new parent. Without them, its changes could no longer be told.
+    and the new parent. Without them, its changes could no longer be shown.
     """
     old = parents[snapshot_id]
     new = edit.new_parents.get(snapshot_id, old)

@@ -50,7 +50,7 @@ from ebbtide.storage import Storage
 
 FORMAT_NAME: Final = "icechunk"
 WRITE_ATTEMPTS: Final = 50
-"""How often to try to write `repo` while commits are faster."""
+"""The most attempts to write `repo`, while commits of other clients are faster."""
 
 
 class IcechunkRepository(PlainRepository):
@@ -179,8 +179,8 @@ class IcechunkRepository(PlainRepository):
                     return history, expiry
                 record = write_record(self.storage, expire_id, history, expiry, self.now())
                 hold.check()
-                # The record was written just now, so that its date is the storage's clock. By an
-                # older file, released snapshots would seem to have been released long ago.
+                # The record was written just now, so that its date is the storage's clock. By the
+                # date of an older file, the snapshots would seem to have been released long ago.
                 clocks = self._clocks(record)
                 try:
                     clocks.check(skew_max=self._settings.clock_skew_max)
@@ -244,7 +244,8 @@ class IcechunkRepository(PlainRepository):
         *,
         cutoff: datetime,
     ) -> None:
-        """See `PlainRepository.fence`."""
+        """Chooses the commits to close. A repository that was opened with an expiry has no
+        sweep."""
         assert self._expiry is None, "a plan of what might be is not for sweeping"
         super().fence(hold, run_id, choose, cutoff=cutoff)
 

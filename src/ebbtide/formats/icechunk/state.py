@@ -3,8 +3,8 @@
 A session has no lease, and may read or write for any time. Therefore a snapshot that a session may
 use stays for a grace after it has become unreachable. Version 2 has backups, which tell what was
 reachable a grace ago. Version 1 has none. There, runs remember since when they saw a snapshot
-unreachable, so that two runs a grace apart must agree. The same applies for a grace after an
-upgrade, because the backups of version 2 begin with it.
+unreachable. A snapshot is deleted only if two runs, one grace apart, both saw it unreachable. The
+same applies for a grace after an upgrade, because no backup is older than the upgrade.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
 
 READERS: Final = 32
-"""Snapshots of version 1 that are read at a time. Only the snapshots have their parents."""
+"""Snapshots of version 1 that are read at the same time. Only a snapshot's file names its
+parent."""
 
 _PRECISION: Final = timedelta(milliseconds=1)
 """The precision of the time in a copy's name. The copy is not older than this time."""
@@ -79,8 +80,8 @@ class State:
     """The state of a repository at one instant.
 
     `held` maps each unreachable snapshot that is still protected to the reason. The protection ends
-    one grace after `held_since`. There, None means an unknown time, now at the latest; snapshots
-    that no plan has seen unreachable yet are missing.
+    one grace after `held_since`. There, None means an unknown time that is not after now. Snapshots
+    that no plan has seen unreachable yet are missing there.
 
     `backups` are the names of the copies in `overwritten/` that stay, `old_backups` the names of
     the others. `unreachable` maps all snapshots that no ref reaches to the dates of their files.
@@ -153,7 +154,8 @@ def read_state(
     held |= {name: NEWLY_SEEN for name in undated if first_seen.get(name, cutoff) >= cutoff}
     since |= {name: first_seen[name] for name in held if name in first_seen}
     if recent is not None:
-        # An upgrade takes over the snapshots that refs reach. At that time no ref reached others.
+        # An upgrade takes over the snapshots that refs reach. No ref reached the others at that
+        # time.
         since |= {name: recent.upgraded_at for name in held if name not in since}
         held |= {name: RECENT for name in recent.reached if name in unreachable}
         since |= {name: None for name in recent.reached if name in unreachable}
@@ -187,7 +189,7 @@ def _unreachable(
 ) -> dict[str, datetime]:
     """Returns the snapshots that no ref reaches, each with the date of its file.
 
-    Some snapshots on the list have no file. A collection leaves them if a client has overwritten
+    Some snapshots on the list have no file: a collection deleted it, and a client then overwrote
     the collection's change of `repo`.
     """
     without_file = {
@@ -262,8 +264,8 @@ def _files(storage: Storage, prefix: str) -> dict[str, datetime]:
 
 
 def history_v1(storage: Storage, files: Iterable[str]) -> SnapshotHistory:
-    """Reads refs, the snapshots `files`, and all other snapshots that refs reach. Only the
-    snapshots have their parents.
+    """Reads refs, the snapshots `files`, and all other snapshots that refs reach. Only a snapshot's
+    file names its parent.
 
     A snapshot that no ref reaches is left out if it is damaged, or was deleted meanwhile.
     """
@@ -305,7 +307,7 @@ def history_v1(storage: Storage, files: Iterable[str]) -> SnapshotHistory:
 @dataclass(frozen=True, slots=True)
 class _Recent:
     """The snapshots that refs `reached` at the cutoff or since, and the `logs` that these inherited
-    then. After a recent upgrade from version 1, they begin at `upgraded_at`."""
+    then. After a recent upgrade from version 1, both cover only the time since `upgraded_at`."""
 
     reached: frozenset[str]
     logs: Mapping[str, tuple[str, ...]]
@@ -317,7 +319,7 @@ def _recent(storage: Storage, repo: RepoFile, cutoff: datetime, young: frozenset
 
     Such a ref exists now, or it is in the copy of `repo` that was current at the cutoff, or it was
     made and removed since. The operations log names the snapshots that refs left. The copy before
-    an expiry has what the expiry removed.
+    an expiry has the snapshots that the expiry removed.
 
     An expiry cuts histories. Therefore each of these histories is walked from all of these refs: a
     snapshot's ancestors before an expiry stay even if the ref on it is younger. Snapshots made

@@ -1,8 +1,8 @@
 """Converts whole FlatBuffers to Python values and back, by a description of their tables.
 
-For the one file that is written anew (`repo`), field by field. All fields that were read are
-written again as they were. A field that the description lacks is an error, so that nothing is lost.
-Not for: reading many tables fast (`flatbuffer`).
+Used for `repo`, the only file that is written field by field. All fields that were read are written
+again as they were. A field that the description lacks is an error, so that nothing is lost. Not
+for: reading many tables fast (`flatbuffer`).
 """
 
 from __future__ import annotations

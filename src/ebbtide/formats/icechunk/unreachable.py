@@ -1,7 +1,7 @@
-"""The record of version 1 beside the repository: unreachable snapshots, and since when they are so.
+"""The record of version 1 beside the repository: since when snapshots are unreachable.
 
-Expiries record the snapshots that they release, and plans those that they see unreachable. Version
-2 has its own records, but uses this one for a grace after an upgrade.
+Expiries record the snapshots that they release. Plans record those that they see unreachable.
+Version 2 has its own records, but uses this one for a grace after an upgrade.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def remember(
     kept: Mapping[str, datetime],
     now: datetime,
 ) -> None:
-    """Records snapshots as unreachable since they were first seen so, besides those in `kept`.
+    """Records since when the snapshots `names` are unreachable, besides the dates in `kept`.
 
-    Writes only if nobody has written the file since it was read as `seen`. Read it before the names
-    are found. Otherwise a process that slept could restore the dates of snapshots that were
-    reachable since. A snapshot that is not recorded counts from the next plan.
+    Writes only if nobody has written the file since it was read as `seen`. Read the file before you
+    determine `names`. Otherwise a suspended process could restore old dates of snapshots that were
+    reachable meanwhile. If a snapshot is not recorded, the next plan records it.
     """
     dates = {**kept, **{name: seen.since.get(name, now) for name in sorted(names)}}
     data = json.dumps({name: date.isoformat() for name, date in dates.items()}).encode()

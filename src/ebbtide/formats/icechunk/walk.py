@@ -24,7 +24,7 @@ _IS_PACKED: Final = 1
 _PIECE_BYTES: Final = 2**20
 _UNPACKED_FREE: Final = 64 * 2**20
 _EXPANSION_MAX: Final = 1_000
-"""Icechunk writes no large file that is packed more closely."""
+"""The most bytes that one packed byte of a large file may unpack to. Icechunk keeps below it."""
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ID_BYTES: Final = 12
 

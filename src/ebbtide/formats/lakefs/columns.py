@@ -1,8 +1,8 @@
 """Decodes the data blocks of a table as columns: all restart points of all blocks in lockstep.
 
-In a block each key leaves out what it shares with the key before it, except at restart points.
-Therefore the entries behind different restart points can be read at the same time, as rows of
-arrays.
+In a block, a key is stored without the beginning that it shares with the key before it. Only keys
+at restart points are complete. Therefore the entries behind different restart points can be read at
+the same time, as rows of arrays.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 SUFFIX_BYTES: Final = 8
-"""Behind each key: a sequence number and the kind of the entry."""
+"""The bytes after each key: a sequence number and the kind of the entry."""
 GROUP_BYTES: Final = 1 << 20
-"""How much of the blocks is decoded at a time, so that the arrays stay in the processor's cache."""
+"""The bytes of blocks that are decoded together. Their arrays fit in the processor's cache."""
 KEY_BYTES_MAX: Final = 1 << 16
-"""Longer keys are taken for damage. No object storage has names of this length."""
+"""A longer key counts as damage: no object storage has names of this length."""
 KEY_CELLS_MAX: Final = 1 << 27
 """The most bytes that the keys of a group may take, each padded to the longest."""
 _VARINT_BITS_MAX: Final = 56
 _INLINE_BYTES: Final = 12
-"""Arrow's views of at most so many bytes have them in place of a reference."""
+"""An Arrow view of at most this many bytes contains the bytes. A longer one has a reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Keys and values of some blocks, in the order of the blocks, and how many each block has."""
+    """Keys and values of some blocks, in the order of the blocks, and the number in each block."""
 
     keys: pa.LargeBinaryArray
     values: pa.LargeBinaryArray
@@ -45,8 +45,9 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The entries that come as the same number behind their restart points: the restart points, and
-    where the parts of the entries are. `shared` and `unshared` are lengths of a key's parts."""
+    """All entries with the same number after their restart points, such as the third ones. `lanes`
+    are these restart points. `key_at` and `value_at` are positions. A key takes `shared` bytes from
+    the key before it, and has `unshared` bytes of its own."""
 
     lanes: Ints
     key_at: Ints
@@ -57,7 +58,7 @@ class _Turn:
 
 
 def decode(blocks: Sequence[bytes]) -> list[Entries]:
-    """Returns the entries of unpacked data blocks, of some blocks at a time. Raises
+    """Returns the entries of unpacked data blocks, for groups of blocks. Raises
     DamagedTableError."""
     return [_decode(group) for group in _groups(blocks)]
 
@@ -74,7 +75,7 @@ def _groups(blocks: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _decode(blocks: Sequence[bytes]) -> Entries:
-    # What a key shares may reach to before the block: the room for it must exist.
+    # `_keys` reads windows of this length, which can begin before a block or end after it.
     padding = bytes(KEY_BYTES_MAX)
     data = np.frombuffer(b"".join([padding, *blocks, padding]), np.uint8)
     starts, stops, owners = _lanes(data, blocks, len(padding))
@@ -90,9 +91,10 @@ def _decode(blocks: Sequence[bytes]) -> Entries:
 
 
 def varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """Returns the numbers that begin at places, and the places behind them. Most have one byte.
+    """Returns the numbers that begin at the positions `at`, and the positions after them. Most
+    numbers have one byte.
 
-    `data` has at least ten bytes behind the last place. Raises DamagedTableError.
+    `data` has at least ten bytes after the last position. Raises DamagedTableError.
     """
     first = data[at]
     found, behind = (first & 0x7F).astype(np.int64), at + 1
@@ -108,7 +110,7 @@ def varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def binary(data: Bytes, at: Ints, sizes: Ints) -> pa.LargeBinaryArray:
-    """Returns slices of less than 2 GB of bytes as an array, copied."""
+    """Returns copies of slices of `data` as an array. `data` has less than 2 GB."""
     views = np.zeros((len(at), 4), np.int32)
     views[:, 0], views[:, 3] = sizes, at
     heads = views.view(np.uint8).reshape(len(at), 16)
@@ -156,7 +158,8 @@ def _uint32(data: Bytes, at: Ints) -> Ints:
 
 
 def _turns(data: Bytes, starts: Ints, stops: Ints) -> list[_Turn]:
-    """Finds all entries. In each turn every lane, which is a restart point, moves on by one."""
+    """Finds all entries. A lane has the entries of one restart point. Each turn reads one entry of
+    every lane."""
     lanes, at, ends = np.arange(len(starts)), starts, stops
     turns: list[_Turn] = []
     while at.size:
@@ -177,11 +180,11 @@ def _turns(data: Bytes, starts: Ints, stops: Ints) -> list[_Turn]:
 
 
 def _keys(data: Bytes, turns: Sequence[_Turn], lane_count: int) -> tuple[pa.LargeBinaryArray, Ints]:
-    """Returns the whole keys without their suffixes, in order, and the order of all entries: the
-    first lane has the first ones.
+    """Returns the complete keys without their suffixes, lane by lane, and the places of all entries
+    of the turns in this order.
 
-    A lane's row of `cells` has its keys one behind the other. Each begins with what it shares with
-    the one before it.
+    A lane's row of `cells` has the keys of the lane, one after the other. Each key begins with the
+    part that it shares with the key before it.
     """
     width = max(int(np.max(turn.shared + turn.unshared)) for turn in turns)
     if lane_count * len(turns) * width > KEY_CELLS_MAX:
@@ -211,8 +214,8 @@ def _keys(data: Bytes, turns: Sequence[_Turn], lane_count: int) -> tuple[pa.Larg
 
 
 def digest_stream(entries: Entries) -> tuple[memoryview, Ints]:
-    """Returns the bytes of entries from which lakeFS makes the id of a table: each key and each
-    value with its length before it, and a bar behind it. Returns also where each entry ends."""
+    """Returns the bytes of entries that lakeFS hashes to the id of a table, and where each entry
+    ends. Each key and each value has its length before it, and a bar after it."""
     keys, values = entries.keys, entries.values
     parts: tuple[Any, ...] = (_lengths(keys), keys, _BAR, _lengths(values), values, _BAR, _NOTHING)
     joined: Any = pc.binary_join_element_wise(*parts)

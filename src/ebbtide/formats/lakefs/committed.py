@@ -1,9 +1,8 @@
 """The files of lakeFS's committed data: metaranges, which list ranges, and ranges of entries.
 
-The id of a file is a SHA-256 of its content. So each file is checked against the id by which it was
-asked for: keys, values and kind. Source: lakeFS, `pkg/graveler/committed` and
-`pkg/graveler/sstable`. Not for: the container of the files (`sstable`), or their addresses
-(`layout`).
+The id of a file is a SHA-256 of its content. Each file that is read is checked against its id:
+keys, values and kind. Source: lakeFS, `pkg/graveler/committed` and `pkg/graveler/sstable`. Not for:
+the container of the files (`sstable`), or their addresses (`layout`).
 """
 
 from __future__ import annotations
@@ -37,18 +36,19 @@ ENTRIES_SCHEMA: Final = make_schema(
     ("size_bytes", pa.int64()),
     ("checksum", pa.string()),
 )
-"""An entry of a range. The checksum is the storage's ETag, or what a client gave."""
+"""An entry of a range. The checksum is the storage's ETag, or the text that a client gave."""
 
 RANGES: Final = b"ranges"
 METARANGES: Final = b"metaranges"
 
 _TYPE: Final = b"type"
 _WRITTEN_LAST: Final = frozenset({b"min_key", b"max_key", b"count", b"estimated_size_bytes"})
-"""Properties that the writer sets when the id is made already."""
+"""Properties that the writer sets after it has computed the id. The id does not cover them."""
 
 _VARINT, _BYTES = 0, 2
 _PADDING: Final = 16
-"""Bytes behind the last message. A number has ten at most."""
+"""Bytes after the last message, because `varints` can read past it. A number has at most ten
+bytes."""
 _ADDRESS, _SIZE, _CHECKSUM, _ADDRESS_TYPE = 1, 3, 4, 6
 """Fields of the message `Entry`."""
 _MAX_KEY, _COUNT = 2, 4
@@ -127,12 +127,12 @@ def _addresses(found: Fields, namespaces: Sequence[str]) -> pa.StringArray:
 
 
 def relative(addresses: pa.StringArray, types: Ints, namespaces: Sequence[str]) -> pa.StringArray:
-    """Returns addresses without the storage namespace, where they are in it. `namespaces` are the
-    ways in which a URL may begin with it, each ending in `/`.
+    """Returns addresses in the storage namespace relative to it, and others unchanged. `namespaces`
+    are the beginnings of URLs in the namespace, each ending in `/`.
 
-    Entries of old servers have no type: a URL is full there, anything else is relative. A URL may
-    begin in yet another way. Then only what it has from `data/` on is returned, if it has that: the
-    namespace may have been named differently, and no id of an object is used twice.
+    Entries of old servers have no type: a URL is full there, anything else is relative. If a URL
+    has another beginning, the part from the last `data/` on is returned, if there is one. The
+    namespace may have had another name, and no id of an object is used twice.
     """
     is_url = pc.match_substring(addresses, "://")
     left = pc.or_(pa.array(types == _FULL), pc.and_(pa.array(types == _BY_PREFIX), is_url))
@@ -158,8 +158,8 @@ def read_messages(data: bytes, file_id: str) -> list[bytes]:
 
 
 def _read(files: Sequence[tuple[str, bytes]], kind: bytes) -> tuple[list[Entries], Ints]:
-    """Returns the entries of files that have these ids and are of this kind, some at a time, and
-    how many each file has."""
+    """Returns the entries of files in groups, and the number of entries of each file. Raises
+    DamagedTableError unless each file has its id and is of this kind."""
     tables = [read_table(data) for _, data in files]
     groups = decode([block for table in tables for block in table.blocks])
     owners = np.repeat(np.arange(len(tables)), [len(table.blocks) for table in tables])
@@ -238,8 +238,8 @@ def _values(entries: Entries) -> _Values:
 
 
 def _parse(values: _Values, *, numbers: list[int], texts: list[int]) -> Fields:
-    """Reads fields of protobuf messages: in each turn one field of every message. Of a field that
-    comes twice the last counts. Raises DamagedTableError."""
+    """Reads fields of protobuf messages: in each turn one field of every message. If a message has
+    a field twice, the last one counts. Raises DamagedTableError."""
     data, count = values.data, len(values.at)
     found = {number: np.zeros(count, np.int64) for number in numbers}
     text_at = {number: np.zeros(count, np.int64) for number in texts}
@@ -270,7 +270,7 @@ def _parse(values: _Values, *, numbers: list[int], texts: list[int]) -> Fields:
 
 
 def _buffer(column: pa.LargeBinaryArray) -> tuple[Bytes, Ints, Ints]:
-    """Returns the bytes of an array, with some behind the last, and where each element begins and
+    """Returns the bytes of an array with _PADDING more bytes, and where each element begins and
     ends."""
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = np.zeros(1, np.int64)

@@ -1,10 +1,9 @@
-"""Looks, before each batch of deletes, whether the repository has changed so that a candidate may
-be needed again.
+"""Checks before each batch of deletes whether a candidate is needed again.
 
 lakeFS knows no closed commits: a branch, a tag, a revert or a merge can make the data of an expired
-commit live again at any time. The sweep cannot prevent it. It looks at the refs before each batch,
-reads what new commits have added, and stops before it deletes what they need. An old object that
-they have and the batch has not is no risk: it may have been staged for long.
+commit live again at any time. The sweep cannot prevent this. Before each batch it reads the refs
+and the objects that new commits have added, and stops if the batch has one of them. An old object
+outside the batch is no risk: it may have been staged for long.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ COMMITS_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class LakefsGuard:
-    """The guard of one sweep. `kept` are the commits that the fence has found to stay. Objects that
-    are younger than `cutoff` are no candidates.
+    """The guard of one sweep. `kept` are the commits that the fence keeps. Objects that are younger
+    than `cutoff` are no candidates.
 
     An executor remembers the commits that it has looked at and what they need, until its task ends.
     """
@@ -53,15 +52,16 @@ class LakefsGuard:
                 raise changed(f"{needed[address]} has {address} again")
 
     def revived(self) -> Mapping[str, str]:
-        """Returns old objects that refs have again, each with the ref and commit by which they do.
-        Raises Refused `repository_changed` if a ref has too many new commits to look at."""
+        """Returns the old objects that refs reach again, each with the ref and the commit that has
+        it. Raises Refused `repository_changed` if a ref has too many new commits to look at."""
         for ref in read_refs(self.server):
             self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
         return self._needed
 
     def _look_at(self, ref: str, head: str) -> None:
-        """Looks at the commits that a ref reaches, down to those that stay. These commits are new,
-        or had expired at the fence. An expired one is seen by the old objects that it adds."""
+        """Reads the commits that a ref reaches, down to the commits that the fence keeps. Those
+        above are new, or had expired at the fence. Notes the old objects that each of them adds to
+        its parents."""
         waiting, seen = [head], set[str]()
         while waiting:
             commit_id = waiting.pop()
@@ -88,7 +88,7 @@ class LakefsGuard:
         return [address for address in texts(new) if not self._is_young(address)]
 
     def _objects(self, nodes: pa.Table, *, without: pa.Table) -> pa.ChunkedArray[Any]:
-        """Returns the addresses in nodes that are not among others."""
+        """Returns the addresses in `nodes`, except in nodes that `without` has too."""
         is_other = pc.is_in(nodes.column("node_id"), value_set=without.column("node_id"))
         rows = nodes.filter(pc.invert(is_other))
         found = [
@@ -98,8 +98,8 @@ class LakefsGuard:
         return pa.chunked_array(found, pa.string())
 
     def _is_young(self, address: str) -> bool:
-        """Whether the object is in a partition that the server began within the grace, so that it
-        is no candidate, or is not below `data/`."""
+        """Whether the address is no candidate: it is not an object below `data/`, or the server
+        began its partition within the grace."""
         kind = self.layout.classify(pa.array([address]))[0].as_py()
         if kind != "object":
             return True

@@ -1,8 +1,9 @@
 """The layout of a lakeFS storage namespace, and how executors read its committed data.
 
 `data/` has the objects, `_lakefs/` metaranges, ranges and what the server prepares for collectors.
-Only objects below `data/` are ever deleted: for any other address a client needs no token to link
-it. A metarange is a tree, and its ranges are the nodes. Their ids are checksums of their content.
+Only objects below `data/` are ever deleted, because a client can link any other address without a
+token. A metarange is a tree, and its ranges are the nodes. Their ids are checksums of their
+content.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ebbtide.storage.local import TEMPORARY_SUFFIX
 COMMITTED_PREFIX: Final = "_lakefs/"
 DATA_PREFIX: Final = "data/"
 EMPTY_TREE: Final = ""
-"""The id of the tree of a commit without a metarange: the first of a repository."""
+"""The id of the tree of a commit without a metarange: the first commit of a repository."""
 
 _PATTERNS: Final = (
     ("temporary", rf"{DATA_PREFIX}(?s:.)+{TEMPORARY_SUFFIX}"),
@@ -45,11 +46,11 @@ _PATTERNS: Final = (
     (SYSTEM, rf"(?:{COMMITTED_PREFIX}|{SYSTEM_PREFIX})(?s:.)+|dummy"),
 )
 _SHARD: Final = "!"
-"""A directory whose name begins with it has directories of shards, and these have partitions."""
+"""The beginning of the name of a directory that contains shards. Shards contain partitions."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
 _XID_CHARACTERS: Final = 20
 _TIME_CHARACTERS: Final = 7
-"""So many characters, of five bits each, have the 32 bits of the time."""
+"""The characters, of five bits each, that contain the 32 bits of the time."""
 _YEAR_4000: Final = datetime(4000, 1, 1, tzinfo=UTC)
 
 
@@ -115,8 +116,8 @@ class LakefsLayout(PlainLayout):
         return self._read_together([AskedNode(storage, node_id, checksum, entry_count)])[0]
 
     def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
-        """Reads ranges together: most of the time of a small one is not the time of its entries. If
-        one cannot be read, reads them one by one, to find which."""
+        """Reads ranges together, because most of the time for a small range is a fixed cost. If one
+        cannot be read, reads them one by one, to find it."""
         try:
             return self._read_together(nodes)
         except EbbtideError:
@@ -137,7 +138,7 @@ class LakefsLayout(PlainLayout):
 
 
 refusing = partial(plain.refusing, damaged=DamagedTableError)
-"""See `plain.refusing`, for files of lakeFS."""
+"""Raises errors of lakeFS's files as Refused, as `plain.refusing` does."""
 
 
 def _partitions(storage: Storage) -> Iterator[str]:
@@ -154,8 +155,8 @@ def began_at(prefix: str, *, now: datetime) -> datetime | None:
     """Returns when the server began a partition, or None if its name does not say so.
 
     The name is an id of 20 characters. Its first 32 bits have the seconds until the year 4000, so
-    that new partitions come first in a listing. Only the lowest bits of the seconds fit: of all
-    times that the name may mean, the last one before `now` counts.
+    that new partitions come first in a listing. Only the lowest bits of the seconds fit, so that a
+    name can mean several times. The last of them before `now` counts.
     """
     name = prefix.rstrip("/").rpartition("/")[2]
     if len(name) != _XID_CHARACTERS or not set(name) <= set(_DIGITS):

@@ -45,8 +45,7 @@ class LakefsReading(PlainReading):
     def roots(self) -> Roots:
         """Returns refs, all commits, and the policy. The checksum of a tree is its id.
 
-        lakeFS closes no commit: one of those that a sweep has closed is open again as soon as the
-        policy keeps it.
+        lakeFS closes no commit: a commit of `closed` is open again as soon as the policy keeps it.
         """
         commits = tuple(self.history.commits.values())
         holds = {
@@ -71,8 +70,8 @@ class LakefsReading(PlainReading):
         return replace(roots, commits=tuple(closed))
 
     def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
-        """Yields the uncommitted objects. `among` is not looked at: their files have no order.
-        Raises Failed `lakefs_error` if a file cannot be read."""
+        """Yields the uncommitted objects. `among` is ignored, because the server's files have no
+        order. Raises Failed `lakefs_error` if a file cannot be read."""
         del among
         for folder in self.folders:
             for batch in self.storage.list(folder):

@@ -23,8 +23,8 @@ from ebbtide.model import EPOCH, Commit, Ref
 from ebbtide.storage import Storage
 
 _FIRST_PARENT_FIRST: Final = 1
-"""The version of commits from which on the first parent is the one that the branch was at. In older
-ones it is the last."""
+"""From this version of commits on, the first parent is the former head of the branch. In older
+commits, it is the last parent."""
 _STRING, _INT32, _INT64, _MESSAGE = 9, 5, 3, 11
 """Types of fields in a descriptor of protobuf."""
 _OPTIONAL, _REPEATED = 1, 3
@@ -54,15 +54,14 @@ def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -
 
 
 def read_refs(server: LakefsServer) -> tuple[Ref, ...]:
-    """Returns the present branches and tags. Tags come last: one may be made of a branch that is
-    about to be deleted."""
+    """Returns the present branches and tags. Tags are read last: a tag can be made from a branch
+    just before the branch is deleted."""
     branches = [Ref(name, "branch", head) for name, head in server.branches().items()]
     return (*branches, *(Ref(name, "tag", head) for name, head in server.tags().items()))
 
 
 def complete(server: LakefsServer, commits: dict[str, Commit], heads: Iterable[str]) -> None:
-    """Adds to `commits` those that `heads` reach, and that are not in it. Raises as `commit_of`
-    does."""
+    """Adds the missing commits that `heads` reach to `commits`. Raises as `commit_of` does."""
     waiting = [head for head in heads if head not in commits]
     while waiting:
         commit_id = waiting.pop()

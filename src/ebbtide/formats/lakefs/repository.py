@@ -1,9 +1,9 @@
 """A repository of a lakeFS server as the collector sees it.
 
-The server has refs and commits; its storage namespace has all files. What runs remember is under
-`_ebbtide/` in the namespace. lakeFS cannot close a commit, so that the fence only decides: the
-re-check behind it, and a look at the refs before each batch of deletes, find what is needed again.
-Not for: the API of lakeFS that `ebbtide serve` answers.
+The server has refs and commits; its storage namespace has all files. The files of runs are under
+`_ebbtide/` in the namespace. lakeFS cannot close a commit: the fence only chooses the expired
+commits. The recheck after it, and the check of the refs before each batch of deletes, find
+candidates that are needed again. Not for: the API of lakeFS that `ebbtide serve` answers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FORMAT_NAME: Final = "lakefs"
 TOKEN_TTL: Final = timedelta(hours=24)
 """How long an address that a client got for an upload can be linked."""
 GRACE: Final = TOKEN_TTL + timedelta(hours=1)
-"""The shortest safe grace: with an hour for clocks, and for a commit that takes long."""
+"""The shortest safe grace. It includes an hour for differing clocks and slow commits."""
 CLOSED_FILE: Final = "closed.json"
 REPORT: Final = "report.json"
 PLAN: Final = "plan.json"
@@ -56,8 +56,8 @@ _SUMMARY: Final = "summary.json"
 
 
 def find_namespace(server: LakefsServer, local_path: str | None) -> Namespace:
-    """Asks the server where its files are. `local_path` is its directory for objects, if it keeps
-    them in one.
+    """Returns the namespace of the server's files. `local_path` is the server's directory for
+    objects, if it keeps them in a directory.
 
     Raises as `LakefsServer.repository` does, and InvalidInput `invalid_setting` if the directory is
     needed and not known.
@@ -124,8 +124,8 @@ class LakefsRepository(PlainRepository):
 
     @contextmanager
     def reading(self, cutoff: datetime) -> Iterator[LakefsReading]:
-        """Reads the whole repository anew. What is staged is read before the commits: an object
-        that is committed in between is then in one of both."""
+        """Reads the whole repository anew. Staged objects are read before the commits: an object
+        that is committed in between is then in at least one of both."""
         self._cutoff = cutoff
         policy = self.policy()
         folders = [self._address(url) for url in self._server.uncommitted()]
@@ -151,7 +151,7 @@ class LakefsRepository(PlainRepository):
         return policy.unmatched(self._server.branches())
 
     def roots(self, policy: Policy) -> Roots:
-        """Reads refs and commits, for a decision by `policy`. Does not read what is staged. Raises
+        """Reads refs and commits, for a decision by `policy`. Does not read staged objects. Raises
         as `reading` does."""
         now = self.now()
         history = read_history(self._server, self.storage, self.layout)
@@ -191,15 +191,16 @@ class LakefsRepository(PlainRepository):
     def record_run(
         self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
     ) -> None:
-        """Records the run in its own folder. After a sweep also where lakeFS's tools look for the
-        runs of its own job."""
+        """Records the run in its own folder. After a sweep, also writes a summary to the place
+        where lakeFS's tools look for runs of its own job."""
         super().record_run(run_id, state=state, run_path=run_path, plan_checksum=plan_checksum)
         if state == SWEPT:
             self._summarize(run_id)
 
     def _summarize(self, run_id: str) -> None:
-        """Writes the summary of a sweep, in the form of lakeFS's job. There `num_deleted_objects`
-        counts what was marked; here, what is gone from its place."""
+        """Writes the summary of a sweep, in the form of lakeFS's job. In that job's summary,
+        `num_deleted_objects` counts marked objects. Here it counts deleted and quarantined
+        objects."""
         storage, prefix = self._runs()
         report, plan = (
             json.loads(storage.get(f"{prefix}{run_id}/{name}")) for name in (REPORT, PLAN)
@@ -253,7 +254,7 @@ class LakefsRepository(PlainRepository):
         return LakefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
 
     def lost(self) -> str | None:
-        """Looks at refs and new commits once more, for objects that are gone by now."""
+        """Checks refs and new commits once more, for needed objects that do not exist any more."""
         for address, why in self.guard().revived().items():
             if self.storage.head(address) is None:
                 return f"{why} has {address}, which is gone"
@@ -280,7 +281,8 @@ class LakefsRepository(PlainRepository):
         *,
         until: datetime,
     ) -> int:
-        """Holds the commits until `until`. lakeFS reads them as soon as their files are there."""
+        """Holds the commits until `until`. lakeFS can read them as soon as their files are
+        restored."""
         del run_id, records
         hold.check()
         write_holds(self.storage, commit_ids, until=until, now=self.now())

@@ -1,13 +1,13 @@
 """Objects that a branch reads although the server names them neither as committed nor as staged.
 
-Who uploads the bytes that a path has already stages a new object. For lakeFS that is no difference:
-its list of uncommitted objects leaves it out. But the branch reads the new object, and not the
-committed one. So a candidate is looked up wherever the head of a branch has an entry of its size:
-by path, or, where there are many, in the list of all objects of the branch.
+A client can upload the same bytes to a path again. This stages a new object, but lakeFS sees no
+difference: its list of uncommitted objects leaves the new object out. The branch then reads the new
+object, not the committed one. Therefore each path with an entry of a candidate's size at the head
+of a branch is looked up. If there are many paths, all objects of the branch are listed instead.
 
-A server that keeps its objects in a directory also leaves out what clients have linked: their
-addresses do not begin with the name of its storage namespace. Of such a server all branches are
-listed.
+A server that keeps its objects in a directory also leaves out linked objects, because their
+addresses do not begin with the name of its storage namespace. For such a server, all objects of all
+branches are listed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def restaged(
     history: LakefsHistory,
     candidates: Iterable[pa.Table],
 ) -> Iterator[pa.Table]:
-    """Yields what branches read now at the paths where a candidate may be (PROTECTED_SCHEMA). That
-    is more than candidates. `candidates` have a column `size_bytes`.
+    """Yields the objects that branches read now at the paths that can have a candidate
+    (PROTECTED_SCHEMA). Not all of them are candidates. `candidates` have a column `size_bytes`.
 
     Raises as `Layout.read_tree` and `Layout.read_node` do; Failed `lakefs_error`.
     """
@@ -104,7 +104,8 @@ def _sizes(candidates: Iterable[pa.Table]) -> pa.Array[Any]:
 
 
 def _read_now(server: LakefsServer, branch: str, found: list[_Similar]) -> Iterator[str]:
-    """Yields the URLs of the objects that a branch has now at these paths, and of others."""
+    """Yields the URLs of the objects that a branch has now at these paths, and perhaps at
+    others."""
     paths = [path for each in found for path in each.paths]
     if not paths:
         return

@@ -1,8 +1,9 @@
-"""Which commits of a lakeFS repository stay: Ebbtide's policy beside the repository, or else
-lakeFS's own rules.
+"""The policy of a lakeFS repository: Ebbtide's policy beside the repository, or else lakeFS's own
+rules.
 
-lakeFS's rules count whole days, and say nothing of tags: its own job deletes what only tags name.
-Here tags keep their commits, unless a policy says otherwise. Source: lakeFS issue 1932.
+lakeFS's rules count whole days, and have no rule for tags: lakeFS's own job deletes the data of
+commits that only tags name. Here tags keep their commits, unless a policy says otherwise. Source:
+lakeFS issue 1932.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ POLICY_ADDRESS: Final = "_ebbtide/policy.json"
 def read_policy(server: LakefsServer, storage: Storage) -> Policy:
     """Returns the policy.
 
-    Raises Refused `policy_not_found` if there are no rules: to delete nothing is the only answer
-    that cannot be wrong. Raises InvalidInput `invalid_policy`; Failed.
+    Raises Refused `policy_not_found` if there are no rules: without rules, no deletion is safe.
+    Raises InvalidInput `invalid_policy`; Failed.
     """
     written = written_policy(storage)
     if written is not None:
@@ -66,7 +67,7 @@ def remove_policy(storage: Storage) -> None:
 
 def of_days(rules: AnsweredRules) -> Policy:
     """Returns lakeFS's rules as a policy. Raises InvalidInput `invalid_policy` for negative days,
-    which lakeFS accepts: by them even future commits have expired."""
+    which lakeFS accepts: with negative days, even new commits would expire."""
     named = {"default": rules.default_days, **rules.branches}
     negative = sorted(name for name, days in named.items() if days < 0)
     if negative:
@@ -78,5 +79,5 @@ def of_days(rules: AnsweredRules) -> Policy:
 
 
 def _rule(days: int) -> Any:
-    # Of no day only the head is left, which always stays.
+    # With 0 days, only the head of the branch stays. A head always stays.
     return f"{days}d" if days else {"keep_last": 1}

@@ -1,7 +1,7 @@
-"""What a lakeFS server answers about one repository, by its own Python client.
+"""Asks a lakeFS server about one repository, with lakeFS's own Python client.
 
-Picklable: executors ask too. Each process has one client for each server. Not for: what lies in the
-storage namespace (`committed`).
+`LakefsServer` is picklable, because executors ask too. Each process has one client for each server.
+Not for: the files in the storage namespace (`committed`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ebbtide.escaping import shown
 PAGE: Final = 1000
 """The most items that the server puts in one answer."""
 POLL_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""The waits before the next question after a task; the last one is repeated."""
+"""The waits between two requests for the status of a task. The last wait is repeated."""
 TASK_SECONDS: Final = 1200.0
 """How long a task of the server may take, as in lakeFS's own job."""
 WAITS: Final[Mapping[str, Any]] = {"_request_timeout": (10.0, 600.0)}
@@ -61,7 +61,7 @@ class AnsweredCommit:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRules:
-    """lakeFS's own rules: days for branches, and for all others."""
+    """lakeFS's own rules: the days of named branches, and of all other branches."""
 
     default_days: int
     branches: Mapping[str, int]
@@ -87,7 +87,7 @@ class LakefsServer:
     name: str
 
     def repository(self) -> AnsweredRepository:
-        """Raises NotFound `repository_not_found`."""
+        """Returns the repository. Raises NotFound `repository_not_found`."""
         with self._asking(f"the repository {shown(self.name)}", missing="repository_not_found"):
             found = _client(self.account).repositories_api.get_repository(self.name, **WAITS)
             namespace = found.storage_namespace.rstrip("/") + "/"
@@ -116,7 +116,7 @@ class LakefsServer:
     def dump(self) -> DumpedRefs:
         """Has the server write all commits, and then all branches and tags, to the namespace.
 
-        Commits of deleted branches are in it too, which no other answer has.
+        The dump also has the commits of deleted branches, which no other answer has.
         """
         with self._asking("a dump of refs"):
             api = _client(self.account).repositories_api
@@ -195,7 +195,8 @@ class LakefsServer:
         api, after = _client(self.account).objects_api, ""
         with self._asking(f"the objects of {shown(branch)}"):
             while True:
-                # The client takes thrice as long as the server, to check what is not used here.
+                # The client would check all fields, which takes three times as long as the server's
+                # answer.
                 answer = api.list_objects_with_http_info(
                     self.name,
                     branch,
@@ -214,7 +215,8 @@ class LakefsServer:
 
     @contextmanager
     def _asking(self, what: str, *, missing: str | None = None) -> Iterator[None]:
-        """Raises errors of the client as ours. A 404 is `missing`, where that may be an answer."""
+        """Raises errors of the client as errors of Ebbtide. With `missing`, a 404 raises NotFound
+        of this kind."""
         from lakefs_sdk.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -250,7 +252,7 @@ def _client(account: Account) -> Any:  # lakefs_sdk has no types
         username=account.access_key_id,
         password=account.secret_access_key,
     )
-    # Who has said nothing for so long will not answer the same request again.
+    # A server that was silent until the timeout would not answer the repeated request either.
     configuration.retries = Retry(connect=3, read=0)
     return LakeFSClient(configuration)
 
@@ -275,7 +277,7 @@ def _of_dump(api: Any, name: str, task_id: str) -> Any | None:
 
 
 def _awaited(what: str, ask: Callable[[], Any | None]) -> Any:
-    """Asks for a task until it has ended."""
+    """Asks for the result of a task until the task has ended."""
     began = time.monotonic()
     waits = iter(POLL_SECONDS)
     while (found := ask()) is None:
@@ -286,6 +288,6 @@ def _awaited(what: str, ask: Callable[[], Any | None]) -> Any:
 
 
 def _reason(error: Any) -> str:
-    """Returns the first line of what the server said."""
+    """Returns the first line of the server's error text."""
     text = str(error.body or error.reason or "").strip()
     return text.splitlines()[0][:200] if text else "no reason"

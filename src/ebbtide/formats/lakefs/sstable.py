@@ -1,8 +1,8 @@
 """The container of lakeFS's committed data: a sorted string table in RocksDB's block format.
 
-A file has data blocks, an index of them, properties, and a footer. Each block may be packed with
+A file has data blocks, an index of them, properties, and a footer. Each block can be packed with
 Snappy, and has a checksum. Source: RocksDB, "BlockBasedTable Format"; Pebble's package `sstable`
-writes it for lakeFS. Not for: the meaning of keys and values (`ranges`).
+writes it for lakeFS. Not for: the meaning of keys and values (`committed`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _FOOTER_BYTES: Final = 53
 _MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 _CRC32C: Final = 1
 _TRAILER_BYTES: Final = 5
-"""Behind each block: one byte for how it is packed, and its checksum."""
+"""The bytes after each block: one for the kind of compression, and four for the checksum."""
 _PLAIN, _SNAPPY = 0, 1
 _SNAPPY_GROWS_MAX: Final = 24
-"""Snappy's shortest element for 64 bytes has three. A block that claims to grow more is damaged."""
+"""A block that claims to grow by a greater factor is damaged. Snappy's shortest element for 64
+bytes has three bytes."""
 _SNAPPY_SMALL: Final = 64
 _MASK_DELTA: Final = 0xA282EAD8
 _UINT32: Final = 0xFFFFFFFF
@@ -48,7 +49,7 @@ class SortedTable:
 
 
 def read_table(data: bytes) -> SortedTable:
-    """Reads a file. Raises DamagedTableError if it is no table, or if a block has another checksum.
+    """Reads a file. Raises DamagedTableError if it is no table, or if a block has a wrong checksum.
 
     No block is unpacked to more than Snappy can make of it.
     """
@@ -69,7 +70,7 @@ def read_table(data: bytes) -> SortedTable:
 
 
 def _footer(data: bytes) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns where the blocks with the names of other blocks and with the index are."""
+    """Returns offset and size of two blocks: the one that names other blocks, and the index."""
     footer = data[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or footer[-len(_MAGIC) :] != _MAGIC or footer[0] != _CRC32C:
         raise DamagedTableError("it does not end as a table of lakeFS does")
@@ -104,8 +105,8 @@ def _block(data: memoryview, offset: int, size: int) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields keys and values of a block, one by one. Only for the few entries of blocks that are
-    no data."""
+    """Yields keys and values of a block, one by one. Only for index and property blocks, which have
+    few entries."""
     restarts = struct.unpack_from("<I", block, len(block) - 4)[0]
     end, place, key = len(block) - 4 * (restarts + 1), 0, b""
     while place < end:
@@ -131,7 +132,7 @@ def _handle(value: bytes) -> tuple[int, int]:
 
 
 def _varint(data: _Bytes, place: int) -> tuple[int, int]:
-    """Returns a number of seven bits a byte, and the place behind it."""
+    """Returns a number that has seven bits in each byte, and the position after it."""
     found = shift = 0
     while shift <= _VARINT_BITS_MAX:
         byte = data[place]

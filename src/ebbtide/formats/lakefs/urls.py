@@ -14,10 +14,11 @@ _SUPPORTED: Final = ("s3://", "gs://")
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A storage namespace: its URL, and where it is for this program. Both end in `/`.
+    """A storage namespace: its URL on the server, and its URL for this program (`root`). Both end
+    in `/`.
 
-    Of a server that keeps its objects in a directory, `root` has the whole path, which its answers
-    have too.
+    If the server keeps its objects in a directory, `root` has the whole path. Some of the server's
+    answers have this path too.
     """
 
     url: str
@@ -39,14 +40,15 @@ class Namespace:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What the URL of an address in the namespace may begin with."""
+        """The beginnings of the URLs of addresses in the namespace."""
         return (self.root, self.url)
 
     def relative(self, url: str) -> str | None:
         """Returns an address in the namespace, or None for one outside of it.
 
-        A server does not always name the namespace alike: linked objects in a directory have its
-        path twice. So a URL of any other form counts by what it has from `data/` on.
+        A server writes the namespace in several ways: URLs of linked objects in a directory have
+        its path twice. Therefore a URL with another beginning is in the namespace if it has
+        `/data/`. Its address is the part from the last `data/` on.
         """
         for prefix in self.prefixes:
             if url.startswith(prefix):

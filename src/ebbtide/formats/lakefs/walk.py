@@ -23,7 +23,8 @@ class LakefsWalk:
     namespaces: tuple[str, ...]
 
     def tree(self, tree_id: str) -> str:
-        """Returns the address of a metarange; of a commit without one, an empty address."""
+        """Returns the address of a metarange. For a commit without one, returns an empty
+        address."""
         return f"_lakefs/{tree_id}" if tree_id else ""
 
     def nodes(self, tree: str) -> list[str]:

@@ -88,9 +88,9 @@ class PastHolder:
 class Went:
     """The run that deleted an address, quarantined it, or found it `missing`.
 
-    `planned_at`, `cutoff` and `policy` are those of the run's plan. `commits` are the commits
-    expired by the run that referred to the address, as far as they are still known. Until
-    `aside_until` an undo of the run can restore the address.
+    `planned_at`, `cutoff` and `policy` are those of the run's plan. `commits` are commits that the
+    run expired and that are known to have referred to the address: the newest of `commit_count`.
+    Until `aside_until` an undo of the run can restore the address.
     """
 
     run_id: str
@@ -114,8 +114,9 @@ class ExplainedAddress:
     that refer to the address and do not keep it.
 
     `collectable_at` is the first instant at which a run may delete the file if nothing changes; it
-    includes the grace. If a keeper has no end, it is None, and `kept_by` names this keeper.
-    `unread_nodes` is the number of nodes that were not searched, of commits whose data is not kept.
+    includes the grace. If a keeper has no end, `collectable_at` is None, and `kept_by` names this
+    keeper. `unread_nodes` is the number of nodes that were not searched; they belong to commits
+    whose data is not kept.
     """
 
     address: str
@@ -157,9 +158,9 @@ class ExplainedCommit:
 
     `reason` is the selection's reason for a kept commit. `refs` has the nearest of `ref_count` refs
     that have the commit in their history. `data_until` and `record_until` are the instants from
-    which on a run may delete data and record, if nothing changes. If data that exists has no end,
-    `data_until` is None, and `data_kept_by` says what keeps it. The same is true of `record_until`,
-    without a reason.
+    which on a run may delete data and record, if nothing changes. `data_until` is None for data
+    that is not kept, and for data that is kept without an end. In the second case,
+    `data_kept_by` says what keeps it. `record_until` is None in the same cases, without a reason.
     """
 
     commit_id: str

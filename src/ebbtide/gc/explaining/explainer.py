@@ -41,8 +41,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Explainer:
-    """Explains the addresses and commits of one repository. `grace` is that of its runs. Lists have
-    at most `limit` rows, with the whole number beside them."""
+    """Explains the addresses and commits of one repository. `grace` is the grace of its runs. A
+    list has at most `limit` rows, and a field beside it has the total number."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Explainer:
 
         A text in the form of an address is taken as an address. Raises NotFound `ref_not_found`,
         `commit_not_found` or `object_not_found`, and InvalidInput `invalid_argument`. Raises
-        Refused as a run does, if a file that it depends on cannot be read.
+        Refused as a run does, if a file that the answer depends on cannot be read.
         """
         if path is not None:
             return self.address(self._repository.address_at(what, path))

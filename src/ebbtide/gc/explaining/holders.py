@@ -31,8 +31,8 @@ from ebbtide.gc.runs import TaskFiles
 from ebbtide.storage import Storage
 
 UNKEPT_NODES_MAX: Final = 1_000
-"""The most nodes of commits whose data is not kept that are read because the index lacks them. If
-there are more, none of them is read."""
+"""The maximum number of nodes that are read for commits whose data is not kept, because the index
+lacks these nodes. If there are more, none of them is read."""
 UNKEPT_NODES_MAX_ALONE: Final = 3_000
 """This limit applies if no kept commit refers to the address: the user then looks for one of these
 commits."""
@@ -50,9 +50,10 @@ node has the key of the address."""
 class Holders:
     """The trees that hold an address.
 
-    `data`: trees with a node that refers to the address. `files`: trees of which it is the file, or
-    the file of a node. Both may name trees that no commit has any more. `unread_nodes` is the
-    number of nodes that were not searched, of commits whose data is not kept.
+    `data`: trees with a node that refers to the address. `files`: trees whose own file has the
+    address, or a node of which has its file there. Both can name trees that no commit has any more.
+    `unread_nodes` is the number of nodes that were not searched; they belong to commits whose data
+    is not kept.
     """
 
     data: frozenset[str]
@@ -122,7 +123,7 @@ class TreeSearch:
     address: str
 
     def find(self, trees: MarkedTrees, checksums: Mapping[str, str]) -> Holders:
-        """Returns the trees that hold the address, of `trees` and of all trees in the index.
+        """Returns the trees that hold the address, among `trees` and all trees in the index.
 
         Raises Refused as a run does, for the first tree or node that cannot be read.
         """
@@ -148,11 +149,11 @@ class TreeSearch:
     def _read_unkept(
         self, trees: MarkedTrees, checksums: Mapping[str, str], asked: KeyArray, *, limit: int
     ) -> int:
-        """Reads the nodes that the index lacks, of trees whose data is not kept.
+        """Reads the nodes that the index lacks, for trees whose data is not kept.
 
-        Returns the number of nodes that were not read: because there are more than `limit`, or
-        because one cannot be read. If a tree cannot be read, it is the number of trees. Such damage
-        is no error here, since it stops no run.
+        Returns 0 if all were read. If there are more than `limit` nodes, or if one cannot be read,
+        returns the number of these nodes. If a tree cannot be read, returns the number of trees.
+        Such damage is no error here, since it stops no run.
         """
         unkept = frozenset(checksums) - trees.data
         if not unkept:
@@ -216,8 +217,8 @@ class TreeSearch:
     ) -> pa.ChunkedArray[Any]:
         """Returns the ids of the nodes that refer to the address, by their own files.
 
-        A node that cannot be read counts as referring to it if no required tree has the node.
-        Otherwise it raises Refused.
+        If a node of a required tree cannot be read, raises Refused. Any other node that cannot be
+        read counts as a node that refers to the address.
         """
         wanted = pc.is_in(
             pairs.column("tree_id"), value_set=pa.array(sorted(required), pa.string())
@@ -259,7 +260,7 @@ def _rows_with(keys: pa.ChunkedArray[Any], key: np.int64) -> np.ndarray[Any, np.
 def _lists_of(
     lists: pa.ChunkedArray[Any], places: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns for each place in the joined lists the number of the list that it lies in."""
+    """Returns for each place in the flattened lists the number of the list that has it."""
     ends = np.cumsum(pc.list_value_length(lists).to_numpy())
     return np.searchsorted(ends, places, side="right")
 

@@ -72,8 +72,8 @@ def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
 
 
 def _outcomes(folder: RunFolder, name: str, address: str) -> Iterator[str]:
-    """Yields the outcomes of the address in one part. Files that were written together sort
-    together, so that the first and last address of a row group exclude most of them."""
+    """Yields the outcomes of the address in one part. Files that were written together have similar
+    addresses, so that the smallest and largest address of a row group exclude most groups."""
     with opened_part(folder, name) as file:
         for number in range(file.num_row_groups):
             if not _may_have(file, number, address):
@@ -93,8 +93,8 @@ def _may_have(file: pq.ParquetFile, number: int, address: str) -> bool:
 def describe(
     repository: RepositoryFormat, outcome: Outcome, trees: Collection[str], *, limit: int
 ) -> Went:
-    """Returns the run's plan and policy, and those of its expired commits that had one of these
-    trees."""
+    """Returns the run of an outcome, with its plan's dates and policy, and with at most `limit` of
+    the commits that it expired and that had one of these `trees`."""
     plan = _plan_of(repository, outcome.run_id, outcome.folder)
     found = [] if plan is None else list(_expired_with(outcome.folder, plan, trees))
     found.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)

@@ -103,8 +103,8 @@ def trees_of(roots: Roots, decision: Decision) -> MarkedTrees:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The trees that are kept at `now`, and of which the plan's mark did not read all that is
-    needed. `trees` also has their companions; `checksums` maps tree ids to checksums."""
+    """The trees that are kept at `now`, and that the plan's mark did not read deeply enough, or not
+    at all. `trees` also has their companions; `checksums` maps tree ids to checksums."""
 
     now: datetime
     trees: MarkedTrees

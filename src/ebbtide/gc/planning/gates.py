@@ -1,7 +1,7 @@
 """Gates: checks that can refuse a run before anything is deleted.
 
 A refusal is the error Refused (exit code 3). Its message names the finding and the remedy.
-`check_grace` is not a gate but a check of options. All are pure functions but the gate of presence,
+`check_grace` is not a gate but a check of options. All are pure functions except `check_presence`,
 which looks for the files of kept commits on the storage.
 """
 
@@ -40,8 +40,8 @@ def check_grace(grace: timedelta, *, grace_min: timedelta, reason: str, unsafe: 
 
 
 def check_not_empty(roots: Roots, *, listed_count: int) -> None:
-    """Raises Refused `zero_commits` or `zero_refs` if the metadata has none, and the storage has
-    files."""
+    """Raises Refused `zero_commits` or `zero_refs` if the storage has files, and the metadata has
+    no commits or no refs."""
     if not listed_count:
         return
     if not roots.commits:
@@ -99,9 +99,9 @@ def check_presence(mark: Mark, missing: KeyArray) -> None:
     `missing` are the keys of the required addresses that were not listed. Each of these files is
     looked up, because it may have been written after the listing.
 
-    This is for formats whose nodes have no checksums. A damaged node may name a wrong address, so
-    that the right one seems not to be live. No file exists at the wrong address, which shows the
-    damage.
+    This is for formats whose nodes have no checksums. If a damaged node names a wrong address, the
+    right address seems not to be live. The gate finds the damage, because no file exists at the
+    wrong address.
     """
     if not len(missing):
         return

@@ -83,7 +83,7 @@ _DOUBTED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
 _KEY_SCHEMA: Final = make_schema(("key", pa.int64()))
 _Step: TypeAlias = "tuple[Sequence[Any], Work]"
 SMALL_MAX: Final = 16
-"""The most small parts of settled files. If there are more, the run merges them."""
+"""The maximum number of small parts of settled files. If there are more, the run merges them."""
 
 
 class NeedsCleanRunError(Exception):
@@ -164,7 +164,7 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
         doubted, unsettled = _doubted(engine, earlier, now, expired)
         small = _small(earlier.plan.settled)
         answers = engine.run_together(
-            # If both have a row for an address, the first counts: settled rows have the date.
+            # If an address is in both lists, the row of `doubted` counts: it has the file's date.
             _news(engine, doubted + expired, remembered, now.folder),
             _put_together(engine, small, unsettled, now.folder),
         )
@@ -185,7 +185,7 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     closed then, as parts."""
     records = [name for name in earlier.folder.names("deleted") if REVIVED in name]
     tasks: list[Part | str] = [*earlier.plan.remaining, *records]
-    # A step is pickled with the variables that it uses: these, and not all data of the run.
+    # `work` is pickled with these variables, and not with all of `now` and `earlier`.
     folder, layout, before = now.folder, now.place.layout, earlier.folder
     closed_after, cutoff = earlier.closed_after, earlier.plan.cutoff
 
@@ -194,7 +194,7 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         if isinstance(task, Part):
             answer.copied(folder, name, before, task, relation=REMEMBERED)
             return
-        # A revived file was older than the earlier cutoff, which therefore stands for its date.
+        # The record has no dates. Revived files were older than the earlier cutoff, so use that.
         found = read_part(before, task).select(_RECORD_SCHEMA.names)
         addresses: Any = found.column("address").combine_chunks()
         table = _rows(found, addresses, cutoff, found.column("kind"), layout)
@@ -206,7 +206,7 @@ def _remembered(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
 def _rows(
     table: pa.Table, addresses: pa.StringArray, last_modified: Any, kinds: Any, layout: Layout
 ) -> pa.Table:
-    columns: list[Any] = [  # arrays of the schema's types
+    columns: list[Any] = [  # an array for each column of INVENTORY_SCHEMA
         addresses,
         table.column("size_bytes"),
         pa.repeat(pa.scalar(last_modified, pa.timestamp("us", "UTC")), table.num_rows),
@@ -281,7 +281,7 @@ def _put_together(
             name = f"{SETTLED}/together-{number:05d}-{start // ROWS_PER_PART:03d}.parquet"
             answer.wrote(folder, name, table.slice(start, ROWS_PER_PART), relation=SETTLED)
 
-    # Each task may leave a small part again.
+    # Each task can leave one small part again, so that few tasks are better.
     count = _tasks_for(engine, rows_of(each.part for each in small))
     return split(small, tasks=count), work
 
@@ -293,8 +293,8 @@ def _tasks_for(engine: Engine, rows: int) -> int:
 
 
 def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
-    """Returns the files of commits that were kept then, or were made since, and are not kept now,
-    in slices that were closed then.
+    """Returns the files of commits that were kept at the earlier run, or were made since, and are
+    not kept now. Leaves out files in slices that were not closed at the earlier run.
 
     They are parts of INVENTORY_SCHEMA with keys; an address comes once for each node that has it.
     The dates of the files are not known. The rows have the time when the earlier run read the

@@ -64,11 +64,11 @@ class _Roots:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The data after everything was read: the relations of the subtraction, and the files that an
-    earlier run left to this one.
+    """All data that a plan reads: the relations of the subtraction, and the files that an earlier
+    run left to this one.
 
-    `protected` includes `back`, the files that undos restored recently. `live` is set if the mark
-    was already asked for the keys of the files that the run looks at.
+    `protected` includes `back`, the files that undos restored recently. `live` is set if the live
+    keys among the files that the run looks at are already known.
     """
 
     roots: _Roots
@@ -234,8 +234,8 @@ class _Planning:
     def _read_changes(self, listed: ListedFiles, index: Index | None, earlier: EarlierRun) -> _Read:
         """Reads the changes since an earlier run, in one snapshot of the metadata.
 
-        If the run looks at few files, only their protections are read, after these files are known:
-        nearly all protected files are settled.
+        Nearly all protected files are settled. Therefore, if the run looks at few files, it reads
+        only the protections of these files.
         """
         folder = self.folder
         with self.repository.reading(listed.cutoff) as reading:
@@ -310,8 +310,8 @@ class _Planning:
         )
 
     def _subtract_all(self, read: _Read) -> tuple[_Read, Subtracted]:
-        """Finds the candidates, without those that only the format can find in use. Raises as
-        `_subtract` does."""
+        """Finds the candidates, without files that the format finds in use (`used_unseen`). Raises
+        as `_subtract` does."""
         result = self._subtract(read)
         unseen = write_unseen(
             self.repository, self.folder, result.candidates, name="uncommitted/unseen"
@@ -322,7 +322,7 @@ class _Planning:
         needed = flagged(self.engine, self.folder, unseen, "needed").select("judged")
         if not len(needed_of(self.engine, self.folder, result.candidates, needed)):
             return read, result
-        # Whoever reads the folder must not take the first result for candidates.
+        # A reader of the folder must not take the parts of the first result for candidates.
         parts = (*result.candidates, *result.remaining, *result.settled)
         self.folder.storage.delete([self.folder.address(part.name) for part in parts])
         return read, self._subtract(read)

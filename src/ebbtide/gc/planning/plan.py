@@ -1,7 +1,7 @@
 """The plan: the files that a sweep would delete, and why, in files that never change.
 
-`plan.json` names each part of `candidates/` with its checksum, and has a checksum of itself. So it
-does with `commits.parquet` and `refs.parquet`: the commits and refs that the plan looked at. A
+`plan.json` names each part of `candidates/` with its checksum, and has a checksum of itself. It
+also names `commits.parquet` and `refs.parquet`, the commits and refs that the plan looked at. A
 sweep deletes exactly the files that the plan names, without revived ones. Not for: making a plan
 (`making`) or carrying it out (`sweep`).
 """
@@ -118,7 +118,7 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
     active, recorded = decision.active, decision.recorded
     companions = {name: roots.companions[name] for name in recorded & roots.companions.keys()}
 
-    def columns(commits: Sequence[Commit]) -> list[list[Any]]:  # of the schema's types
+    def columns(commits: Sequence[Commit]) -> list[list[Any]]:  # those of COMMITS_SCHEMA
         ids = [commit.commit_id for commit in commits]
         is_active = [commit_id in active for commit_id in ids]
         return [
@@ -143,7 +143,7 @@ def write_commits(folder: RunFolder, roots: Roots, decision: Decision) -> Part:
 def write_refs(folder: RunFolder, roots: Roots) -> Part:
     """Writes REFS_FILE."""
 
-    def columns(refs: Sequence[Ref]) -> list[list[Any]]:  # of the schema's types
+    def columns(refs: Sequence[Ref]) -> list[list[Any]]:  # those of REFS_SCHEMA
         return [[getattr(ref, name) for ref in refs] for name in REFS_SCHEMA.names]
 
     return _write_rows(folder, REFS_FILE, roots.refs, columns, REFS_SCHEMA, relation="refs")
@@ -178,8 +178,8 @@ def _write_rows(
 
 
 def commits_of(folder: RunFolder, part: Part | None) -> Part:
-    """Returns the part with a plan's commits. Raises Refused `plan_foreign` if the plan has none,
-    which is the plan of a gone repository."""
+    """Returns the part with a plan's commits. Raises Refused `plan_foreign` if there is none:
+    the plan was made for a gone repository."""
     if part is None:
         raise Refused(
             "plan_foreign",

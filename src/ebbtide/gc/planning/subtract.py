@@ -2,8 +2,8 @@
 
     inventory ▷ live ▷ protected ▷ young = candidates
 
-It joins keys, with the place of each row: the number of its part, and of the row in the part. The
-whole rows are read again only for the files that are left.
+The joins have only the key and the place of each row: the number of its part, and its number in the
+part. Whole rows are read only for the files that are left.
 """
 
 from __future__ import annotations
@@ -171,11 +171,11 @@ class CandidateWriter:
 class Relations:
     """The input of a subtraction.
 
-    - `inventory`: parts in `folder` of the listed files. `listed` is the count of those of `kinds`.
+    - `inventory`: parts of the listed files, in `folder`. `listed` counts the files of `kinds`.
       The `storage` is asked for missing sizes and dates of files that are not live or protected.
     - `live`: a frame of the keys of live addresses (column `key`), or None if there are none.
     - `protected`: parts of protected addresses.
-    - `kinds` and `cutoff`: only files of these kinds that are older can be candidates.
+    - `kinds` and `cutoff`: only files of these kinds, older than the cutoff, can be candidates.
     - `closed_after`: the next run does not list slices that sort after it. Files in them that stay
       without being live are therefore remembered. With None, nothing is remembered.
     - `untraced`: parts of addresses whose files do not become settled. For other protected files
@@ -210,8 +210,8 @@ def placed(
     purged: Sequence[Part] = (),
     by_target: bool = True,
 ) -> Frame:
-    """Returns PLACED_SCHEMA for the rows of parts (JUDGED_SCHEMA, and more columns), or for the
-    rows of some `kinds`.
+    """Returns PLACED_SCHEMA for the rows of parts (JUDGED_SCHEMA, and more columns). With `kinds`,
+    only for rows of these kinds.
 
     `purged` are parts of purged addresses. With `by_target` False, each row is judged by its own
     address. Raises Refused `plan_corrupt`.
@@ -298,8 +298,8 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
     engine.meter.begin("files", rows_of(given.inventory))
     left = placed(engine, folder, given.inventory, kinds=given.kinds, purged=given.purged)
     if given.live is not None:
-        # Many versions of a node have the same addresses, so that keys repeat. The join does not
-        # mind; to make them distinct first would double its time.
+        # Keys repeat, because many versions of a node have the same addresses. The join accepts
+        # this. Removing repeated keys first would double its time.
         left = left.join(given.live.select("key"), "key", "left_anti")
     left = left.select("judged", "part", "row")
     for name, parts in (("protected", given.protected), ("untraced", given.untraced)):
@@ -397,8 +397,8 @@ def unlisted(engine: Engine, given: Relations, required: Frame) -> KeyArray:
 
 
 def asked_keys(engine: Engine, given: Relations) -> KeyArray:
-    """Returns the keys by which the rows of the inventory are judged, each once. All are held in
-    memory: only for few rows."""
+    """Returns the keys by which the rows of the inventory are judged, each once. Only for few
+    rows, because all keys are held in memory."""
     keys = placed(engine, given.folder, given.inventory, kinds=given.kinds).select("judged")
     found: KeyArray = once(keys.collect().column("judged").to_numpy())
     return found
@@ -406,7 +406,7 @@ def asked_keys(engine: Engine, given: Relations) -> KeyArray:
 
 def addresses_left(engine: Engine, given: Relations, live: Frame) -> pa.ChunkedArray[Any]:
     """Returns the addresses by which the rows of the inventory that are not live are judged. An
-    address may come twice. All are held in memory: only for few rows."""
+    address can come twice. Only for few rows, because all addresses are held in memory."""
     folder, inventory = given.folder, given.inventory
     keys = placed(engine, folder, inventory, kinds=given.kinds, purged=given.purged)
     left = keys.join(live.select("key"), "key", "left_anti").select("part", "row")

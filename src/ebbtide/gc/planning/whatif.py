@@ -39,8 +39,8 @@ _NONE: Final[Mapping[str, Count]] = {}
 class RefOutlook:
     """The effect of a policy on a branch, on all dangling commits, or on all tagged commits.
 
-    `kept_count` counts the commits that can still be read. `fewer_count` is how many fewer these
-    are than with the present policy; it is negative if they are more. `oldest_at` is the date of
+    `kept_count` counts the commits that can still be read. `fewer_count` is the number that the
+    present policy keeps, less `kept_count`. It can be negative. `oldest_at` is the date of
     the oldest kept commit of a branch, without the repository's initial commit. It is None if there
     is no such commit, and for dangling and tagged commits.
     """

@@ -49,13 +49,13 @@ FAMILIES: Final[tuple[Family, ...]] = ("trees", "nodes")
 BUCKETS: Final = 32
 LOOSE: Final = -1
 MANY_POINTERS: Final = 4_000
-"""The number of trees and nodes from which on a run divides them into buckets."""
+"""A run divides trees and nodes into buckets if there are at least this many of them."""
 KEYS_PER_PART: Final = 2_000_000
-"""The most keys in a part: some 16 MB."""
+"""The number of keys at which a part is full: some 16 MB."""
 PARTS_AHEAD: Final = 2
 SMALL_BYTES: Final = 4_000_000
 SMALL_MAX: Final = 8
-"""The most small parts in a bucket. When there are more, a run merges them."""
+"""The maximum number of small parts in a bucket. When there are more, a run merges them."""
 
 _NAME: Final = re.compile(r"(trees|nodes)-(?:([0-9a-f]{2})-)?([0-9a-f]{32})\.arrow")
 

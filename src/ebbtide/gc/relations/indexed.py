@@ -241,8 +241,8 @@ def _only(places: Column, wanted: Column) -> pa.Array[Any]:
 def known_nodes(
     table: pa.Table, wanted: WantedNodes, layout: Layout, unchanged: UnchangedFiles
 ) -> pa.Array[Any]:
-    """Returns for each row of `table` (KEYED_SCHEMA) the row of the wanted node that it is. Null if
-    it is none of them, or if the node's file may have changed."""
+    """Returns for each node of `table` (KEYED_SCHEMA) the row of the same node among the wanted
+    ones. Null if the node is not wanted, or if its file may have changed."""
     addresses = layout.node_addresses(table.column("node_id"))
     sound = unchanged.since(addresses, table.column("read_at").to_numpy())
     return _only(wanted.places(table), pa.array(sound))

@@ -47,7 +47,7 @@ JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address",
 """The columns from which `judged_by` finds the address that a row is judged by."""
 
 LISTED: Final = "listed"
-"""What a listing counts, by kind."""
+"""The name under which a listing counts files, by kind."""
 POINTERS: Final = "pointers"
 """The relation of parts that list files of the layout's `checked_kinds`. Other parts list none."""
 
@@ -74,13 +74,13 @@ def list_inventory(
     and the counts of LISTED files by kind, and the number of slices that were left out because they
     are young.
 
-    Foreign and system files are in both. `expected` is the expected number of files, for the
-    display of progress. With `keyed`, parts have a column `key`, for runs that use the keys more
-    than once.
+    Parts and counts include foreign and system files. `expected` is the expected number of files,
+    for the display of progress. With `keyed`, parts have a column `key`, for runs that use the keys
+    more than once.
     """
     listing = layout.plan_listing(storage, slices, cores=engine.cores)
     items = listing.items
-    # Neighbouring items have similar sizes, so that large ones go to different tasks.
+    # Neighbouring items have similar sizes. They go to different tasks, so that tasks are equal.
     count = min(len(items), engine.task_count)
     tasks = [items[first::count] for first in range(count)]
     at_once = engine.fetches_at_once
@@ -104,7 +104,7 @@ def classified(batch: pa.RecordBatch, layout: Layout) -> pa.Table:
     kinds = pc.if_else(
         batch.column("regular"), layout.classify(addresses), pa.scalar(FOREIGN, pa.string())
     )
-    columns: list[Any] = [  # arrays of the schema's types
+    columns: list[Any] = [  # an array for each column of INVENTORY_SCHEMA
         addresses,
         batch.column("size_bytes"),
         batch.column("last_modified"),

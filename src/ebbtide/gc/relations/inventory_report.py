@@ -1,8 +1,8 @@
 """Reads an inventory that another program made, in place of a listing.
 
 An inventory consists of Parquet files. Objects that are newer than its date are not candidates. The
-sweep asks for each candidate before it deletes it, and so finds objects that were deleted or
-changed since that date.
+sweep looks each candidate up on the storage before it deletes it. In this way it finds objects that
+were deleted or changed since that date.
 
 There are two forms. S3 Inventory has the columns `key`, `size` and `last_modified_date`, and
 optionally `bucket`, `is_latest` and `is_delete_marker`. Its `manifest.json` names the files of one
@@ -80,7 +80,8 @@ class _Root:
 
 def open_inventory(place: str, date: datetime | None) -> InventoryReport:
     """Opens the inventory at a path or URL: a manifest of S3's, a Parquet file, or all Parquet
-    files under a directory. `date` is the time when it was begun; a manifest has its own.
+    files under a directory. `date` is the time when the inventory was begun; a manifest has
+    its own.
 
     Raises InvalidInput `invalid_inventory`, also if the date is missing.
     """

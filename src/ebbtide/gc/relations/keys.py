@@ -29,17 +29,18 @@ KEYS_SCHEMA: Final = make_schema(
 """A part of keys, ascending and each once. The unsigned 64 bits are stored as a signed number."""
 
 KEYS: Final = "keys"
-"""The group of parts of KEYS_SCHEMA. Parts of other groups may have a column `key` in any order."""
+"""The relation of parts of KEYS_SCHEMA. In parts of other relations, a column `key` can have any
+order."""
 
 KeyArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Keys, in any order unless a docstring says which."""
 
 SET_PLACES_PER_KEY: Final = 4
-"""The least number of places of a KeySet for each key; there are up to twice as many. A larger set
+"""A KeySet has at least this number of places for each key, and at most twice as many. A larger set
 would not stay in the processor's cache."""
 SET_BITS_MAX: Final = 25
-"""The most bits of a key that a KeySet looks up. Two arrays with one byte for each value have 64
-MB."""
+"""The maximum number of bits of a key that a KeySet looks up. Its two arrays, with one byte for
+each value of these bits, then have 64 MB."""
 SET_AT_ONCE: Final = 1 << 15
 """The number of keys that are looked up together. Their intermediate results stay in the
 processor's cache."""
@@ -89,8 +90,8 @@ def first_of_each_address(table: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]
     """Returns for each row of a table with keys (of `judged_by`) whether it is the first row with
     its address.
 
-    Keys are compared first, in a third of the time. Two addresses have one key if they have the
-    same target, or if the hash collides; the addresses are compared in this case.
+    Keys are compared first, because this takes a third of the time. Two addresses have one key if
+    they have the same target, or if the hash collides. In this case, addresses are compared.
     """
     numbers, addresses = numbered(table.column("key")), table.column("address")
     is_first = first_of_each(numbers)

@@ -113,7 +113,7 @@ class InventoryListing:
         settled these. `expected` is the expected number of files in the whole storage."""
         repository, folder = self.repository, self.folder
         cutoff = self._cutoff(started_at)
-        # Before the listing: a slice that is closed during it may have been listed incompletely.
+        # This comes before the listing: a slice that closes during it may be listed incompletely.
         closed_after = _closed_after(repository, cutoff)
         slices = Slices(
             cutoff=cutoff,

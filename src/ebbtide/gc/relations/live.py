@@ -1,4 +1,4 @@
-"""The relation `live`: the keys of the addresses that kept commits need, by trees over nodes.
+"""The relation `live`: the keys of the addresses that kept commits need, from trees and nodes.
 
 There are two depths. If a commit's data stays, its tree, its nodes and all addresses in them are
 live. If only its record stays, its tree and nodes are live as files, and the nodes are not read.
@@ -48,25 +48,26 @@ from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.storage import Storage
 
 REQUIRED: Final = "required"
-"""The group of parts with companions that must be on the storage."""
+"""The relation of parts with companions that must be on the storage."""
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
 """The key of an address that stays, and whether its file must be on the storage."""
 MISSING_NODE: Final = "missing_node"
 KEYS_PER_BATCH: Final = 1_000_000
 NODES_TOGETHER: Final = 256
 ENTRIES_TOGETHER: Final = 20_000
-"""The most nodes that are read together, and the number of entries from which on none is added."""
+"""Nodes are read in groups. A group is full when it has NODES_TOGETHER nodes or ENTRIES_TOGETHER
+entries."""
 _Node = tuple[str, str, int, bool]
 """A row of NODES_SCHEMA, and whether the node is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedTrees:
-    """The trees to read, by their ids, and the depth. The files of `recorded` trees stay; `data`
-    are those of them whose data stays too.
+    """The trees to read, by their ids, and the depth. The files of `recorded` trees stay. The
+    `data` trees are recorded trees whose data stays too.
 
     Missing files of `lenient` trees are ignored. `companions` are addresses that are live with the
-    trees; the `required` ones of them must be on the storage.
+    trees; the `required` companions must be on the storage.
     """
 
     recorded: frozenset[str]
@@ -83,7 +84,7 @@ def write_trees(
     say which of them are marked. All marked trees must have a checksum."""
     ids = sorted(checksums)
     assert marked.recorded <= checksums.keys()
-    columns: list[Any] = [  # of the schema's types
+    columns: list[Any] = [  # a list for each column of TREES_SCHEMA
         ids,
         [checksums[tree_id] for tree_id in ids],
         [tree_id in marked.recorded for tree_id in ids],
@@ -181,8 +182,8 @@ class Mark:
         return replace(self, nodes=self.nodes.kept())
 
     def done(self) -> None:
-        """Deletes the loose parts of the index whose rows were divided among the buckets. To be
-        called when all relations were computed."""
+        """Deletes the loose parts of the index whose rows were divided among the buckets. Called
+        when all relations are computed."""
         if self.index is not None and self.index.scattered:
             self.index.drop(self.index.scattered)
 
@@ -314,7 +315,7 @@ def _read(
 
 
 def _together(files: Iterator[tuple[_Node, Storage]]) -> Iterator[list[tuple[_Node, Storage]]]:
-    """Divides nodes into small numbers that are read together."""
+    """Divides nodes into small groups that are read together."""
     chosen: list[tuple[_Node, Storage]] = []
     entries = 0
     for node, storage in files:
@@ -400,7 +401,7 @@ class _Kept:
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Divides a table of KEYED_SCHEMA into runs of neighbouring rows, each as large as a part."""
+    """Divides a table of KEYED_SCHEMA into groups of consecutive rows, each as large as a part."""
     ends = np.cumsum(key_counts(table))
     start = 0
     while start < table.num_rows:

@@ -23,7 +23,7 @@ ASKED_AT_ONCE: Final = 2_000
 """The number of addresses in one query of the metadata."""
 SIZED_SCHEMA: Final = make_schema(("address", pa.string()), ("size_bytes", pa.int64()))
 PROTECTED_ROWS_PER_PART: Final = 100_000
-"""The most rows in a part: some 2 MB, since half of an address is random."""
+"""The maximum number of rows in a part, which has some 2 MB: half of an address is random."""
 
 
 def protected_among(
@@ -49,7 +49,7 @@ def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str)
     """Writes addresses that the metadata names as parts with keys under `name`, and returns the
     parts. `tables` have a column `address`."""
     writer = _ProtectedWriter(folder, name)
-    # A thread encodes one table while the database reads the next. Both release the interpreter.
+    # A thread encodes one table while the database reads the next. Both release the GIL.
     with ThreadPoolExecutor(1, thread_name_prefix="protected") as pool:
         writing: Future[None] | None = None
         for table in tables:
@@ -64,8 +64,8 @@ def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str)
 def write_unseen(
     repository: RepositoryFormat, folder: RunFolder, candidates: Iterable[Part], *, name: str
 ) -> list[Part]:
-    """Writes what `RepositoryFormat.used_unseen` finds for the rows of `candidates`, as
-    `write_protected` does."""
+    """Writes the addresses that `RepositoryFormat.used_unseen` finds for the rows of `candidates`,
+    as `write_protected` does."""
     tables = read_batches(folder, candidates, SIZED_SCHEMA, rows_max=PROTECTED_ROWS_PER_PART)
     return write_protected(folder, repository.used_unseen(tables), name=name)
 

@@ -37,7 +37,7 @@ TREES_SCHEMA: Final = make_schema(
     ("required", pa.bool_()),
 )
 """A tree and the checksum of its file. `recorded`: the tree stays, and is read. `data`: its data
-stays too, so that its nodes are read. `required`: a missing file of it refuses the run."""
+stays too, so that its nodes are read. `required`: if its file is missing, the run is refused."""
 
 _BUCKET: Final = pa.field("bucket", pa.int32())
 _NEEDED: Final = pa.schema([*(each for each in TREES_SCHEMA if each.name != "recorded"), _BUCKET])
@@ -88,7 +88,7 @@ def tree_nodes(
     folder, at_once = place.folder, engine.fetches_at_once
     is_divided = are_divided(engine, index)
     layout = place.layout
-    # Where no file of a tree or node is ever a candidate, only data counts.
+    # If files of trees and nodes are never candidates, only trees whose data stays are needed.
     stay = bool(layout.checked_kinds) and not {*layout.checked_kinds} & {*layout.delete_order}
     which = "data" if stay else "recorded"
 
@@ -115,7 +115,7 @@ def are_divided(engine: Engine, index: Index | None) -> bool:
 
 def by_id(engine: Engine, frame: Frame, index: Index | None) -> Frame:
     """Returns the rows of trees or nodes in the tasks that read them, each bucket in one task. A
-    task may have several buckets, because a task for each of them would cost 32 starts."""
+    task can have several buckets: one task for each of the 32 buckets would take long to start."""
     return frame.gathered(engine.task_count if are_divided(engine, index) else 1, "bucket")
 
 
@@ -196,7 +196,7 @@ class _Found:
         self._rows += nodes.num_rows
         if self._rows > NODE_ROWS_HELD_MAX:
             self._tables = [each_once(self._tables)]
-            self._rows = 0  # the next merge comes after as many new rows
+            self._rows = 0  # the next merge comes after NODE_ROWS_HELD_MAX new rows
 
     def add_known(self, indexed: IndexedTrees, rows: pa.Table) -> None:
         """Adds the nodes of trees from a part of the index. `rows` has a row of _NEEDED for each

@@ -26,8 +26,8 @@ MAIN: Final = "org.apache.spark.deploy.SparkSubmit"
 SHELL: Final = "pyspark-shell"
 """The submitted application: a gateway for Python and nothing else."""
 FOLDERS_MAX: Final = 3
-"""The most entries of the cache. An entry takes some 150 MB, and another 350 MB after the packages
-that its hard links lead to were removed."""
+"""The maximum number of entries. An entry takes some 150 MB. It takes another 350 MB after the
+packages that its hard links lead to were removed."""
 ABANDONED_SECONDS: Final = 900
 COMMAND_FILE: Final = "command"
 JARS: Final = "jars"
@@ -111,8 +111,8 @@ class Cache:
     def make_archive(self) -> Path | None:
         """Returns the file to write an archive to.
 
-        Returns None if no archive can be written here. Returns None also while another JVM is going
-        to write one, because that takes as long as a short run.
+        Returns None if no archive can be written here, or while another JVM is going to write one.
+        To write an archive takes as long as a short run.
         """
         if not (self._is_own() and os.access(self.folder, os.W_OK)):
             return None
@@ -149,7 +149,7 @@ class Cache:
         return not self.is_shared or _jars(self.folder) == _jars(self.home)
 
     def _link_jars(self) -> None:
-        """Makes the hard links, unless they exist: another JVM may be going to read the existing
+        """Makes the hard links, unless they exist: another starting JVM may still read the existing
         ones. After Spark has started, its JVM has all jars open, so that links may be removed."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as scratch:
             made = Path(scratch) / JARS

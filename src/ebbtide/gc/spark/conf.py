@@ -24,7 +24,7 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOG_LEVEL: Final = "spark.log.level"
 LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 SQL: Final = {
-    # Times are aware and UTC everywhere, also where the machine's zone is another.
+    # Times are aware and UTC everywhere, also on a machine with another time zone.
     "spark.sql.session.timeZone": "UTC",
     # Rows are narrow (a key and a place). Larger batches pass between JVM and Python in fewer
     # steps, and a batch of 50,000 rows has only a few MB.
@@ -32,11 +32,11 @@ SQL: Final = {
     # With adaptive execution each exchange is a job of its own, whose start takes longer than a
     # small run's work. The number of partitions follows from the cores instead.
     "spark.sql.adaptive.enabled": "false",
-    # To compile a query takes longer than a small run's work. `SparkEngine.expect` turns the
+    # Compiling a query takes longer than a small run's work. `SparkEngine.expect` turns the
     # compiler on for large runs.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # If a user turns adaptive execution on: partitions of a useful size, not one for each core.
+    # If a user turns adaptive execution on, partitions get a useful size, not one for each core.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
 
@@ -96,7 +96,7 @@ def logging_of(chosen: Mapping[str, str], folder: Path) -> dict[str, str]:
         or "LOG4J_CONFIGURATION_FILE" in os.environ
         or any(folder.glob("log4j2*"))
     )
-    if has_own or not level.isalpha():  # Spark itself refuses what is no level
+    if has_own or not level.isalpha():  # Spark itself refuses a text that is no level
         return {}
     file = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
     return {JAVA_OPTIONS: f"-Debbtide.spark.log.level={level} {file} {options}".strip()}

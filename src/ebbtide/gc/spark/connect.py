@@ -50,7 +50,7 @@ def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _require_packages() -> None:
-    """Raises Failed `spark_error` if a package is missing. PySpark would end the whole program."""
+    """Raises Failed `spark_error` if a package is missing. PySpark itself would end the program."""
     for name in PACKAGES:
         try:
             is_there = find_spec(name) is not None
@@ -65,7 +65,7 @@ def _require_packages() -> None:
 
 
 def _require_answer(url: str) -> None:
-    """Raises Failed `spark_error` if no server listens. Spark's client would try for ten
+    """Raises Failed `spark_error` if no server listens. Spark's client itself would try for ten
     minutes."""
     place = urlsplit(url)
     try:
@@ -108,7 +108,8 @@ class ConnectEngine(SparkEngine):
         """Returns the session, connected on first use. Raises Failed `spark_error`."""
         if self._connected is None:
             self._connected = self._session()
-            self._connected.registerProgressHandler(self._progress.note)  # type: ignore[arg-type]  # takes more
+            # `note` takes all arguments that PySpark gives to a handler, and more.
+            self._connected.registerProgressHandler(self._progress.note)  # type: ignore[arg-type]
             self._tag(self._connected)
         return self._connected
 
@@ -129,7 +130,7 @@ class ConnectEngine(SparkEngine):
         return self._cores
 
     def name_jobs(self, run_id: str, step: str) -> None:
-        """Sets run and step as tags of Spark's operations."""
+        """Sets the run and the step as tags of Spark's operations."""
         super().name_jobs(run_id, step)
         if self._connected is not None:
             self._tag(self._connected)

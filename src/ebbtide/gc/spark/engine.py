@@ -28,7 +28,7 @@ ROWS_PER_PARTITION: Final = 500_000
 """The rows in a partition of an exchange. A partition of each side of a join then fits easily into
 a task's memory."""
 COMPILED_FROM: Final = 500_000
-"""The number of rows from which on compiled code saves time, including the compilation."""
+"""From this number of rows on, compiled code saves more time than the compilation takes."""
 NOT_ASKED: Final = "Spark (not started: there was no work)"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
@@ -38,7 +38,7 @@ _PYTHON_TRACE: Final = "Traceback (most recent call last):"
 
 
 class SparkFrame(Frame):
-    """A frame that is a DataFrame of Spark's."""
+    """A frame whose rows are a Spark DataFrame."""
 
     def __init__(self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine) -> None:
         self.schema = schema
@@ -185,12 +185,12 @@ class SparkEngine(Engine):
 
     @property
     def fetches_at_once(self) -> int:
-        """The number of files that a task may fetch before it works on them."""
+        """The number of threads with which a task fetches files ahead."""
         return AT_ONCE
 
     def name_jobs(self, run_id: str, step: str) -> None:
-        """Sets run and step as group and description of Spark's jobs, for its pages and event
-        log."""
+        """Sets the run as group of Spark's jobs, and run and step as their description. Spark shows
+        both on its pages and in its event log."""
         self._named = run_id, step
         self.meter.begin("tasks")
         if self._meter.context is not None:
@@ -201,8 +201,8 @@ class SparkEngine(Engine):
         context.setJobGroup(run_id, f"ebbtide {run_id}: {step}".replace(" :", ":"))
 
     def expect(self, rows: int) -> None:
-        """Sets the number of partitions of an exchange for so many rows, and turns Spark's compiler
-        on if there are many."""
+        """Sets the number of partitions of an exchange for this number of rows, and turns Spark's
+        compiler on if there are many rows."""
         count = max(self.tasks_for(rows), rows // ROWS_PER_PARTITION)
         is_much = rows >= COMPILED_FROM
         conf = self.spark().conf
@@ -257,8 +257,8 @@ def _reason(error: Exception) -> str:
 
 
 def _is_unreachable(error: BaseException | None) -> bool:
-    """Whether the JVM has ended. While it ends it may answer with an error of no content, which is
-    a Py4JError and none of its subclasses."""
+    """Whether the JVM has ended. While it ends, it can answer with an empty error: a Py4JError, and
+    none of its subclasses."""
     while error is not None and not isinstance(error, ConnectionError | Py4JNetworkError):
         if type(error) is Py4JError:
             return True

@@ -107,8 +107,8 @@ class Jvm:
     ) -> None:
         """Starts the JVM with Spark's `settings`. `short`: for runs of up to a few minutes.
 
-        On first use Spark's launcher finds the command line before. This takes some tenths of a
-        second.
+        If the command line is not in the cache, Spark's launcher finds it first. This takes some
+        tenths of a second.
         """
         self._settings = dict(settings)
         self._is_shown = is_shown

@@ -265,6 +265,8 @@ def _connect(jvm: Jvm) -> SparkSession:
     try:
         context = SparkContext(gateway=gateway)
         _settle(context)
+        if is_local(str(context.master)):
+            _start_workers(context)
         return SparkSession(context)
     except BaseException:
         _forget(None)
@@ -272,8 +274,8 @@ def _connect(jvm: Jvm) -> SparkSession:
 
 
 def _connect_submitted(settings: Mapping[str, str]) -> SparkSession:
-    """Returns a session in the JVM of `spark-submit`. `settings` come before those of
-    `spark-submit`, and these before defaults; the master is always that of `spark-submit`."""
+    """Returns a session in the JVM of `spark-submit`. `settings` override those of
+    `spark-submit`, which override defaults. The master is always that of `spark-submit`."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -302,6 +304,23 @@ def _settle(context: SparkContext) -> None:
     if server is not None:
         # PySpark's thread for accumulators would print a traceback when the JVM ends.
         server.handle_error = lambda *_: None
+
+
+def _start_workers(context: SparkContext) -> None:
+    """Starts the process from which Spark forks its Python workers, in a thread.
+
+    Otherwise the first step would wait for that process, which takes about a second. In the
+    meantime the JVM makes the session, with one core.
+    """
+    # Spark has one such process for each environment. Steps add this variable to theirs.
+    context.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+
+    def start() -> None:
+        with suppress(Exception):  # the JVM may end; a step tells what is wrong with the workers
+            context.setJobDescription("ebbtide: start of the Python workers")
+            context.parallelize([0], 1).count()
+
+    threading.Thread(target=start, daemon=True).start()
 
 
 def _quiet_py4j() -> None:

@@ -73,8 +73,8 @@ def watched(
     """Watches the jobs of a group that the block runs. While the cluster has no executor, the
     `meter` says so.
 
-    Raises the interrupt itself after an interrupt, and Failed `spark_error` when the cluster has
-    had no executor for `executors_wait`.
+    After an interrupt, raises its KeyboardInterrupt. Raises Failed `spark_error` when the cluster
+    has had no executor for `executors_wait`.
     """
     watch = _Watch(context, group, executors_wait, meter)
     watch.start()

@@ -41,7 +41,7 @@ _SUFFIX: Final = ".json"
 @dataclass(frozen=True, slots=True)
 class Intent:
     """A batch: the rows from `start` to before `stop` of a part of candidates. `process` names the
-    process that deletes it, for people."""
+    process that deletes the batch, for messages."""
 
     name: str
     part: str
@@ -113,5 +113,5 @@ def _read(folder: RunFolder, name: str) -> Intent | None:
 
 
 def told(intents: Iterable[Intent]) -> str:
-    """Returns the names of the processes of intents, for people."""
+    """Returns the names of the processes of intents, for messages."""
     return ", ".join(sorted({intent.process for intent in intents}))

@@ -55,7 +55,8 @@ OUTCOME_SCHEMA: Final = make_schema(
 """`outcome` is one of OUTCOMES. `error` is the reason of the outcome, and null for most of them."""
 
 OUTCOMES: Final = ("deleted", "quarantined", "revived", "missing", "failed")
-"""The outcomes by rank. If several attempts recorded an address, the first of these counts."""
+"""The outcomes by rank. If several attempts recorded an address, the outcome that comes first here
+counts."""
 
 TODO: Final = "todo"
 """The relation of candidates that are still to be deleted."""
@@ -94,12 +95,12 @@ def delete_parts(
     quarantined: bool = False,
     batch_max: int | None = None,
 ) -> Answers:
-    """Deletes the addresses of `parts` (CANDIDATE_SCHEMA), or quarantines them with `quarantined`.
+    """Deletes the files of `parts` (CANDIDATE_SCHEMA), or quarantines them with `quarantined`.
     Returns the parts of the record, and the counts of each outcome by kind.
 
-    With `looks_again`, only files that have not changed since they were listed are deleted. Raises
-    Refused `lease_lost` if another run has announced itself, `plan_corrupt`, and the errors of
-    `guard`, which is called before each batch, of at most `batch_max` addresses.
+    With `looks_again`, only files that have not changed since they were listed are deleted. `guard`
+    is called before each batch, which has at most `batch_max` addresses. Raises the errors of
+    `guard`, and Refused `plan_corrupt`, or `lease_lost` if another run has announced itself.
     """
     rows_max = min(ADDRESSES_PER_BATCH, batch_max or ADDRESSES_PER_BATCH)
 
@@ -213,8 +214,8 @@ def write_todo(
     back: KeyArray,
     settled: Iterable[str],
 ) -> tuple[list[Part], Answers]:
-    """Writes the candidates that are still to be deleted. Returns their parts, and for revived
-    candidates answers as those of `delete_parts`.
+    """Writes the candidates that are still to be deleted. Returns their parts, and the answers
+    for revived candidates in the form of `delete_parts`.
 
     Candidates whose keys (of `judged_by`) are in `back` are revived. Candidates with an outcome
     other than `failed` in the record parts named by `settled` are left out.

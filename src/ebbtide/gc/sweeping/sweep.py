@@ -37,7 +37,8 @@ from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_to
 from ebbtide.retention.decision import Roots
 
 ATTEMPTS: Final = 5
-"""The most attempts of fence and re-check, if candidates are needed again after a fence."""
+"""The maximum number of attempts of fence and recheck. A sweep repeats both if a commit that it
+would forget is needed again after the fence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Sweep:
         return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
 
     def _check_lost(self, happened: str) -> None:
-        """Raises Incomplete if a file is needed again that this sweep has deleted, or moved."""
+        """Raises Incomplete if a file that this sweep has deleted or moved is needed again."""
         lost = self.repository.lost()
         if lost is not None:
             raise Incomplete(
@@ -165,7 +166,7 @@ class Sweep:
         return True
 
     def _fence(self) -> Fenced:
-        """Tombstones the expired commits of the plan that are still expired, in one transaction."""
+        """Closes the expired commits of the plan that are still expired, in one transaction."""
         decided: list[Fenced] = []
 
         def choose(roots: Roots) -> Fencing:

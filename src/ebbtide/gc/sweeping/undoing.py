@@ -1,10 +1,11 @@
 """Undoes a sweep with a quarantine: restores objects, nodes, trees and records, in this order.
 
-Tombstones are removed last. The files to restore are recorded before they are moved. No run deletes
+Commits are opened last. The files to restore are recorded before they are moved. No run deletes
 recorded files during the undo, and for some days after it. If an undo is interrupted, the user runs
 it again. If the end of a batch is not on record, its files stay where they are: a process of an
 earlier sweep may still delete them (`intents`). A commit is opened only if all files that it needs
-exist, and none of them is at this risk. A run can be undone until all its files are accounted for.
+exist, and none of them is at this risk. An undo can be repeated until all files of the run are
+accounted for.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Undone:
     that stay closed, because a file that they need is missing or at risk. `purged` counts the files
     that were purged after the sweep. `at_risk` counts the files that the processes `sweepers` may
     still delete. `lost` counts the quarantined files that do not exist any more. `is_whole`: every
-    file is accounted for, and the run is closed.
+    file is accounted for, and the undo cannot be repeated.
     """
 
     back: Count
@@ -144,8 +145,8 @@ class Undo:
         )
 
     def _risks(self) -> tuple[str, list[Part]]:
-        """Waits for open batches. Returns the processes of those that do not end, and the files of
-        these batches (parts of ADDRESS_SCHEMA).
+        """Waits for open batches. Returns the processes of batches that do not end in time, and the
+        files of these batches (parts of ADDRESS_SCHEMA).
 
         A sweep that begins a batch from now on sees that it has lost the repository.
         """
@@ -234,7 +235,8 @@ class Undo:
         return self.engine.run(list(parts), work).parts
 
     def _return(self, found: Quarantine, parts: list[Part]) -> Quarantine:
-        """Restores files (parts of BACK_SCHEMA). Returns the record, which is changed before."""
+        """Restores files (parts of BACK_SCHEMA), after it has added them to the record. Returns the
+        new record."""
         self.hold.check()
         found = self._remember(found, parts)
         self._move_back(parts)
@@ -303,8 +305,8 @@ class Undo:
         return known
 
     def _move_back(self, parts: Sequence[Part]) -> None:
-        """Moves files from the quarantine to their addresses, kind by kind: a file after the files
-        that it refers to. Raises Failed `storage_error`."""
+        """Moves files from the quarantine to their addresses, kind by kind, so that a file comes
+        after the files that it refers to. Raises Failed `storage_error`."""
         storage, folder = self.repository.storage, self.folder
         prefix = quarantine.prefix_of(self.plan.run_id)
 

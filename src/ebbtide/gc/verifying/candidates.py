@@ -54,8 +54,8 @@ class Candidate:
 
     @property
     def went(self) -> bool:
-        """Whether the candidate is gone by the record. An undo may have restored a quarantined
-        file."""
+        """Whether the record says that the file does not exist at its address any more. An undo may
+        have restored a quarantined file."""
         return self.outcome in ("deleted", "missing", "quarantined")
 
     def finding(self, sort: str, text: str) -> Finding:
@@ -112,7 +112,7 @@ class Candidates:
         for row in table.to_pylist():
             count += Count(1, row["size_bytes"])
             outcome = self._outcome(row, recorded.pop(row["address"], None))
-            # A million rows are held, with few different kinds.
+            # A million rows can be held in memory, and have few different kinds.
             yield Candidate(**row | {"kind": sys.intern(row["kind"])}, outcome=outcome)
         for address, record in recorded.items():
             text = f"recorded as {record['outcome']} in deleted/{stem}"
@@ -167,7 +167,7 @@ class Candidates:
                 self._findings.add(Finding("shape", text, address, kind=str(said)))
 
     def _check_figures(self, report: Mapping[str, Any] | None) -> None:
-        """Checks that the sums of the plan and of the report are those of the rows."""
+        """Checks that the sums in the plan and in the report equal those of the rows."""
         wanted = self._plan.candidate_total
         if self.total != wanted:
             text = f"the plan counts {_figure(wanted)}, and its parts have {_figure(self.total)}"

@@ -1,4 +1,4 @@
-"""The walk: finds every address that the commits that stay need.
+"""The walk: finds all addresses that kept data and kept records of commits need.
 
 Addresses are compared as text. The format's `Walk` reads trees and nodes, a few files at a time.
 The walk holds only the addresses of trees and nodes in memory.
@@ -118,7 +118,7 @@ class Needs:
 
 
 def _merge(needs: dict[str, Need], key: str, need: Need) -> None:
-    """Adds a need. The first need of a key is reported; it is required if one of them is."""
+    """Adds a need. The first need of a key stays. It becomes required if any need of the key is."""
     first = needs.setdefault(key, need)
     if need.required and not first.required:
         needs[key] = replace(first, required=True)

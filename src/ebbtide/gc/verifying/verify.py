@@ -32,11 +32,11 @@ CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
 def verify(
     repository: RepositoryFormat, plan: Plan, folder: RunFolder, *, steps: Steps, meter: Meter
 ) -> Verification:
-    """Checks a plan, whose own checksum is right, and the record of its sweep.
+    """Checks a plan and the record of its sweep. The caller has checked the plan's own checksum.
 
     Writes its findings into the run's folder if it can. Raises Refused as a reading of the
     repository does, and `plan_corrupt` if a part is missing or damaged. Raises Refused
-    `plan_foreign` for the plan of a deleted repository, which `verify_removal` checks.
+    `plan_foreign` for the plan of a gone repository, which `verify_removal` checks.
     """
     work = _Verifying(repository, plan, folder, repository.layout, steps, meter)
     work.run()
@@ -164,8 +164,8 @@ class _Verifying:
         self.checked.update(read if is_first else ())
 
     def _is_lost(self, candidate: Candidate) -> bool:
-        """Whether a candidate was deleted. An undo does not change the record, so that the storage
-        is asked for a quarantined file."""
+        """Whether a candidate was deleted. An undo does not change the record. Therefore a
+        quarantined file is looked up on the storage."""
         if candidate.outcome == "quarantined":
             return self.repository.storage.head(candidate.address) is None
         return candidate.went
@@ -212,7 +212,7 @@ class _Verifying:
 
 
 class _Judged:
-    """Candidates by the address that they are judged by: a temporary file's is its target."""
+    """Candidates by the address that they are judged by: for temporary files, their target."""
 
     def __init__(self, chunk: dict[str, Candidate]) -> None:
         self._chunk = chunk

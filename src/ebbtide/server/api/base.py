@@ -31,7 +31,7 @@ def _storable(text: str) -> str:
 
 
 def _instant(value: object) -> datetime:
-    """Parses an instant. Numbers are refused: nobody could tell seconds from milliseconds."""
+    """Parses an instant. Numbers are refused, because they can be seconds or milliseconds."""
     if not isinstance(value, str):
         raise ValueError("write an instant as 2026-03-01T12:30:00Z, with its zone")
     return datetime.fromisoformat(value)
@@ -55,16 +55,17 @@ class Wire(BaseModel):
 
 
 class ExpiryChange(Wire):
-    """When something expires; null means never. A time to come, or null, also restores it from the
-    trash. If its name was taken since, `ensure_unique_name` gives it another name."""
+    """The instant at which an item expires; null means never. A future instant, or null, also
+    restores the item from the trash. If its name was taken since, `ensure_unique_name` gives it
+    another name."""
 
     expires_at: Instant | None
     ensure_unique_name: bool = False
 
 
 class Restoration(Wire):
-    """How to restore something. If its name was taken since, `ensure_unique_name` gives it another
-    name."""
+    """How to restore an item from the trash. If its name was taken since, `ensure_unique_name`
+    gives it another name."""
 
     ensure_unique_name: bool = False
 

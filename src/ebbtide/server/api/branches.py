@@ -17,6 +17,8 @@ from ebbtide.server.api.refs import RefList, add_ref_routes, ref_list
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
+from ebbtide.store.commits.merging import revert_message
+from ebbtide.store.commits.retrying import until_published
 
 
 class BranchCreation(Wire):
@@ -123,14 +125,18 @@ def revert_branch(
 ) -> Response:
     """Reverts the changes of a commit, in a new commit."""
     overrides = asked.commit_overrides or CommitOverrides()
-    served.repository(repository).commits.revert(
-        branch,
+    commits = served.repository(repository).commits
+    until_published(
+        lambda ref: commits.revert(
+            branch,
+            ref,
+            parent_number=asked.parent_number or None,
+            message=overrides.message or revert_message(asked.ref),
+            metadata=overrides.metadata,
+            committer=served.committer,
+            allow_empty=asked.allow_empty,
+        ),
         asked.ref,
-        parent_number=asked.parent_number or None,
-        message=overrides.message,
-        metadata=overrides.metadata,
-        committer=served.committer,
-        allow_empty=asked.allow_empty,
     )
     return Response(status_code=204)
 
@@ -141,12 +147,16 @@ def cherry_pick(
 ) -> CommitAnswer:
     """Applies the changes of a commit to the branch, in a new commit."""
     overrides = asked.commit_overrides or CommitOverrides()
-    made = served.repository(repository).commits.cherry_pick(
-        branch,
+    commits = served.repository(repository).commits
+    made = until_published(
+        lambda ref: commits.cherry_pick(
+            branch,
+            ref,
+            parent_number=asked.parent_number,
+            message=overrides.message,
+            metadata=overrides.metadata,
+            committer=served.committer,
+        ),
         asked.ref,
-        parent_number=asked.parent_number,
-        message=overrides.message,
-        metadata=overrides.metadata,
-        committer=served.committer,
     )
     return CommitAnswer.of(made)

@@ -46,8 +46,9 @@ def list_files(
     locators: Annotated[bool, Query(description="Adds a locator to each file.")] = False,
     include_expired: ExpiredQuery = False,
 ) -> FileList:
-    """Lists files by path. With a delimiter, all paths that contain it after the prefix are shown
-    as one common prefix. Files of a collection in the trash get no locators."""
+    """Lists files by path. With a delimiter, paths that contain it after the prefix are grouped
+    into common prefixes, which end at the delimiter. Files of a collection in the trash
+    get no locators."""
     found = served.store.repository_of_collection(collection_id)
     collection = found.collections.get(collection_id, include_expired=include_expired)
     if locators and collection.state.gives_signatures:

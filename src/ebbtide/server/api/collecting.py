@@ -20,8 +20,8 @@ from ebbtide.store.collecting.exporting import CommitsExport
 
 
 class PreparedCommits(Wire):
-    """The locations of an export: a CSV file of the commits that keep their data, and a free place
-    for addresses."""
+    """The locations of an export: a CSV file of the commits that keep their data, and a location
+    where the other collector can write addresses."""
 
     run_id: str
     gc_commits_location: str
@@ -108,7 +108,7 @@ def prepare_commits_status(
     served: ServedDep,
     task_id: Annotated[Text, Query(alias="id")],
 ) -> TaskStatus:
-    """Returns the progress of that export task."""
+    """Returns the progress of an export task."""
     state = served.repository(repository).exports.state(task_id)
     return TaskStatus(
         task_id=state.task_id,
@@ -142,7 +142,7 @@ def start_run(
     served: ServedDep,
     asked: Annotated[RunCreation | None, Body()] = None,
 ) -> RunAnswer:
-    """Starts a run. The answer comes when the run holds the repository."""
+    """Starts a run. The answer comes when the run has the lease of the repository."""
     return runs.start(served, served.collected(repository), asked or RunCreation())
 
 
@@ -153,8 +153,8 @@ def undo_run(
     served: ServedDep,
     asked: Annotated[UndoRequest | None, Body()] = None,
 ) -> RunAnswer:
-    """Restores the files in a run's quarantine. The answer comes when the undo holds the
-    repository."""
+    """Restores the files in a run's quarantine. The answer comes when the undo has the lease
+    of the repository."""
     return runs.undo(served, served.collected(repository), run_id, asked or UndoRequest())
 
 

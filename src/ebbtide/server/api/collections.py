@@ -34,8 +34,8 @@ from ebbtide.store.repositories.lifecycle import ListFilter
 
 
 class RefSource(Wire):
-    """The files of a commit whose paths begin with `prefix`. In the collection `into` replaces the
-    prefix."""
+    """The files of a commit whose paths begin with `prefix`. In the collection, `into` replaces
+    the prefix of each path."""
 
     ref: Text
     prefix: Text = ""
@@ -44,7 +44,7 @@ class RefSource(Wire):
 
 class CollectionSource(Wire):
     """The files of a collection, or of one of its versions, whose paths begin with `prefix`. In the
-    new content `into` replaces the prefix."""
+    new content, `into` replaces the prefix of each path."""
 
     collection_id: Text
     version: int | None = None
@@ -92,7 +92,7 @@ class CollectionUpdate(ContentSources):
     means never.
 
     The files of the sources are added, and replace present files with the same path. The paths in
-    `removed` are deleted; a path that ends in a slash is a prefix. With `replaces` the sources'
+    `removed` are deleted; a path that ends in a slash is a prefix. With `replaces`, the sources'
     files replace all present files. `keep_version` keeps the present state of the collection as a
     version.
     """
@@ -182,8 +182,8 @@ class FileAnswer(ObjectStats):
 
     @classmethod
     def signed(cls, found: Signed, root: str, locators_url: str) -> FileAnswer:
-        """Makes the answer for a file with its locator. `locators_url` is where the server reads
-        locators."""
+        """Makes the answer for a file with its locator. Clients read locators below
+        `locators_url`."""
         return cls.of(found.entry, root).model_copy(
             update={
                 "locator": found.locator,
@@ -272,8 +272,8 @@ def list_collections(
     """Lists the collections in a project by name; or returns the one collection of a repository at
     a path, or with a content hash.
 
-    For a content hash, persistent collections come before expiring ones, and both before those in
-    the trash.
+    If several collections have the content hash, a persistent one is preferred to an expiring one,
+    and both to one in the trash.
     """
     if project_id is not None and repository is path is content_hash is None:
         return _in_project(project_id, name, paging, listed, served)
@@ -331,8 +331,8 @@ def get_collection(
 def update_collection(
     collection_id: Segment, asked: CollectionUpdate, served: ServedDep
 ) -> CollectionAnswer:
-    """Changes the given fields. In the trash only `expires_at` can be changed, which restores the
-    collection."""
+    """Changes the given fields. If the collection is in the trash, only `expires_at` can be
+    changed, which restores the collection."""
     found = served.store.repository_of_collection(collection_id)
     given = {name: value for name, value in given_in(asked).items() if name not in _OF_CONTENT}
     changed = found.collections.update(collection_id, asked.content(), **given)

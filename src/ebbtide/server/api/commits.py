@@ -14,6 +14,7 @@ from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
+from ebbtide.store.commits.retrying import until_published
 from ebbtide.store.database.commits import CommitRecord
 
 
@@ -78,14 +79,17 @@ def commit(
             "invalid_argument",
             "source_metarange is not supported: a commit contains the staged changes",
         )
-    made = served.repository(repository).commits.commit(
-        branch,
-        asked.message,
-        metadata=asked.metadata,
-        date=None if asked.date is None else EPOCH + timedelta(seconds=asked.date),
-        date_precision=timedelta(seconds=1),
-        committer=served.committer,
-        allow_empty=asked.allow_empty,
+    commits = served.repository(repository).commits
+    made = until_published(
+        lambda _: commits.commit(
+            branch,
+            asked.message,
+            metadata=asked.metadata,
+            date=None if asked.date is None else EPOCH + timedelta(seconds=asked.date),
+            date_precision=timedelta(seconds=1),
+            committer=served.committer,
+            allow_empty=asked.allow_empty,
+        )
     )
     return CommitAnswer.of(made)
 

@@ -20,7 +20,7 @@ class VersionConfig(Wire):
 
 
 class StorageConfig(Wire):
-    """Which storage namespaces repositories may have, and how clients can transfer objects."""
+    """The storage namespaces that repositories may have, and how clients can transfer objects."""
 
     blockstore_type: str
     blockstore_namespace_example: str
@@ -71,6 +71,8 @@ class CurrentUser(Wire):
 
 routes = Routes("config")
 
+DEFAULT_NAMESPACE_PREFIX: Final = "local://repositories"
+"""Clients add a slash and the repository's name, for a repository that was given no namespace."""
 WIRE_VERSION: Final = "1.88.0"
 """The lakeFS version whose wire format the routes follow. Clients compare it with the version that
 they need."""
@@ -78,8 +80,8 @@ they need."""
 
 @routes.add("GET", "/setup_lakefs", None)
 def get_setup_state() -> SetupState:
-    """Returns whether there is a store behind the server. The route is public, because clients call
-    it without a key."""
+    """Returns the state of the set-up. The route is public, because clients call it without a
+    key."""
     return SetupState()
 
 
@@ -130,6 +132,7 @@ def _storage(served: Served) -> StorageConfig:
     return StorageConfig(
         blockstore_type="local" if scheme == "file" else scheme,
         blockstore_namespace_example="local://my-repository/",
+        default_namespace_prefix=DEFAULT_NAMESPACE_PREFIX,
         blockstore_namespace_ValidityRegex=r"^(local|file|s3|s3a|gs|az)://.+$",
         import_validity_regex=r"^(file|s3|s3a|gs|az)://.+$",
     )

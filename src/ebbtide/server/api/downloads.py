@@ -27,7 +27,7 @@ class Download(Protocol):
         """The entry of the object. Its date is EPOCH if the date is not known."""
 
     def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yields the object's bytes from `start` up to, and without, `end`."""
+        """Yields the object's bytes from `start` (inclusive) to `end` (exclusive)."""
 
 
 class RangeBehindEnd(InvalidInput):

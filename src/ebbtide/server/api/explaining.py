@@ -45,5 +45,5 @@ def explain(
 
 
 def explainer_of(found: Collected, *, limit: int) -> Explainer:
-    """Returns an explainer for a repository that works within this process."""
+    """Returns an explainer for a repository. It works within this process, without Spark."""
     return Explainer(found.form, engine=LocalEngine(), grace=found.options.grace, limit=limit)

@@ -1,4 +1,4 @@
-"""The filters of lists of things with a lifecycle."""
+"""Filters for lists of items that expire: by state, by expiry, with or without the trash."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ ListedDep = Annotated[ListFilter, Depends(_listed)]
 
 
 def next_after(name: str, thing_id: str, listed: ListFilter) -> str:
-    """Returns the place where a list by name and id continues. With the trash included, several
-    items may have one name, so that the place needs the id."""
+    """Returns the place where a list by name and id continues. If the trash is included, several
+    items can have the same name, so that the place needs the id."""
     return f"{name} {thing_id}" if listed.include_expired else name

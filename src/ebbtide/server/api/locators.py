@@ -36,7 +36,7 @@ class LocatorAnswer(Wire):
 
     @classmethod
     def of(cls, found: Signed, locators_url: str) -> LocatorAnswer:
-        """Makes the answer for a locator. `locators_url` is where the server reads locators."""
+        """Makes the answer for a locator. Clients read locators below `locators_url`."""
         return cls(
             locator=found.locator,
             url=found.url or f"{locators_url}/{found.locator}",
@@ -53,7 +53,8 @@ RefQuery = Annotated[Text, Query()]
 
 _LOCATORS: Final = "/locators"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
-"""The right to read ends with the locator. A cache between client and server does not know when."""
+"""Forbids caching: the right to read ends when the locator expires, and a cache does not know
+when."""
 
 
 @routes.add("POST", "/repositories/{repository:segment}/locators", Role.READER, status=201)

@@ -21,13 +21,15 @@ from ebbtide.server.api.paging import Paging, PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
+from ebbtide.store.commits.merging import merge_message
+from ebbtide.store.commits.retrying import until_published
 from ebbtide.store.content.diffing import Change
 from ebbtide.store.listing import Page
 
 
 class MergeCreation(Wire):
-    """The options of a merge. `strategy` decides conflicts; without one, a conflict refuses the
-    merge."""
+    """The options of a merge. `strategy` decides conflicts; without one, a merge with conflicts
+    is refused."""
 
     message: Text | None = None
     metadata: Metadata | None = None
@@ -164,15 +166,19 @@ def merge_into_branch(
 ) -> MergeAnswer:
     """Merges a reference into a branch."""
     asked = asked or MergeCreation()
-    made = served.repository(repository).commits.merge(
+    commits = served.repository(repository).commits
+    made = until_published(
+        lambda ref: commits.merge(
+            ref,
+            destination,
+            message=asked.message or merge_message(source, destination),
+            strategy=asked.strategy or None,
+            metadata=asked.metadata,
+            committer=served.committer,
+            squash=asked.squash_merge,
+            allow_empty=asked.allow_empty,
+        ),
         source,
-        destination,
-        message=asked.message or None,
-        strategy=asked.strategy or None,
-        metadata=asked.metadata,
-        committer=served.committer,
-        squash=asked.squash_merge,
-        allow_empty=asked.allow_empty,
     )
     return MergeAnswer(reference=made.commit_id)
 

@@ -75,8 +75,8 @@ class ObjectStatsList(Wire):
 
 
 class ObjectCopyCreation(Wire):
-    """The source of a copy. Without `src_ref` it is the branch that the copy goes to. `shallow` is
-    ignored."""
+    """The source of a copy. Without `src_ref`, the source is on the branch to which it is copied.
+    `shallow` is ignored."""
 
     src_path: Text
     src_ref: Text | None = None
@@ -98,7 +98,7 @@ class ObjectErrorAnswer(Wire):
 
 
 class ObjectErrorList(Wire):
-    """The paths of a request that failed."""
+    """The errors of a request with several paths."""
 
     errors: list[ObjectErrorAnswer]
 
@@ -171,8 +171,8 @@ def list_objects(
     delimiter: Annotated[Text, Query()] = "",
     user_metadata: Annotated[bool, Query()] = True,
 ) -> ObjectStatsList:
-    """Lists objects by path. With a delimiter, all paths that contain it after the prefix are shown
-    as one common prefix."""
+    """Lists objects by path. With a delimiter, paths that contain it after the prefix are grouped
+    into common prefixes, which end at the delimiter."""
     found = served.repository(repository)
     page = found.objects.list(
         ref,

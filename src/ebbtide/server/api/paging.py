@@ -29,8 +29,8 @@ class Paging:
 
     @property
     def after_item(self) -> tuple[str, str]:
-        """The name and id after which a list by name and id continues. `after` is written by
-        `item_place`, or is only a name, and then stands for all items of that name."""
+        """The name and id after which a list by name and id continues. `after` is a
+        text from `item_place`, or only a name. A name stands for all items with this name."""
         name, slash, item_id = self.after.rpartition("/")
         return (name, item_id) if slash else (self.after, _BEHIND_IDS if self.after else "")
 
@@ -56,8 +56,8 @@ class Paging:
 
 
 def item_place(name: str, item_id: str) -> str:
-    """Returns a place in a list by name and id. Several items in the trash may have one name; names
-    contain no slash."""
+    """Returns a place in a list by name and id. The place needs the id, because several items in
+    the trash can have the same name. Names contain no slash."""
     return f"{name}/{item_id}"
 
 

@@ -154,8 +154,8 @@ def get_project(
 
 @routes.add("PATCH", _PROJECT, Role.WRITER)
 def update_project(project_id: Segment, asked: ProjectUpdate, served: ServedDep) -> ProjectAnswer:
-    """Changes the given fields. In the trash only `expires_at` can be changed, which restores the
-    project."""
+    """Changes the given fields. If the project is in the trash, only `expires_at` can be changed,
+    which restores the project."""
     found = served.store.repository_of_project(project_id)
     return ProjectAnswer.of(found.projects.update(project_id, **given_in(asked)), found.info.name)
 
@@ -180,7 +180,7 @@ def restore_project(
     return ProjectAnswer.of(project, found.info.name)
 
 
-def given_in(asked: Wire) -> dict[str, Any]:  # values of the fields' types
+def given_in(asked: Wire) -> dict[str, Any]:  # each value has the type of its field
     """Returns the fields that a request for a change contains, by name. Fields that it leaves out
     do not change."""
     return {name: getattr(asked, name) for name in asked.model_fields_set}

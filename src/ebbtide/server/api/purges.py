@@ -33,8 +33,8 @@ State = Literal["planning", "planned", "refused", "failed", "deleting", "incompl
 
 
 class PathNamed(Wire):
-    """A path at a branch, tag or commit. With a branch's plain name, the object that is staged at
-    the path is named too."""
+    """A path at a branch, tag or commit. If `ref` is the plain name of a branch, the object that is
+    staged at the path is included."""
 
     ref: Text
     path: Text
@@ -85,8 +85,8 @@ class PurgeReference(Wire):
 
 
 class PurgeAnswer(Wire):
-    """A purge. Lists, and the answers to starting and resuming one, leave out counts and
-    references."""
+    """A purge. Counts and references are left out in lists, and in the answers to a start and a
+    resume."""
 
     purge_id: str
     repository: str

@@ -1,4 +1,4 @@
-"""What branches and tags share: their shapes, and the routes of one branch or tag."""
+"""Parts that branches and tags share: shapes, and the routes of a single branch or tag."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ebbtide.store.repository import Repository
 
 
 class RefAnswer(Wire):
-    """A branch or tag. `id` is its name, as lakeFS clients call it; `ref_id` is its id."""
+    """A branch or tag. `id` is its name, because lakeFS clients expect it; `ref_id` is its id."""
 
     id: str
     commit_id: str
@@ -68,7 +68,7 @@ def add_ref_routes(
     routes: Routes,
     path: str,
     kind: str,
-    refs_of: Callable[[Repository], Refs[Any, Any]],  # of branches, or of tags
+    refs_of: Callable[[Repository], Refs[Any, Any]],  # the branches or the tags of a repository
 ) -> None:
     """Adds the routes that a single branch and a single tag have in common. The last part of `path`
     names the ref."""
@@ -95,8 +95,8 @@ def add_ref_routes(
     def change_ref(
         repository: Segment, asked: ExpiryChange, served: ServedDep, name: Text = name_path
     ) -> RefAnswer:
-        """Sets when a branch or tag expires. One in the trash is restored, unless the date is
-        past."""
+        """Sets when a branch or tag expires. If it is in the trash, it is restored,
+        unless the date is past."""
         changed = refs_of(served.repository(repository)).set_expiry(
             name, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
         )

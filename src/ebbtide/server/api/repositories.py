@@ -31,8 +31,8 @@ from ebbtide.store.repositories.catalog import Catalogued
 
 
 class RepositoryCreation(Wire):
-    """A new repository. `storage_namespace` is a URL, or `local://NAME` for a place below the
-    store's storage."""
+    """A new repository. `storage_namespace` is a URL, or `local://PATH` for a place below the
+    store's storage. Answers repeat it as it was written."""
 
     name: Text
     storage_namespace: Annotated[Text, Field(min_length=1)]
@@ -43,7 +43,8 @@ class RepositoryCreation(Wire):
 
 
 class RepositoryAnswer(Wire):
-    """A repository. `id` is its name, as lakeFS clients call it; `repository_id` is its id."""
+    """A repository. `id` is its name, because lakeFS clients expect it; `repository_id` is its
+    id."""
 
     id: str
     creation_date: int
@@ -63,7 +64,7 @@ class RepositoryAnswer(Wire):
             id=info.name,
             creation_date=seconds_of(info.created_at),
             default_branch=info.default_branch,
-            storage_namespace=info.storage_url,
+            storage_namespace=info.namespace or info.storage_url,
             repository_id=info.repository_id,
             state=found.state.value,
             expires_at=info.expires_at,
@@ -77,7 +78,8 @@ class RepositoryList(Wire):
     results: list[RepositoryAnswer]
 
 
-_LOCAL: Final = re.compile(r"local://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})/?")
+_PART: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}"
+_LOCAL: Final = re.compile(rf"local://({_PART}(?:/{_PART}){{0,15}})/?")
 
 routes = Routes("repositories")
 
@@ -97,6 +99,7 @@ def create_repository(asked: RepositoryCreation, served: ServedDep) -> Repositor
         storage_url=storage_url_of(asked.storage_namespace, served.store),
         default_branch=asked.default_branch or "main",
         expires_at=asked.expires_at,
+        namespace=asked.storage_namespace,
     )
     found = served.store.catalog.get(made.info.repository_id, include_expired=True)
     return RepositoryAnswer.of(found)
@@ -149,7 +152,8 @@ def delete_repository(repository: Segment, served: ServedDep) -> Response:
 def change_repository(
     repository: Segment, asked: ExpiryChange, served: ServedDep
 ) -> RepositoryAnswer:
-    """Sets when a repository expires. One in the trash is restored, unless the date is past."""
+    """Sets when a repository expires. If it is in the trash, it is restored, unless the date is
+    past."""
     changed = served.store.catalog.set_expiry(
         repository, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
     )
@@ -176,7 +180,8 @@ def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
 
 
 def storage_url_of(place: str, store: Store) -> str:
-    """Returns the URL of a storage root. `local://NAME` is a place below the store's own storage.
+    """Returns the URL of a storage root. `local://PATH` is a place below the store's own storage.
+    PATH has at most 16 parts.
 
     Raises InvalidInput `invalid_argument`.
     """
@@ -186,7 +191,7 @@ def storage_url_of(place: str, store: Store) -> str:
     if not re.match(r"(file|s3|s3a|gs|az)://", place):
         raise InvalidInput(
             "invalid_argument",
-            f"{shown(place)} is not a storage location for a repository: write local://NAME, or "
-            "a URL such as s3://bucket/prefix or file:///directory",
+            f"{shown(place)} is not a storage location for a repository: write local://NAME or "
+            "local://FOLDER/NAME, or a URL such as s3://bucket/prefix or file:///directory",
         )
     return place

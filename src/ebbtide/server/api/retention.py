@@ -1,4 +1,4 @@
-"""Retention policies: as days for each branch, which lakeFS clients know, and in full."""
+"""Retention policies in two forms: days for each branch, as in lakeFS, and the full policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAYS_MAX = 36_500
 
 
 class BranchDays(Wire):
-    """For how many days the commits of one branch keep their data."""
+    """The number of days for which the commits of one branch keep their data."""
 
     branch_id: Text
     retention_days: int

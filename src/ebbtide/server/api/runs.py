@@ -17,13 +17,13 @@ from ebbtide.server.serving import Collected, Served
 
 
 class RunCreation(Wire):
-    """The options of a run: plan and sweep; with `dry_run`, plan only; with `sweep`, sweep the plan
-    of that earlier run.
+    """The options of a run, which plans and sweeps. With `dry_run` it only plans. With `sweep`, the
+    id of an earlier run, it sweeps the plan of that run.
 
-    With a `quarantine` (a period) the sweep moves files to quarantine instead of deleting them.
-    "none" means none, also for a lakeFS repository, whose files go to quarantine otherwise.
-    `sizes` says of which files a directory is asked for size and date; without it, the setting
-    decides.
+    With a `quarantine` (a period), the sweep moves files to quarantine instead of deleting them.
+    Without the field, only files of a lakeFS repository go to quarantine. "none" switches this off.
+    `sizes` selects the files in a directory whose size and date the run reads; without it, the
+    setting decides.
     """
 
     mode: Literal["auto", "clean", "incremental"] = "auto"
@@ -48,8 +48,7 @@ class UndoRequest(Wire):
 
 
 class StepAnswer(Wire):
-    """A step of a run. Steps are known while the run is in progress, and on the server that saw
-    them end."""
+    """A step of a run. Only the server that started the run knows its steps."""
 
     step: str
     seconds: float

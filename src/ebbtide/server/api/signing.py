@@ -23,7 +23,7 @@ class RotationRequest(Wire):
 
 class RotationAnswer(Wire):
     """The key that signs now, the keys that were retired, and the older keys that still verify. A
-    rotation after `retirable_at` retires the latter."""
+    rotation after `retirable_at` retires the keys in `verifying_ids`."""
 
     key_id: str
     retired_ids: list[str]

@@ -33,7 +33,8 @@ class ObjectStageCreation(Wire):
 
 
 class StagingLocation(Wire):
-    """An address to upload to. To link the upload, the client sends it back unchanged."""
+    """An address to upload to. To link the upload, the client sends `physical_address` back
+    unchanged."""
 
     physical_address: Text | None = None
     presigned_url: Text | None = None
@@ -116,7 +117,7 @@ def stage_object(
     served: ServedDep,
 ) -> ObjectStats:
     """Stages an object outside the repository, which stays where it is. `EBBTIDE_IMPORT_PREFIXES`
-    must allow its place, because everybody reads it with the server's credentials."""
+    must allow its place, because the server reads it for all users, with its own credentials."""
     url = object_url(asked.physical_address)
     if not url.startswith(tuple(served.settings.import_prefixes.split())):
         raise Denied(

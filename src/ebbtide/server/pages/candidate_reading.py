@@ -106,8 +106,8 @@ class ChartsKept:
         self._kept: OrderedDict[tuple[str, str], Charts] = OrderedDict()
 
     def of(self, repository: Repository | None, plan: Plan, folder: RunFolder) -> Charts:
-        """Returns the charts of a plan. Which branch held a file is only known of repositories of
-        the store. Raises Refused `plan_corrupt`."""
+        """Returns the charts of a plan. `repository` is None for a repository elsewhere, whose
+        charts do not show branches. Raises Refused `plan_corrupt`."""
         key = (plan.identity.repository_id, plan.run_id)
         with self._lock:
             if key in self._kept:
@@ -127,7 +127,7 @@ class ChartsKept:
 def find(
     folder: RunFolder, parts: Sequence[Part], search: CandidateFilter, *, position: int, amount: int
 ) -> CandidatePage:
-    """Returns at most `amount` matching candidates, from a position among all candidates on.
+    """Returns at most `amount` matching candidates, beginning at a position among all candidates.
 
     Parts before the position, and parts of another kind, are not read. Raises Refused
     `plan_corrupt`.

@@ -45,8 +45,8 @@ class ShownRef:
 
 @dataclass(frozen=True, slots=True)
 class ShownCommit:
-    """A row of the graph. `fate` is kept, expired (the next run deletes its data) or gone (a run
-    has done so, or the commit was given up as damaged)."""
+    """A row of the graph. `fate` is `kept`, `expired` (the next run deletes the commit's data) or
+    `gone` (a run deleted the data, or the commit was given up as damaged)."""
 
     row: Row
     fate: str
@@ -73,7 +73,7 @@ class TimeColumn:
 
 @pages.add("GET", "/repositories/{repository:segment}/commits", Role.READER)
 def show_commits(visit: Visit) -> Response:
-    """Shows a window of the graph: from a commit on (`from`), at a ref (`at`), or at a day
+    """Shows a window of the graph that begins at a commit (`from`), at a ref (`at`) or at a day
     (`date`)."""
     repository = visit.repository()
     form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
@@ -115,7 +115,7 @@ def _start(visit: Visit, repository: Repository, history: Sequence[Commit]) -> i
                 return number
         raise NotFound("commit_not_found", f"the history has no commit {shown(wanted)}")
     if visit.query("date"):
-        # Computed in seconds: a datetime cannot express the end of the last day.
+        # Computed in seconds: a datetime cannot express the end of 9999-12-31.
         ends_at = _day(visit.query("date")).timestamp() + 86_400
         found = bisect_left(history, -ends_at, key=lambda c: -c.created_at.timestamp())
         return min(found, max(0, len(history) - 1))

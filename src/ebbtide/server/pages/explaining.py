@@ -1,4 +1,4 @@
-"""Explains why something still exists, until when, or which run deleted it."""
+"""Explains why an object or a commit still exists, until when, or which run deleted it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATH: Final = "/repositories/{repository:segment}/explain"
 
 @pages.add("GET", _PATH, Role.READER)
 def explain(visit: Visit) -> Response:
-    """Shows the form, and the answer if the request names something."""
+    """Shows the form, and the answer if the request names an object or a commit."""
     here = visit.collected
     what, path = visit.query("what").strip(), visit.query("path").strip()
     found: ExplainedAddress | ExplainedCommit | None = None

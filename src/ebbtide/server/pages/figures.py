@@ -1,7 +1,7 @@
 """Figures of a repository from its recorded runs: its size, the reclaimable bytes, and their
 trends.
 
-A run that has ended never changes, so that its figures are cached in memory.
+Figures of a run that cannot change any more are cached in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
 RUNS_SHOWN: Final = 12
-"""From how many runs a trend is drawn."""
+"""The most runs that a trend shows."""
 READERS: Final = 16
 KEPT_MAX: Final = 5_000
 
@@ -35,7 +35,7 @@ class RunFigures:
     """One run that made a plan.
 
     `size_bytes` is the size of the whole storage after the run; None if the run did not ask for the
-    sizes of kept files. `reclaimable_bytes` is what the plan would delete; 0 after a sweep.
+    sizes of kept files. `reclaimable_bytes` is the size of the candidates; 0 after a sweep.
     """
 
     run_id: str

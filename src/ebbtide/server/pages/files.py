@@ -11,6 +11,7 @@ from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.access.keys import Role
+from ebbtide.store.commits.retrying import until_published
 from ebbtide.store.content.diffing import Change
 from ebbtide.store.listing import Page
 from ebbtide.store.repository import Repository
@@ -37,7 +38,7 @@ def list_files(visit: Visit) -> Response:
 
 @pages.add("POST", _FILES + "/upload", Role.WRITER, uploads=True)
 def upload_file(visit: Visit) -> Response:
-    """Stores a file on a branch: in the directory that is shown, or at a path of its own."""
+    """Stores a file on a branch: in the directory that is shown, or at the path in the form."""
     repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
     upload = visit.upload
     try:
@@ -69,7 +70,8 @@ def commit_files(visit: Visit) -> Response:
         message = visit.form("message").strip()
         if not message:
             raise InvalidInput("invalid_argument", "a commit needs a message that describes it")
-        repository.commits.commit(branch, message, committer=visit.served.committer)
+        committer = visit.served.committer
+        until_published(lambda _: repository.commits.commit(branch, message, committer=committer))
     except EbbtideError as error:
         return _problem(visit, error, ref=branch, prefix=prefix)
     return _done(visit, repository, "committed", ref=branch, prefix=prefix)

@@ -28,7 +28,7 @@ POLICY: Final = "; ".join(
         "base-uri 'none'",
     )
 )
-"""Allows only scripts and styles that are files of the package: markup in a name cannot run."""
+"""Allows only scripts and styles that are files of the package: a script in a name cannot run."""
 
 HEADERS: Final = (
     (b"content-security-policy", POLICY.encode()),
@@ -43,8 +43,9 @@ HEADERS: Final = (
 def set_cookie(request: Request, response: Response, session: Session) -> None:
     """Sets the session's cookie.
 
-    Scripts and requests from other sites cannot use it, and it is sent only to the pages' paths. If
-    the request came over TLS, the browser never sends it over plain HTTP.
+    Scripts cannot read the cookie, and requests from other sites do not contain it. The browser
+    sends it only to the pages' paths. If the request came over TLS, the browser never sends it over
+    plain HTTP.
     """
     response.set_cookie(
         COOKIE,
@@ -69,7 +70,8 @@ def drop_cookie(request: Request, response: Response) -> None:
 
 
 def check_origin(request: Request) -> None:
-    """Refuses a form from another site, by the headers that the browser sends.
+    """Refuses a form from another site. The headers `Sec-Fetch-Site` and `Origin` say which site
+    a form comes from.
 
     Raises Denied `request_forged`, also if the browser sends neither header.
     """

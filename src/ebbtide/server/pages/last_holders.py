@@ -1,8 +1,8 @@
 """Finds the branch and the directory that held a plan's candidates last.
 
-It reads the trees of the expired commits, the newest first. It runs when the page of a run asks,
-and its work is bounded; a plan does not need it. Commits that a run has forgotten since cannot be
-read. Not for: why a single file was deleted (`gc.explaining`).
+It reads the trees of the expired commits, the newest first, up to a limit. Only the page of a run
+uses it: a plan does not need it. Commits that a run has forgotten since cannot be read. Not for:
+why a single file was deleted (`gc.explaining`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ebbtide.store.repository import Repository
 from ebbtide.text import count_text
 
 OBJECTS_MAX: Final = 1_000_000
-"""The most candidates for which trees are read: all candidates are held in memory."""
+"""If a plan has more objects, no trees are read, because all objects are held in memory."""
 TREES_MAX: Final = 1_000
 RANGES_MAX: Final = 4_000
 READERS: Final = 16
@@ -46,8 +46,8 @@ UNKNOWN: Final = "(not known)"
 class LastHolders:
     """The objects among a plan's candidates, by the branch that held them last, and by directory.
 
-    If the answer is not `complete`, some commits were left out, and objects under `UNKNOWN` may be
-    theirs.
+    If the answer is not `complete`, some commits were left out. They may have held the objects
+    under `UNKNOWN`.
     """
 
     branches: Sequence[Bar]
@@ -92,7 +92,7 @@ def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> 
 
 
 class _Held:
-    """The objects among the candidates, and what is known of each so far."""
+    """The objects among the candidates, each with its branch and directory as far as known."""
 
     def __init__(self, folder: RunFolder, parts: Sequence[Part]) -> None:
         tables = [
@@ -114,8 +114,8 @@ class _Held:
         return bool((self._label >= 0).all())
 
     def take(self, table: pa.Table, label: str) -> None:
-        """Records the label and directory of objects in a range that no newer commit referred
-        to."""
+        """Records the label and directory of each object in a range, unless a newer commit referred
+        to the object."""
         inside = pc.starts_with(table.column("address"), DATA_PREFIX)
         table = table.filter(inside)
         asked = np.array(texts(table.column("address")), dtype=np.bytes_)
@@ -143,8 +143,8 @@ class _Held:
     def _rows(
         self, numbers: np.ndarray[Any, np.dtype[np.int32]], names: Sequence[str], rest: str
     ) -> list[tuple[str, int, int]]:
-        """Returns names with files and bytes: those with the most bytes first, then all others,
-        then the rest."""
+        """Returns rows of name, file count and bytes: the names with the most bytes, one row for
+        all other names, and one row `rest` for objects without a name."""
         files = np.bincount(numbers + 1, minlength=len(names) + 1)
         sizes = np.zeros(len(names) + 1, dtype=np.int64)
         np.add.at(sizes, numbers + 1, self._sizes)
@@ -174,8 +174,8 @@ def _expired(folder: RunFolder, plan: Plan, default_branch: str) -> list[_Commit
     """Returns the commits that the plan expires, the newest first, then the commits that had
     expired before.
 
-    Each has the branch on whose main ancestry it lies. If there are several, the default branch
-    counts first.
+    Each commit is labelled with the branch on whose main ancestry it lies. If there are several,
+    the default branch comes first, then the others by name.
     """
     assert plan.commits is not None and plan.refs is not None  # a plan has both lists or neither
     columns = ("commit_id", "created_at", "active", "parent_ids", "tombstoned", "is_content")

@@ -1,4 +1,4 @@
-"""The sections of a repository's pages. A new section is one line here, and a module with its
+"""The sections of a repository's pages. A new section needs one line here, and a module with its
 pages."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ebbtide.store.access.keys import Role
 @dataclass(frozen=True, slots=True)
 class Section:
     """A section of a repository's pages, at `path` below the repository's own page. Repositories
-    that are not of the store have those that are for `everywhere`."""
+    that are not of the store have only the sections with `everywhere`."""
 
     name: str
     path: str

@@ -60,8 +60,8 @@ def unset_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH + "/preview", Role.ADMIN)
 def preview(visit: Visit) -> Response:
-    """Returns which commits the policies in the editors would keep. The page's script asks while
-    the user types."""
+    """Returns as HTML which commits the policies in the editors would keep. The page's script
+    requests it while the user types."""
     repository = visit.repository()
     try:
         comparison, error = compare(_form(visit, repository), _given(visit)), None
@@ -115,8 +115,8 @@ def _form(visit: Visit, repository: Repository) -> EmbeddedRepository:
 
 
 def _try(visit: Visit, repository: Repository) -> Response:
-    """Compares policies by their commits at once. A look computes the bytes, because it must list
-    the storage."""
+    """Compares at once which commits the policies keep. Starts a look to compute the bytes, because
+    this needs a listing of the storage."""
     policies = _given(visit)
     comparison = compare(_form(visit, repository), policies)
     order = Order(

@@ -1,5 +1,5 @@
-"""Purges: the form that asks for one and confirms it with the repository's name, and the progress.
-Only for admins."""
+"""Purges: the form for a new purge, which the user confirms with the repository's name, and the
+progress of a purge. Only for admins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_purges(visit: Visit) -> Response:
 
 @pages.add("POST", _PURGES, Role.ADMIN)
 def start_purge(visit: Visit) -> Response:
-    """Starts a purge, or the plan of one."""
+    """Starts a purge, or makes only its plan."""
     purges = Purges(visit.store)
     dry_run = visit.form("action", "plan") != "purge"
     try:
@@ -125,7 +125,7 @@ def _is_active(row: PurgeRow) -> bool:
 
 
 def _is_about_to_go_on(row: PurgeRow) -> bool:
-    """Whether a purge that was just resumed may continue at any moment."""
+    """Whether a purge that was just started or resumed has not begun to delete yet."""
     return row.state == "planned" and row.error is None
 
 

@@ -59,6 +59,7 @@ def create_repository(visit: Visit) -> Response:
             visit.form("name").strip(),
             storage_url=storage_url_of(place, visit.store) if place else None,
             default_branch=visit.form("default_branch").strip() or "main",
+            namespace=place or None,
         )
     except EbbtideError as error:
         return _list(visit, error=error, status=mendable(error))
@@ -115,7 +116,7 @@ def restore_repository(visit: Visit) -> Response:
 
 @pages.add("GET", "/repositories/{repository:segment}", Role.READER)
 def show_repository(visit: Visit) -> Response:
-    """Shows the overview of a repository. One elsewhere has runs alone."""
+    """Shows the overview of a repository. For a repository elsewhere, redirects to its runs."""
     if is_elsewhere(visit.segment("repository")):
         return visit.to("repositories", visit.collected.name, "runs")
     repository = visit.repository()

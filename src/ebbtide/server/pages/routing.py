@@ -30,8 +30,8 @@ LOGIN: Final = "login"
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """One page, or the action of a form. A `role` of None opens it to everybody. If a form
-    `uploads` a file, the function finds its bytes in the visit."""
+    """One page, or the action of a form. A `role` of None opens it to everybody. With `uploads`,
+    the form can contain a file, which the function finds in the visit."""
 
     method: str
     path: str
@@ -105,8 +105,8 @@ async def _with_upload(route: PageRoute, visit: Visit) -> Response:
 
 
 def _to_login(request: Request) -> Response:
-    """Redirects a request for a page to the login. Raises Denied `key_invalid` for a form or a
-    script."""
+    """Redirects a request for a page to the login. Raises Denied `key_invalid` for a form, and
+    for a request of the pages' script."""
     if request.method not in ("GET", "HEAD") or request.headers.get("accept") == "application/json":
         raise Denied("key_invalid", "you are not logged in any more: log in, and try again")
     place = raw_path(request) + (f"?{request.url.query}" if request.url.query else "")

@@ -1,4 +1,4 @@
-"""Who may come in: access keys, sessions, and what signs tokens.
+"""Access to a store: access keys, sessions, and the keys that sign tokens.
 
-Nothing here knows routes, pages or cookies: they belong to the server.
+Not for: routes, pages and cookies, which belong to the server.
 """

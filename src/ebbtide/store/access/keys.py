@@ -135,7 +135,7 @@ class AccessKeys:
         self._box = box
 
     def create(self, role: Role, *, name: str = "") -> KeyPair:
-        """Makes a key. `name` says who uses it, and is written into the commits that it makes.
+        """Makes a key. `name` says who uses the key. Commits made with the key record the name.
 
         Raises InvalidInput `invalid_argument`, Failed `secret_key_missing`.
         """
@@ -184,8 +184,8 @@ class AccessKeys:
     def find(self, access_key_id: str) -> AccessKey | None:
         """Returns the key of an id, or None if it is unknown or revoked.
 
-        The caller has proof that the user owns the key. Raises Failed `secret_key_missing`, or
-        `secret_key_wrong` for a row that was tampered with.
+        The caller must have checked that the user owns the key. Raises Failed `secret_key_missing`,
+        or `secret_key_wrong` for a row that was tampered with.
         """
         with self._metadata.snapshot() as tx:
             row = find_key(tx, access_key_id)

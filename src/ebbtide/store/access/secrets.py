@@ -40,7 +40,7 @@ class SecretBox:
         return nonce + self._aead().encrypt(nonce, plain, bound_to.encode())
 
     def open(self, sealed: bytes, *, bound_to: str) -> bytes:
-        """Decrypts. `bound_to` must be that of `seal`.
+        """Decrypts. `bound_to` must equal the argument of `seal`.
 
         Raises Failed `secret_key_missing` or `secret_key_wrong`, InvalidInput `invalid_setting`.
         """

@@ -116,7 +116,7 @@ class Sessions:
         except Failed as error:
             if error.kind != "secret_key_wrong":
                 raise
-            # The row was forged, or is older than a change of the key, which ends all sessions.
+            # The row was forged, or sealed with an earlier secret key. A new key ends all sessions.
             return None
         return None if key is None else Session(key, token, row.expires_at)
 

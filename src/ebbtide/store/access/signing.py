@@ -49,8 +49,8 @@ def sign(key: SigningKey, payload: Mapping[str, Any]) -> str:
 def verify(keys: Mapping[str, bytes | None], token: str) -> dict[str, Any]:
     """Returns the payload of a token. `keys` has secrets by key id, and None for a retired key.
 
-    Raises InvalidInput `token_truncated` if the token may be cut off, `token_key_retired`, and
-    `token_invalid` for anything else that no key of the store has signed.
+    Raises InvalidInput `token_truncated` if the token looks cut off, `token_key_retired` if its key
+    is retired, and `token_invalid` for any other token that the store has not signed.
     """
     if _PREFIX.fullmatch(token):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""The keys that sign tokens: their rows, replacing them, and retiring those that nothing needs.
+"""The keys that sign tokens: their rows, their rotation, and the retirement of old keys.
 
 Not for: signing (`signing`), or access keys (`keys`).
 """
@@ -20,8 +20,8 @@ from ebbtide.store.database.schema import signing_keys
 from ebbtide.store.repositories.promises import promised
 
 UNDATED: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""The date of a key whose transaction may still be open. Nobody knows when other processes begin to
-sign with it."""
+"""The date of a key whose transaction can still be open. It is unknown when other processes begin
+to sign with the key."""
 
 
 def insert_signing_key(tx: Transaction, key: SigningKey) -> None:

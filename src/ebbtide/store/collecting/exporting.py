@@ -100,8 +100,8 @@ class Exports:
     def carry_out(self, task_id: str) -> None:
         """Exports the commits, and records the result.
 
-        Raises no EbbtideError: `state` has the error. If it could not be recorded, `state` reports
-        the task as ended after EBBTIDE_PREPARE_TTL.
+        Raises no EbbtideError: `state` has the error. If the error could not be recorded, `state`
+        reports the task as ended after EBBTIDE_PREPARE_TTL.
         """
         try:
             self.commits(task_id)

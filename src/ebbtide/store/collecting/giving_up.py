@@ -18,10 +18,10 @@ REASON_BYTES_MAX = 1024
 
 
 def give_up(context: RepositoryContext, commit_id: str, reason: str) -> CommitRecord:
-    """Records that a damaged commit is lost, so that it stops no collector run any more.
+    """Records that a damaged commit is lost, so that it no longer stops collector runs.
 
-    From now on the commit counts as expired. Nothing can be made from it, and data that only it
-    needs is deleted by runs.
+    From now on the commit counts as expired. Nothing can be made from it, and runs delete the data
+    that only this commit needs.
 
     Raises Conflict `commit_in_use` while a branch, tag, collection or hold is on it; NotFound
     `commit_not_found`; InvalidInput `invalid_argument`.
@@ -29,7 +29,8 @@ def give_up(context: RepositoryContext, commit_id: str, reason: str) -> CommitRe
     check_text("the reason", reason, bytes_max=REASON_BYTES_MAX)
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
-        # Exclusive: a transaction that publishes a commit may have found this one intact.
+        # Exclusive, because a transaction that is publishing a commit can have found this commit
+        # intact. This lock waits for it.
         tx.lock_repository(repository_id, "exclusive")
         require_commit(tx, repository_id, commit_id)
         gone_before = tx.now() - promised(tx, context.settings).trash_time

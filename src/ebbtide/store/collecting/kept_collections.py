@@ -1,9 +1,9 @@
 """The projects and collections of a repository as a collector sees them.
 
 The functions find the data that collections keep, and delete ended collections and projects. A
-collection ends at the earliest of its own date and those of the projects above it. Locators that
-were signed before its end last at most one lease longer, even if the date was another one then. For
-this time the content is promised, although the collection may be gone.
+collection ends at the earliest of its own date and the dates of the projects above it. A locator
+that was signed before this end is valid for at most one lease after the end, even if the date was
+changed since. Until then the content is promised, although the collection can be gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ebbtide.store.database.engine import Transaction
 
 @dataclass(frozen=True, slots=True)
 class ProjectPlace:
-    """A project's path and depth, and its end: the earliest of its own date and those above it."""
+    """A project's path, end and depth. The end is the earliest date of the project and of the
+    projects above it."""
 
     path: str
     ends_at: datetime | None
@@ -66,7 +67,7 @@ def read_kept(
         if ends_at is None or now - ends_at < trash_time:
             kept.refs.append(_ref(use, place, ends_at))
         if ends_at is not None and use.replication_desired > 0 and now - ends_at < lease_ttl:
-            # A collection without data signs nothing. The reflog covers locators from before.
+            # A collection that keeps no data signs no locators. The reflog covers earlier ones.
             promised = ends_at + lease_ttl
             kept.promised[use.content_id] = max(
                 promised, kept.promised.get(use.content_id, promised)
@@ -79,7 +80,8 @@ def drop_gone(
 ) -> None:
     """Deletes gone collections, with their versions, and gone projects.
 
-    They stay until nothing that was signed through them can be used any more.
+    They stay for at least one lease after their end: until then, locators that were signed through
+    them are valid.
     """
     now, lasts = tx.now(), max(trash_time, lease_ttl)
     places = read_places(tx, repository_id)
@@ -94,7 +96,7 @@ def drop_gone(
     }
     for batch in in_batches(sorted(over)):
         delete_collections(tx, batch)
-    # The deepest first: a project is deleted after those in it.
+    # The deepest first: a project is deleted after the projects in it.
     gone = [project_id for project_id, place in places.items() if is_over(place.ends_at)]
     for batch in in_batches(sorted(gone, key=lambda project_id: -places[project_id].depth)):
         delete_projects(tx, batch)

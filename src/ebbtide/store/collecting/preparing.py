@@ -6,17 +6,17 @@ the order does not matter. Here each page is a transaction of its own. A reading
 every address that is there before the first page, and is needed after the last one:
 
 - An address moves from "being written" or "promised" to "staged" to "committed", and never back.
-  Each move is one transaction. A reader that looks in this order, and at the commits after the last
-  page, meets the address. If one table does not have it any more, it is in a later one.
-- A staged row keeps its token, path and address until it is dropped. Pages by (token, path)
-  therefore meet each row that is there all the time. A commit that seals a token, or fails, changes
-  the branch's list of tokens and no row. A new token has only new rows. Names of branches do not
-  matter.
-- One move leads backwards. A copy that shares an address may be staged where the pages have passed,
-  and its source dropped where they have not. Copies are therefore recorded while a reading is
-  registered, and are read last.
+  Each move is one transaction. A reader that reads the tables in this order, and the commits after
+  the last page, finds the address. If it has left one table, it is in a later one.
+- A staged row keeps its token, path and address until it is dropped. Pages in the order of (token,
+  path) therefore contain each row that exists during the whole reading. A commit that seals a
+  token, or fails, changes the branch's list of tokens and no row. A new token has only new rows.
+  Names of branches do not matter.
+- One move leads backwards. A copy shares the address of a staged entry. The copy can be staged
+  before the position of the reading, and the source dropped after this position. Copies are
+  therefore recorded while a reading is registered, and are read last.
 
-When a reading is registered, it decides once which rows have ended. Its transaction waits for all
+The registration of a reading decides once which rows have ended. Its transaction waits for all
 transactions that are restoring or publishing such rows.
 """
 
@@ -65,7 +65,7 @@ class UncommittedPage:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position of a reading: behind the row of `phase` whose key is `after`."""
+    """The position of a reading: directly after the row of `phase` whose key is `after`."""
 
     reading_id: str
     phase: str
@@ -121,20 +121,20 @@ class Uncommitted:
         return UncommittedPage(pa.concat_tables(tables), next_continuation)
 
     def _begin(self) -> _Position:
-        """Registers a reading. Writes, tokens and branches that have ended by now cannot come
-        back."""
+        """Registers a reading. From now on, ended writes and tokens cannot be published, and gone
+        branches cannot be restored."""
         with self._metadata.transaction() as tx:
             reading_id = begin_reading(
                 tx, self._repository_id, lasts=self._context.settings.prepare_ttl
             )
-            # Ended writes are dropped here, not only skipped. This waits for a transaction that is
-            # publishing a write which has ended since. Its row is then staged before the first
-            # page.
+            # Ended writes are dropped here, not only skipped. The delete waits for a transaction
+            # that is publishing such a write. The write is then staged before the first page is
+            # read.
             drop_ended_writes(tx, self._repository_id, lease_ttl=self._context.settings.lease_ttl)
         return _Position(reading_id, self.phases[0].name)
 
     def _require_reading(self, tx: Transaction, reading_id: str) -> datetime:
-        """Returns when the reading began. Raises Conflict `reading_ended`."""
+        """Returns the time at which the reading began. Raises Conflict `reading_ended`."""
         row = tx.execute(
             sa.select(readings.c.started_at, readings.c.ends_at).where(
                 readings.c.repository_id == self._repository_id,
@@ -153,7 +153,8 @@ class Uncommitted:
     def _read(
         self, tx: Transaction, position: _Position, *, gone_before: datetime, rows_max: int
     ) -> tuple[_Read, _Position | None]:
-        """Reads on in one phase. Returns the rows, and the position to go on from, or None."""
+        """Reads rows of one phase from `position` on. Returns the rows, and the next position or
+        None."""
         names = [phase.name for phase in self.phases]
         number = names.index(position.phase)
         phase = self.phases[number]

@@ -1,5 +1,5 @@
-"""Queries: references to addresses outside the trees of commits: staged entries, writes and copies.
-Also the commits and refs that lead to the trees.
+"""Queries: the staged entries, writes and copies that refer to addresses. Also the commits and refs
+that lead to trees.
 
 Not for: whether a reference prevents a purge (`ebbtide.purge`).
 """
@@ -25,7 +25,7 @@ from ebbtide.store.database.schema import (
 )
 
 AMONG_MAX: Final = 500
-"""The most addresses that are queried by name. For more, each table is read once."""
+"""Up to this number of addresses, a query names them. For more, each table is read as a whole."""
 ROWS_PER_BATCH: Final = 50_000
 
 
@@ -161,7 +161,7 @@ def staged_places(
 
 
 def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
-    """Yields which of these addresses are being written."""
+    """Yields each of the addresses that is being written."""
     query = sa.select(pending.c.address).where(
         pending.c.repository_id == repository_id, pending.c.ends_at > tx.now()
     )
@@ -169,7 +169,7 @@ def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> I
 
 
 def copies_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
-    """Yields which of these addresses belong to copies that a current reading needs."""
+    """Yields each of the addresses that belongs to a copy that a current reading needs."""
     oldest = (
         sa.select(sa.func.min(readings.c.started_at))
         .where(readings.c.repository_id == repository_id, readings.c.ends_at > tx.now())
@@ -183,7 +183,7 @@ def copies_among(tx: Transaction, repository_id: str, addresses: Addresses) -> I
 
 def _among(
     tx: Transaction,
-    query: sa.Select[Any],  # of columns, `address` first
+    query: sa.Select[Any],  # its first column is `address`
     column: sa.Column[str],
     addresses: Addresses,
 ) -> Iterator[Any]:  # rows of the query

@@ -64,7 +64,7 @@ def read_roots(
 def read_root_rows(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, trash_time: timedelta
 ) -> tuple[Roots, Iterator[list[CommitRow]]]:
-    """Reads the same as `read_roots`, with the commits as rows, in batches."""
+    """Reads the rows of `read_roots`. The commits come separately, as rows in batches."""
     now = tx.now()
     collected = read_kept(tx, repository_id, now=now, lease_ttl=lease_ttl, trash_time=trash_time)
     promised = _promises(tx, repository_id, since=now - lease_ttl, lease_ttl=lease_ttl)
@@ -99,8 +99,8 @@ def _promises(
 def _commit_rows(
     tx: Transaction, repository_id: str, promised: Mapping[str, datetime]
 ) -> Iterator[list[CommitRow]]:
-    """Yields the rows of all commits, in batches. The values are as the database has them:
-    converting each of them would take longer than all the rest."""
+    """Yields the rows of all commits, in batches. The values have the types of the database:
+    converting each value would take longer than the rest of the reading."""
     is_given_up = commits.c.given_up_at.is_not(None)
     query = sa.select(
         commits.c.commit_id,
@@ -209,7 +209,7 @@ def oldest_open_slice(tx: Transaction, repository_id: str) -> str | None:
 def set_tombstones(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
-    """Tombstones commits: from this transaction on nothing can be made from them."""
+    """Closes commits: from this transaction on nothing can be made from them."""
     _update_commits(
         tx,
         repository_id,
@@ -223,7 +223,7 @@ def set_tombstones(
 def lift_tombstones(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
-    """Removes the tombstones that `run_id` set. Only for commits whose data is all still there."""
+    """Reopens commits that `run_id` closed. Only for commits whose data is all still there."""
     _update_commits(
         tx,
         repository_id,
@@ -269,7 +269,7 @@ def _update_commits(
     repository_id: str,
     commit_ids: Collection[str],
     condition: sa.ColumnElement[bool],
-    **values: Any,  # of the columns' own types
+    **values: Any,  # column name to new value
 ) -> None:
     for batch in in_batches(sorted(commit_ids)):
         tx.execute(
@@ -289,8 +289,8 @@ def drop_ended(
     """Drops the rows that have ended by the database's clock.
 
     These are gone branches, tags, projects and collections; reflog entries older than a lease;
-    ended writes and upload tokens; and copies that no reading needs. What was staged on gone
-    branches is left to the reclaimer.
+    ended writes and upload tokens; and copies that no reading needs. The rows that were staged on
+    gone branches are left to the reclaimer.
     """
     now = tx.now()
     gone_before = now - trash_time
@@ -311,7 +311,7 @@ def drop_ended(
 def drop_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timedelta) -> None:
     """Drops the gone branches. Their staged rows are left to the reclaimer.
 
-    The caller has locked the repository exclusively, so that nobody restores one meanwhile.
+    The caller has locked the repository exclusively, so that no gone branch is restored meanwhile.
     """
     # On PostgreSQL this waits for transactions that are staging on one of these branches.
     dropped = tx.execute(

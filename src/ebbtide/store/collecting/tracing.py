@@ -45,8 +45,8 @@ def address_at(context: RepositoryContext, ref: str, path: str) -> str:
 def _content_of(context: RepositoryContext, name: str) -> str | None:
     """Returns the content of the collection with that path, or None.
 
-    An earlier version has its number behind an @. The collection must not be gone. None also if a
-    branch or tag has the name.
+    For an earlier version, the path ends in `@` and its number. The collection must not be gone. If
+    a branch or tag has the same name, the result is None.
     """
     with context.metadata.snapshot() as tx:
         kept = read_kept(

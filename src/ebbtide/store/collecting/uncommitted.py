@@ -1,8 +1,8 @@
-"""The uncommitted data of a repository that is needed, read in one transaction.
+"""Reads, in one transaction, the uncommitted data of a repository that is still needed.
 
-`preparing` reads it in pages. Here one statement reads each table, in the order of its key. A
-statement for each branch would cost PostgreSQL many round trips. If each statement were for some
-hundred branches, each would scan the whole table.
+`preparing` reads the same data in pages. Here one statement reads each table, in the order of its
+key. One statement for each branch would cost PostgreSQL many round trips. A statement for some
+hundred branches would scan the whole table each time.
 
 Rows come through SQLAlchemy Core without its types; the bare driver would save a fifth of the time.
 ADBC would save more. But ADBC has a connection of its own, which cannot share SQLite's snapshot. On
@@ -41,8 +41,8 @@ from ebbtide.store.staging.released import COMMITTED
 
 ROWS_PER_TABLE: Final = 2_000
 BATCHES_AT_ONCE: Final = 2
-"""How many batches of addresses are in work: one is queried while the rows of the other are used.
-All of them are in memory."""
+"""The number of batches of addresses in memory at a time: one is queried while the rows of the
+other are used."""
 
 UNCOMMITTED_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -50,14 +50,14 @@ UNCOMMITTED_SCHEMA: Final = make_schema(
     ("until", pa.timestamp("us", "UTC")),
     ("created_at", pa.timestamp("us", "UTC")),
 )
-"""The columns are an address, the reason why it is needed, the time when this need ends by itself,
-and the time since when the address exists. `until` is null if the need does not end by itself. An
-address may come more than once. Addresses outside the storage root are left out."""
+"""The columns are an address, the reason why it is needed, the time at which this reason ends by
+itself, and the date of the row that needs it. `until` is null if the reason does not end by itself.
+An address can occur more than once. Addresses outside the storage root are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One table of the reading. `key` is its order, unique within a repository."""
+    """One table of the reading. Its rows are sorted by `key`, which is unique in a repository."""
 
     name: str
     reason: str
@@ -66,7 +66,7 @@ class Phase:
     created_at: sa.Column[datetime]
     until: sa.Column[datetime] | None = None
 
-    def select(self, repository_id: str, *, dated: bool = True) -> sa.Select[Any]:  # see `to_table`
+    def select(self, repository_id: str, *, dated: bool = True) -> sa.Select[Any]:  # for `to_table`
         """Returns a query of address, `until` and `created_at`.
 
         The dates are integers, as they are stored. Without `dated`, `created_at` is null.
@@ -115,8 +115,8 @@ def uncommitted(
 ) -> Iterator[pa.Table]:
     """Yields all uncommitted data (UNCOMMITTED_SCHEMA), in batches.
 
-    `tx` is a snapshot, and `now` is no later than it. A write that has ended by `now` cannot have
-    been published since.
+    `tx` is a snapshot, and `now` is not later than the snapshot. A write that has ended by `now`
+    cannot be published after `now`.
     """
     for phase in PHASES:
         query, live = _open(tx, phase, repository_id, now=now, trash_time=trash_time)
@@ -176,8 +176,8 @@ def _open(
 
 
 def _has_rows(tx: Transaction, table: sa.Table, repository_id: str) -> bool:
-    """Whether a table has rows of the repository. Often it has none, and then the query of
-    addresses, which would take as long as on a full table, is not made."""
+    """Whether a table has rows of the repository. Often it has none. The query of addresses, which
+    would take as long as on a full table, is then skipped."""
     query = sa.select(sa.literal(1)).where(table.c.repository_id == repository_id).limit(1)
     return tx.execute(query).first() is not None
 
@@ -185,23 +185,23 @@ def _has_rows(tx: Transaction, table: sa.Table, repository_id: str) -> bool:
 def _chosen(
     tx: Transaction,
     phase: Phase,
-    query: sa.Select[Any],  # rows of the phase
+    query: sa.Select[Any],  # selects rows of the phase
     addresses: Sequence[str],
 ) -> list[sa.Select[Any]]:
     """Divides the query among the readers: each part asks for neighbouring addresses."""
     size = max(1, -(-len(addresses) // tx.reader_count))
     parts = [addresses[first : first + size] for first in range(0, len(addresses), size)]
-    # Without an order: by the order of the key the whole table would be read.
+    # Without an order: to return rows in the order of the key, the whole table would be read.
     unordered = query.order_by(None)
     return [unordered.where(phase.table.c.address.in_(_each_of(tx, part))) for part in parts]
 
 
 def _divided(
-    query: sa.Select[Any],  # rows of a phase
+    query: sa.Select[Any],  # selects rows of a phase
     tokens: Sequence[str],
     count: int,
 ) -> list[sa.Select[Any]]:
-    """Divides a query into `count` queries, each for about as many of the tokens.
+    """Divides a query into `count` queries, each for about the same number of tokens.
 
     Together they return the rows of `query`.
     """
@@ -219,7 +219,7 @@ def _divided(
 def untraced(tx: Transaction, repository_id: str) -> Iterator[pa.Table]:
     """Yields the uncommitted addresses that `dropped` need not report later (column `address`).
 
-    These are all but staged entries whose address no commit has had.
+    These are all uncommitted addresses, except those of staged entries that no commit has had.
     """
     queries = [
         sa.select(phase.table.c.address).where(phase.table.c.repository_id == repository_id)
@@ -311,7 +311,7 @@ def _staged_arrays(
 ) -> Iterator[pa.Table]:
     """Yields the rows that are staged under the tokens (UNCOMMITTED_SCHEMA), on SQLite.
 
-    Each reader has the rows of some tokens, in their order.
+    Each reader reads the rows of some of the tokens, in the order of tokens and paths.
     """
     count = tx.reader_count
     pages = tx.read(
@@ -352,7 +352,7 @@ def _pages(
 def read_batches(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> Iterator[list[Any]]:  # rows of the query
-    """Yields the rows in batches of bounded size. PostgreSQL keeps the others on its side."""
+    """Yields the rows in batches of bounded size. PostgreSQL keeps later rows on the server."""
     result = connection.execute(query, execution_options={"yield_per": ROWS_PER_TABLE})
     for rows in result.partitions():
         yield list(rows)
@@ -361,7 +361,7 @@ def read_batches(
 def _scattered_batches(
     connection: sa.Connection, queries: Sequence[sa.Select[Any]]
 ) -> Iterator[list[Any]]:  # rows of the queries
-    """Yields rows that lie far apart, without reading what is around them (`unmapped`)."""
+    """Yields rows that lie far apart in the file, without reading ahead (`unmapped`)."""
     read = _few_at_once if connection.dialect.name == "sqlite" else read_batches
     with unmapped(connection):
         for query in queries:
@@ -371,10 +371,10 @@ def _scattered_batches(
 def _few_at_once(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> Iterator[list[Any]]:  # rows of the query
-    """Yields rows on SQLite: as JSON arrays if they are fewer than a batch, which is usual.
+    """Yields rows on SQLite. Usually they are fewer than a batch, and come as JSON arrays.
 
-    The driver gives up the interpreter for each single row, so that two readers would hinder each
-    other.
+    Without arrays the driver releases the interpreter's lock once for each row, so that two readers
+    would slow each other down.
     """
     rows = _rows_at_once(connection, query.limit(ROWS_PER_TABLE))
     if len(rows) == ROWS_PER_TABLE:
@@ -409,7 +409,7 @@ def to_table(phase: Phase, rows: list[Any], live: frozenset[str] | None) -> pa.T
 def _columns(
     phase: Phase,
     addresses: Sequence[str],
-    until: Sequence[int | None] | None,  # None: nothing ends by itself
+    until: Sequence[int | None] | None,  # None if no row ends by itself
     created_at: Sequence[int | None],
 ) -> pa.Table:
     instant = UNCOMMITTED_SCHEMA.field("until").type
@@ -428,7 +428,7 @@ def _columns(
 
 def _inside(table: pa.Table) -> pa.Table:
     """Returns the rows whose addresses are within the storage root."""
-    # No address of Ebbtide's own has a colon, so that hardly any needs a closer look.
+    # No address of Ebbtide's own contains a colon: nearly every table is returned as it is.
     column = table.column("address")
     if pc.any(pc.match_substring(column, ":")).as_py():
         inside = [not is_external(address) for address in texts(column)]

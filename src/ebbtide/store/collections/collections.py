@@ -137,7 +137,7 @@ class Collections(CollectionReader):
     ) -> Collection:
         """Changes the fields that are given.
 
-        Of a trashed collection only `expires_at` can be changed, which restores it. With
+        If the collection is in the trash, only `expires_at` can be changed. This restores it. With
         `keep_version` the old state is kept as a version.
 
         Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
@@ -212,7 +212,7 @@ class Collections(CollectionReader):
     def drop_version(self, collection_id: str, version: int) -> None:
         """Drops an earlier version that was kept.
 
-        Its data stays for one lease, for locators that were signed of it. Raises NotFound
+        Its data stays for one lease, because locators of it can have been signed. Raises NotFound
         `collection_not_found` or `version_not_found`.
         """
         with self._context.changing() as tx:
@@ -310,10 +310,9 @@ class Collections(CollectionReader):
         )
 
     def _keep_promises(self, tx: Transaction, row: CollectionRow, built: Built) -> None:
-        """Leases new content as long as the last of the locators that it was made from.
+        """Leases new content until the last locator that it was made from ends.
 
-        The lease holds even if the collection keeps no data, and whatever happens to the
-        collection.
+        The lease holds even if the collection keeps no data, or is deleted.
         """
         if built.locators:
             ends_at = max(locator.expires_at for locator in built.locators)
@@ -346,8 +345,8 @@ class Collections(CollectionReader):
             ) from None
 
     def _missing(self, record: CommitRecord) -> tuple[builtins.list[str], int]:
-        """Returns the paths whose data is not on the storage, and how many files were looked
-        for."""
+        """Returns the paths whose data is not on the storage, and the number of files that were
+        looked for."""
         missing: builtins.list[str] = []
         looked_for = 0
         for entry in self._walk(record):
@@ -359,7 +358,7 @@ class Collections(CollectionReader):
         return missing, looked_for
 
     def _resolve(self, tx: Transaction, change: ContentChange) -> dict[int, ResolvedPart]:
-        """Returns the refs and collections that sources name, by the place of the source. Raises
+        """Returns the refs and collections that sources name, by the index of the source. Raises
         NotFound, Gone."""
         resolved: dict[int, ResolvedPart] = {}
         for place, source in enumerate(change.sources):
@@ -415,7 +414,7 @@ def _as_version(row: CollectionRow) -> VersionRow:
 
 
 def _renames(asked: Mapping[str, Any], expires_at: datetime | Keep | None) -> bool:
-    """Whether an update may change the name, the project, or whether the collection is listed."""
+    """Whether an update can change the name, the project or the expiry."""
     return not isinstance(expires_at, Omitted) or bool({"name", "project_id"} & set(asked))
 
 

@@ -53,7 +53,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class FromRef:
-    """The files of a commit below `prefix`, which `into` replaces.
+    """The files of a commit below `prefix`. In their new paths, `into` replaces `prefix`.
 
     A branch stands for its commit, without its staged changes.
     """
@@ -65,8 +65,8 @@ class FromRef:
 
 @dataclass(frozen=True, slots=True)
 class FromCollection:
-    """The files of another collection below `prefix`, which `into` replaces. `version` names an
-    earlier version."""
+    """The files of another collection below `prefix`. In their new paths, `into` replaces `prefix`.
+    `version` names an earlier version."""
 
     collection_id: str
     version: int | None = None
@@ -106,7 +106,7 @@ class ContentChange:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The hash and size of content. They do not depend on its tree."""
+    """The hash and size of content. Both depend on its files only, not on its tree."""
 
     content_hash: str
     file_count: int
@@ -128,15 +128,15 @@ class Built:
     def finish(self, tx: Transaction, collection_id: str) -> CommitRecord:
         """Records the content, in the transaction that makes it visible.
 
-        The caller holds the repository's row. If the content is that of another collection, whole
-        and unchanged, the result is that collection's record.
+        The caller has locked the repository's row. If another collection is the only source, and is
+        taken whole, the result is the record of its content.
 
         Raises Gone `commit_expired` or `purged`, Conflict `token_expired` or `write_expired`.
         """
         repository_id = self.context.repository_id
         require_still_intact(tx, repository_id, self.sources)
-        # Uploads are content from now on, and their tokens are used up. This comes before the check
-        # of the time: a token that has ended may be dropped, and its file deleted, at any moment.
+        # Uploads become content, and their tokens are used up. This comes before the check of the
+        # time: a token that has ended can be dropped at any moment, and its file deleted.
         keep_uploads(tx, repository_id, [locator.address for locator in self.locators])
         for locator in self.locators:
             require_unexpired(tx, locator)
@@ -204,9 +204,9 @@ class Contents:
         change: ContentChange,
         resolved: Mapping[int, ResolvedPart],
     ) -> Iterator[Built]:
-        """Builds the content that a change makes of `base`. The block calls `finish`.
+        """Builds the content that results from a change of `base`. The block calls `finish`.
 
-        `resolved` has the other content that the sources name, by the place of the source. If the
+        `resolved` has the other content that the sources name, by the index of the source. If the
         block fails, the written files are deleted. Raises InvalidInput, as `Locators.verify` does,
         and as `publishing.building` does.
         """
@@ -242,7 +242,7 @@ class Contents:
         change: ContentChange,
         resolved: Mapping[int, ResolvedPart],
     ) -> None:
-        """Gathers all parts of the change. Of two parts with one path, the later one wins."""
+        """Gathers all parts of the change. If two parts have the same path, the later one wins."""
         if change.removed:
             work.parts.append(self._removals(base, change.removed))
         for place, source in enumerate(change.sources):
@@ -277,7 +277,7 @@ class Contents:
         return [(path, found[path].entry(path, mtime=now)) for path in sorted(found)]
 
     def _upload(self, work: _Work, source: Files) -> list[PathChange]:
-        """Writes the files. Of two files with one path, the later one is used."""
+        """Writes the files. If two files have the same path, the later one is used."""
         context = self._context
         context.touch_owner()
         entries: dict[str, Entry] = {}
@@ -346,16 +346,17 @@ def _missing(path: str) -> NotFound:
 def _whole(
     base: CommitRecord | None, change: ContentChange, resolved: Mapping[int, ResolvedPart]
 ) -> CommitRecord | None:
-    """Returns the record of the only source, if it is taken whole and nothing else remains."""
+    """Returns the record of the only source, if all its files and no others are taken, or None."""
     if base is None and len(change.sources) == 1 and 0 in resolved and resolved[0].is_whole:
         return resolved[0].record
     return None
 
 
 def _merged(parts: Sequence[Iterable[PathChange]]) -> Iterator[PathChange]:
-    """Merges the parts by path. Of one path, the entry of the last part is used."""
+    """Merges the parts by path. If parts have the same path, the entry of the last part is used."""
     last: str | None = None
-    # The merge is stable: of equal paths, the entry of the part that was given first comes first.
+    # The merge is stable: for equal paths, the entry of the first argument comes first. This is
+    # the last part, because the parts are passed in reverse order.
     for path, entry in merge(*reversed(parts), key=itemgetter(0)):
         if path != last:
             last = path

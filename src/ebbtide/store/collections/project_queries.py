@@ -94,8 +94,10 @@ def page_of_projects(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[ProjectRow]:
-    """Returns at most `amount` projects of one parent whose names have the prefix, after the pair
-    `after` of name and id, by name and id."""
+    """Returns at most `amount` projects of one parent, sorted by name and id.
+
+    Their names begin with `prefix`. They sort after `after`, a pair of name and id.
+    """
     rows = tx.execute(
         sa.select(*_COLUMNS)
         .where(
@@ -119,8 +121,10 @@ def projects_in_states(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[ProjectRow]:
-    """Returns at most `amount` projects of a repository that are in `states`, at any depth, after
-    the pair `after` of name and id, by name and id."""
+    """Returns at most `amount` projects of a repository in `states`, sorted by name and id.
+
+    The projects can have any depth. They sort after `after`, a pair of name and id.
+    """
     key = projects.c.project_id
     rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
     return [_row(row) for row in rows]
@@ -154,14 +158,14 @@ def insert_project(tx: Transaction, row: ProjectRow) -> None:
 def update_project(
     tx: Transaction,
     project_id: str,
-    **values: Any,  # of the columns' own types
+    **values: Any,  # column name to new value
 ) -> None:
     """Changes columns of a project."""
     tx.execute(sa.update(projects).where(projects.c.project_id == project_id).values(**values))
 
 
 def delete_projects(tx: Transaction, project_ids: list[str]) -> None:
-    """Deletes projects. Projects below them must be deleted in the same call."""
+    """Deletes projects. Projects below them must be deleted in the same call, or before it."""
     tx.execute(sa.delete(projects).where(projects.c.project_id.in_(project_ids)))
 
 
@@ -171,5 +175,5 @@ def _in_parent(parent_id: str | None) -> sa.ColumnElement[bool]:
     return projects.c.parent_id == parent_id
 
 
-def _row(row: Any) -> ProjectRow:  # Row of _COLUMNS
+def _row(row: Any) -> ProjectRow:  # a row with _COLUMNS
     return ProjectRow(**row._mapping)

@@ -1,7 +1,8 @@
 """Projects: making, listing, changing, trashing and restoring them. Each belongs to one repository.
 
-A trashed project hides everything in it, and ends it later. The content itself does not change: the
-state of an item is the worst of its own and those of the projects above it.
+A trashed project hides everything in it. When the project is gone, everything in it is gone, too.
+The records of the items do not change: the state of an item follows from the earliest date of the
+item and the projects above it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ebbtide.store.repositories.lifecycle import not_trashed
 class Project:
     """A project as it was when it was read.
 
-    `expires_at` is its own date. `ends_at` is the earliest of this date and those of the projects
+    `expires_at` is its own date. `ends_at` is the earliest date of the project and the projects
     above it, and decides `state`. `path` has the names from the outermost project on.
     """
 
@@ -129,8 +130,9 @@ class Projects:
     def find(self, path: str, *, include_expired: bool = False) -> Project:
         """Returns a project by its id, or by a path such as `genomes/2026`.
 
-        A trashed project is found by its path if no live one has the path, and no other trashed
-        one. Raises NotFound `project_not_found`, Conflict `ref_ambiguous`, naming the ids.
+        With `include_expired`, a trashed project is found by its path if no other project, live or
+        trashed, has this path. Raises NotFound `project_not_found`, Conflict `ref_ambiguous` (with
+        the ids).
         """
         with self._metadata.snapshot() as tx:
             if self._lineage(tx, path) is not None:
@@ -217,7 +219,7 @@ class Projects:
     ) -> Project:
         """Changes the fields that are given.
 
-        Of a trashed project only `expires_at` can be changed, which restores it.
+        If the project is in the trash, only `expires_at` can be changed. This restores it.
 
         Raises NotFound `project_not_found`; Conflict `project_exists`; InvalidInput
         `project_cycle`, and as `create` does. Raises Conflict `trashed` for other fields of a
@@ -291,10 +293,10 @@ class Projects:
         return self.update(project_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
     def require_live_in(self, tx: Transaction, project_id: str) -> Lineage:
-        """Returns a live project and those above it.
+        """Returns a live project and the projects above it.
 
-        The caller's transaction holds the repository's row. Raises NotFound `project_not_found` if
-        it is trashed or gone.
+        If the caller then changes the project or its content, its transaction must have locked the
+        repository's row. Raises NotFound `project_not_found` if the project is trashed or gone.
         """
         return self._require_visible(tx, project_id, include_expired=False)
 
@@ -406,10 +408,10 @@ class Projects:
 def require_changeable(
     asked: Iterable[str], *, what: str, own: LifecycleState, above: LifecycleState
 ) -> None:
-    """Raises Conflict `trashed` if an item cannot be changed like that.
+    """Raises Conflict `trashed` if the fields `asked` of an item cannot be changed.
 
-    Of an item in the trash only `expires_at` can be changed. Of an item in a trashed project
-    nothing can.
+    If an item is in the trash, only `expires_at` can be changed. If it is in a trashed project, no
+    field can be changed.
     """
     if above is LifecycleState.TRASHED:
         raise Conflict(
@@ -438,12 +440,12 @@ def one_of(
     *,
     include_expired: bool,
     what: str,
-    missing: Callable[[bool], NotFound],  # called with whether the trash has one
+    missing: Callable[[bool], NotFound],  # its argument: is one in the trash?
 ) -> str:
     """Returns the id of the item that a name means.
 
-    This is the live one. If there is none, it is the one in the trash, if `include_expired`. Raises
-    `missing`, Conflict `ref_ambiguous`.
+    This is the live item. With `include_expired`, if no item is live, it is the item in the trash.
+    Raises `missing`, Conflict `ref_ambiguous`.
     """
     live = [item_id for item_id, state in found if state.is_visible()]
     if live:

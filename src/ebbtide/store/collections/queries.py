@@ -112,8 +112,11 @@ def page_of_collections(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[CollectionRow]:
-    """Returns at most `amount` collections of a project, after the pair `after` of name and id, by
-    name and id. Their names have the prefix, and equal `name` if it is given."""
+    """Returns at most `amount` collections of a project, sorted by name and id.
+
+    Their names begin with `prefix`, and equal `name` if it is given. They sort after `after`, a
+    pair of name and id.
+    """
     query = sa.select(*_COLUMNS).where(
         collections.c.project_id == project_id,
         sa.tuple_(collections.c.name, collections.c.collection_id) > sa.tuple_(*after),
@@ -134,8 +137,10 @@ def collections_in_states(
     after: tuple[str, str] = ("", ""),
     amount: int,
 ) -> list[CollectionRow]:
-    """Returns at most `amount` collections of a repository that are in `states`, in any project,
-    after the pair `after` of name and id, by name and id."""
+    """Returns at most `amount` collections of a repository in `states`, sorted by name and id.
+
+    The collections can be in any project. They sort after `after`, a pair of name and id.
+    """
     key = collections.c.collection_id
     rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
     return [CollectionRow(**row._mapping) for row in rows]
@@ -150,7 +155,7 @@ def insert_collection(tx: Transaction, row: CollectionRow) -> None:
 def update_collection(
     tx: Transaction,
     collection_id: str,
-    **values: Any,  # of the columns' own types
+    **values: Any,  # column name to new value
 ) -> None:
     """Changes columns of a collection."""
     tx.execute(

@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from ebbtide.errors import Gone, NotFound
 from ebbtide.escaping import shown
@@ -46,18 +46,14 @@ from ebbtide.store.objects.locators import Locators, Signed
 from ebbtide.store.objects.objects import Objects, Readable
 from ebbtide.store.objects.views import FoundEntry
 
-REPLICATION_MAX: Final = 100
-MISSING_SHOWN_MAX: Final = 100
-LOOKED_FOR_MAX: Final = 10_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
     """A collection as it was when it was read.
 
-    `expires_at` is its own date. `ends_at` is the earliest of this date and those of the projects
+    `expires_at` is its own date. `ends_at` is the earliest date of the collection and the projects
     above it, and decides `state`. `content_hash` depends on the files alone. If
-    `replication_desired` is 0, the data is not kept, and the record is.
+    `replication_desired` is 0, only the record is kept, and not the data.
     """
 
     collection_id: str
@@ -129,9 +125,9 @@ class CollectionReader:
     def find(self, path: str, *, include_expired: bool = False) -> Collection:
         """Returns a collection by its id, or by a path such as `genomes/2026/reference`.
 
-        A trashed collection is found by its path if no live one has the path, and no other trashed
-        one. Raises NotFound `collection_not_found` or `project_not_found`, Conflict
-        `ref_ambiguous`.
+        With `include_expired`, a trashed collection is found by its path if no other collection,
+        live or trashed, has this path. Raises NotFound `collection_not_found` or
+        `project_not_found`, Conflict `ref_ambiguous`.
         """
         with self._metadata.snapshot() as tx:
             row = find_collection(tx, path)
@@ -188,9 +184,9 @@ class CollectionReader:
     ) -> builtins.list[Collection]:
         """Returns at most `amount` collections of a project, sorted by name and id.
 
-        They sort behind `after`. Their names begin with `prefix`, or are `name`. With
-        `include_expired` the trash is listed too. `state`, `from_date` (inclusive) and `to_date`
-        (exclusive) restrict the list by the collections' own `expires_at`.
+        They sort behind `after`. Their names begin with `prefix`, and equal `name` if it is given.
+        With `include_expired` the trash is listed too. `state`, `from_date` (inclusive) and
+        `to_date` (exclusive) restrict the list by the collections' own `expires_at`.
 
         Raises InvalidInput `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
         """
@@ -247,7 +243,7 @@ class CollectionReader:
     ) -> Page[Entry]:
         """Returns at most `amount` files and common prefixes by path, as `Objects.list` does.
 
-        This works without the data, too. Raises NotFound, InvalidInput `invalid_argument`.
+        This also works if the data is not kept. Raises NotFound, InvalidInput `invalid_argument`.
         """
         record = self._record(collection_id, version, include_expired=include_expired)
         return page_of(
@@ -341,7 +337,7 @@ class CollectionReader:
     ) -> Iterator[Change]:
         """Yields the differences between two collections, or versions of them, sorted by path.
 
-        This works without the data, too. Raises NotFound.
+        This also works if the data is not kept. Raises NotFound.
         """
         left, right = self._record(left_id, left_version), self._record(right_id, right_version)
         context = self._context

@@ -27,7 +27,7 @@ def given(**values: Any) -> dict[str, Any]:  # values of any field
 
 
 def check_asked(asked: Mapping[str, Any]) -> None:  # values by the columns' names
-    """Checks the fields that projects and collections share, where they are given.
+    """Checks the fields that projects and collections share, if they are given.
 
     Raises InvalidInput `invalid_name`, `invalid_argument`.
     """

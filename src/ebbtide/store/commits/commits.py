@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from ebbtide.escaping import shown
 from ebbtide.store.commits import comparing, history
 from ebbtide.store.commits.committing import commit_staged
-from ebbtide.store.commits.merging import merge_into, pick_onto, revert_on
+from ebbtide.store.commits.merging import (
+    merge_into,
+    merge_message,
+    pick_onto,
+    revert_message,
+    revert_on,
+)
 from ebbtide.store.commits.publishing import CommitDetails
 from ebbtide.store.commits.resetting import reset_all, reset_paths
 from ebbtide.store.content.diffing import Change
@@ -38,8 +43,8 @@ class Commits:
     ) -> CommitRecord:
         """Commits what is staged on a branch.
 
-        `date` stands for any instant between it and `date_precision` later. A date in whole seconds
-        can therefore be in the same second as the date of its parent.
+        `date` means any instant within `date_precision` after it. With a precision of one second,
+        it can therefore be the same second as the date of the commit's parent.
 
         Raises Conflict `nothing_to_commit`, `write_expired`, or `branch_moved`: the staged changes
         are still there. Raises InvalidInput `invalid_date` or `invalid_argument`; Refused
@@ -61,7 +66,7 @@ class Commits:
         squash: bool = False,
         allow_empty: bool = False,
     ) -> CommitRecord:
-        """Merges into a branch the changes of `source_ref` since the youngest common commit.
+        """Merges the changes of `source_ref` since the youngest common commit into a branch.
 
         The result is always a new commit. Its first parent is the branch's commit, and its second
         one the source, unless `squash`. Paths that both sides changed differently are refused,
@@ -72,7 +77,7 @@ class Commits:
         forgotten common commit, and as `commit` does.
         """
         if message is None:
-            message = f"Merge {shown(source_ref)} into {shown(destination_branch)}"
+            message = merge_message(source_ref, destination_branch)
         details = CommitDetails(message, committer, date, metadata or {})
         return merge_into(
             self._context,
@@ -105,14 +110,14 @@ class Commits:
     ) -> CommitRecord:
         """Reverts on a branch the changes of a commit against one of its parents.
 
-        `parent_number` counts from 1; None is the only parent.
+        `parent_number` counts from 1; None means the only parent.
 
         Raises Conflict `merge_conflict` if the branch changed the same paths since,
         `nothing_to_commit`, `branch_dirty`, `branch_moved`. Raises Gone `commit_expired` for the
         commit or that parent; InvalidInput `invalid_argument` for a parent that does not exist; and
         as `commit` does.
         """
-        details = CommitDetails(message or f"Revert {shown(ref)}", committer, date, metadata or {})
+        details = CommitDetails(message or revert_message(ref), committer, date, metadata or {})
         return revert_on(
             self._context,
             branch,
@@ -134,7 +139,7 @@ class Commits:
     ) -> CommitRecord:
         """Repeats on a branch the changes of a commit against one of its parents.
 
-        The new commit has the message and metadata of the picked one, where none are given.
+        If `message` or `metadata` is None, the new commit takes it from the picked commit.
 
         Raises Conflict `merge_conflict`, `nothing_to_commit`, `branch_dirty`, `branch_moved`.
         Raises Gone `commit_expired` for the commit, or for a forgotten parent. Raises InvalidInput
@@ -198,9 +203,9 @@ class Commits:
         `first_parent` follows first parents only. `after` is the last commit of the previous page.
         `since` leaves out older commits. `stop_at` names the last commit to return.
 
-        With `paths` or `prefixes`, only commits are returned that changed such a path against their
-        first parent. A forgotten commit cannot be compared, and is left out then. Expired commits
-        are in the log.
+        With `paths` or `prefixes`, the log has only commits that changed such a path against their
+        first parent. If a commit or its first parent was forgotten or given up, they cannot be
+        compared, and the commit is left out. Expired commits are in the log.
 
         Raises as `get` does, and InvalidInput `invalid_argument` if `after` is not in this log.
         """
@@ -255,7 +260,8 @@ class Commits:
         after: str = "",
         amount: int = 1000,
     ) -> Page[Change]:
-        """Returns a page of `diff_staged`. Raises as it does; InvalidInput `invalid_argument`."""
+        """Returns a page of `diff_staged`. Raises as `diff_staged` does, and InvalidInput
+        `invalid_argument`."""
         return page_of(
             lambda place: self.diff_staged(branch, prefix=prefix, after=place),
             prefix=prefix,

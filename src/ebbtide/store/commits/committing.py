@@ -1,8 +1,8 @@
 """Commits: the staged changes of a branch become its next commit.
 
 A commit first seals the staging token, so that writes continue under a new one. Then it writes the
-tree, outside any transaction. Last it moves the branch. If the commit ends in between, its changes
-stay sealed: reads show them, and the next commit takes them up. Not for: merges and reverts
+tree, outside any transaction. Last it moves the branch. If the commit fails in between, its changes
+stay sealed: reads show them, and the next commit includes them. Not for: merges and reverts
 (`merging`).
 """
 
@@ -75,7 +75,7 @@ def _seal(
 def _staged_under(context: RepositoryContext, token: str) -> Iterator[StagedChange]:
     """Yields all changes under a sealed token by path, in pages.
 
-    Nothing is staged under a sealed token. If changes are dropped meanwhile, `publish` refuses.
+    No change is added under a sealed token. If changes are dropped meanwhile, `publish` refuses.
     """
     after = ""
     while True:

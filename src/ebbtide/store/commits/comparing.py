@@ -23,8 +23,8 @@ from ebbtide.store.refs.revisions import resolve
 def diff_commits(
     context: RepositoryContext, left_ref: str, right_ref: str, *, prefix: str, after: str
 ) -> Iterator[Change]:
-    """Returns the changes of `Commits.diff`. A missing commit raises here, not at the first
-    change."""
+    """Returns the changes of `Commits.diff`. If a commit is missing, this call raises the error,
+    not the iteration."""
     with context.metadata.snapshot() as tx:
         left = resolve(tx, context.repository_id, left_ref).commit
         right = resolve(tx, context.repository_id, right_ref).commit

@@ -111,9 +111,9 @@ def _behind(
 ) -> Iterator[CommitRecord]:
     """Returns the rest of a log, behind the commit that `after` names.
 
-    A log has no other positions, because histories can be rewritten between two pages. If `after`
-    is not in the log any more, the rest is unknown. An empty rest would look like the end of the
-    log, so that this raises InvalidInput `invalid_argument`.
+    A position is always a commit, because the history of a ref can change between two pages. If
+    `after` is no longer in the log, the rest is unknown, and this raises InvalidInput
+    `invalid_argument`. An empty page would look like the end of the log.
     """
     last = resolve(tx, repository_id, after).commit.commit_id
     for commit in found:
@@ -131,7 +131,7 @@ def _touches(
 ) -> bool:
     """Whether a commit changed a wanted path against its first parent.
 
-    False for a commit without a parent, or if one of the two was forgotten or given up.
+    The answer is no if the commit has no parent, or if one of the two was forgotten or given up.
     """
     if not commit.parent_ids or commit.tree_id is None:
         return False
@@ -175,11 +175,12 @@ def _ancestors(tx: Transaction, repository_id: str, head: CommitRecord) -> Itera
 def merge_base(
     tx: Transaction, repository_id: str, left: CommitRecord, right: CommitRecord
 ) -> CommitRecord | None:
-    """Returns the youngest commit that both commits are or descend from, or None.
+    """Returns the youngest common ancestor of two commits, or None.
 
-    After merges in both directions there can be several such commits that do not descend from one
-    another. The result is the youngest of them, too. Stubs of forgotten commits are followed like
-    commits. If the result is a stub, nobody can tell any more what each side has changed since.
+    A commit counts as its own ancestor. After merges in both directions, several common ancestors
+    can exist that do not descend from one another. The result is the youngest of them. Stubs of
+    forgotten commits are followed like commits. If the result is a stub, its data is unknown, and
+    so are the changes of both sides since.
     """
     waiting = _Youngest(tx, repository_id)
     sides: dict[str, set[str]] = {}

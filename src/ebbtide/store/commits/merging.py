@@ -25,6 +25,16 @@ from ebbtide.text import count_text
 CONFLICTS_SHOWN_MAX: Final = 100
 
 
+def merge_message(source_ref: str, branch_name: str) -> str:
+    """Returns the message of a merge that was given none."""
+    return f"Merge {shown(source_ref)} into {shown(branch_name)}"
+
+
+def revert_message(ref: str) -> str:
+    """Returns the message of a revert that was given none."""
+    return f"Revert {shown(ref)}"
+
+
 def merge_into(
     context: RepositoryContext,
     source_ref: str,
@@ -57,8 +67,8 @@ def merge_into(
         raise Conflict(
             "nothing_to_merge", f"branch {branch_name!r} has all of {shown(source_ref)} already"
         )
-    # The base is only compared with, so it may be closed. A forgotten base is an error: with
-    # any other base, paths that one side deleted would come back.
+    # The base is only compared, so it can be closed. A forgotten base is an error: with any other
+    # base, paths that one side deleted would be in the result again.
     return _publish_merged(
         context,
         _Merge(branch, head, base, source, f"{shown(source_ref)} and branch {branch_name!r}"),
@@ -85,7 +95,7 @@ def revert_on(
         branch, head = _clean_branch(tx, context.repository_id, branch_name)
         reverted = resolve(tx, context.repository_id, ref).commit
         reverted.require_intact()
-        # Entries of the parent come back into the branch. So the parent must be intact, too.
+        # The result contains entries of the parent. So the parent must be intact, too.
         parent_id = _parent_id(reverted, parent_number)
         parent = require_intact_commits(tx, context.repository_id, [parent_id])[parent_id]
     sides = f"{shown(ref)} and later commits on {branch_name!r}"
@@ -117,7 +127,7 @@ def pick_onto(
         branch, head = _clean_branch(tx, context.repository_id, branch_name)
         picked = resolve(tx, context.repository_id, ref).commit
         picked.require_intact()
-        # The parent is only compared with, so it may be closed.
+        # The parent is only compared, so it can be closed.
         parent = require_commit(tx, context.repository_id, _parent_id(picked, parent_number))
     details = CommitDetails(
         picked.message if message is None else message,
@@ -138,8 +148,8 @@ def pick_onto(
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """The changes from `base` to `source` are made on the branch. `sides` names both in
-    messages."""
+    """A merge: the changes from `base` to `source` are applied to `head`, the branch's commit.
+    `sides` names both sides in messages."""
 
     branch: BranchRow
     head: CommitRecord
@@ -161,7 +171,7 @@ def _publish_merged(
     """Merges the trees, and publishes the result.
 
     Raises Conflict `merge_conflict`. Raises Conflict `nothing_to_commit` with the text
-    `needs_change`, if there is one and nothing changes.
+    `needs_change`, if this text is given and nothing changes.
     """
     with context.reading(merge.base, merge.source):
         merged = merge_trees(

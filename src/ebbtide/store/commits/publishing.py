@@ -46,8 +46,8 @@ _NOTHING: Final = Tree("")
 class CommitDetails:
     """Everything that a committer says about a commit.
 
-    If `date` is None, the commit has the time of publishing. A date stands for any instant between
-    it and `date_precision` later.
+    If `date` is None, the commit has the time of publishing. `date` means any instant within
+    `date_precision` after it.
     """
 
     message: str
@@ -67,8 +67,8 @@ class CommitDetails:
 
 @dataclass(frozen=True, slots=True)
 class BuiltTree:
-    """A tree whose files are all written. `registered` are their addresses that are not published
-    yet."""
+    """A tree whose files are all written. `registered` are the addresses of those files that are
+    not published yet."""
 
     tree_id: str
     checksum: str
@@ -91,11 +91,18 @@ class Publication:
     commits_staged: bool = False
 
 
+class Overtaken(Conflict):
+    """Another commit of the branch was first. `source_id` is the commit that was to be merged,
+    reverted or picked; it is empty for a commit of staged changes."""
+
+    source_id = ""
+
+
 @contextmanager
 def building(
     context: RepositoryContext, parent: CommitRecord | None, changes: Iterable[PathChange]
 ) -> Iterator[BuiltTree]:
-    """Builds the parent's tree, or an empty one, with changes. The block publishes it.
+    """Applies changes to the parent's tree, or to an empty one. The block publishes the result.
 
     If nothing changes, the result is the parent's own tree. If the block fails, the written files
     are deleted, unless they were published.
@@ -115,7 +122,7 @@ def building(
             yield _build(context, parent, changes, register, registered)
     except Refused:
         if parent is not None:
-            # If the parent expired meanwhile, its files may be gone. That is no damage.
+            # If the parent expired meanwhile, its files can be missing. This is no damage.
             with context.metadata.snapshot() as tx:
                 require_still_intact(tx, context.repository_id, [parent])
         raise
@@ -150,14 +157,14 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     """Makes the commit, and moves the branch to it.
 
     Raises Conflict `branch_moved` if another commit was first, or the staged changes were reset.
-    Raises Conflict `write_expired`; Gone `commit_expired` if a commit that it refers to expired
-    meanwhile; InvalidInput `invalid_date`; NotFound `branch_not_found`.
+    Raises Conflict `write_expired`; Gone `commit_expired` if a commit that the new commit refers to
+    expired meanwhile; InvalidInput `invalid_date`; NotFound `branch_not_found`.
     """
     repository_id = context.repository_id
     before = publication.branch
     with context.changing() as tx:
         branch = require_branch(tx, repository_id, before.name, lock="exclusive")
-        _require_unmoved(branch, before)
+        _require_unmoved(branch, publication)
         rests_on = require_intact_commits(
             tx, repository_id, (*publication.parent_ids, *publication.source_ids)
         )
@@ -170,7 +177,7 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
         )
         sealed = branch.sealed_tokens
         if publication.commits_staged:
-            # Tokens that were sealed since stay, for the commit that sealed them or the next one.
+            # Newer sealed tokens stay, for the commit that sealed them or for the next one.
             sealed = sealed[: len(sealed) - len(before.sealed_tokens)]
             take_up_staged(
                 tx,
@@ -184,22 +191,29 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     return commit
 
 
-def _require_unmoved(now: BranchRow, before: BranchRow) -> None:
-    """Raises Conflict `branch_moved` unless the branch has the same commit and sealed tokens.
+def _require_unmoved(now: BranchRow, publication: Publication) -> None:
+    """Raises Overtaken unless the branch has the same commit, and Conflict `branch_moved` unless it
+    is the same branch with the same sealed tokens.
 
-    Tokens that were sealed since may stand before these.
+    Newer sealed tokens can stand before these.
     """
+    before = publication.branch
+    if now.branch_id == before.branch_id and now.commit_id != before.commit_id:
+        overtaken = Overtaken(
+            "branch_moved",
+            f"branch {before.name!r} was committed to meanwhile: look at it and try again; staged "
+            "changes that the other commit does not have are still there",
+        )
+        overtaken.source_id = next(iter(publication.source_ids), "")
+        raise overtaken
     count = len(before.sealed_tokens)
-    is_same = (
-        now.branch_id == before.branch_id
-        and now.commit_id == before.commit_id
-        and (count == 0 or now.sealed_tokens[-count:] == before.sealed_tokens)
+    is_same = now.branch_id == before.branch_id and (
+        count == 0 or now.sealed_tokens[-count:] == before.sealed_tokens
     )
     if not is_same:
         raise Conflict(
             "branch_moved",
-            f"branch {before.name!r} was committed to or reset meanwhile: look at it and try "
-            "again; its staged changes are still there",
+            f"branch {before.name!r} was reset or replaced meanwhile: look at it and try again",
         )
 
 
@@ -220,7 +234,7 @@ def _record(tx: Transaction, publication: Publication, parents: list[CommitRecor
 
 
 def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord]) -> datetime:
-    """Returns the commit's date, at least one microsecond after its parents'.
+    """Returns the commit's date, at least one microsecond after the dates of its parents.
 
     Raises InvalidInput `invalid_date`.
     """

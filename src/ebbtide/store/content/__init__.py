@@ -1,5 +1,5 @@
 """The content of versions: entries in ranges in trees, as immutable files on a storage.
 
-Reading, building, comparing and merging trees. No SQL here, and no branches or commits: the caller
-says which trees.
+The package reads, builds, compares and merges trees. It uses no SQL, and knows no branches or
+commits: the caller names the trees.
 """

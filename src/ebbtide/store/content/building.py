@@ -51,8 +51,8 @@ def apply_changes(
     pending = _Changes(changes)
     builder = _Builder(storage, register, target_entries)
     for position, info in enumerate(tree.ranges):
-        # The last range may end where the tree ended, and not at a boundary. Later entries then
-        # join it.
+        # The last range can end where the tree ended, and not at a boundary. Later entries are
+        # then added to it.
         open_ended = position == len(tree.ranges) - 1 and not builder.ends_range(info)
         untouched = pending.exhausted if open_ended else not pending.reaches(info.last_path)
         if builder.at_boundary and untouched:
@@ -98,9 +98,9 @@ class _Changes:
 def _changed(
     entries: Sequence[Entry], changes: Iterator[PathChange]
 ) -> Iterator[tuple[Entry | None, bool]]:
-    """Yields the entries after the changes, each with whether it differs from the old entry.
+    """Yields the new entries, each with a flag that is true if it differs from the old entry.
 
-    A deleted entry is None, and differs. The delete of a missing path is left out.
+    For a deleted entry, this is None and true. The delete of a missing path is left out.
     """
     change = next(changes, None)
     for entry in entries:

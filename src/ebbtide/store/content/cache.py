@@ -18,9 +18,9 @@ ENTRIES_MAX: Final = 200_000
 class ContentCache:
     """Reads the ranges and trees of one storage, and keeps the last used ones. Thread-safe.
 
-    It holds at most `entries_max` entries of ranges and ranges of trees together, of about half a
-    kilobyte each. It also keeps the item that was read last. A cached file may have been deleted by
-    a run: the caller must decide whether it may still be read.
+    It holds at most `entries_max` items: entries of ranges, and ranges of trees. An item takes
+    about half a kilobyte. The file that was read last is kept even if it alone has more items. A
+    run can have deleted a cached file: the caller decides whether it may still be read.
     """
 
     def __init__(self, storage: Storage, *, entries_max: int = ENTRIES_MAX) -> None:
@@ -51,7 +51,7 @@ class ContentCache:
             if key in self._held:
                 self._held.move_to_end(key)
                 return self._held[key]
-        # Read without the lock: two threads may read the same file, but none waits for another.
+        # Read without the lock: two threads can read the same file, but none waits for another.
         loaded = load()
         with self._lock:
             if key not in self._held:

@@ -37,8 +37,8 @@ class Entry:
     """One path of a tree, and the address of its bytes.
 
     `address` is relative to the storage root, or an absolute URL for imported data outside it.
-    `checksum` is the writer's, compared as text; it is "" if it is not known. `mtime` is UTC, to
-    the microsecond: finer parts are lost on writing.
+    `checksum` comes from the writer, and is compared as text. It is "" if it is not known. `mtime`
+    is UTC, to the microsecond.
     """
 
     path: str

@@ -1,5 +1,5 @@
 """Three-way merge of trees, path by path. If both sides changed a path differently, this is a
-conflict, which is reported and never guessed at."""
+conflict. Without a strategy it is reported, and not resolved."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ebbtide.text import count_text
 class RangeInfo:
     """A range as its tree describes it. A range is never empty; both paths are inclusive.
 
-    `bytes_total` is the sum of the sizes of its entries. `checksum` is that of its file.
+    `bytes_total` is the sum of the sizes of its entries. `checksum` is the SHA-256 of its file.
     """
 
     range_id: str

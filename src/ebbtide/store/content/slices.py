@@ -15,7 +15,7 @@ from ebbtide.store.content.layout import new_object_address
 
 
 class CurrentSlice:
-    """New addresses in this process's current slice. A slice is closed when it is full or old."""
+    """Makes addresses in this process's current slice. A full or old slice is closed."""
 
     def __init__(self, settings: Settings) -> None:
         self._objects_max = settings.slice_objects_max
@@ -26,7 +26,7 @@ class CurrentSlice:
         self._object_count = 0
 
     def new_addresses(self, count: int, *, now: datetime) -> list[str]:
-        """Returns `count` addresses that nobody else gets. `now` is the database's time."""
+        """Returns `count` addresses that no other call returns. `now` is the database's time."""
         with self._lock:
             return [self._new_address(now) for _ in range(count)]
 

@@ -1,5 +1,5 @@
-"""The metadata database: its connections, its tables, and what several topics need of SQL.
+"""The metadata database: its connections, its tables, and SQL that several packages use.
 
-The rows of commits are here too, since every topic reads them. Nothing here decides: a module
-that knows what a row means for a user belongs to a topic.
+The rows of commits are here too, because all packages of the store read them. Modules here make no
+decisions: a module that knows the meaning of a row for users belongs to another package.
 """

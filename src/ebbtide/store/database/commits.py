@@ -201,8 +201,8 @@ def write_given_up(tx: Transaction, repository_id: str, commit_id: str, reason: 
 def raise_lease(
     tx: Transaction, repository_id: str, commit_id: str, *, until: datetime, raised_to: datetime
 ) -> None:
-    """Makes sure that a commit is leased until `until`. If its lease ends earlier, it becomes
-    `raised_to`, which is later, so that most calls write nothing."""
+    """Makes sure that a commit is leased until `until`. If its lease ends earlier, it is extended
+    to `raised_to`, which is later than `until`. Most calls therefore write nothing."""
     tx.execute(
         sa.update(commits)
         .where(

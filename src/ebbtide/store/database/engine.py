@@ -34,7 +34,7 @@ ROOM_BYTES_MIN: Final = 1 << 20
 """With fewer free bytes on its disk, SQLite may fail with an I/O error instead of "disk full"."""
 FILE_MODE: Final = 0o600
 MAPPED_BYTES_MAX: Final = 1 << 40
-"""More than SQLite ever maps of a file. Its own limit is set when it is built: 2 GB by default."""
+"""More than SQLite maps of any file. Its own limit is set at build time: 2 GB by default."""
 SCATTERED_KIBIBYTES: Final = 256
 """The page cache of a connection (KiB) while it reads scattered rows. SQLite's default is 2,000."""
 BEGIN_OPTION: Final = "ebbtide_begin"
@@ -69,7 +69,7 @@ class Transaction:
         return self._connection
 
     @property
-    def execute(self) -> Callable[..., sa.CursorResult[Any]]:  # a row's types are the query's
+    def execute(self) -> Callable[..., sa.CursorResult[Any]]:  # the query decides the types
         """Runs one statement."""
         return self._connection.execute
 
@@ -104,8 +104,8 @@ class Transaction:
         The fence takes it exclusively, and so does a transaction that must run alone among these.
         On SQLite every write transaction runs alone anyway.
 
-        Raises NotFound `repository_not_found` if the repository does not exist. It raises the same
-        if the repository has expired, unless `trashed`: for runs, and for restoring.
+        Raises NotFound `repository_not_found` if the repository does not exist, or has expired.
+        With `trashed`, which runs and restores use, a repository that has expired is locked too.
         """
         # "exclusive" is the weaker of PostgreSQL's two exclusive row locks, NO KEY UPDATE. Inserts
         # of rows with a foreign key to this row do not wait for it.
@@ -186,7 +186,7 @@ class Metadata:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Waits until this thread may write. On PostgreSQL it does not wait: the server has a
+        """Waits until this thread can write. On PostgreSQL it does not wait: the server has a
         queue."""
         with ExitStack() as stack:
             if self.engine.dialect.name == "sqlite":
@@ -207,11 +207,12 @@ class Metadata:
 
 
 @contextmanager
-def _mapped(connection: sa.Connection) -> Iterator[None]:  # of SQLite
-    """Maps a SQLite file into memory. If the file is in no cache, the system then reads ahead
-    around each page. The pages of a table that was not filled in key order are scattered over the
-    file, and reading them one by one takes eight times as long. Not every connection does this: if
-    the disk fails, a process with a mapped file is ended by a signal, and gets no error."""
+def _mapped(connection: sa.Connection) -> Iterator[None]:  # only for SQLite
+    """Maps a SQLite file into memory in this block. If the file is not cached, the system then
+    reads ahead around each page. The pages of a table that was not filled in key order are
+    scattered over the file, and reading them one by one takes eight times as long. Other
+    connections do not map the file: if the disk fails, a signal ends a process with a mapped file,
+    without an error."""
     _map(connection, MAPPED_BYTES_MAX)
     try:
         yield
@@ -238,11 +239,11 @@ def unmapped(connection: sa.Connection) -> Iterator[None]:
         _map(connection, mapped or 0)
 
 
-def _map(connection: sa.Connection, bytes_max: int) -> None:  # of SQLite
+def _map(connection: sa.Connection, bytes_max: int) -> None:  # only for SQLite
     connection.exec_driver_sql(f"PRAGMA mmap_size = {bytes_max}").close()
 
 
-def _keep(connection: sa.Connection, cache_size: int) -> None:  # of SQLite
+def _keep(connection: sa.Connection, cache_size: int) -> None:  # only for SQLite
     connection.exec_driver_sql(f"PRAGMA cache_size = {cache_size}").close()
 
 
@@ -261,8 +262,9 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 
 def _is_full(error: BaseException, file: Path | None) -> bool:
-    """Whether the database reports a full disk. SQLite says so for its file and its log. For the
-    shared-memory file of its processes it reports an I/O error, whatever the reason."""
+    """Whether the database reports a full disk. SQLite reports it for its file and its log. For the
+    shared-memory file of its processes, SQLite reports an I/O error, whatever the reason: the free
+    space then decides."""
     if not isinstance(error, sqlite3.Error):
         return getattr(error, "sqlstate", None) == _DISK_FULL
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the other bits say what SQLite was doing

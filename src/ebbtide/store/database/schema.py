@@ -106,6 +106,7 @@ repositories = _table(
     sa.Column("expires_at", Timestamp, nullable=True),
     sa.Column("tombstoned_by", sa.Text, nullable=True),
     sa.Column("policy", Json(none_as_null=True), nullable=True),
+    sa.Column("namespace", sa.Text, nullable=True),
 )
 """A transaction that changes a ref, policy or hold locks this row, at least in share mode. The
 fence locks it exclusively. A name is unique among repositories that are not trashed; this is
@@ -138,7 +139,7 @@ branches = _table(
 )
 """`sealed_tokens` begins with the newest. A `hidden` branch is left out of lists, and nowhere else.
 A name is unique among branches and tags that are not trashed. This is checked in the transaction
-that makes or restores one, which locks the repository's row exclusively."""
+that makes or restores a ref, which locks the repository's row exclusively."""
 sa.Index(None, branches.c.repository_id, branches.c.name)
 
 tags = _table(
@@ -161,7 +162,7 @@ reflog = _table(
     sa.Column("commit_id", sa.Text, nullable=False),
     sa.Column("left_at", Timestamp, nullable=False),
 )
-"""The commits that refs pointed at until `left_at`. Such a commit is a root for one more lease."""
+"""The commits that refs pointed at until `left_at`. Such a commit is kept for one more lease."""
 sa.Index(None, reflog.c.repository_id, reflog.c.left_at)
 
 commits = _table(
@@ -338,7 +339,7 @@ delete).
 
 `sharing` says who else has the address: null means nobody, `staged` perhaps another row,
 `committed` a commit. `replaced_*` are the values that the last write to the row replaced. Only the
-statement that writes them reads them, and so reads them under the row's own lock.
+statement that writes them returns them, under the lock of the row.
 """
 sa.Index(None, staged.c.address)
 sa.Index(
@@ -395,7 +396,7 @@ signing_keys = _table(
     sa.Column("retired_at", Timestamp, nullable=True),
 )
 """The newest key signs. Every key that has a secret verifies. The secret of a retired key is
-deleted; its id stays, so that its tokens are told from tokens that no key signed."""
+deleted; its id stays, so that its tokens are distinguished from tokens that no key signed."""
 
 access_keys = _table(
     "access_keys",
@@ -465,7 +466,7 @@ gc_leases = _table(
     sa.Column("heartbeat_at", Timestamp, nullable=False),
 )
 """The run that holds each repository. `run_epoch` only grows; `run_id` is null if no run holds it.
-`holder` names the process, so that nobody waits for one that died on this machine."""
+`holder` names the process, so that no run waits for a process that died on this machine."""
 
 gc_runs = _table(
     "gc_runs",

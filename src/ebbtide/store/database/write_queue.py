@@ -1,8 +1,8 @@
 """A lock that threads get in the order in which they asked for it.
 
-SQLite allows one writer at a time and has no queue: a waiting connection polls, up to a tenth of a
-second apart. Beside threads that write without a pause, one commit polled in vain for most of a
-minute. Not for: other processes, which still poll.
+SQLite allows one writer at a time and has no queue: a waiting connection polls, with pauses of up
+to a tenth of a second. While other threads wrote without a pause, one commit polled without success
+for most of a minute. Not for: other processes, which still poll.
 """
 
 from __future__ import annotations

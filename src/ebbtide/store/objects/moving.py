@@ -125,8 +125,8 @@ def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destinati
         token = _newest(branch, _staged_at(tx, context, branch, source))
         if token is None:
             raise _Changed
-        # A commit may be making an entry of a sealed row. Then the address gets a second row, and
-        # both are marked as shared.
+        # A commit may be reading a sealed row, so that the row stays. The address gets a second
+        # row, and both are marked as shared.
         is_sealed = token != branch.staging_token
         take = share_row if is_sealed else take_row
         row = take(tx, repository_id, token, source)

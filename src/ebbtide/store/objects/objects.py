@@ -72,7 +72,7 @@ class Objects:
         return self._uploads.put(branch, new, only_if=only_if)
 
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
-        """Writes and stages objects in batches. Of one path, the last object is used.
+        """Writes and stages objects in batches. If several have one path, the last one is used.
 
         Raises as `put` does. The batches before the error stay staged.
         """
@@ -81,15 +81,15 @@ class Objects:
     def stat(self, ref: str, path: str) -> Entry:
         """Returns the entry of an object, also of an expired commit.
 
-        Raises NotFound `object_not_found`, and as `ref` is resolved; Gone `commit_expired` for a
-        forgotten commit.
+        Raises NotFound `object_not_found`, and as `resolve` does for `ref`; Gone `commit_expired`
+        for a forgotten commit.
         """
         return self._find(ref, path).entry
 
     def open(self, ref: str, path: str) -> Readable:
         """Returns an object as a Readable. Later writes to the path do not change it.
 
-        Raises as `stream` does, except for errors that only the bytes show.
+        Raises as `stream` does, except for errors that are found when the bytes are read.
         """
         return Readable(self, self._find_intact(ref, path))
 
@@ -102,9 +102,9 @@ class Objects:
     ) -> Iterator[bytes]:
         """Returns the bytes from `start` to before `end`, in pieces. A whole object is checked.
 
-        Raises NotFound `object_not_found`, and as `ref` is resolved; Gone `commit_expired` or
-        `purged`; Failed `storage_error`. Raises Failed `corrupt_object` if the file is missing, or
-        at the last piece if the checksum differs.
+        Raises NotFound `object_not_found`, and as `resolve` does for `ref`; Gone `commit_expired`
+        or `purged`; Failed `storage_error`. Raises Failed `corrupt_object` if the file is missing,
+        or at the last piece if the checksum differs.
         """
         return self._stream(self._find_intact(ref, path), start=start, end=end)
 
@@ -119,9 +119,9 @@ class Objects:
     ) -> Page[Entry]:
         """Returns at most `amount` entries and common prefixes that begin with `prefix`, by path.
 
-        With a delimiter, paths that contain it behind the prefix are shown once: as the common
-        prefix that ends with the delimiter. Raises InvalidInput `invalid_argument`, and as `stat`
-        does.
+        With a delimiter, the paths that contain it behind `prefix` are grouped: each common prefix,
+        which ends with the delimiter, is returned once. Raises InvalidInput `invalid_argument`, and
+        as `stat` does.
         """
         return page_of(
             # One more row shows whether there are more. With a delimiter, directories are skipped,
@@ -254,7 +254,7 @@ def checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
     Raises Failed `corrupt_object` at the end if they are not the bytes that were stored.
     """
     if is_external(entry.address):
-        # The importer gave the checksum: of any kind, or none.
+        # The importer gave the checksum, which can be of any kind, or empty.
         yield from pieces
         return
     digest = hashlib.sha256()

@@ -18,7 +18,7 @@ from ebbtide.store.staging.queries import find_staged, share_row, write_staged
 def share_staged(
     context: RepositoryContext, branch: str, destination_path: str, source_path: str
 ) -> Entry | None:
-    """Stages the object at a staged path of a branch at another path, too.
+    """Stages the object that is staged at `source_path` at `destination_path` too.
 
     Returns None if nothing is staged at the source. Raises NotFound `branch_not_found`, Gone
     `purged`.
@@ -28,7 +28,7 @@ def share_staged(
         # Locked before the source is read. The source may be dropped before this transaction ends,
         # and a reading or a fence in between must find the copy.
         tx.lock_repository(repository_id)
-        # Alone on the branch: two copies in opposite directions would wait for each other's rows.
+        # Exclusive: two copies in opposite directions would wait for each other's rows.
         row = require_branch(tx, repository_id, branch, lock="exclusive")
         staged = find_staged(tx, repository_id, row.tokens, [source_path])
         token = next((token for token in row.tokens if source_path in staged[token]), None)

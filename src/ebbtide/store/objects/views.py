@@ -22,7 +22,7 @@ from ebbtide.store.staging.queries import Change, find_staged, page_of_staged
 
 PAGE_ROWS: Final = 1000
 PAGE_GROWTH: Final = 4
-"""The factor by which pages grow that began smaller."""
+"""The factor by which each page is larger than the page before it, up to PAGE_ROWS."""
 
 StagedChange = tuple[str, Change]
 
@@ -66,8 +66,8 @@ def walk(
 
     `wanted` is the number of entries that the caller probably takes. It only affects the speed.
 
-    An entry that is there all the time comes once, whatever is staged or committed meanwhile. Each
-    page of staged changes and the commit below it are of the same snapshot. Raises as `find` does.
+    An entry that exists all the time comes once, whatever is staged or committed meanwhile. Each
+    page of staged changes is read in one snapshot with the commit below it. Raises as `find` does.
     """
     for page in _pages(context, ref, prefix=prefix, after=after, wanted=wanted):
         committed = _committed(context, page, prefix=prefix)
@@ -137,7 +137,8 @@ def _staged_page(
 ) -> tuple[list[StagedChange], str | None]:
     """Returns the staged changes up to a horizon, and the horizon.
 
-    The horizon is the path up to which all tokens were read. None means that nothing is behind it.
+    The horizon is the path up to which all tokens were read. None means that all changes were
+    read.
     """
     pages = [
         page_of_staged(tx, repository_id, token, prefix=prefix, after=after, amount=amount)
@@ -155,10 +156,10 @@ def _staged_page(
 def newest_first(*by_token: Iterator[StagedChange]) -> Iterator[StagedChange]:
     """Merges the changes under several tokens by path, the newest token first.
 
-    Of one path, the newest change is used.
+    If several changes have one path, the newest one is used.
     """
     last: str | None = None
-    # The merge is stable: of equal paths, the one of the token that was given first comes first.
+    # The merge is stable: of changes with one path, the one of the first token comes first.
     for change in merge(*by_token, key=itemgetter(0)):
         if change[0] != last:
             last = change[0]

@@ -1,4 +1,4 @@
 """Records of purges, and the check that refuses a new reference to a purged address.
 
-Purging itself is `ebbtide.purge`.
+`ebbtide.purge` carries out the purges.
 """

@@ -53,7 +53,8 @@ def find_purged(tx: Transaction, repository_id: str, addresses: Iterable[str]) -
 def insert_purged(
     tx: Transaction, repository_id: str, purge_id: str, addresses: Iterable[str]
 ) -> None:
-    """Records purged addresses. An address that an earlier purge recorded stays that purge's."""
+    """Records purged addresses. An address that an earlier purge recorded keeps the id of that
+    purge."""
     now = tx.now()
     for batch in in_batches(addresses):
         known = find_purged(tx, repository_id, batch)
@@ -122,7 +123,7 @@ def insert_purge(tx: Transaction, row: PurgeRow) -> None:
 def update_purge(
     tx: Transaction,
     purge_id: str,
-    **values: Any,  # of the columns' own types
+    **values: Any,  # values of the columns' types
 ) -> None:
     """Changes columns of a purge."""
     tx.execute(sa.update(purges).where(purges.c.purge_id == purge_id).values(**values))
@@ -145,7 +146,7 @@ def list_purges(tx: Transaction, repository_name: str) -> list[PurgeRow]:
 
 
 def move_records(tx: Transaction, repository_id: str, place: Callable[[str], str]) -> None:
-    """Sets where the files of all purges of a repository are: at `place` of the purge's id."""
+    """Sets the folder of each purge of a repository. `place` returns it for a purge's id."""
     query = sa.select(purges.c.purge_id).where(purges.c.repository_id == repository_id)
     for purge_id in list(tx.execute(query).scalars()):
         update_purge(tx, purge_id, record_url=place(purge_id))

@@ -1,4 +1,5 @@
-"""Online reclaim: deletes objects that no commit ever had, one lease after their last reference.
+"""Online reclaim: deletes objects that no commit ever had, one lease after they lost their last
+reference.
 
 Each step is a transaction of bounded size. After any step another process can continue, and any
 number of processes can work at the same time. Not for: objects that were ever committed, or files
@@ -40,8 +41,8 @@ from ebbtide.store.repositories.queries import RepositoryInfo, list_repositories
 
 BATCH_ADDRESSES: Final = 1000
 PASSES_PER_HOUSEKEEPING: Final = 15
-"""The number of passes for each housekeeping. Rows that ended without notice are looked for less
-often than rows that are due."""
+"""One pass in this many also looks for rows whose time has ended. The other passes only handle
+addresses that are due, and dropped tokens."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +117,8 @@ class Reclaimer:
     def _housekeep(self) -> Reclaimed | None:
         """Drops ended rows: registrations of writes, upload tokens, and gone branches.
 
-        At most a thousand registrations and a thousand tokens of each repository. Returns None if
-        there were no such rows.
+        In each repository it drops at most a thousand registrations and a thousand tokens. Returns
+        None if there were no such rows.
         """
         count = 0
         found = False
@@ -167,7 +168,7 @@ class Reclaimer:
         return total
 
     def _repositories(self) -> list[RepositoryInfo]:
-        """Returns the repositories that are not gone. Rows also end in trashed ones."""
+        """Returns the repositories that are not gone. Rows of trashed repositories end too."""
         with self._metadata.snapshot() as tx:
             now, trash_time = tx.now(), promised(tx, self._settings).trash_time
             return [
@@ -217,7 +218,8 @@ def _in_turn(
 ) -> Iterator[Reclaimed]:
     """Runs the steps in turn until none has work. Yields the result of each.
 
-    In turn, so that a dropped token with a million rows does not delay addresses that are due.
+    The steps alternate, so that a dropped token with a million rows does not delay addresses that
+    are due.
     """
     is_busy = True
     while is_busy:
@@ -259,9 +261,9 @@ class ReclaimThread:
                 else:
                     self._reclaimer.due(self._observer, self._stopping)
             except EbbtideError as error:
-                # The database may be away for a while. The next pass finds everything unchanged.
+                # The database may not answer for a while. The next pass finds everything unchanged.
                 _log.warning("reclaiming stopped for now: %s", error.message)
-            except Exception:  # noqa: BLE001 - told in the log, and tried again
+            except Exception:  # noqa: BLE001 - logged, and tried again
                 # A defect must not end reclaiming for as long as the server runs.
                 _log.exception("reclaiming stopped for now")
             passes += 1

@@ -29,7 +29,8 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class DayRules:
-    """The number of days for which commits keep their data: the default, and by branch."""
+    """The number of days for which commits keep their data: by default, and for each branch that
+    has its own number."""
 
     default_days: int
     branches: Mapping[str, int]
@@ -116,9 +117,9 @@ class Retention:
         return DayRules.of(policy)
 
     def set_days(self, rules: DayRules) -> None:
-        """Sets a policy of days, if there is no policy, or another one of days.
+        """Sets a policy in days. It can only replace another policy in days.
 
-        A policy with other rules is not overwritten: a client that knows only days cannot have seen
+        A policy with other rules is not overwritten: a client that knows only days cannot have read
         it.
 
         Raises InvalidInput `invalid_policy`, `invalid_duration` or `invalid_name`; Conflict
@@ -130,7 +131,7 @@ class Retention:
             write_policy(tx, self._repository_id, policy.to_mapping())
 
     def unset_days(self) -> None:
-        """Removes a policy of days. Raises Conflict `policy_not_in_days`."""
+        """Removes a policy in days. Raises Conflict `policy_not_in_days` for any other policy."""
         with self._context.changing("exclusive") as tx:
             self._require_days(tx)
             write_policy(tx, self._repository_id, None)
@@ -146,7 +147,7 @@ class Retention:
             write_policy(tx, self._repository_id, None)
 
     def hold(self, ref: str, reason: str) -> Hold:
-        """Holds the commit that `ref` names until it is released. Replaces an earlier hold on it.
+        """Holds the commit that `ref` names, until `release`. Replaces an earlier hold on it.
 
         Raises NotFound, Gone `commit_expired`, InvalidInput `invalid_argument`.
         """

@@ -96,8 +96,8 @@ class RefTable(Generic[Row]):
         self, tx: Transaction, repository_id: str, name: str, *, lock: LockMode | None = None
     ) -> Row:
         """Returns the ref of this name that is not trashed. `lock` is as in `find`. Raises NotFound
-        `branch_not_found` or `tag_not_found` if there is none; the message says so if one of this
-        name has expired."""
+        `branch_not_found` or `tag_not_found` if there is none. If a ref of this name has expired,
+        the message says so."""
         found = self.find(tx, repository_id, name, lock=lock)
         if found is not None:
             return found
@@ -117,7 +117,7 @@ class RefTable(Generic[Row]):
         return None if row is None else self._row(**row._mapping)
 
     def expired(self, tx: Transaction, repository_id: str, name: str) -> list[Row]:
-        """Returns the expired refs of this name, also gone ones, the last to expire first."""
+        """Returns the expired refs of this name, also gone ones, the latest expiry first."""
         query = self._select(
             repository_id, self.table.c.name == name, ~is_live(self.table.c.expires_at, tx.now())
         )
@@ -144,8 +144,8 @@ class RefTable(Generic[Row]):
         after: str,
         amount: int,
     ) -> list[Row]:
-        """Returns at most `amount` refs by name and id. `after` is a name, or a name, a blank and
-        an id."""
+        """Returns at most `amount` refs, sorted by name and id. They sort behind `after`, which is
+        `NAME` or `NAME ID`."""
         name = self.table.c.name
         after_name, _, after_id = after.partition(" ")
         behind = name > after_name
@@ -165,7 +165,7 @@ class RefTable(Generic[Row]):
         tx: Transaction,
         repository_id: str,
         ref_id: str,
-        **values: Any,  # of the columns' own types
+        **values: Any,  # values of the columns' types
     ) -> None:
         """Changes columns of a ref."""
         tx.execute(
@@ -188,7 +188,7 @@ class RefTable(Generic[Row]):
 
     def _select(
         self, repository_id: str, *conditions: sa.ColumnElement[bool]
-    ) -> sa.Select[Any]:  # of the row's columns
+    ) -> sa.Select[Any]:  # rows with the columns of `row`
         return sa.select(*self._columns).where(
             self.table.c.repository_id == repository_id, *conditions
         )

@@ -102,8 +102,8 @@ class Refs(ABC, Generic[Row, Found]):
     ) -> builtins.list[Found]:
         """Returns at most `amount` refs, sorted by name and id.
 
-        They sort behind `after`: a name, or a name, a blank and an id. Their names begin with
-        `prefix`, and `listed` filters them. Raises InvalidInput `invalid_argument`, `invalid_date`.
+        They sort behind `after`, which is `NAME` or `NAME ID`. Their names begin with `prefix`, and
+        `listed` filters them. Raises InvalidInput `invalid_argument`, `invalid_date`.
         """
         return self._page(prefix, after, amount, listed or ListFilter())
 
@@ -176,7 +176,7 @@ class Refs(ABC, Generic[Row, Found]):
             return self._revive(tx, row, None, ensure_unique_name=ensure_unique_name)
 
     def _set_expiry(self, tx: Transaction, row: Row, expires_at: datetime | None) -> Found:
-        """The caller has locked the repository."""
+        """Sets when a live ref expires. The caller has locked the repository exclusively."""
         if expires_at is not None:
             if self.kind == "branch" and row.name == self._context.info.default_branch:
                 raise Conflict(
@@ -212,7 +212,7 @@ class Refs(ABC, Generic[Row, Found]):
         require_intact_commits(tx, self._repository_id, [row.commit_id])
         return self._update(tx, row, expires_at=expires_at, name=name)
 
-    def _update(self, tx: Transaction, row: Row, **values: Any) -> Found:  # of the columns' types
+    def _update(self, tx: Transaction, row: Row, **values: Any) -> Found:  # any column's type
         self._table.update(tx, self._repository_id, row.ref_id, **values)
         return self._look(tx, replace(row, **values))
 

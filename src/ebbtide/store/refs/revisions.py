@@ -98,7 +98,7 @@ def _walk(
     moves = []
     for sign, digits in _STEP.findall(steps):
         number = int(digits) if digits else 1
-        # `~3` is three times the first parent, `^3` once the third, `^0` the commit itself.
+        # `~3` takes the first parent three times, `^3` the third parent once. `^0` takes none.
         moves += [0] * number if sign == "~" else [number - 1] if number else []
         if len(moves) > STEPS_MAX:
             raise InvalidInput("invalid_argument", f"a revision has at most {STEPS_MAX} steps back")

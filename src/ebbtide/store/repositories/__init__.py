@@ -1,5 +1,4 @@
-"""Repositories: their rows, owners, leases, promises, ends and removals.
+"""Repositories: their rows, owners, leases, promises, trash and removals.
 
-For what concerns a repository as a whole. What is inside of one belongs to the packages that
-follow.
+These modules handle a repository as a whole. Its content belongs to other packages.
 """

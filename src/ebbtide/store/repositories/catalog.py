@@ -52,8 +52,8 @@ class Catalog:
         trash_time: timedelta,
         ownership: Callable[[RepositoryInfo], Ownership],
     ) -> None:
-        """`ownership` returns the Ownership of a repository. A restore or a change of the date
-        checks it first, and moves OWNER afterwards."""
+        """`ownership` returns the Ownership of a repository. A restore, or a change of the date of
+        expiry, checks OWNER first, and moves it afterwards."""
         self._metadata = metadata
         self._trash_time = trash_time
         self._ownership = ownership
@@ -85,8 +85,8 @@ class Catalog:
     ) -> builtins.list[Catalogued]:
         """Returns at most `amount` repositories, sorted by name and id.
 
-        Their names begin with `prefix` and contain `search`. They sort behind `after`: a name, or a
-        name, a blank and an id. Raises InvalidInput `invalid_argument`, `invalid_date`.
+        Their names begin with `prefix` and contain `search`. They sort behind `after`, which is
+        `NAME` or `NAME ID`. Raises InvalidInput `invalid_argument`, `invalid_date`.
         """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
@@ -195,7 +195,8 @@ class Catalog:
         *,
         ensure_unique_name: bool,
     ) -> Catalogued:
-        """The caller has locked all repositories, so that the name stays free."""
+        """Restores a repository with another date of expiry. The caller has locked all
+        repositories, so that the name stays free."""
         name = info.name
         if ensure_unique_name:
             name = free_name(
@@ -211,7 +212,7 @@ class Catalog:
         self,
         tx: Transaction,
         info: RepositoryInfo,
-        **values: Any,  # of the columns' own types
+        **values: Any,  # values of the columns' types
     ) -> Catalogued:
         update_repository(tx, info.repository_id, **values)
         return self._look(tx, replace(info, **values))
@@ -220,7 +221,7 @@ class Catalog:
         """Locks a repository, and returns it as `_require` finds it afterwards.
 
         The fence of a run that collects the repository takes the same lock. The repository is read
-        again, because it may have changed while this waited.
+        again, because it may have changed while this transaction waited.
         """
         repository_id = self._require(tx, ref, include_expired=include_expired).info.repository_id
         tx.lock_repository(repository_id, "exclusive", trashed=True)
@@ -261,7 +262,8 @@ def _fitting(tx: Transaction, ref: str) -> builtins.list[RepositoryInfo]:
 
 
 def no_repository(tx: Transaction, ref: str, *, trash_time: timedelta) -> NotFound:
-    """The error for a name or id of no live repository. It names one that is in the trash."""
+    """Returns the error for a name or id that no live repository has. If one in the trash has it,
+    the message says so."""
     hint = "'ebbtide repo list' lists the repositories"
     now = tx.now()
     for info in _fitting(tx, ref):

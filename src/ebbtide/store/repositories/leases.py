@@ -1,8 +1,8 @@
 """The lease of a run: at most one collector run holds a repository.
 
-`run_epoch` grows each time that a run takes the lease. It tells an old holder from the new one, and
-fences the old one off. A holder that sends no heartbeat for the lease's time may be replaced. A
-holder that died on this machine may be replaced at once.
+`run_epoch` grows each time that a run takes the lease. Transactions of the old holder compare it,
+and are then refused. A holder that sends no heartbeat for the lease's time can be replaced. A
+holder that died on this machine can be replaced at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _to(run_id: str | None) -> str:
 def running(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, now: datetime
 ) -> tuple[str, timedelta] | None:
-    """Returns the live run that holds the repository, and the time since its last heartbeat."""
+    """Returns the live run that holds the repository, and the time since its last heartbeat.
+    Returns None if no live run holds it."""
     row = tx.execute(
         sa.select(gc_leases).where(gc_leases.c.repository_id == repository_id)
     ).one_or_none()
@@ -110,7 +111,8 @@ def beat(metadata: Metadata, lease: Lease) -> None:
     """Sends a heartbeat. Raises Refused `lease_lost` if another run has taken the repository."""
     with metadata.transaction() as tx:
         lease.check(tx)
-        # On PostgreSQL another run may take the lease now. Its heartbeat is then no older.
+        # On PostgreSQL another run may take the lease at this moment. Its own heartbeat then stays:
+        # this update changes no row, or comes first.
         tx.execute(sa.update(gc_leases).where(_held_by(lease)).values(heartbeat_at=tx.now()))
 
 

@@ -49,7 +49,7 @@ class ListFilter:
 
 
 def ambiguous(kind: str, name: str, ids: Sequence[str]) -> Conflict:
-    """The error for a name that several things in the trash have."""
+    """Returns the error for a name that several things in the trash have."""
     more = f" and {len(ids) - IDS_SHOWN} more" if len(ids) > IDS_SHOWN else ""
     return Conflict(
         "ref_ambiguous",
@@ -60,7 +60,7 @@ def ambiguous(kind: str, name: str, ids: Sequence[str]) -> Conflict:
 
 
 def taken(kind: str, name: str) -> Conflict:
-    """The error for a name that is taken."""
+    """Returns the error for a name that is taken."""
     return Conflict(f"{kind}_exists", f"there is a {kind} {shown(name)} already")
 
 
@@ -75,7 +75,7 @@ def free_name(name: str, is_taken: Callable[[str], bool], *, length_max: int) ->
 
 
 def not_trashed(kind: str, path: str, named: Iterable[tuple[str, LifecycleState]]) -> Conflict:
-    """The error for a restore of a project or collection that is not in the trash.
+    """Returns the error for a restore of a project or collection that is not in the trash.
 
     `named` are all projects or collections with its name at its place, each with its state.
     """

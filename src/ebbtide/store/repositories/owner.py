@@ -5,16 +5,17 @@ copy of the database that uses the production bucket. Therefore the file has an 
 nonce, and the database records each pair before it writes the file. If the file has a pair that
 this database never wrote, the storage now belongs to another database.
 
-OWNER moves after each change of what is kept (commits, refs, policies, holds, collections), and
-before the caller hears that the change is made. A copy of the database from before the change no
-longer owns the storage, however young the copy is. The pair is recorded after the change, so that a
-copy with the pair also has the change. Uploads and staged changes move OWNER once a minute.
+OWNER moves, which means that it gets the next pair, after each change of what is kept (commits,
+refs, policies, holds, collections). It moves before the caller hears that the change is made. A
+copy of the database from before the change no longer owns the storage, however young the copy is.
+The pair is recorded after the change, so that a copy with the pair also has the change. Uploads and
+staged changes move OWNER once a minute.
 
 The file is replaced only if it still has the content that was checked. If a process was suspended
 between check and write, it finds another content. The file is never deleted, because no storage has
 conditional deletes. When a repository ends, the file says so (`closed`), and the next repository at
-that root continues from there. A storage without conditional writes is written to while the
-database holds the repository. No better protection is possible there.
+that root continues from there. On a storage without conditional writes, a transaction locks
+the repository while the file is replaced. No better protection is possible there.
 
 Not for: what a run does if the owner is another one (the gates), or the run's lease (`leases.py`).
 """
@@ -60,8 +61,8 @@ class OwnerPair:
 
 @dataclass(frozen=True, slots=True)
 class OwnerFile:
-    """The content of OWNER: the repository that owns or owned the storage. `version` is that of the
-    file."""
+    """The content of OWNER: the repository that owns or owned the storage. `version` is the file's
+    version on the storage."""
 
     store_id: str
     repository_id: str
@@ -118,7 +119,7 @@ def close_owner(storage: Storage, *, store_id: str, repository_id: str) -> None:
 
 
 def foreign(storage: Storage, what: str) -> Refused:
-    """The error for a storage that belongs to another database."""
+    """Returns the error for a storage that belongs to another database."""
     return Refused(
         "storage_foreign",
         f"{_where(storage)} {what}. Nothing was written or deleted there. If this database is the "
@@ -136,8 +137,8 @@ def _write(
 ) -> str | None:
     """Writes OWNER if the file still has that version. Returns the new version, or None.
 
-    None means that the file has another version. The new version is "" if the storage does not tell
-    it. A storage without conditional writes is written to within `alone`.
+    None means that the file has another version. The new version is "" if it is not known. If the
+    storage has no conditional writes, the file is written in a block of `alone`.
     """
     data = _encode(content)
     try:
@@ -148,7 +149,7 @@ def _write(
             # Perhaps the answer to this write was lost, and the client sent it again.
             is_mine = now is not None and replace(now, version=content.version) == content
             return now.version if now is not None and is_mine else None
-        # The file is unchanged, and the write was refused, as by Ceph's gateway until version 17.
+        # The file is unchanged, but the write was refused. Ceph's gateway did so until version 17.
     except Failed as error:
         if error.kind != "storage_unconditional":
             raise
@@ -276,7 +277,8 @@ class Ownership:
             self._move()
 
     def _move(self) -> None:
-        # The process need not read the file that it wrote last: the write notices another content.
+        # If this process wrote the file last, it does not read the file again: the conditional
+        # write fails if the content is another one.
         found = self._mine or self.check()
         mine = self._file(self._record_next(found.pair.epoch))
         for _ in range(WRITES_MAX):
@@ -296,9 +298,9 @@ class Ownership:
         return instant is not None and timedelta(0) <= self._host_now() - instant < MOVE_EVERY
 
     def check(self) -> OwnerFile:
-        """Returns OWNER, if this database wrote it lately.
+        """Returns OWNER, if it has a recent pair of this database.
 
-        Raises Refused `storage_foreign` otherwise. The file may be at most EPOCHS_BEHIND_MAX epochs
+        Raises Refused `storage_foreign` otherwise. The file can be at most EPOCHS_BEHIND_MAX epochs
         behind the last epoch that was seen there.
         """
         found = self._read()
@@ -375,8 +377,8 @@ class Ownership:
         return pair
 
     def _insert(self, tx: Transaction, pair: OwnerPair, seen_epoch: int) -> bool:
-        """Records a pair. False if another transaction has recorded its epoch first (on
-        PostgreSQL)."""
+        """Records a pair. Returns false if another transaction has recorded the same epoch first
+        (on PostgreSQL)."""
         insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
         statement = insert(owner_epochs).values(
             repository_id=self._repository_id,

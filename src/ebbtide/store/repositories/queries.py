@@ -28,7 +28,8 @@ from ebbtide.store.database.schema import (
 @dataclass(frozen=True, slots=True)
 class RepositoryInfo:
     """One repository. `storage_url` is its normalized storage root. `tombstoned_by` names the run
-    that collects it: the repository is then gone for good, whatever the time."""
+    that collects it: the repository is then gone for good, whatever the time. `namespace` is the
+    root as its creator wrote it, or None if it is the URL."""
 
     repository_id: str
     name: str
@@ -37,6 +38,7 @@ class RepositoryInfo:
     created_at: datetime
     expires_at: datetime | None = None
     tombstoned_by: str | None = None
+    namespace: str | None = None
 
     def state_at(self, now: datetime, *, trash_time: timedelta) -> LifecycleState:
         """Returns the lifecycle state of the repository at `now`."""
@@ -67,7 +69,7 @@ def insert_repository(tx: Transaction, info: RepositoryInfo) -> None:
 def update_repository(
     tx: Transaction,
     repository_id: str,
-    **values: Any,  # of the columns' own types
+    **values: Any,  # values of the columns' types
 ) -> None:
     """Changes columns of a repository."""
     tx.execute(
@@ -107,7 +109,7 @@ _BY_NAME: Final = (
 
 
 def repositories_named(tx: Transaction, name: str) -> list[RepositoryInfo]:
-    """Returns all repositories of this name, also trashed and gone ones, the last to expire
+    """Returns all repositories of this name, also trashed and gone ones, the latest expiry
     first."""
     return [RepositoryInfo(**row._mapping) for row in tx.execute(_BY_NAME, {"name": name})]
 
@@ -117,7 +119,7 @@ def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:
     found = repositories_named(tx, name)
     persistent = next((info for info in found if info.expires_at is None), None)
     if persistent is not None or not found:
-        # In the usual case nobody needs to ask for the time.
+        # This is the usual case. It needs no time of the database.
         return persistent
     now = tx.now()
     return next((i for i in found if i.expires_at is not None and i.expires_at > now), None)
@@ -148,9 +150,9 @@ def page_of_repositories(
     amount: int,
     search: str = "",
 ) -> list[RepositoryInfo]:
-    """Returns at most `amount` repositories in `states`, by name and id. Their names have the
-    prefix and contain `search`. `after` is a name, or a name, a blank and an id. Repositories that
-    a run is collecting are left out."""
+    """Returns at most `amount` repositories in `states`, sorted by name and id. Their names have
+    the prefix and contain `search`. They sort behind `after`, which is `NAME` or `NAME ID`.
+    Repositories that a run is collecting are left out."""
     name: sa.ColumnElement[str] = repositories.c.name
     if tx.dialect_name == "postgresql":
         name = sa.collate(name, "C")

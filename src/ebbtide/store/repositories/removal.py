@@ -110,7 +110,7 @@ def require_removable(tx: Transaction, repository_id: str, promised: Settings) -
 
 def _ends(tx: Transaction, info: RepositoryInfo, leased: datetime) -> dict[str, datetime]:
     """Returns the latest end of each kind of promise, by the kind's name in messages."""
-    columns: dict[str, sa.Column[Any]] = {  # of Timestamp
+    columns: dict[str, sa.Column[Any]] = {  # all of type Timestamp
         "a write in progress": pending.c.ends_at,
         "an address for an upload": upload_tokens.c.expires_at,
         "a list of uncommitted files": readings.c.ends_at,
@@ -127,7 +127,8 @@ def _ends(tx: Transaction, info: RepositoryInfo, leased: datetime) -> dict[str, 
 
 
 def close_repository(tx: Transaction, repository_id: str, *, run_id: str) -> None:
-    """Closes a repository for good: from this transaction on no clock or setting restores it.
+    """Closes a repository for good: afterwards it cannot be restored, whatever a clock or setting
+    says.
 
     Its branches are deleted, so that a process that still has it open finds no branch to write to.
     """

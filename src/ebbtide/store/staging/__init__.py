@@ -1,5 +1,5 @@
-"""What was written and is not committed: writes, uploads, staged entries, released addresses.
+"""Data that is not committed: writes in progress, uploads, staged entries, released addresses.
 
-Every address of a file is in one of these tables from before its first byte until a commit has it,
-or the reclaimer.
+The address of a file is in one of these tables before its first byte is written. It stays there
+until a commit has the address, or the reclaimer has deleted the file.
 """

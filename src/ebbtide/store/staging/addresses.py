@@ -48,7 +48,7 @@ class UploadAddress:
     """An address to upload to, and the token that links it to a path.
 
     `address` is relative to the storage root, and `url` is its full URL. A PUT to `presigned_url`
-    needs no further credentials. It is None if the storage cannot sign URLs.
+    needs no further credentials. `presigned_url` is None if the storage cannot sign URLs.
     """
 
     branch: str
@@ -70,8 +70,8 @@ class PhysicalAddresses:
     def get(self, branch: str, path: str) -> UploadAddress:
         """Returns a new address for an object at `path`, with its token.
 
-        An upload to the address is kept until the token expires, after EBBTIDE_UPLOAD_TTL. The link
-        must have ended by then.
+        The token expires after EBBTIDE_UPLOAD_TTL. An upload to the address is kept until then, and
+        must be linked before.
 
         Raises InvalidInput `invalid_path`, NotFound `branch_not_found`, Refused `storage_foreign`.
         """
@@ -177,7 +177,7 @@ class PhysicalAddresses:
     def token_of(self, url: str) -> str:
         """Returns the open token of the address at `url`, for clients that keep only the URL.
 
-        Nobody can guess an address: a client that knows it was given it.
+        An address cannot be guessed: a client that knows one has received it from this program.
 
         Raises InvalidInput `invalid_address` if the URL is outside the storage root, and Conflict
         `token_used` if the address has no open token.

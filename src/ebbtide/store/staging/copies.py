@@ -43,7 +43,7 @@ def drop_copies(tx: Transaction, repository_id: str) -> None:
 
 
 def begin_reading(tx: Transaction, repository_id: str, *, lasts: timedelta) -> str:
-    """Registers a reading in several transactions, which ends after `lasts`. Returns its id."""
+    """Registers a reading of several transactions. It ends after `lasts`. Returns its id."""
     # Copies take the repository's row shared. With the exclusive lock, a copy that is being made at
     # this moment is either seen by this reading, or recorded after the reading began.
     tx.lock_repository(repository_id, "exclusive")

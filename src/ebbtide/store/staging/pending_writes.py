@@ -36,8 +36,8 @@ _PUBLISH: Final = _GIVE_UP.where(pending.c.ends_at > sa.bindparam("now"))
 def register_writes(
     tx: Transaction, repository_id: str, addresses: Collection[str], *, write_ttl: timedelta
 ) -> None:
-    """Protects `addresses`, which are about to be written, for `write_ttl` from the database's time
-    on.
+    """Protects `addresses`, which are about to be written, for `write_ttl` from now on, by the
+    database's clock.
 
     This transaction must have ended before the first byte is written.
     """
@@ -112,7 +112,8 @@ class Writes:
             with self._context.metadata.transaction() as tx:
                 self.register_in(tx, addresses)
         except Failed as error:
-            # The row refers to that of the repository. To look first would cost each write a query.
+            # The row has a foreign key to the repository's row. An earlier check would cost each
+            # write a query.
             if isinstance(error.__cause__, sa.exc.IntegrityError) and self._is_deleted():
                 raise NotFound(
                     "repository_not_found",
@@ -144,12 +145,11 @@ class Writes:
     def _abandon(self, addresses: Collection[str], error: BaseException) -> None:
         """Deletes, after an error, the files at addresses that were not published.
 
-        The registrations are ended first. Only the transaction that ended a registration knows that
-        its address was not published, and cannot be any more. This is true even if the answer to a
-        COMMIT was lost. Nothing is tried again, because another error is being handled. The
-        reclaimer deletes files that stay behind or arrive late. If the database refused, and the
-        repository was deleted meanwhile, nothing was published, and no reclaimer will come: all are
-        deleted.
+        The registrations are ended first. If this transaction ends a registration, its address was
+        not published, and can no longer be. This is true even if the answer to a COMMIT was lost.
+        Nothing is tried again, because another error is being handled. The reclaimer deletes files
+        that stay behind or arrive late. If the write was refused, and the repository was deleted
+        meanwhile, nothing was published, and no reclaimer follows: all files are deleted.
         """
         context = self._context
         is_refused = isinstance(error, EbbtideError) and not isinstance(error, Failed)

@@ -76,7 +76,7 @@ def write_staged(
     if not changes:
         return
     statement = _upsert(tx.dialect_name)
-    # One order everywhere, so that two transactions that stage the same paths never deadlock.
+    # Sorted, so that two transactions that stage the same paths do not deadlock.
     values = [
         {
             "repository_id": repository_id,
@@ -246,8 +246,8 @@ def _is_hidden(newer: Sequence[str]) -> sa.ColumnElement[bool]:
 
 
 def _keep_shared(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
-    """Marks addresses as committed, where other staged rows may have them too. Nobody releases them
-    any more."""
+    """Marks addresses as committed in all other staged rows that have them. These rows then do not
+    release them."""
     kept = sorted(addresses)
     for batch in in_batches(kept):
         tx.execute(
@@ -309,7 +309,7 @@ def _staged_row(row: Any) -> StagedRow | None:  # Row of _COLUMNS and `sharing`
     if row is None:
         return None
     entry = _change(row)
-    assert entry is not None  # the statements ask for an address
+    assert entry is not None  # the statements select only rows with an address
     return StagedRow(entry, row.sharing)
 
 
@@ -323,7 +323,7 @@ def dropped_of(rows: Iterable[Any]) -> list[Dropped]:  # Rows of DROPPED_COLUMNS
     ]
 
 
-def _values(path: str, change: Change) -> dict[str, Any]:  # of the columns' own types
+def _values(path: str, change: Change) -> dict[str, Any]:  # values of the columns' types
     if change is None:
         return {
             "path": path,

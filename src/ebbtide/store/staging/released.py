@@ -44,7 +44,7 @@ def release(
     lease_ttl: timedelta,
     since: datetime | None = None,
 ) -> None:
-    """Records that addresses were released. They are due one lease after `since`, or after the
+    """Records that addresses were released. They are due one lease after `since`, by default the
     database's time: until then a reader may still use them. Addresses outside the storage root and
     committed addresses are left out."""
     found = {
@@ -133,7 +133,7 @@ def drop_tokens(tx: Transaction, repository_id: str, tokens: Iterable[str]) -> N
 def _insert(
     dialect_name: str,
     names: tuple[str, ...] | None = None,
-    rows: sa.Select[Any] | None = None,  # of the columns named
+    rows: sa.Select[Any] | None = None,  # a query for the columns `names`
 ) -> sa.Insert:
     if rows is None or names is None:
         return _insert_values(dialect_name)
@@ -143,15 +143,16 @@ def _insert(
 
 @cache
 def _insert_values(dialect_name: str) -> sa.Insert:
-    """Built once: building the statement takes longer than running it."""
+    """Returns the insert of values. It is built once: building it takes longer than running it."""
     insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     return _merging(insert(released))
 
 
 def _merging(statement: postgresql.Insert | sqlite.Insert) -> sa.Insert:
-    """Completes an insert into `released` for an address that is there already: another reference
-    to it was dropped before. The later `due_at` counts. A claim on the address can be cleared:
-    while this reference existed, the reclaimer found it and did not delete the address."""
+    """Makes an insert into `released` update the row of an address that is there already, because
+    another reference to it was dropped before. The later `due_at` counts. A claim on the address
+    can be cleared: while this reference existed, the reclaimer found it, and did not delete the
+    address."""
     earlier, later = released.c.due_at, statement.excluded.due_at
     return statement.on_conflict_do_update(
         index_elements=["repository_id", "address"],

@@ -1,6 +1,6 @@
-"""Uploads: bytes are registered, written to a new address, then staged on a branch.
+"""Uploads: a new address is registered, the bytes are written to it, and the object is staged.
 
-Not for: uploads past the program (`addresses`).
+Not for: uploads that do not go through this program (`addresses`).
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class Uploads:
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
         """Writes and stages objects in batches. Each batch is staged as a whole, or not at all.
 
-        Of one path, the last object is used. The batches before an error stay staged.
+        If several objects have one path, the last one is used. The batches before an error stay
+        staged.
         """
         remaining = iter(items)
         count = bytes_total = 0
@@ -168,7 +169,7 @@ class Uploads:
         addresses, now = self._register(branch, size)
         with self._writes.abandoning(addresses):
             entries = write_objects(self._context, items, addresses, now, pool)
-            # In the order of the items: of two with one path, the later one is staged.
+            # If two items have the same path, the later one is staged.
             by_path = {entry.path: entry for entry in entries}
             self._stage(branch, by_path, addresses[len(entries) :], None, written=entries)
         return entries
@@ -249,8 +250,8 @@ def write_objects(
     now: datetime,
     pool: ThreadPoolExecutor,
 ) -> list[Entry]:
-    """Writes as many items as there are addresses, several at a time. The addresses are
-    registered."""
+    """Writes as many items as there are addresses, several at a time. The caller has registered the
+    addresses."""
     entries: list[Entry] = []
     running: deque[Future[Entry]] = deque()
     try:
@@ -261,7 +262,7 @@ def write_objects(
                 entries.append(running.popleft().result())
         entries += [future.result() for future in running]
     finally:
-        # The caller may give the addresses up only when nobody writes to them any more.
+        # The caller may give the addresses up only when no thread writes to them any more.
         for future in running:
             with suppress(Exception):
                 future.result()
@@ -285,7 +286,7 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
         size_bytes = len(new.data)
         context.storage.put(address, new.data, create_only=True)
     else:
-        # An upload in parts has no condition. Nobody else has the address.
+        # An upload in parts cannot be conditional. No other write has this address.
         context.storage.put(address, counted())
     return Entry(
         path=new.path,

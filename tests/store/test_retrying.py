@@ -1,0 +1,120 @@
+"""Commits that meet on one branch: the later one is made again, and means the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from ebbtide.store.commits.publishing import Overtaken
+from ebbtide.store.commits.retrying import ATTEMPTS_MAX, until_published
+from ebbtide.store.content.layout import TREES_PREFIX
+from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.repository import Repository
+from tests.store.test_interleavings import contents, meanwhile, raises, save
+
+Make = Callable[[Repository, str], CommitRecord]
+
+
+def merged(here: Repository, ref: str) -> CommitRecord:
+    return here.commits.merge(ref, "main")
+
+
+def reverted(here: Repository, ref: str) -> CommitRecord:
+    return here.commits.revert("main", ref)
+
+
+def picked(here: Repository, ref: str) -> CommitRecord:
+    return here.commits.cherry_pick("main", ref)
+
+
+def fill(repository: Repository) -> None:
+    """A commit for each of three files on main, and one for a file on dev."""
+    for path in ("base", "first", "second"):
+        save(repository, path)
+    repository.branches.create("dev", "main")
+    save(repository, "picked", "dev")
+
+
+@pytest.mark.parametrize(
+    ("make", "ref", "left"),
+    [
+        (merged, "dev", {"base", "first", "second", "picked", "other"}),
+        (picked, "dev", {"base", "first", "second", "picked", "other"}),
+        # On the branch as it is afterwards, `main~1` is the commit of `second`.
+        (reverted, "main~1", {"base", "second", "other"}),
+    ],
+)
+def test_a_commit_that_was_overtaken_is_made_on_the_other(
+    repository: Repository, make: Make, ref: str, left: set[str]
+) -> None:
+    fill(repository)
+    late = meanwhile(repository, lambda: save(repository, "other"), TREES_PREFIX)
+    made = until_published(partial(make, late), ref)
+    assert contents(repository, "main@").keys() == left
+    assert made.commit_id == repository.commits.resolve("main")
+    other = repository.commits.get(made.parent_ids[0])
+    assert other.message == "other"
+
+
+def test_a_merge_made_again_has_the_source_of_its_first_attempt(repository: Repository) -> None:
+    fill(repository)
+
+    def move_both() -> None:
+        save(repository, "other")
+        save(repository, "newer", "dev")
+
+    late = meanwhile(repository, move_both, TREES_PREFIX)
+    until_published(partial(merged, late), "dev")
+    assert "newer" not in contents(repository, "main@")
+
+
+def test_a_commit_takes_up_what_the_other_left(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"1")
+
+    def commit_and_stage() -> None:
+        repository.commits.commit("main", "other")
+        repository.objects.put("main", "b", b"2")
+
+    late = meanwhile(repository, commit_and_stage, TREES_PREFIX)
+    until_published(lambda _: late.commits.commit("main", "late"))
+    assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
+    assert [each.message for each in repository.commits.log("main")][:2] == ["late", "other"]
+
+
+def test_a_commit_whose_changes_the_other_took_up_has_nothing_to_do(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"1")
+    late = meanwhile(repository, lambda: repository.commits.commit("main", "other"), TREES_PREFIX)
+    with raises("nothing_to_commit"):
+        until_published(lambda _: late.commits.commit("main", "late"))
+    assert contents(repository, "main@") == {"a": b"1"}
+
+
+def test_a_reset_is_not_tried_again(repository: Repository) -> None:
+    """Whatever is staged after the reset is not what this commit was asked to commit."""
+    repository.objects.put("main", "a", b"1")
+
+    def reset_and_stage() -> None:
+        repository.commits.reset("main")
+        repository.objects.put("main", "b", b"2")
+
+    late = meanwhile(repository, reset_and_stage, TREES_PREFIX)
+    with raises("branch_moved"):
+        until_published(lambda _: late.commits.commit("main", "late"))
+    assert contents(repository, "main@") == {}
+    assert contents(repository, "main") == {"b": b"2"}
+
+
+def test_attempts_have_an_end() -> None:
+    refs: list[str] = []
+
+    def make(ref: str) -> CommitRecord:
+        refs.append(ref)
+        error = Overtaken("branch_moved", "meanwhile")
+        error.source_id = "id"
+        raise error
+
+    with raises("branch_moved"):
+        until_published(make, "ref")
+    assert refs == ["ref", *["id"] * (ATTEMPTS_MAX - 1)]
