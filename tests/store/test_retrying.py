@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Barrier, Event, Semaphore
 
 import pytest
 
@@ -13,6 +15,8 @@ from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.repository import Repository
 from tests.store.test_interleavings import contents, meanwhile, raises, save
+
+SECONDS_MAX = 60
 
 Make = Callable[[Repository, str], CommitRecord]
 
@@ -51,7 +55,7 @@ def test_a_commit_that_was_overtaken_is_made_on_the_other(
 ) -> None:
     fill(repository)
     late = meanwhile(repository, lambda: save(repository, "other"), TREES_PREFIX)
-    made = until_published(partial(make, late), ref)
+    made = until_published(late.context, "main", partial(make, late), ref)
     assert contents(repository, "main@").keys() == left
     assert made.commit_id == repository.commits.resolve("main")
     other = repository.commits.get(made.parent_ids[0])
@@ -66,7 +70,7 @@ def test_a_merge_made_again_has_the_source_of_its_first_attempt(repository: Repo
         save(repository, "newer", "dev")
 
     late = meanwhile(repository, move_both, TREES_PREFIX)
-    until_published(partial(merged, late), "dev")
+    until_published(late.context, "main", partial(merged, late), "dev")
     assert "newer" not in contents(repository, "main@")
 
 
@@ -78,7 +82,7 @@ def test_a_commit_takes_up_what_the_other_left(repository: Repository) -> None:
         repository.objects.put("main", "b", b"2")
 
     late = meanwhile(repository, commit_and_stage, TREES_PREFIX)
-    until_published(lambda _: late.commits.commit("main", "late"))
+    until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
     assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
     assert [each.message for each in repository.commits.log("main")][:2] == ["late", "other"]
 
@@ -87,7 +91,7 @@ def test_a_commit_whose_changes_the_other_took_up_has_nothing_to_do(repository: 
     repository.objects.put("main", "a", b"1")
     late = meanwhile(repository, lambda: repository.commits.commit("main", "other"), TREES_PREFIX)
     with raises("nothing_to_commit"):
-        until_published(lambda _: late.commits.commit("main", "late"))
+        until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
     assert contents(repository, "main@") == {"a": b"1"}
 
 
@@ -101,20 +105,52 @@ def test_a_reset_is_not_tried_again(repository: Repository) -> None:
 
     late = meanwhile(repository, reset_and_stage, TREES_PREFIX)
     with raises("branch_moved"):
-        until_published(lambda _: late.commits.commit("main", "late"))
+        until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
     assert contents(repository, "main@") == {}
     assert contents(repository, "main") == {"b": b"2"}
 
 
-def test_attempts_have_an_end() -> None:
+def overtaken(source_id: str) -> Overtaken:
+    error = Overtaken("branch_moved", "meanwhile")
+    error.source_id = source_id
+    return error
+
+
+def test_attempts_have_an_end(repository: Repository) -> None:
     refs: list[str] = []
 
     def make(ref: str) -> CommitRecord:
         refs.append(ref)
-        error = Overtaken("branch_moved", "meanwhile")
-        error.source_id = "id"
-        raise error
+        raise overtaken("id")
 
     with raises("branch_moved"):
-        until_published(make, "ref")
+        until_published(repository.context, "main", make, "ref")
     assert refs == ["ref", *["id"] * (ATTEMPTS_MAX - 1)]
+
+
+def test_later_attempts_wait_for_each_other(repository: Repository) -> None:
+    """All clients are overtaken at first; afterwards no two of them are at work at once."""
+    clients = 4
+    is_first, at_work, have_met = Barrier(clients), Semaphore(1), Event()
+    made = repository.commits.get("main")
+
+    def work(_client: int) -> CommitRecord:
+        attempts: list[str] = []
+
+        def make(ref: str) -> CommitRecord:
+            attempts.append(ref)
+            if len(attempts) == 1:
+                is_first.wait(SECONDS_MAX)
+                raise overtaken("")
+            if at_work.acquire(blocking=False):
+                have_met.wait(0.1)  # gives the others time to come, if nothing holds them back
+                at_work.release()
+            else:
+                have_met.set()
+            return made
+
+        return until_published(repository.context, "main", make)
+
+    with ThreadPoolExecutor(clients) as pool:
+        assert list(pool.map(work, range(clients))) == [made] * clients
+    assert not have_met.is_set()

@@ -125,9 +125,11 @@ def revert_branch(
 ) -> Response:
     """Reverts the changes of a commit, in a new commit."""
     overrides = asked.commit_overrides or CommitOverrides()
-    commits = served.repository(repository).commits
+    found = served.repository(repository)
     until_published(
-        lambda ref: commits.revert(
+        found.context,
+        branch,
+        lambda ref: found.commits.revert(
             branch,
             ref,
             parent_number=asked.parent_number or None,
@@ -147,9 +149,11 @@ def cherry_pick(
 ) -> CommitAnswer:
     """Applies the changes of a commit to the branch, in a new commit."""
     overrides = asked.commit_overrides or CommitOverrides()
-    commits = served.repository(repository).commits
+    found = served.repository(repository)
     made = until_published(
-        lambda ref: commits.cherry_pick(
+        found.context,
+        branch,
+        lambda ref: found.commits.cherry_pick(
             branch,
             ref,
             parent_number=asked.parent_number,

@@ -79,9 +79,11 @@ def commit(
             "invalid_argument",
             "source_metarange is not supported: a commit contains the staged changes",
         )
-    commits = served.repository(repository).commits
+    found = served.repository(repository)
     made = until_published(
-        lambda _: commits.commit(
+        found.context,
+        branch,
+        lambda _: found.commits.commit(
             branch,
             asked.message,
             metadata=asked.metadata,
@@ -89,7 +91,7 @@ def commit(
             date_precision=timedelta(seconds=1),
             committer=served.committer,
             allow_empty=asked.allow_empty,
-        )
+        ),
     )
     return CommitAnswer.of(made)
 

@@ -166,9 +166,11 @@ def merge_into_branch(
 ) -> MergeAnswer:
     """Merges a reference into a branch."""
     asked = asked or MergeCreation()
-    commits = served.repository(repository).commits
+    found = served.repository(repository)
     made = until_published(
-        lambda ref: commits.merge(
+        found.context,
+        destination,
+        lambda ref: found.commits.merge(
             ref,
             destination,
             message=asked.message or merge_message(source, destination),

@@ -71,7 +71,11 @@ def commit_files(visit: Visit) -> Response:
         if not message:
             raise InvalidInput("invalid_argument", "a commit needs a message that describes it")
         committer = visit.served.committer
-        until_published(lambda _: repository.commits.commit(branch, message, committer=committer))
+        until_published(
+            repository.context,
+            branch,
+            lambda _: repository.commits.commit(branch, message, committer=committer),
+        )
     except EbbtideError as error:
         return _problem(visit, error, ref=branch, prefix=prefix)
     return _done(visit, repository, "committed", ref=branch, prefix=prefix)
