@@ -34,8 +34,9 @@ from ebbtide.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300
-CHILD = """
+CHILD = '''
 import json, os, signal, sys
+import psutil
 from ebbtide.gc.spark.session import end, launch
 
 launched = launch(master="local[1]", driver_memory="512m", conf=json.loads(sys.argv[1]), short=True)
@@ -47,6 +48,12 @@ def total():
     rows = session.range(100).mapInArrow(lambda batches: batches, "id long")
     return rows.groupBy().sum("id").first()[0]
 
+def daemons():
+    """How many processes Spark forks its Python workers from."""
+    below = psutil.Process(pid).children(recursive=True)
+    found = {each.pid: each.ppid() for each in below if "ebbtide.gc.daemon" in each.cmdline()}
+    return sum(parent not in found for parent in found.values())
+
 try:
     os.killpg(0, signal.SIGINT)  # as a terminal's Ctrl-C
     signal.pause()
@@ -57,11 +64,12 @@ zone = session.conf.get("spark.sql.session.timeZone")
 settings = dict(context.getConf().getAll()) | {"zone": zone}
 pid = context._gateway.proc.pid
 answer = {"total": total(), "pid": pid, "settings": settings, "id": context.applicationId}
+answer["daemons"] = daemons()
 end(session)
 type(session).stop = None  # its JVM may have ended: nobody asks it again
 end(session)
 print(json.dumps(answer))
-"""
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,7 @@ def test_a_session_of_its_own(first: Child) -> None:
     sources, and leaves an archive and no process."""
     settings = first.answer["settings"]
     assert first.answer["total"] == 4950
+    assert first.answer["daemons"] == 1, "steps use the process that was started beside the session"
     assert settings["spark.ui.retainedJobs"] == "8"
     assert (settings["spark.driver.memory"], settings["zone"]) == ("512m", "UTC")
     assert not list(first.cache.rglob("making-*"))
