@@ -21,9 +21,7 @@ ROWS_PER_BATCH: Final = 200_000
 
 
 class LocalEngine(Engine):
-    """Carries out steps in this process, one task after the other, without Java, other processes
-    or threads. For tests, and for repositories of some hundred thousand files: it uses one core,
-    and holds all rows in memory that Spark would exchange or spill to disk."""
+    """Carries out steps in this process, one task after the other."""
 
     @property
     def name(self) -> str:
@@ -96,8 +94,7 @@ class LocalFrame(Frame):
         if how != "left":
             is_semi = how == "left_semi"
             return self._from(lambda: _chosen(self._table(), other.collect(), on, is_in=is_semi))
-        more = [each for each in other.schema if each.name != on]
-        schema = pa.schema([*self.schema, *more])
+        schema = pa.schema([*self.schema, *(each for each in other.schema if each.name != on)])
         return LocalFrame(
             schema, lambda: iter(_looked_up(self._table(), other.collect(), on).to_batches())
         )
@@ -139,14 +136,13 @@ def _chosen(left: pa.Table, right: pa.Table, on: str, *, is_in: bool) -> pa.Tabl
 
 def _looked_up(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
     right = right.filter(pc.is_valid(right.column(on))).sort_by(on).combine_chunks()
-    values, wanted = right.column(on).to_numpy(), left.column(on)
-    places = np.searchsorted(values, wanted.fill_null(pa.scalar(0, pa.int64())).to_numpy())
+    values, asked = right.column(on).to_numpy(), left.column(on)
+    wanted = asked.fill_null(pa.scalar(0, pa.int64())).to_numpy()
+    places = np.searchsorted(values, wanted)
     places[places == len(values)] = 0
+    found = np.zeros(left.num_rows, np.bool_)
     if len(values):
-        found = pc.is_valid(wanted).to_numpy()
-        found &= values[places] == wanted.fill_null(pa.scalar(0, pa.int64())).to_numpy()
-    else:
-        found = np.zeros(left.num_rows, np.bool_)
+        found = pc.is_valid(asked).to_numpy() & (values[places] == wanted)
     rows = pa.array(places, pa.int64(), mask=~found)
     for field in right.schema:
         if field.name != on:
