@@ -273,7 +273,7 @@ def measure(
     with built(directory, scale, has_files=has_files) as (history, store, lake):
         content: dict[str, Any] = {"scale": history.scale, "files": len(history.slice_of)}
         limit = None
-        if is_listed:
+        if is_listed and kinds:
             limit = bare_listing(directory / "storage")
             print(f"bare listing: {limit:.1f} s", flush=True)
             content["bare_listing_seconds"] = limit

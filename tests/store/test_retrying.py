@@ -10,9 +10,10 @@ from threading import Barrier, Event, Semaphore
 import pytest
 
 from ebbtide.store.commits.publishing import Overtaken
-from ebbtide.store.commits.retrying import ATTEMPTS_MAX, until_published
+from ebbtide.store.commits.retrying import until_published
 from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.repository import Repository
 from tests.store.test_interleavings import contents, meanwhile, raises, save
 
@@ -125,7 +126,7 @@ def test_attempts_have_an_end(repository: Repository) -> None:
 
     with raises("branch_moved"):
         until_published(repository.context, "main", make, "ref")
-    assert refs == ["ref", *["id"] * (ATTEMPTS_MAX - 1)]
+    assert refs == ["ref", *["id"] * (BRANCH_ATTEMPTS_MAX - 1)]
 
 
 def test_later_attempts_wait_for_each_other(repository: Repository) -> None:

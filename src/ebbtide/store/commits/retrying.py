@@ -13,9 +13,7 @@ from weakref import WeakValueDictionary
 from ebbtide.store.commits.publishing import Overtaken
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
-
-ATTEMPTS_MAX: Final = 10
-"""Source: lakeFS, which tries an update of a branch ten times."""
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 
 _queues: Final = WeakValueDictionary[tuple[str, str], Lock]()
 _queues_lock: Final = Lock()
@@ -42,7 +40,7 @@ def until_published(
     except Overtaken as error:
         ref = error.source_id or ref
     with _queue(context.repository_id, branch):
-        for _ in range(ATTEMPTS_MAX - 2):
+        for _ in range(BRANCH_ATTEMPTS_MAX - 2):
             try:
                 return make(ref)
             except Overtaken as error:

@@ -13,11 +13,10 @@ from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.refs.queries import BranchRow, require_branch
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.queries import delete_staged, find_staged, write_staged
 
 BATCH_PATHS: Final = 1000
-ATTEMPTS_MAX: Final = 10
 
 
 def delete_paths(context: RepositoryContext, branch_name: str, paths: Iterable[str]) -> list[str]:
@@ -34,7 +33,7 @@ def delete_paths(context: RepositoryContext, branch_name: str, paths: Iterable[s
 
 
 def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[str]) -> list[str]:
-    for _ in range(ATTEMPTS_MAX):
+    for _ in range(BRANCH_ATTEMPTS_MAX):
         with context.metadata.snapshot() as tx:
             before = require_branch(tx, context.repository_id, branch_name)
             commit = require_commit(tx, context.repository_id, before.commit_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.escaping import shown
@@ -22,13 +21,11 @@ from ebbtide.store.names import check_path
 from ebbtide.store.objects.deleting import same_base
 from ebbtide.store.objects.views import FoundEntry
 from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import BranchRow, require_branch
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.copies import record_copy
 from ebbtide.store.staging.pending_writes import Writes, publish_writes
 from ebbtide.store.staging.queries import Change, find_staged, share_row, take_row, write_staged
 from ebbtide.store.staging.uploads import NewObject, write_object
-
-ATTEMPTS_MAX: Final = 10
 
 Stream = Callable[[FoundEntry], Iterator[bytes]]
 """Reads a whole object, and checks its bytes."""
@@ -46,7 +43,7 @@ def move_path(
     if destination == source:
         raise InvalidInput("invalid_argument", f"{shown(source)} cannot be moved onto itself")
     context.touch_owner()
-    for _ in range(ATTEMPTS_MAX):
+    for _ in range(BRANCH_ATTEMPTS_MAX):
         seen = _look(context, branch_name, source)
         with suppress(_Changed):
             if seen.is_staged:

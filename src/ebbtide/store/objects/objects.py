@@ -24,11 +24,11 @@ from ebbtide.store.objects.deleting import delete_paths
 from ebbtide.store.objects.moving import move_path
 from ebbtide.store.objects.sharing import share_staged
 from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.staging.uploads import NewObject, OnlyIf, Uploads, UploadTotals
 
 FIRST_ROWS: Final = 16
 """The number of rows that are read first if a directory may be skipped at once."""
-ATTEMPTS_MAX: Final = 10
 """After this many attempts a copy gets its own bytes, although its source is staged."""
 
 
@@ -165,7 +165,7 @@ class Objects:
         """
         check_path(destination_path)
         source = self._find_intact(source_ref, source_path)
-        for _ in range(ATTEMPTS_MAX):
+        for _ in range(BRANCH_ATTEMPTS_MAX):
             if source.commit is not None or source_ref != branch:
                 break
             self._context.touch_owner()

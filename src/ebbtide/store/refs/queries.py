@@ -20,6 +20,10 @@ from ebbtide.store.database.conditions import begins_with
 from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.database.schema import branches, reflog, tags
 
+BRANCH_ATTEMPTS_MAX: Final = 10
+"""The most attempts of an operation whose branch moves while it works. Source: lakeFS, which tries
+an update of a branch ten times."""
+
 
 class RefRow(Protocol):
     """The fields that a row of `branches` and a row of `tags` share."""

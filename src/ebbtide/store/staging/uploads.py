@@ -25,7 +25,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_metadata, check_path, check_text
-from ebbtide.store.refs.queries import BranchRow, require_branch
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.pending_writes import Writes, give_up_writes, publish_writes
 from ebbtide.store.staging.queries import find_staged, write_staged
 
@@ -33,7 +33,6 @@ BATCH_MIN: Final = 8
 BATCH_MAX: Final = 1000
 THREADS: Final = 4
 CONTENT_TYPE_BYTES_MAX: Final = 255
-ATTEMPTS_MAX: Final = 10
 
 Check = Callable[[Transaction], None]
 
@@ -131,7 +130,7 @@ class Uploads:
         Raises Conflict `precondition_failed` or `branch_moved`.
         """
         repository_id = self._context.repository_id
-        for _ in range(ATTEMPTS_MAX):
+        for _ in range(BRANCH_ATTEMPTS_MAX):
             seen = self._look(branch, entry.path)
             with self._context.metadata.transaction() as tx:
                 tx.lock_repository(repository_id)
