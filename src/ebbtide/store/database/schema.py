@@ -107,6 +107,8 @@ repositories = _table(
     sa.Column("tombstoned_by", sa.Text, nullable=True),
     sa.Column("policy", Json(none_as_null=True), nullable=True),
     sa.Column("namespace", sa.Text, nullable=True),
+    sa.Column("protected_branches", Json(none_as_null=True), nullable=True),
+    sa.Column("metadata", Json(none_as_null=True), nullable=True),
 )
 """A transaction that changes a ref, policy or hold locks this row, at least in share mode. The
 fence locks it exclusively. A name is unique among repositories that are not trashed; this is
@@ -387,6 +389,49 @@ pending = _table(
 )
 """Writes in progress. An address is here before its first byte is written, until the write is
 published or ends."""
+
+multipart_uploads = _table(
+    "multipart_uploads",
+    _repository_id(),
+    sa.Column("upload_id", sa.Text, primary_key=True),
+    sa.Column("branch", PathText, nullable=False),
+    sa.Column("path", PathText, nullable=False),
+    sa.Column("content_type", sa.Text, nullable=True),
+    sa.Column("metadata", Json, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=False),
+)
+"""Uploads in parts that are neither completed nor aborted. After `expires_at` an upload is void."""
+sa.Index(None, multipart_uploads.c.repository_id, multipart_uploads.c.path)
+
+multipart_parts = _table(
+    "multipart_parts",
+    _repository_id(),
+    sa.Column("upload_id", sa.Text, primary_key=True),
+    sa.Column("part_number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("checksum", sa.Text, nullable=False),
+    sa.Column("etag", sa.Text, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+)
+"""The parts of uploads. Each part is a file at an address with an upload token, so that runs keep
+the file until the token expires. `checksum` is the SHA-256 of the part."""
+
+imports = _table(
+    "imports",
+    _repository_id(),
+    sa.Column("import_id", sa.Text, primary_key=True),
+    sa.Column("branch", PathText, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("object_count", sa.BigInteger, nullable=False),
+    sa.Column("commit_id", sa.Text, nullable=True),
+    sa.Column("error", Json(none_as_null=True), nullable=True),
+    sa.Column("started_at", Timestamp, nullable=False),
+    sa.Column("updated_at", Timestamp, nullable=False),
+)
+"""Imports of objects that stay outside the repository. `state` is `running`, `done`, `failed` or
+`cancelled`. `updated_at` moves while the import runs."""
 
 signing_keys = _table(
     "signing_keys",
