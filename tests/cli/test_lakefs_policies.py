@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebbtide.cli import policies
+from ebbtide.cli import command
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from tests.cli.conftest import Ebbtide
 from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
@@ -24,7 +24,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[LakefsWorld]:
             opened.state.upload("main", "a", content)
             opened.state.commit("main")
             opened.grow_old(10 * DAY)
-        monkeypatch.setattr(policies, "open_lakefs", lambda _name, _settings: opened.repository())
+        monkeypatch.setattr(command, "open_lakefs", lambda _name, _settings: opened.repository())
         yield opened
 
 

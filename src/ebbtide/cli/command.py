@@ -20,10 +20,11 @@ from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.elsewhere import is_elsewhere, is_lakefs, open_lakefs
 from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:
+    from ebbtide.formats.base import WithPolicy
     from ebbtide.formats.embedded import EmbeddedRepository
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
@@ -215,6 +216,15 @@ class Cli:
             context = self.store.context_of(gone)
             return GoneRepository(context, store_id=self.store.store_id)
         return EmbeddedRepository(context, store_id=self.store.store_id)
+
+    def with_policy(self, name: str) -> WithPolicy:
+        """Returns a repository of the store or of a lakeFS server, whose policy can be read and
+        set. Raises InvalidInput for any other one."""
+        if is_lakefs(name):
+            return open_lakefs(name, self.settings)
+        from ebbtide.formats.embedded import EmbeddedRepository
+
+        return EmbeddedRepository(self.repository(name).context, store_id=self.store.store_id)
 
     def may(self, question: str, *, yes: bool) -> bool:
         """Asks a question, and returns whether the user said yes. If not, prints that nothing was

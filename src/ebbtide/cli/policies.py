@@ -16,7 +16,7 @@ from ebbtide.cli.parsing import parse_pairs
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
-from ebbtide.formats.elsewhere import is_lakefs, open_lakefs
+from ebbtide.formats.elsewhere import is_lakefs
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 
 if TYPE_CHECKING:
@@ -94,14 +94,9 @@ def set_policy(
     from ebbtide.retention import Policy
 
     policy = Policy.parse(mapping)
-    if is_lakefs(repository):
-        found = open_lakefs(repository, cli.settings)
-        before = found.written_policy()
-        unmatched = found.set_policy(policy)
-    else:
-        retention = cli.repository(repository).retention
-        before = retention.get()
-        unmatched = retention.set(policy)
+    found = cli.with_policy(repository)
+    before = found.written_policy()
+    unmatched = found.set_policy(policy)
     warnings = [f"the rule for {pattern!r} matches no branch" for pattern in unmatched]
     if before is not None:
         warnings += [
@@ -176,12 +171,8 @@ def read_policy_file(file: str) -> object:
 def unset_policy(cli: Cli, repository: WithPolicyArgument) -> None:
     """Remove the policy. Without a policy, nothing expires. For a lakeFS repository, lakeFS's own
     rules apply again."""
-    if is_lakefs(repository):
-        open_lakefs(repository, cli.settings).set_policy(None)
-        rest = "lakeFS's own rules apply"
-    else:
-        cli.repository(repository).retention.unset()
-        rest = "everything is kept"
+    cli.with_policy(repository).set_policy(None)
+    rest = "lakeFS's own rules apply" if is_lakefs(repository) else "everything is kept"
     cli.output.answer(
         {"repository": repository, "policy": None},
         lambda: cli.output.line(f"{repository} has no policy any more: {rest}"),
@@ -202,18 +193,12 @@ def show_policy(
     """
     from ebbtide.retention.decision import decide
 
+    found = cli.with_policy(repository)
+    policy = found.policy()
+    roots = found.roots(policy)
     messages: Mapping[str, str] = {}
-    policy: Policy | None
-    if is_lakefs(repository):
-        elsewhere = open_lakefs(repository, cli.settings)
-        policy = elsewhere.policy()
-        roots = elsewhere.roots(policy)
-    else:
-        found = cli.repository(repository)
-        policy = found.retention.get()
-        with cli.collected(repository).reading() as reading:
-            roots = reading.roots()
-        messages = _messages(found, roots) if commits else {}
+    if commits and not is_lakefs(repository):
+        messages = _messages(cli.repository(repository), roots)
     decision = decide(roots)
     document = _document(repository, policy, roots, decision, with_commits=commits)
 

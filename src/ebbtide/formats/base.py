@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from ebbtide.arrow import Column, make_schema
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.retention.decision import Roots
+from ebbtide.retention.policy import Policy
 from ebbtide.storage import Storage
 
 NODES_SCHEMA: Final = make_schema(
@@ -527,6 +528,29 @@ class RepositoryFormat(Protocol):
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """Returns those of the addresses that were purged."""
+
+
+@runtime_checkable
+class WithPolicy(Protocol):
+    """A repository whose retention policy can be read and set. Icechunk's repositories have none:
+    each `ebbtide expire` names its rules."""
+
+    def policy(self) -> Policy | None:
+        """Returns the policy in force. Without one, everything is kept.
+
+        Raises Refused `policy_not_found` if a repository cannot be collected without rules.
+        """
+
+    def written_policy(self) -> Policy | None:
+        """Returns the policy that `set_policy` has set. Without one, other rules can be in
+        force."""
+
+    def set_policy(self, policy: Policy | None) -> tuple[str, ...]:
+        """Sets the policy, or removes it. Returns its patterns that match no branch. Raises
+        Failed."""
+
+    def roots(self, policy: Policy | None) -> Roots:
+        """Reads refs and commits, for a decision by `policy` and the holds."""
 
 
 class GoneFormat(RepositoryFormat, Protocol):

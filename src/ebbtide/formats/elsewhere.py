@@ -40,6 +40,11 @@ def is_elsewhere(repository: str) -> bool:
     return is_icechunk(repository) or is_lakefs(repository)
 
 
+def has_policy(repository: str) -> bool:
+    """Whether repositories of this kind have a retention policy (`formats.base.WithPolicy`)."""
+    return not is_icechunk(repository)
+
+
 def always_quarantined(repository: str) -> str | None:
     """Returns ASKED if sweeps of a repository use a quarantine by default. lakeFS closes no commit:
     a file can be needed again before a sweep notices it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
 from ebbtide.ids import latest_id
 from ebbtide.retention.decision import Roots
+from ebbtide.retention.policy import Policy
 from ebbtide.store.collecting.records import (
     closed_rows,
     lease_commits,
@@ -42,6 +44,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import find_commits
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.purges.queries import find_purged
+from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.repositories.leases import Lease, beat, release_lease, running, take_lease
 from ebbtide.store.repositories.promises import promised
@@ -177,6 +180,28 @@ class EmbeddedRepository:
         with self._metadata.snapshot(scans=True) as tx:
             settings = promised(tx, self._context.settings)
             yield EmbeddedReading(tx, self._repository_id, settings, opened_at)
+
+    def policy(self) -> Policy | None:
+        """Returns the policy."""
+        return Retention(self._context).get()
+
+    def written_policy(self) -> Policy | None:
+        """Returns the policy: no other rules can be in force."""
+        return self.policy()
+
+    def set_policy(self, policy: Policy | None) -> tuple[str, ...]:
+        """Sets the policy, or removes it. Returns its patterns that match no branch."""
+        retention = Retention(self._context)
+        if policy is None:
+            retention.unset()
+            return ()
+        return retention.set(policy)
+
+    def roots(self, policy: Policy | None) -> Roots:
+        """Reads refs and commits in one snapshot, for a decision by `policy` and the holds."""
+        with self.reading() as reading:
+            roots = reading.roots()
+        return replace(roots, policy=policy and policy.with_holds(roots.holds))
 
     def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Yields nothing: the database names everything that can be read."""

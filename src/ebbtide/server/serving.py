@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
-from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.base import RepositoryFormat, WithPolicy
 from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
@@ -38,6 +38,17 @@ class Collected:
     form: RepositoryFormat
     settings: Settings
     sessions: timedelta | None = None
+
+    @property
+    def with_policy(self) -> WithPolicy:
+        """The repository, whose policy can be read and set. Raises NotFound `policy_not_found`
+        for one that has none."""
+        if not isinstance(self.form, WithPolicy):
+            raise NotFound(
+                "policy_not_found",
+                f"{self.name} has no policy: each 'ebbtide expire' names what to keep",
+            )
+        return self.form
 
     @property
     def options(self) -> RunOptions:

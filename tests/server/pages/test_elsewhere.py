@@ -14,9 +14,13 @@ import pytest
 
 from ebbtide.formats.icechunk.ids import id_text
 from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
+from ebbtide.formats.lakefs.repository import GRACE
+from ebbtide.formats.lakefs.rules import written_policy
+from ebbtide.server import serving
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
+from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
 from tests.server.pages.conftest import RUN, Browser, Browsers, browsing
 from tests.server.pages.test_pages import rows_of, text_of
 from tests.support.icechunk import Contents, contents, create_repository
@@ -150,3 +154,83 @@ def test_it_has_runs_and_explanations_alone(elsewhere: Elsewhere) -> None:
         assert reader.get(f"{elsewhere.place}/{section}").status_code == 404
     assert "No repository has" in reader.get("?search=nothing").text
     assert elsewhere.name in reader.get("?search=weather").text
+
+
+@dataclass
+class Lake:
+    """A repository of a lakeFS server, with two commits of `main` that are ten days apart, under
+    lakeFS's rules of seven days."""
+
+    world: LakefsWorld
+    browsers: Browsers
+    place: str = f"/repositories/{quote('lakefs:lake', safe='')}/policy"
+
+    def written(self) -> object:
+        found = written_policy(self.world.state.storage)
+        return None if found is None else found.to_mapping()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    settings = Settings(reclaim=False, spark_master="none", server_repositories="lakefs:lake")
+    with (
+        open_lakefs_world() as world,
+        Store.init(tmp_path / "store", settings=settings) as store,
+        browsing(store) as browsers,
+    ):
+        for content in (b"old", b"new"):
+            world.state.upload("main", "a", content)
+            world.state.commit("main")
+            world.grow_old(10 * DAY)
+        monkeypatch.setattr(serving, "open_elsewhere", lambda *_: (world.repository(), GRACE))
+        yield Lake(world, browsers)
+
+
+def test_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
+    """Shown, tried, set and dropped by pages; without one, lakeFS's own rules are shown."""
+    admin = lake.browsers()
+    page = admin.get(lake.place).text
+    assert "lakeFS's own rules apply" in text_of(page).replace("&#39;", "'")
+    assert "&#34;default&#34;: &#34;7d&#34;" in page
+    assert "data-preview=" not in page, "each look makes the server write a list of refs"
+    active = re.search(r"(\d+) commits? kept, (\d+) expired", text_of(page))
+    assert active is not None and int(active[2]) > 0
+
+    found = admin.post(f"{lake.place}/preview", policy='{"default": "90d"}').json()["html"]
+    rows = {row.split()[0]: row.split()[1:3] for row in rows_of(found)[1:3]}
+    assert rows["Present"] == [active[1], active[2]]
+    assert rows["A"] == [str(int(active[1]) + int(active[2])), "0"]
+    assert lake.written() is None, "nothing is set by looking"
+
+    assert admin.post(lake.place, policy='{"default": "90d"}').status_code == 303
+    assert lake.written() == {"mode": "age", "default": "90d", "tags": "keep"}
+    page = text_of(admin.get(lake.place).text)
+    assert "0 expired" in page and "No policy is set here" not in page
+    answer = admin.post(lake.place, policy='{"default": "90d", "branches": {"tmp-*": "1d"}}')
+    assert "matches no branch" in text_of(answer.text)
+
+    assert admin.post(f"{lake.place}/unset").status_code == 303
+    assert lake.written() is None
+
+
+def test_a_lakefs_repository_without_any_rules(lake: Lake) -> None:
+    lake.world.state.rules = None
+    admin = lake.browsers()
+    page = text_of(admin.get(lake.place).text)
+    assert "everything is kept, and runs are refused" in page
+    assert admin.post(lake.place, policy='{"default": "30d"}').status_code == 303
+    assert "runs are refused" not in text_of(admin.get(lake.place).text)
+
+
+def test_who_may_set_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
+    reader = lake.browsers(Role.READER)
+    assert reader.get(lake.place).status_code == 200
+    assert reader.post(lake.place, policy='{"default": "1d"}').status_code == 403
+    assert lake.written() is None
+
+
+def test_an_icechunk_repository_has_no_policy(elsewhere: Elsewhere) -> None:
+    admin = elsewhere.browsers()
+    assert "/policy" not in admin.get(f"{elsewhere.place}/runs").text
+    answer = admin.get(f"{elsewhere.place}/policy")
+    assert answer.status_code == 404 and "has no policy" in text_of(answer.text)

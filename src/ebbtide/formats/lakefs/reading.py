@@ -36,7 +36,7 @@ class LakefsReading(PlainReading):
     storage: Storage
     namespace: Namespace
     history: LakefsHistory
-    policy: Policy
+    policy: Policy | None
     folders: tuple[str, ...]
     now: datetime
     closed: frozenset[str]
@@ -59,7 +59,7 @@ class LakefsReading(PlainReading):
             commits=commits,
             stub_ids=frozenset(),
             tree_checksums={commit.tree_id: commit.tree_id for commit in commits},
-            policy=self.policy.with_holds({**self.policy.holds, **holds}),
+            policy=self.policy and self.policy.with_holds(holds),
             holds=holds,
             holds_end=dict(self.held),
         )

@@ -150,7 +150,7 @@ class LakefsRepository(PlainRepository):
         write_policy(self.storage, policy)
         return policy.unmatched(self._server.branches())
 
-    def roots(self, policy: Policy) -> Roots:
+    def roots(self, policy: Policy | None) -> Roots:
         """Reads refs and commits, for a decision by `policy`. Does not read staged objects. Raises
         as `reading` does."""
         now = self.now()
@@ -158,7 +158,7 @@ class LakefsRepository(PlainRepository):
         return self._read(policy, history, (), now).roots()
 
     def _read(
-        self, policy: Policy, history: LakefsHistory, folders: Iterable[str], now: datetime
+        self, policy: Policy | None, history: LakefsHistory, folders: Iterable[str], now: datetime
     ) -> LakefsReading:
         return LakefsReading(
             self.storage,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.base import WithPolicy
 from ebbtide.gc.planning.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import decide
 from ebbtide.retention.policy import Policy
@@ -39,18 +39,20 @@ class Comparison:
         return {PRESENT: self.present, **self.others}
 
 
-def compare(repository: EmbeddedRepository, policies: Mapping[str, Policy]) -> Comparison:
-    """Compares policies in one reading of the metadata. The storage is not read."""
-    with repository.reading() as reading:
-        roots = reading.roots()
+def compare(
+    repository: WithPolicy, present: Policy | None, policies: Mapping[str, Policy]
+) -> Comparison:
+    """Compares policies with the `present` one, in one reading of refs and commits. Files are not
+    listed."""
+    roots = repository.roots(present)
     decision = decide(roots)
-    present = alternative_of(roots, decision, decision)
+    now = alternative_of(roots, decision, decision)
     others: dict[str, Alternative] = {}
     for name, policy in policies.items():
         other = replace(roots, policy=policy.with_holds(roots.holds))
         others[name] = alternative_of(other, decide(other), decision)
-    rows = _by_ref([present, *others.values()]) if others else []
-    return Comparison(present, others, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
+    rows = _by_ref([now, *others.values()]) if others else []
+    return Comparison(now, others, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
 
 
 def _by_ref(alternatives: Sequence[Alternative]) -> list[list[RefOutlook]]:

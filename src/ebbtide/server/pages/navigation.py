@@ -4,22 +4,22 @@ pages."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.elsewhere import has_policy, is_elsewhere
 from ebbtide.server.pages.rendering import link
 from ebbtide.store.access.keys import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a repository's pages, at `path` below the repository's own page. Repositories
-    that are not of the store have only the sections with `everywhere`."""
+    """A section of a repository's pages, at `path` below the repository's own page. `of` are the
+    repositories that have it: those of the store, those with a policy, or all."""
 
     name: str
     path: str
     role: Role = Role.READER
-    everywhere: bool = False
+    of: Literal["store", "policy", "all"] = "store"
 
 
 SECTIONS: Final = (
@@ -28,9 +28,9 @@ SECTIONS: Final = (
     Section("Commits", "commits"),
     Section("Branches and tags", "refs"),
     Section("Collections", "collections"),
-    Section("Policy", "policy"),
-    Section("Runs", "runs", everywhere=True),
-    Section("Explain", "explain", everywhere=True),
+    Section("Policy", "policy", of="policy"),
+    Section("Runs", "runs", of="all"),
+    Section("Explain", "explain", of="all"),
     Section("Trash", "trash"),
     Section("Purges", "purges", Role.ADMIN),
 )
@@ -57,5 +57,11 @@ def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, .
             section.path == below,
         )
         for section in SECTIONS
-        if role.allows(section.role) and (section.everywhere or not is_elsewhere(repository))
+        if role.allows(section.role) and _has(repository, section)
     )
+
+
+def _has(repository: str, section: Section) -> bool:
+    if section.of == "policy":
+        return has_policy(repository)
+    return section.of == "all" or not is_elsewhere(repository)

@@ -14,7 +14,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "ref_made": "The branch or tag is created.",
     "ref_deleted": "The branch or tag is in the trash, and can be restored from there.",
     "policy_set": "The policy is set. No data is deleted before the next run.",
-    "policy_unset": "The policy was dropped: nothing expires any more.",
+    "policy_unset": "The policy was dropped.",
     "restored": "It was restored from the trash.",
     "logged_out": "You are logged out.",
     "run_started": "The run has started.",

@@ -9,8 +9,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ebbtide.documents import read_document
-from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.formats.base import WithPolicy
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.retention.policy import Policy
 from ebbtide.server.api.runs import steps_of
 from ebbtide.server.jobs import Job, Order
@@ -19,7 +20,6 @@ from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_ro
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
-from ebbtide.store.repository import Repository
 
 pages = Pages()
 
@@ -38,33 +38,33 @@ def show_policy(visit: Visit) -> Response:
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_policy(visit: Visit) -> Response:
     """Sets the policy in the editor, or tries it. Errors are shown beside the editor."""
-    repository = visit.repository()
+    here = visit.collected
     try:
         if visit.form("action") == "try":
-            return _try(visit, repository)
-        unmatched = repository.retention.set(parse_policy(visit.form("policy")))
+            return _try(visit)
+        unmatched = here.with_policy.set_policy(parse_policy(visit.form("policy")))
     except InvalidInput as error:
         return _page(visit, error=error, status=400)
     if unmatched:
         return _page(visit, saved=True, unmatched=unmatched)
-    return visit.to("repositories", repository.info.name, "policy", notice="policy_set")
+    return visit.to("repositories", here.name, "policy", notice="policy_set")
 
 
 @pages.add("POST", _PATH + "/unset", Role.ADMIN)
 def unset_policy(visit: Visit) -> Response:
     """Removes the policy."""
-    repository = visit.repository()
-    repository.retention.unset()
-    return visit.to("repositories", repository.info.name, "policy", notice="policy_unset")
+    here = visit.collected
+    here.with_policy.set_policy(None)
+    return visit.to("repositories", here.name, "policy", notice="policy_unset")
 
 
 @pages.add("POST", _PATH + "/preview", Role.ADMIN)
 def preview(visit: Visit) -> Response:
     """Returns as HTML which commits the policies in the editors would keep. The page's script
     requests it while the user types."""
-    repository = visit.repository()
+    found = visit.collected.with_policy
     try:
-        comparison, error = compare(_form(visit, repository), _given(visit)), None
+        comparison, error = compare(found, _in_force(found), _given(visit)), None
     except InvalidInput as problem:
         comparison, error = None, problem
     html = visit.render("policy_comparison.html", comparison=comparison, error=error)
@@ -74,8 +74,7 @@ def preview(visit: Visit) -> Response:
 @pages.add("GET", _PATH + "/looks/{look_id:segment}", Role.ADMIN)
 def show_look(visit: Visit) -> Response:
     """Shows the progress of a look, within the page that started it or as a page of its own."""
-    repository_id = visit.repository().info.repository_id
-    look = visit.served.jobs.find_look(repository_id, visit.segment("look_id"))
+    look = visit.served.jobs.find_look(visit.collected.key, visit.segment("look_id"))
     if look is None:
         raise NotFound(
             "run_not_found",
@@ -110,20 +109,25 @@ def _given(visit: Visit) -> dict[str, Policy]:
     return found
 
 
-def _form(visit: Visit, repository: Repository) -> EmbeddedRepository:
-    return EmbeddedRepository(repository.context, store_id=visit.store.store_id)
+def _in_force(found: WithPolicy) -> Policy | None:
+    """Returns the policy in force; None if nothing says what may go, so that everything is kept."""
+    try:
+        return found.policy()
+    except Refused:
+        return None
 
 
-def _try(visit: Visit, repository: Repository) -> Response:
+def _try(visit: Visit) -> Response:
     """Compares at once which commits the policies keep. Starts a look to compute the bytes, because
     this needs a listing of the storage."""
     policies = _given(visit)
-    comparison = compare(_form(visit, repository), policies)
+    here = visit.collected
+    comparison = compare(here.with_policy, _in_force(here.with_policy), policies)
     order = Order(
         directory=visit.store.directory,
         settings=visit.served.settings,
-        repository=repository.info.name,
-        repository_id=repository.info.repository_id,
+        repository=here.name,
+        repository_id=here.key,
         mode="clean",
         policies=tuple(policies.values()),
     )
@@ -151,19 +155,23 @@ def _page(
     unmatched: tuple[str, ...] = (),
     status: int = 200,
 ) -> Response:
-    repository = visit.repository()
-    present = compare(_form(visit, repository), {}).present
-    policy = repository.retention.get()
+    here = visit.collected
+    found = here.with_policy
+    policy = found.written_policy()
+    in_force = policy or _in_force(found)
+    present = compare(found, in_force, {}).present
     by_ref = sorted(
         present.by_ref, key=lambda each: (each.kept_count - each.commit_count, each.name)
     )
     texts = {field: visit.form(field) for field in FIELDS.values()}
     if not texts["policy"] and error is None:
-        texts["policy"] = "" if policy is None else json.dumps(policy.to_mapping(), indent=2)
+        texts["policy"] = "" if in_force is None else json.dumps(in_force.to_mapping(), indent=2)
     return visit.page(
         "policy.html",
         status=status,
         policy=policy,
+        in_force=in_force,
+        is_elsewhere=is_elsewhere(here.name),
         fields=FIELDS,
         texts=texts,
         error=error,
