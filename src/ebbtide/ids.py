@@ -10,6 +10,8 @@ from typing import Final
 from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH
 
+LATEST: Final = "latest"
+"""Names the newest run in place of its id."""
 ID_PATTERN: Final = "[0-9a-f]{32}"
 """A regular expression for every id, random or descending."""
 

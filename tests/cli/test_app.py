@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.program import app
 from ebbtide.program.reference import commands, render
 from tests.cli.conftest import Ebbtide
 
@@ -39,6 +40,23 @@ slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "rich"} & set(sys.module
 assert not slow, slow
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("words", [(), ("gc",), ("gc", "plan")])
+def test_help_by_one_letter(ebbtide: Ebbtide, words: tuple[str, ...]) -> None:
+    assert ebbtide(*words, "-h").out == ebbtide(*words, "--help").out
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.usefixtures("ebbtide")
+def test_a_traceback_on_request(capfd: pytest.CaptureFixture[str], place: int) -> None:
+    """Wherever the option stands; behind `--` it is a name like any other."""
+    words = ["repo", "show", "lake"]
+    assert app.run([*words[:place], "--traceback", *words[place:]]) == 1
+    assert "Traceback (most recent call last)" in capfd.readouterr().err
+    assert app.run(["repo", "show", "--", "--traceback"]) == 1
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
 
 
 def test_a_purge_of_a_short_history_loads_no_spark(lake: Ebbtide) -> None:

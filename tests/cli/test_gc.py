@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,6 +30,29 @@ RUN_KEYS = {
     "revived_count",
     "run_path",
 }
+
+
+def test_runs_by_the_beginning_of_their_ids_and_the_newest(lake: Ebbtide, expired: str) -> None:
+    """For each command that takes a run. Nothing is done where several are meant."""
+    del expired
+    assert "has no run yet" in lake("gc", "show", "lake", "latest", code=1).err
+    older, newest = (lake("gc", "plan", "lake", *SHORT, "--json").document for _ in range(2))
+    pairs = zip(older["run_id"], newest["run_id"], strict=True)
+    shared = "".join(left for left, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    only = newest["run_id"][: len(shared) + 1]
+
+    assert lake("gc", "show", "lake", "latest", "--json").document["run_id"] == newest["run_id"]
+    assert lake("gc", "show", "lake", only, "--json").document["run_id"] == newest["run_id"]
+    assert lake("gc", "verify", "lake", only, "--json").document["run_id"] == newest["run_id"]
+    for each in (("show",), ("sweep", "--yes"), ("undo",), ("purge", "--yes"), ("verify",)):
+        said = lake("gc", each[0], "lake", shared, *each[1:], "--json", code=1)
+        assert said.error_kind == "ref_ambiguous"
+        said = lake("gc", each[0], "lake", "nonsense", *each[1:], "--json", code=1)
+        assert said.error_kind == "run_not_found"
+    swept = lake("gc", "sweep", "lake", only, *SHORT, "--quarantine", "1d", "--yes", "--json")
+    assert (swept.document["run_id"], swept.document["state"]) == (newest["run_id"], "swept")
+    undone = lake("gc", "undo", "lake", "latest", "--json").document
+    assert (undone["run_id"], undone["state"]) == (newest["run_id"], "undone")
 
 
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:

@@ -102,7 +102,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Id of the run.",
+        help="Id of the run, the beginning of it, or latest.",
         show_default=False,
         autocompletion=completing.runs,
     ),

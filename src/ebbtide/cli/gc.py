@@ -237,7 +237,8 @@ def sweep(
         typer.Argument(
             metavar="RUN",
             autocompletion=completing.runs,
-            help="Id of the run to sweep. Default: the newest plan that was not swept.",
+            help="Run to sweep: its id, the beginning of it, or latest. Default: the newest plan "
+            "that was not swept.",
             show_default=False,
         ),
     ] = None,
@@ -269,7 +270,7 @@ def sweep(
         conf=conf or (),
         starting=True,
     )
-    run_id = run_id or run.collector.newest_unswept()
+    run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
     # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
     plan = None if yes else run.collector.plan_to_confirm(run_id)
     if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):

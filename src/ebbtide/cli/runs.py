@@ -16,7 +16,7 @@ from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.summary import show_summary
 from ebbtide.formats.elsewhere import is_elsewhere
-from ebbtide.ids import instant_of
+from ebbtide.ids import LATEST, instant_of
 from ebbtide.text import age_text, count_text, date_text, size_text
 
 if TYPE_CHECKING:
@@ -81,10 +81,11 @@ def show_run(
 ) -> None:
     """Show the plan and the outcome of a run."""
     removed = _removed(cli, repository)
-    if removed is not None and removed.run_id == run_id:
+    if removed is not None and run_id in (LATEST, removed.run_id):
         report, plan = removed, None
     else:
         collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
+        run_id = collector.find_run(run_id)
         report = collector.show(run_id)
         # A run that was refused before it had a plan has no figures.
         plan = collector.plan_of(run_id) if report.has_plan else None

@@ -54,6 +54,7 @@ def undo(
     end, the files of this batch stay in quarantine: a suspended sweep could still delete them.
     """
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    run_id = run.collector.find_run(run_id)
     cli.when_interrupted(lambda: undo_told(run.progress))
     with run.progress:
         report = run.collector.undo(run_id, under=under, sweeps_ended=sweeps_ended)
@@ -125,6 +126,7 @@ def purge(
     """Delete a sweep's files in quarantine before their time there ends."""
     require_answerable(yes=yes)
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    run_id = run.collector.find_run(run_id)
     if not yes:
         question = f"delete {_left(run.collector.show(run_id))} of run {run_id} for good?"
         if not confirm(question, yes=yes):

@@ -38,6 +38,7 @@ def verify_run(
     differs, the exit code is 3.
     """
     run = open_collector(cli, repository, run_dir=run_dir, quiet=quiet, mode="auto", reading=True)
+    run_id = run.collector.find_run(run_id)
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     with run.progress:
         found = run.collector.verify(run_id)

@@ -11,7 +11,15 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from ebbtide.errors import EbbtideError, Failed, Incomplete, InvalidInput, NotFound, Refused
+from ebbtide.errors import (
+    Conflict,
+    EbbtideError,
+    Failed,
+    Incomplete,
+    InvalidInput,
+    NotFound,
+    Refused,
+)
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
 from ebbtide.gc.engine import Engine
@@ -42,7 +50,7 @@ from ebbtide.gc.sweeping.intents import unsettled
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
-from ebbtide.ids import descending_id, instant_of
+from ebbtide.ids import LATEST, descending_id, instant_of
 from ebbtide.retention import Policy
 from ebbtide.storage import open_storage
 
@@ -359,6 +367,31 @@ class Collector:
     def runs(self) -> list[RunReport]:
         """Returns the reports of all recorded runs, newest first."""
         return [self._known(*known) for known in self._repository.run_paths().items()]
+
+    def find_run(self, text: str) -> str:
+        """Returns the id of the run that a text names: an id, the beginning of only one id, or
+        `latest`. Any other text is returned unchanged: it can be the id of a run that is recorded
+        nowhere.
+
+        Raises Conflict `ref_ambiguous`, and NotFound `run_not_found` for `latest` without a run.
+        """
+        known = sorted(self._repository.run_paths())
+        if text == LATEST:
+            if not known:
+                raise NotFound(
+                    "run_not_found",
+                    f"{self._repository.identity.repository_name} has no run yet: make a plan with "
+                    "'ebbtide gc plan'",
+                )
+            return known[0]  # ids of newer runs sort before those of older runs
+        found = [run_id for run_id in known if text and run_id.startswith(text)]
+        if len(found) > 1 and text not in found:
+            raise Conflict(
+                "ref_ambiguous",
+                f"{shown(text)} is the beginning of {len(found)} runs, such as {found[0]} and "
+                f"{found[1]}: write more of the id",
+            )
+        return found[0] if len(found) == 1 else text
 
     def newest_unswept(self) -> str:
         """Returns the run with the newest plan.

@@ -41,6 +41,9 @@ from ebbtide.cli.output import answering, drop_output, print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 from ebbtide.program import serve
 
+TRACEBACK = "--traceback"
+"""An option of the program that may also stand after a command."""
+
 PATH_SHOWN = 300
 """The most characters of a path in a message."""
 
@@ -52,6 +55,8 @@ app = typer.Typer(
     help="Retention and garbage collection for versioned data on object storage.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    # All commands inherit it.
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -62,11 +67,11 @@ def _program(
     verbose: VerboseOption = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where in the program an error arose.")
+        bool, typer.Option(TRACEBACK, help="Show where in the program an error arose.")
     ] = False,
 ) -> None:
     context.obj = Given(store, verbose)
-    # `run` looks for `--traceback` itself, because it also handles errors of the command line.
+    # `_run` takes the option away before the command line is parsed, wherever it stands.
     del show_traceback
     if version:
         from importlib.metadata import version as version_of
@@ -147,10 +152,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    as_json = "--json" in arguments
-    show_traceback = "--traceback" in arguments
+    options, dashes, values = _parted(arguments)
+    as_json, show_traceback = "--json" in options, TRACEBACK in options
+    rest = [*(each for each in options if each != TRACEBACK), *dashes, *values]
     try:
-        code: Any = app(list(arguments), standalone_mode=False, prog_name="ebbtide")
+        code: Any = app(rest, standalone_mode=False, prog_name="ebbtide")
         # The rest of the buffer is written here, where a failure is still handled.
         with answering():
             sys.stdout.flush()
@@ -183,6 +189,13 @@ def _run(arguments: Sequence[str]) -> int:
         return _unexpected(error, as_json=as_json, show_traceback=show_traceback)
 
 
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Returns the arguments before `--`, the `--` itself, and the arguments after it, which are
+    values even if they look like options."""
+    place = list(arguments).index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:place]), list(arguments[place : place + 1]), list(arguments[place + 1 :])
+
+
 def _complete(arguments: Sequence[str]) -> int:
     """Answers a shell that completes a command line. Prints no errors, because a user is typing on
     the same terminal."""
@@ -205,7 +218,7 @@ def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:
 def _unexpected(error: Exception, *, as_json: bool, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exc()
-    hint = "" if show_traceback else "put --traceback after 'ebbtide' to see where it arose"
+    hint = "" if show_traceback else "give --traceback to see where it arose"
     message = f"a defect in this program: {type(error).__name__}: {str(error)[:500]}"
     print_error("internal", message, as_json=as_json, hint=hint)
     return ExitCode.FAILED
