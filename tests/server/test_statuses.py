@@ -1,0 +1,206 @@
+"""Statuses, words and headers on which clients of lakeFS rely."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from typing import Any
+
+import httpx
+import lakefs
+import lakefs_sdk
+import pytest
+from lakefs.exceptions import (
+    BadRequestException,
+    ConflictException,
+    LakeFSException,
+    TransactionException,
+)
+
+from ebbtide.errors import KINDS
+from ebbtide.server.api.objects import DELETED_MAX
+from ebbtide.server.errors import WORDS
+from tests.server.test_client import put, sdk, shown
+from tests.support.server import Server
+
+
+def test_the_words_are_of_known_kinds() -> None:
+    assert set(WORDS) <= set(KINDS)
+
+
+def refused(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
+    """The body of an answer."""
+    return dict(caught.value.body)
+
+
+def test_nothing_changed(lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    dev = lake.branch("dev").create("main")
+    with pytest.raises(BadRequestException, match=r".+no changes.+"):
+        dev.merge_into("main")
+    with pytest.raises(BadRequestException, match=r".+no changes.+"):
+        dev.commit("nothing")
+    with pytest.raises(TransactionException, match="no changes"), dev.transact("none"):
+        pass
+
+
+def test_a_dirty_branch(lake: lakefs.Repository) -> None:
+    first = put(lake, a="1")
+    lake.branch("dev").create("main")
+    put(lake, "dev", b="1")
+    lake.branch("main").object("a").upload("2")
+    for attempt in (
+        lambda: lake.branch("dev").merge_into("main"),
+        lambda: lake.branch("main").revert(first),
+        lambda: lake.branch("main").cherry_pick("dev"),
+    ):
+        with pytest.raises(BadRequestException) as caught:
+            attempt()
+        assert "uncommitted changes (dirty branch)" in refused(caught)["message"]
+    with (
+        pytest.raises(TransactionException, match="dirty branch"),
+        lake.branch("main").transact("t") as tx,
+    ):
+        tx.object("b").upload("1")
+
+
+def test_names_that_are_taken_or_unknown(server: Server, lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    lake.tag("v1").create("main")
+    lake.branch("dev").create("main")
+    for made, words in (
+        (lambda: lake.tag("v1").create("main"), "tag already exists"),
+        (lambda: lake.branch("dev").create("main"), "branch already exists"),
+        (lambda: lake.create(f"local://{lake.id}"), "already exists"),
+    ):
+        with pytest.raises(ConflictException) as conflict:
+            made()
+        assert words in refused(conflict)["message"]
+    with pytest.raises(ConflictException, match="tag already exists"):
+        with lake.branch("dev").transact("t", tag="v1") as tx:
+            tx.object("b").upload("1")
+    for missing in (
+        lambda: lake.branch("no").get_commit(),
+        lambda: lake.tag("no").get_commit(),
+        lambda: lake.ref("no").get_commit(),
+        lambda: lake.branch("main").object("no").stat(),
+        lambda: lakefs.Repository("none-such", client=lake._client).delete(),
+    ):
+        with pytest.raises(lakefs.exceptions.NotFoundException) as unknown:
+            missing()
+        assert "not found" in unknown.value.body.get("message", "not found")
+
+
+def test_a_conflict_has_the_form_of_a_merge(server: Server, lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    lake.branch("dev").create("main")
+    put(lake, "dev", a="2")
+    put(lake, a="3")
+    with pytest.raises(ConflictException) as caught:
+        lake.branch("dev").merge_into("main")
+    body = refused(caught)
+    assert lakefs_sdk.MergeResult.from_json(json.dumps(body)).reference == ""
+    assert (body["kind"], body["paths"]) == ("merge_conflict", ["a"])
+    assert body["message"].startswith("conflict found: ")
+
+
+def test_a_merge_commit_needs_a_parent(server: Server, lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    lake.branch("dev").create("main")
+    put(lake, "dev", b="1")
+    merged = lake.branch("dev").merge_into("main")
+    for attempt in (
+        lambda: lake.branch("main").revert(merged),
+        lambda: lake.branch("dev").cherry_pick(merged),
+    ):
+        with pytest.raises(BadRequestException) as caught:
+            attempt()
+        assert "must specify 1-based parent number" in refused(caught)["message"]
+    lake.branch("main").revert(merged, parent_number=1)
+    assert shown(lake) == {"a": b"1"}
+
+
+def test_a_delete_of_nothing(http: httpx.Client, lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    place = f"/repositories/{lake.id}/branches/main/objects"
+    for options in ("", "&no_tombstone=true", "&force=true"):
+        assert http.delete(f"{place}?path=no{options}").status_code == 204
+    lake.branch("main").object("new").upload("1")
+    assert http.delete(f"{place}?path=new&no_tombstone=true").status_code == 204
+    assert list(lake.branch("main").uncommitted()) == []
+    assert http.delete(f"{place}?path=a&no_tombstone=true").status_code == 204
+    assert [each.type for each in lake.branch("main").uncommitted()] == ["removed"]
+
+
+def test_as_many_paths_as_lakefs_deletes_at_once(lake: lakefs.Repository) -> None:
+    branch = lake.branch("main")
+    branch.object("a").upload("1")
+    paths = [f"{number}" for number in range(DELETED_MAX - 1)]
+    branch.delete_objects([*paths, "a"])
+    assert shown(lake) == {}
+    with pytest.raises(BadRequestException) as caught:
+        branch.delete_objects([*paths, "a", "b"])
+    assert "request size exceeded" in refused(caught)["message"]
+
+
+def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) -> None:
+    lake.branch("main").object("x").upload("0123456789")
+    place = f"/repositories/{lake.id}/refs/main/objects?path=x"
+    whole = http.get(place)
+    tag, modified = whole.headers["etag"], whole.headers["last-modified"]
+    before = parsedate_to_datetime(modified) - timedelta(seconds=1)
+    earlier = format_datetime(before, usegmt=True)
+    for headers, status in (
+        ({"If-None-Match": tag}, 304),
+        ({"If-None-Match": f'"other", W/{tag}'}, 304),
+        ({"If-None-Match": "*"}, 304),
+        ({"If-None-Match": '"other"'}, 200),
+        ({"If-None-Match": '"other"', "If-Modified-Since": modified}, 200),
+        ({"If-Modified-Since": modified}, 304),
+        ({"If-Modified-Since": earlier}, 200),
+        ({"If-Modified-Since": "yesterday"}, 200),
+        ({"If-Modified-Since": "Sat, 01 Jan 2050 00:00:00"}, 200),
+    ):
+        for method in ("GET", "HEAD"):
+            answer = http.request(method, place, headers=headers)
+            assert answer.status_code == status, (method, headers)
+            assert answer.headers["etag"] == tag
+            assert answer.content == (b"0123456789" if (method, status) == ("GET", 200) else b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "expected"),
+    [
+        (
+            "dir/plain.txt",
+            "text/plain",
+            "inline; filename=\"plain.txt\"; filename*=UTF-8''plain.txt",
+        ),
+        ("x.html", "text/html", "attachment; filename=\"x.html\"; filename*=UTF-8''x.html"),
+        ("a/grün.bin", "", "attachment; filename=\"gr_n.bin\"; filename*=UTF-8''gr%C3%BCn.bin"),
+        ('a"b;c.txt', "", "attachment; filename=\"a_b;c.txt\"; filename*=UTF-8''a_b%3Bc.txt"),
+        ("a\\..\\b", "", "attachment; filename=\"a_.._b\"; filename*=UTF-8''a_.._b"),
+    ],
+)
+def test_names_of_downloads(
+    http: httpx.Client, lake: lakefs.Repository, path: str, kind: str, expected: str
+) -> None:
+    lake.branch("main").object(path).upload("x", content_type=kind or None)
+    place = f"/repositories/{lake.id}/refs/main/objects"
+    for method in ("GET", "HEAD"):
+        answer = http.request(method, place, params={"path": path})
+        assert answer.headers["content-disposition"] == expected
+
+
+def test_what_web_tools_read_first(server: Server) -> None:
+    client = sdk(server)
+    config = client.config_api.get_config()
+    assert config.version_config.version == config.version_config.latest_version == "1.88.0"
+    assert config.version_config.upgrade_recommended is False
+    assert config.storage_config.blockstore_id == ""
+    assert config.storage_config.blockstore_description
+    assert config.storage_config_list == []
+    assert config.ui_config.custom_viewers == []
+    event = lakefs_sdk.StatsEvent(**{"class": "ui", "name": "open", "count": 3})
+    client.internal_api.post_stats_events(lakefs_sdk.StatsEventsList(events=[event]))
