@@ -19,6 +19,7 @@ from lakefs.exceptions import (
 )
 
 from ebbtide.errors import KINDS
+from ebbtide.ids import new_id
 from ebbtide.server.api.objects import DELETED_MAX
 from ebbtide.server.errors import WORDS
 from tests.server.test_client import put, sdk, shown
@@ -202,3 +203,92 @@ def test_what_web_tools_read_first(server: Server) -> None:
     assert config.ui_config.custom_viewers == []
     event = lakefs_sdk.StatsEvent(**{"class": "ui", "name": "open", "count": 3})
     client.internal_api.post_stats_events(lakefs_sdk.StatsEventsList(events=[event]))
+
+
+KEYS = (
+    "/lead",
+    "./x",
+    "../up",
+    "a/../b",
+    "t\tab",
+    "line\nfeed",
+    "trail/",
+    "a//b",
+    "//",
+    ".",
+    "..",
+    "%2e",
+)
+
+
+def test_keys_that_lakefs_allows(server: Server, lake: lakefs.Repository) -> None:
+    """Each is an object of its own, in every state and list."""
+    branch = lake.branch("main")
+    for key in KEYS:
+        branch.object(key).upload(key)
+    expected = {key: key.encode() for key in KEYS}
+    assert shown(lake) == expected
+    branch.commit("all")
+    assert shown(lake) == expected
+    assert [each.path for each in branch.objects()] == sorted(KEYS)
+    for amount in (1, 2, 100):
+        tops = [each.path for each in branch.objects(delimiter="/", amount=amount)]
+        assert tops == sorted({key[: key.find("/") + 1] or key for key in KEYS})
+        assert [each.path for each in branch.objects(prefix="/", amount=amount)] == ["//", "/lead"]
+        below = [each.path for each in branch.objects(prefix="a/", delimiter="/", amount=amount)]
+        assert below == ["a/../", "a//"]
+    for key in KEYS:
+        assert branch.object(key).stat().path == key
+        copied = branch.object(key).copy("main", f"copied/{key}")
+        assert copied.reader().read() == key.encode()
+    branch.delete_objects(list(KEYS))
+    assert {each.path for each in branch.objects()} == {f"copied/{key}" for key in KEYS}
+    assert {each.path for each in branch.uncommitted(prefix="/")} == {"//", "/lead"}
+    branch.reset_changes("common_prefix", "/")
+    branch.reset_changes("object", "a/../b")
+    assert [each.path for each in branch.objects(prefix="/")] == ["//", "/lead"]
+    branch.commit("fewer")
+    changed = {each.path for each in lake.ref("main~1").diff("main", type="two_dot")}
+    assert changed == {*KEYS, *(f"copied/{key}" for key in KEYS)} - {"//", "/lead", "a/../b"}
+
+
+def test_moves_and_explanations_of_such_keys(http: httpx.Client, lake: lakefs.Repository) -> None:
+    lake.branch("main").object("a").upload("x")
+    place = f"/repositories/{lake.id}"
+    source = "a"
+    for key in KEYS:
+        moved = http.post(
+            f"{place}/branches/main/objects/move",
+            params={"dest_path": key},
+            json={"src_path": source},
+        )
+        assert (moved.status_code, moved.json()["path"]) == (201, key)
+        told = http.get(f"{place}/explain", params={"ref": "main", "path": key})
+        assert told.status_code == 200, told.text
+        source = key
+    assert shown(lake) == {KEYS[-1]: b"x"}
+
+
+def test_such_keys_never_leave_a_directory(plain: Server, tmp_path: Path) -> None:
+    lake = plain.repository(f"r-{new_id()}")
+    for key in KEYS:
+        lake.branch("main").object(key).upload(key)
+    lake.branch("main").object("in/../../../x").upload("x")
+    lake.branch("main").commit("all")
+    assert plain.command("project", "create", lake.id, "p").returncode == 0
+    made = plain.command("collection", "create", lake.id, "p/c", "--from-ref", "main")
+    assert made.returncode == 0, made.stderr
+    out = tmp_path / "deep" / "out"
+    for prefix in ((), ("in/",), ("a/",), ("/",)):
+        got = plain.command("collection", "get", lake.id, "p/c", *prefix, "--to", str(out))
+        assert got.returncode == 2
+        assert "not all paths can be files below" in got.stderr
+        assert list(tmp_path.rglob("*")) == []
+    target = tmp_path / "one"
+    one = plain.command("collection", "get", lake.id, "p/c", "a/../b", "--to", str(target))
+    assert one.returncode == 0, one.stderr
+    assert target.read_text() == "a/../b"
+    assert list(tmp_path.rglob("*")) == [target]
+    listed = plain.command("fs", "ls", lake.id, "main", "--recursive").stdout
+    assert "line\\nfeed" in listed
+    assert len(listed.splitlines()) == len(KEYS) + 1
