@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -221,7 +222,7 @@ KEYS = (
 )
 
 
-def test_keys_that_lakefs_allows(server: Server, lake: lakefs.Repository) -> None:
+def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
     """Each is an object of its own, in every state and list."""
     branch = lake.branch("main")
     for key in KEYS:
