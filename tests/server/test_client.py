@@ -213,6 +213,13 @@ def test_an_imported_history_is_dated_back(repo: lakefs.Repository) -> None:
     repo.branch("main").object("a").upload("1")
     made = repo.branch("main").commit("old", date=1_600_000_000).get_commit()
     assert made.creation_date == 1_600_000_000
+    head = repo.branch("main").head.id
+    for date, advice in ((1_500_000_000, "in the order of its dates"), (9_999_999_999, "metadata")):
+        with pytest.raises(BadRequestException) as caught:
+            repo.branch("main").commit("odd", date=date, allow_empty=True)
+        assert caught.value.body["kind"] == "invalid_date"
+        assert advice in caught.value.body["message"]
+    assert repo.branch("main").head.id == head
 
 
 def test_differences(server: Server, repo: lakefs.Repository) -> None:
