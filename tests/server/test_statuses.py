@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from lakefs.exceptions import (
     BadRequestException,
     ConflictException,
     LakeFSException,
+    NotFoundException,
     TransactionException,
 )
 
@@ -52,11 +54,12 @@ def test_a_dirty_branch(lake: lakefs.Repository) -> None:
     lake.branch("dev").create("main")
     put(lake, "dev", b="1")
     lake.branch("main").object("a").upload("2")
-    for attempt in (
+    attempts: tuple[Callable[[], object], ...] = (
         lambda: lake.branch("dev").merge_into("main"),
         lambda: lake.branch("main").revert(first),
         lambda: lake.branch("main").cherry_pick("dev"),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(BadRequestException) as caught:
             attempt()
         assert "uncommitted changes (dirty branch)" in refused(caught)["message"]
@@ -71,29 +74,32 @@ def test_names_that_are_taken_or_unknown(lake: lakefs.Repository) -> None:
     put(lake, a="1")
     lake.tag("v1").create("main")
     lake.branch("dev").create("main")
-    for made, words in (
+    taken: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: lake.tag("v1").create("main"), "tag already exists"),
         (lambda: lake.branch("dev").create("main"), "branch already exists"),
         (lambda: lake.create(f"local://{lake.id}"), "already exists"),
-    ):
+    )
+    for make, words in taken:
         with pytest.raises(ConflictException) as conflict:
-            made()
+            make()
         assert words in refused(conflict)["message"]
     with (
         pytest.raises(ConflictException, match="tag already exists"),
         lake.branch("dev").transact("t", tag="v1") as tx,
     ):
         tx.object("b").upload("1")
-    for missing in (
+    missing: tuple[Callable[[], object], ...] = (
         lambda: lake.branch("no").get_commit(),
         lambda: lake.tag("no").get_commit(),
         lambda: lake.ref("no").get_commit(),
         lambda: lake.branch("main").object("no").stat(),
         lambda: lakefs.Repository("none-such", client=lake._client).delete(),
-    ):
-        with pytest.raises(lakefs.exceptions.NotFoundException) as unknown:
-            missing()
-        assert "not found" in unknown.value.body.get("message", "not found")
+    )
+    for read in missing:
+        with pytest.raises(NotFoundException) as unknown:
+            read()
+        # The client makes another exception for some objects, without the body.
+        assert "not found" in unknown.value.body.get("message", unknown.value.reason.lower())
 
 
 def test_a_conflict_has_the_form_of_a_merge(lake: lakefs.Repository) -> None:
@@ -114,10 +120,11 @@ def test_a_merge_commit_needs_a_parent(lake: lakefs.Repository) -> None:
     lake.branch("dev").create("main")
     put(lake, "dev", b="1")
     merged = lake.branch("dev").merge_into("main")
-    for attempt in (
+    attempts: tuple[Callable[[], object], ...] = (
         lambda: lake.branch("main").revert(merged),
         lambda: lake.branch("dev").cherry_pick(merged),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(BadRequestException) as caught:
             attempt()
         assert "must specify 1-based parent number" in refused(caught)["message"]
@@ -164,6 +171,7 @@ def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) ->
         ({"If-Modified-Since": modified}, 304),
         ({"If-Modified-Since": earlier}, 200),
         ({"If-Modified-Since": "yesterday"}, 200),
+        ({"If-Modified-Since": "Sat, 99999999999999 Jan 2050 00:00:00 GMT"}, 200),
         ({"If-Modified-Since": "Sat, 01 Jan 2050 00:00:00"}, 200),
     ):
         for method in ("GET", "HEAD"):

@@ -142,12 +142,12 @@ def get_file(
     collection_id: Segment,
     path: PathQuery,
     served: ServedDep,
-    wanted: downloads.WantedDep,
+    options: downloads.DownloadOptionsDep,
     version: VersionQuery = None,
 ) -> Response:
     """Returns the bytes of a file, or a range of them."""
     found = served.store.repository_of_collection(collection_id).collections
-    return downloads.answer(found.open(collection_id, path, version=version), wanted, path)
+    return downloads.answer(found.open(collection_id, path, version=version), options, path)
 
 
 @routes.add("HEAD", _CONTENT, Role.READER, response_class=Response)
@@ -155,12 +155,12 @@ def head_file(
     collection_id: Segment,
     path: PathQuery,
     served: ServedDep,
-    wanted: downloads.WantedDep,
+    options: downloads.DownloadOptionsDep,
     version: VersionQuery = None,
 ) -> Response:
     """Returns the headers of a file without its bytes."""
     found = served.store.repository_of_collection(collection_id).collections
-    return downloads.head(found.open(collection_id, path, version=version), wanted, path)
+    return downloads.head(found.open(collection_id, path, version=version), options, path)
 
 
 @routes.add("GET", _COLLECTION + "/diff", Role.READER)

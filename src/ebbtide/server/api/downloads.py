@@ -57,7 +57,7 @@ class RangeBehindEnd(InvalidInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DownloadOptions:
     """The headers of a request that say which part of an object it needs, and in which case."""
 
     range: str | None = None
@@ -76,46 +76,46 @@ class Wanted:
             return False
         try:
             since = parsedate_to_datetime(self.if_modified_since)
-        except ValueError:
+        except (ValueError, OverflowError):
             return False
         # A date without a zone is not valid in HTTP.
         return since.tzinfo is not None and entry.mtime.replace(microsecond=0) <= since
 
 
-def _wanted(
+def _options(
     range: Annotated[str | None, Header()] = None,
     if_none_match: Annotated[str | None, Header()] = None,
     if_modified_since: Annotated[str | None, Header()] = None,
-) -> Wanted:
-    return Wanted(range, if_none_match, if_modified_since)
+) -> DownloadOptions:
+    return DownloadOptions(range, if_none_match, if_modified_since)
 
 
-WantedDep = Annotated[Wanted, Depends(_wanted)]
+DownloadOptionsDep = Annotated[DownloadOptions, Depends(_options)]
 
 
-def answer(found: Download, wanted: Wanted, path: str = "") -> Response:
+def answer(found: Download, options: DownloadOptions, path: str = "") -> Response:
     """Returns the response with the whole object, or with the range that the request names. If the
     client has it already, the response is 304 without a body.
 
     A browser saves the object under the last part of `path`.
     """
     entry = found.entry
-    if wanted.is_met_by(entry):
+    if options.is_met_by(entry):
         return Response(status_code=304, headers=_headers(entry))
-    part = parse_range(wanted.range, entry.size_bytes)
+    part = parse_range(options.range, entry.size_bytes)
     status, headers = _described(entry, part, path)
     # The checksum of a whole object is verified while it is sent. A range has no checksum.
     pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
     return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
 
 
-def head(found: Download, wanted: Wanted, path: str = "") -> Response:
+def head(found: Download, options: DownloadOptions, path: str = "") -> Response:
     """Returns the response to a HEAD request: the status and headers that `answer` returns, no
     bytes."""
     entry = found.entry
-    if wanted.is_met_by(entry):
+    if options.is_met_by(entry):
         return Response(status_code=304, headers=_headers(entry))
-    status, headers = _described(entry, parse_range(wanted.range, entry.size_bytes), path)
+    status, headers = _described(entry, parse_range(options.range, entry.size_bytes), path)
     return Response(None, status, headers, media_type=_media_type(entry))
 
 

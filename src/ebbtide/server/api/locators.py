@@ -84,18 +84,22 @@ async def upload(request: Request, repository: Segment, served: ServedDep) -> Lo
 
 
 @routes.add("GET", _LOCATORS + "/{token:segment}", None, response_class=StreamingResponse)
-def read_locator(token: Segment, served: ServedDep, wanted: downloads.WantedDep) -> Response:
+def read_locator(
+    token: Segment, served: ServedDep, options: downloads.DownloadOptionsDep
+) -> Response:
     """Returns the bytes of a locator's object, or a range of them. The route is public: the
     locator's signature is the permission to read."""
-    answer = downloads.answer(_located(token, served), wanted)
+    answer = downloads.answer(_located(token, served), options)
     answer.headers.update(_NO_STORE)
     return answer
 
 
 @routes.add("HEAD", _LOCATORS + "/{token:segment}", None, response_class=Response)
-def head_locator(token: Segment, served: ServedDep, wanted: downloads.WantedDep) -> Response:
+def head_locator(
+    token: Segment, served: ServedDep, options: downloads.DownloadOptionsDep
+) -> Response:
     """Returns the headers of a locator's object without its bytes."""
-    answer = downloads.head(_located(token, served), wanted)
+    answer = downloads.head(_located(token, served), options)
     answer.headers.update(_NO_STORE)
     return answer
 

@@ -130,11 +130,11 @@ def get_object(
     ref: Segment,
     path: PathQuery,
     served: ServedDep,
-    wanted: downloads.WantedDep,
+    options: downloads.DownloadOptionsDep,
 ) -> Response:
     """Returns the bytes of an object, or a range of them."""
     found = served.repository(repository).objects.open(ref, path)
-    return downloads.answer(found, wanted, path)
+    return downloads.answer(found, options, path)
 
 
 @routes.add("HEAD", _REF + "/objects", Role.READER, response_class=Response)
@@ -143,11 +143,11 @@ def head_object(
     ref: Segment,
     path: PathQuery,
     served: ServedDep,
-    wanted: downloads.WantedDep,
+    options: downloads.DownloadOptionsDep,
 ) -> Response:
     """Returns the headers of an object without its bytes."""
     found = served.repository(repository).objects.open(ref, path)
-    return downloads.head(found, wanted, path)
+    return downloads.head(found, options, path)
 
 
 @routes.add("GET", _REF + "/objects/stat", Role.READER)
