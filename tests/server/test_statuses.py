@@ -144,6 +144,22 @@ def test_a_delete_of_nothing(http: httpx.Client, lake: lakefs.Repository) -> Non
     assert [each.type for each in lake.branch("main").uncommitted()] == ["removed"]
 
 
+def test_a_path_that_is_taken(http: httpx.Client, lake: lakefs.Repository) -> None:
+    place = f"/repositories/{lake.id}/branches/main/objects?path=x"
+    assert http.post(place, content=b"1", headers={"If-None-Match": "*"}).status_code == 201
+    for headers, words in (
+        ({"If-None-Match": "*"}, "path already exists"),
+        ({"If-Match": '"other"'}, "has the checksum"),
+    ):
+        answer = http.post(place, content=b"2", headers=headers)
+        assert answer.status_code == 412
+        assert answer.json()["message"].startswith("precondition failed: ")
+        assert words in answer.json()["message"]
+    odd = http.post(place, content=b"2", headers={"If-None-Match": '"other"'})
+    assert (odd.status_code, odd.json()["kind"]) == (400, "invalid_argument")
+    assert shown(lake) == {"x": b"1"}
+
+
 def test_as_many_paths_as_lakefs_deletes_at_once(lake: lakefs.Repository) -> None:
     branch = lake.branch("main")
     branch.object("a").upload("1")

@@ -68,7 +68,9 @@ class OnlyIf:
         if found is None and self.checksum is not None:
             raise Conflict("precondition_failed", f"there is no object {shown(path)}")
         if found is not None and self.checksum is None:
-            raise Conflict("precondition_failed", f"there is an object {shown(path)} already")
+            raise Conflict(
+                "precondition_failed", f"path already exists: there is an object {shown(path)}"
+            )
         if found is not None and found.checksum != self.checksum:
             raise Conflict(
                 "precondition_failed",
