@@ -36,6 +36,7 @@ KINDS: Final[Mapping[str, str]] = {
     "too_large": "a request that is larger than a limit allows",
     "headers_too_large": "a request whose line and headers are longer than a limit allows",
     "range_invalid": "a range of bytes that begins after the end of an object",
+    "range_malformed": "a range of bytes that cannot be read, or several ranges",
     # The caller's identity and rights.
     "key_invalid": "no access key, an unknown or revoked key, or a wrong secret",
     "role_missing": "an access key whose role does not allow the request",

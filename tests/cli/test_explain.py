@@ -65,7 +65,7 @@ def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
         (("lake", "nobody"), 1, "ref_not_found"),
         (("lake", "main", "nothing"), 1, "object_not_found"),
         (("lake", "data/" + "0" * 32 + "/" + "1" * 32), 1, "object_not_found"),
-        (("lake", "main", "/x"), 2, "invalid_path"),
+        (("lake", "main", "x" * 1025), 2, "invalid_path"),
         (("sea", "main"), 1, "repository_not_found"),
     ],
 )

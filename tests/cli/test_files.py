@@ -66,7 +66,7 @@ def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
     assert [entry["path"] for entry in rest] == ["d"]
 
 
-@pytest.mark.parametrize("path", ["../x", "a/../../b", "/x", "", "x" * 10_000, "a\x1bb"])
+@pytest.mark.parametrize("path", ["", "x" * 1025, "x" * 10_000, "é" * 513])
 def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path, path: str) -> None:
     """Exit code 2, and nothing is staged."""
     (tmp_path / "in").write_text("1")

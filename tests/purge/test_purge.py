@@ -318,7 +318,7 @@ def test_a_tree_that_cannot_be_read_may_refer_to_anything(
         ("invalid_argument", lambda: request()),
         ("invalid_argument", lambda: request("main:a", repository=True)),
         ("invalid_argument", lambda: request("no colon")),
-        ("invalid_path", lambda: request("main:../a")),
+        ("invalid_path", lambda: request("main:a\0")),
         ("ref_not_found", lambda: request("nowhere:a")),
         ("object_not_found", lambda: request("main:nothing")),
         ("collection_not_found", lambda: request(collections=("nothing",))),

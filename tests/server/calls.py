@@ -93,6 +93,13 @@ _SERVER: Final = (
     get("/config/storage", in_repository=None),
     get("/config/garbage-collection", in_repository=None),
     get("/user", in_repository=None),
+    Asked(
+        "POST",
+        "/statistics",
+        b'{"events": [{"class": "ui", "name": "open", "count": 1}]}',
+        reads=True,
+        in_repository=None,
+    ),
     get("/metrics", in_repository=None),
     get("/openapi.json", in_repository=None),
     send("POST", "/signing-keys/rotate", {}, adds="signing_keys", in_repository=None),

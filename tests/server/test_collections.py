@@ -187,7 +187,7 @@ def test_an_upload_that_breaks_off_changes_nothing(http: httpx.Client) -> None:
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     answer = http.put(place, params={"path": "a"}, content=form, headers=headers)
     refused(answer, 400, "upload_broken")
-    for path, kind in (("../a", "invalid_path"), ("", "invalid_path")):
+    for path, kind in (("a" * 1025, "invalid_path"), ("", "invalid_path")):
         refused(http.put(place, params={"path": path}, content=b"x"), 400, kind)
     assert done(http.get(f"/collections/{made['id']}")) == made
 
@@ -322,9 +322,9 @@ def taken(http: httpx.Client, taken_by_server: dict[str, dict[str, Any]]) -> dic
         ({"from_collection": {"collection_id": "no"}}, 404, "collection_not_found"),
         ({"from_collection": {"collection_id": "{id}", "version": 7}}, 404, "version_not_found"),
         ({"locators": {"a": "x"}}, 400, "token_invalid"),
-        ({"locators": {"/a": "x"}}, 400, "invalid_path"),
+        ({"locators": {"": "x"}}, 400, "invalid_path"),
         ({"locators": ["a"]}, 400, "invalid_argument"),
-        ({"from_ref": {"ref": "main", "into": "/"}}, 400, "invalid_path"),
+        ({"from_ref": {"ref": "main", "into": "x" * 1024}}, 400, "invalid_path"),
     ],
     ids=str,
 )

@@ -97,9 +97,50 @@ def test_every_kind_has_one_status() -> None:
         ("POST", "{r}/branches/main/revert", '{"ref": "main"}', 400, "invalid_argument"),
         ("POST", "{r}/branches/main/cherry-pick", '{"ref": "main"}', 400, "invalid_argument"),
         ("POST", "{r}/refs/main/merge/main", "{}", 400, "nothing_to_merge"),
-        ("POST", "{r}/branches/main/objects?path=/a", "x", 400, "invalid_path"),
+        ("POST", "{r}/branches/main/objects?path=", "x", 400, "invalid_path"),
+        ("POST", "{r}/branches/main/objects?path=" + "x" * 1025, "x", 400, "invalid_path"),
         ("POST", "{r}/branches/no/objects?path=a", "x", 404, "branch_not_found"),
-        ("DELETE", "{r}/branches/main/objects?path=no", None, 404, "object_not_found"),
+        ("DELETE", "{r}/branches/no/objects?path=no", None, 404, "branch_not_found"),
+        ("DELETE", "{r}/branches/main/objects?path=", None, 400, "invalid_path"),
+        (
+            "POST",
+            "{r}/branches/main/objects/delete",
+            json.dumps({"paths": ["x"] * 1001}),
+            400,
+            "invalid_argument",
+        ),
+        (
+            "POST",
+            "/repositories?bare=true",
+            '{"name": "abc", "storage_namespace": "local://abc"}',
+            400,
+            "invalid_argument",
+        ),
+        *(
+            (
+                "POST",
+                "/repositories",
+                json.dumps({"name": "abc", "storage_namespace": "local://abc", **option}),
+                400,
+                "invalid_argument",
+            )
+            for option in ({"sample_data": True}, {"read_only": True}, {"storage_id": "other"})
+        ),
+        (
+            "POST",
+            "{r}/branches/main/objects?path=a&storageClass=GLACIER",
+            "x",
+            400,
+            "invalid_argument",
+        ),
+        ("POST", "/statistics", '{"events": [{"class": "", "name": "x", "count": 1}]}', 400, None),
+        (
+            "POST",
+            "/statistics",
+            '{"events": [{"class": "a", "name": "x", "count": -1}]}',
+            400,
+            None,
+        ),
         (
             "PUT",
             "{r}/branches/main/objects?path=a",

@@ -26,6 +26,7 @@ ROLES = {
     ("GET", "/config/storage"): "reader",
     ("GET", "/config/garbage-collection"): "reader",
     ("GET", "/user"): "reader",
+    ("POST", "/statistics"): "reader",
     ("GET", "/metrics"): "reader",
     ("GET", "/openapi.json"): "reader",
     ("GET", "/repositories"): "reader",

@@ -149,7 +149,7 @@ def test_a_reading_under_way_finds_what_moved(repository: Repository) -> None:
         ("main", "absent", "b", "object_not_found"),
         ("main", "hidden", "b", "object_not_found"),
         ("main", "a", "a", "invalid_argument"),
-        ("main", "a", "/b", "invalid_path"),
+        ("main", "a", "b\0", "invalid_path"),
         ("main", "a", "", "invalid_path"),
         ("nowhere", "a", "b", "branch_not_found"),
     ],

@@ -61,7 +61,11 @@ def test_a_ref_is_not_called_like_a_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["a", "a/b", "a//b", "a/", ".a", "..a", "a b", "ä/日本", "é" * 512, "\U0010ffff"]
+    "path",
+    [
+        *("a", "a/b", "a//b", "a/", ".a", "..a", "a b", "ä/日本", "é" * 512, "\U0010ffff"),
+        *("/a", "/", "//", ".", "..", "a/./b", "a/../b", "a/..", "a\nb", "a\tb", "a\x7f", "a\x85"),
+    ],
 )
 def test_paths(path: str) -> None:
     check_path(path)
@@ -69,7 +73,7 @@ def test_paths(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/a", ".", "..", "a/./b", "a/../b", "a/..", "a\0", "a\nb", "a\x7f", "a\x85", "\ud800"],
+    ["", "a\0", "\ud800", "x" * 1025],
 )
 def test_bad_paths(path: str) -> None:
     _refused(check_path, path, "invalid_path", "1 to 1024 bytes")
@@ -98,5 +102,5 @@ def _refused(check: Callable[..., None], value: object, kind: str, says: str) ->
 @pytest.mark.parametrize("name", ["ä", "a\n", "x" * 10**6])
 def test_bad_characters_and_lengths(name: str) -> None:
     _refused(check_ref_name, name, "invalid_name", "at most 255")
-    if name != "ä":
+    if len(name) > 2:
         _refused(check_path, name, "invalid_path", "1 to 1024 bytes")

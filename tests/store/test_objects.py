@@ -91,7 +91,7 @@ def test_an_overwrite_is_a_new_address(repository: Repository) -> None:
 
 @pytest.mark.parametrize(
     ("branch", "path", "kind"),
-    [("main", "/a", "invalid_path"), ("nowhere", "a", "branch_not_found")],
+    [("main", "a\0", "invalid_path"), ("nowhere", "a", "branch_not_found")],
 )
 def test_refused_puts_leave_nothing(
     repository: Repository, branch: str, path: str, kind: str
@@ -149,7 +149,7 @@ def test_put_many_keeps_whole_batches_before_an_error(repository: Repository) ->
     def items() -> Iterator[NewObject]:
         for number in range(20):
             yield NewObject(f"{number:02}", b"x")
-        yield NewObject("/bad", b"")
+        yield NewObject("bad\0", b"")
 
     with raises("invalid_path"):
         repository.objects.put_many("main", items())
@@ -324,7 +324,7 @@ def test_copies_have_bytes_of_their_own(repository: Repository) -> None:
     with raises("object_not_found"):
         repository.objects.copy("dev", "d", "main", "nothing")
     with raises("invalid_path"):
-        repository.objects.copy("dev", "/d", "main", "a")
+        repository.objects.copy("dev", "d\0", "main", "a")
 
 
 def test_damage_is_told(repository: Repository) -> None:

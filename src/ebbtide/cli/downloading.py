@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -83,6 +84,9 @@ def _obstacle(directory: Path, path: str, known: set[str]) -> str | None:
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
         return "has a part that cannot be the name of a file"
+    if any(unicodedata.category(character) == "Cc" for character in path):
+        # Such a name could change what a terminal shows, or end a line of a list of files.
+        return "has a control character"
     if any(len(os.fsencode(part)) > NAME_BYTES_MAX for part in parts):
         return f"has a part of more than {NAME_BYTES_MAX} bytes"
     target = directory.joinpath(*parts)

@@ -121,7 +121,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
     410: ("commit_expired", "data_released", "purged"),
     412: ("precondition_failed",),
     413: ("too_large",),
-    416: ("range_invalid",),
+    416: ("range_invalid", "range_malformed"),
     431: ("headers_too_large",),
     500: (
         "invalid_setting",
@@ -152,6 +152,31 @@ STATUS: Final[Mapping[str, int]] = {
     kind: status for status, kinds in STATUSES.items() for kind in kinds
 }
 
+WORDS: Final[Mapping[str, str]] = {
+    "key_invalid": "error authenticating request",
+    "role_missing": "insufficient permissions",
+    "repository_not_found": "repository not found",
+    "ref_not_found": "reference not found",
+    "branch_not_found": "branch not found",
+    "tag_not_found": "tag not found",
+    "commit_not_found": "commit not found",
+    "object_not_found": "object not found",
+    "repository_exists": "repository already exists",
+    "branch_exists": "branch already exists",
+    "tag_exists": "tag already exists",
+    "nothing_to_commit": "no changes",
+    "branch_dirty": "uncommitted changes (dirty branch)",
+    "merge_conflict": "conflict found",
+    "precondition_failed": "precondition failed",
+    "range_invalid": "requested range not satisfiable",
+    "range_malformed": "requested range not satisfiable",
+    "token_invalid": "link address invalid",
+    "token_foreign": "link address invalid",
+    "token_expired": "link address expired",
+}
+"""The words of lakeFS's own message for an error. Clients and their tests search for them, because
+lakeFS has no kinds. The server's message begins with them."""
+
 _SHOWN: Final[tuple[str, ...]] = (
     "paths",
     "conflict_count",
@@ -166,7 +191,8 @@ _SHOWN: Final[tuple[str, ...]] = (
 
 
 def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Returns the response for an error."""
+    """Returns the response for an error. Its message begins with the words that clients search
+    for."""
     status = STATUS[error.kind]
     if status >= 500:
         logger.error("%s: %s", error.kind, error.message)
@@ -174,7 +200,16 @@ def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> 
     sent = dict(headers or {})
     if status == 401:
         sent["WWW-Authenticate"] = 'Basic realm="ebbtide", charset="UTF-8"'
-    return _answer(status, error.kind, error.message, sent, shown)
+    if error.kind == "merge_conflict":
+        # The form of a merge's answer. lakeFS leaves the reference empty: there is no commit.
+        shown["reference"] = ""
+    return _answer(status, error.kind, message_of(error), sent, shown)
+
+
+def message_of(error: EbbtideError) -> str:
+    """Returns the message for clients, which begins with the words of `WORDS`."""
+    words = WORDS.get(error.kind)
+    return error.message if words is None else f"{words}: {error.message}"
 
 
 class BreakingOff:

@@ -34,6 +34,7 @@ async def receive(
     """Stores the body of a request at the path; returns the entry, and the root URL of its
     repository."""
     check_path(path)
+    _refuse_storage_class(request)
     only_if = condition(request)
     metadata = metadata_of(request)
 
@@ -121,6 +122,17 @@ def parse_condition(if_none_match: str | None, if_match: str | None) -> OnlyIf |
             )
         return OnlyIf()
     return None if if_match is None else OnlyIf(if_match.strip().strip('"'))
+
+
+def _refuse_storage_class(request: Request) -> None:
+    """Raises InvalidInput `invalid_argument` if the request asks for a storage class."""
+    given = request.query_params.get("storageClass") or request.headers.get("storageClass")
+    if given:
+        raise InvalidInput(
+            "invalid_argument",
+            "storageClass is not supported: leave it out, and choose the class by a rule of the "
+            "bucket",
+        )
 
 
 def _decoded(value: str) -> str:

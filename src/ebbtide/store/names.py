@@ -34,10 +34,7 @@ _REF_RULE: Final = (
     f"use at most {REF_LENGTH_MAX} letters, digits and _ - . /, with a letter, digit or _ first, "
     "no '..' or '//', and no '/', '.' or '.lock' at the end"
 )
-_PATH_RULE: Final = (
-    f"use 1 to {PATH_BYTES_MAX} bytes of UTF-8 without control characters, without a leading '/' "
-    "and without a component '.' or '..'"
-)
+_PATH_RULE: Final = f"use 1 to {PATH_BYTES_MAX} bytes of UTF-8 without zero bytes"
 _ITEM_RULE: Final = (
     f"use 1 to {ITEM_BYTES_MAX} bytes of UTF-8 without '/' and control characters, without blanks "
     "at the ends, and neither '.' nor '..' nor 32 hexadecimal digits, which are an id"
@@ -81,9 +78,10 @@ def check_item_name(name: str) -> None:
     """Checks a project's or collection's name. Raises InvalidInput `invalid_name`, with the
     rule."""
     is_allowed = (
-        _is_path(name)
-        and len(name.encode()) <= ITEM_BYTES_MAX
+        _is_text(name, bytes_max=ITEM_BYTES_MAX)
+        and name not in (".", "..")
         and "/" not in name
+        and not any(unicodedata.category(character) == "Cc" for character in name)
         and name == name.strip()
         and not _FULL_ID.fullmatch(name)
     )
@@ -148,8 +146,13 @@ def _inside(value: Any) -> list[Any]:  # JSON
 
 
 def check_path(path: str) -> None:
-    """Checks an object's path. Raises InvalidInput `invalid_path`, with the rule."""
-    if not _is_path(path):
+    """Checks an object's path. Raises InvalidInput `invalid_path`, with the rule.
+
+    Like lakeFS, the store takes any text as a path, such as `/x`, `a/../b` or one with a line feed.
+    A path never becomes the name of a file in the storage. Commands that write files of this
+    machine check paths again.
+    """
+    if not _is_text(path, bytes_max=PATH_BYTES_MAX):
         raise InvalidInput("invalid_path", f"{shown(path)} is no path: {_PATH_RULE}")
 
 
@@ -176,14 +179,10 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
     check_text("the metadata", text, bytes_max=METADATA_BYTES_MAX)
 
 
-def _is_path(path: str) -> bool:
+def _is_text(text: str, *, bytes_max: int) -> bool:
+    """Whether the databases can store a text, and it has 1 to `bytes_max` bytes."""
     try:
-        size = len(path.encode())
+        size = len(text.encode())
     except UnicodeEncodeError:
         return False
-    return (
-        1 <= size <= PATH_BYTES_MAX
-        and not path.startswith("/")
-        and not any(component in (".", "..") for component in path.split("/"))
-        and not any(unicodedata.category(character) == "Cc" for character in path)
-    )
+    return 1 <= size <= bytes_max and "\0" not in text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import re
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -128,6 +130,31 @@ def test_files_are_deleted_and_committed(lake: Repository, writer: Browser) -> N
     names = [row.removesuffix(" Explain Delete") for row in rows_of(top)[1:]]
     assert [name.split()[0] for name in names] == [HOSTILE.partition("/")[0] + "/", "a/", "b"]
     assert HOSTILE not in top
+
+
+def test_odd_paths_have_links_of_their_own(lake: Repository, writer: Browser) -> None:
+    """Each row's links and form name the path that the row shows."""
+    odd = ("/lead", "./x", "../up", "a/../b", "a//b", "t\tab", "line\nfeed", "trail/", "..", "%2e")
+    for path in odd:
+        lake.objects.put("main", path, path.encode())
+    lake.commits.commit("main", "odd")
+    found: set[str] = set()
+    waiting = [FILES]
+    while waiting:
+        page = writer.get(waiting.pop())
+        assert page.status_code == 200
+        for link in re.findall(r'<th scope="row".*?href="/ui(/[^"]*files[^"]*)"', page.text):
+            waiting.append(html.unescape(link))
+        for link in re.findall(r'href="/ui(/[^"]*explain[^"]*)"', page.text):
+            (path,) = parse_qs(urlsplit(html.unescape(link)).query).get("path", [""])
+            if path:
+                found.add(path)
+                assert writer.get(html.unescape(link)).status_code == 200
+        assert "/ui/ui/" not in page.text
+    assert found == set(odd)
+    for path in odd:
+        assert writer.post(f"{FILES}/delete", branch="main", path=path).status_code == 303
+    assert paths(lake) == []
 
 
 def test_who_looks_is_offered_no_change(lake: Repository, browsers: Browsers) -> None:

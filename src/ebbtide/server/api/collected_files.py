@@ -15,7 +15,7 @@ from ebbtide.server.api.collections import CollectionAnswer, FileAnswer, FileLis
 from ebbtide.server.api.lifecycle import ExpiredQuery
 from ebbtide.server.api.locators import locators_url
 from ebbtide.server.api.merging import DiffList, diff_list
-from ebbtide.server.api.objects import PathQuery, RangeHeader
+from ebbtide.server.api.objects import PathQuery
 from ebbtide.server.api.paging import Paging, PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
@@ -142,13 +142,12 @@ def get_file(
     collection_id: Segment,
     path: PathQuery,
     served: ServedDep,
+    options: downloads.DownloadOptionsDep,
     version: VersionQuery = None,
-    range: RangeHeader = None,
-    if_none_match: RangeHeader = None,
 ) -> Response:
     """Returns the bytes of a file, or a range of them."""
     found = served.store.repository_of_collection(collection_id).collections
-    return downloads.answer(found.open(collection_id, path, version=version), range, if_none_match)
+    return downloads.answer(found.open(collection_id, path, version=version), options, path)
 
 
 @routes.add("HEAD", _CONTENT, Role.READER, response_class=Response)
@@ -156,12 +155,12 @@ def head_file(
     collection_id: Segment,
     path: PathQuery,
     served: ServedDep,
+    options: downloads.DownloadOptionsDep,
     version: VersionQuery = None,
-    range: RangeHeader = None,
 ) -> Response:
     """Returns the headers of a file without its bytes."""
     found = served.store.repository_of_collection(collection_id).collections
-    return downloads.head(found.open(collection_id, path, version=version), range)
+    return downloads.head(found.open(collection_id, path, version=version), options, path)
 
 
 @routes.add("GET", _COLLECTION + "/diff", Role.READER)

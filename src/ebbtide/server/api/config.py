@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Final
+from typing import Annotated, Final
 
-from ebbtide.server.api.base import Wire, seconds_of
+from fastapi import Response
+from pydantic import Field
+
+from ebbtide.server.api.base import Text, Wire, seconds_of
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.store.access.keys import Role
@@ -13,10 +16,13 @@ from ebbtide.store.access.keys import Role
 
 class VersionConfig(Wire):
     """`version` is the version of the wire format, which clients compare; `version_context` names
-    Ebbtide."""
+    Ebbtide. The server asks nobody for newer versions: so the latest version is its own, and no
+    upgrade is recommended."""
 
     version: str
     version_context: str
+    latest_version: str
+    upgrade_recommended: bool = False
 
 
 class StorageConfig(Wire):
@@ -31,14 +37,25 @@ class StorageConfig(Wire):
     pre_sign_multipart_upload: bool = False
     import_support: bool = False
     import_validity_regex: str
-    blockstore_id: str | None = None
+    blockstore_id: str = ""
+    blockstore_description: str
+
+
+class UserInterfaceConfig(Wire):
+    """The viewers of files that web tools add. Ebbtide has none."""
+
+    custom_viewers: tuple[str, ...] = ()
 
 
 class ConfigAnswer(Wire):
-    """The version and the storage configuration together."""
+    """The version and the storage configuration together. `storage_config_list` is empty, because
+    there is a single storage, which needs no id."""
 
     version_config: VersionConfig
     storage_config: StorageConfig
+    storage_config_list: tuple[StorageConfig, ...] = ()
+    ui_config: UserInterfaceConfig = UserInterfaceConfig()
+    capabilities_config: dict[str, str] = Field(default_factory=dict)
 
 
 class CollectionConfig(Wire):
@@ -53,6 +70,20 @@ class SetupState(Wire):
 
     state: str = "initialized"
     comm_prefs_missing: bool = False
+
+
+class UsageEvent(Wire):
+    """How often a client did something."""
+
+    event_class: Annotated[Text, Field(alias="class", min_length=1)]
+    name: Annotated[Text, Field(min_length=1)]
+    count: Annotated[int, Field(ge=0)]
+
+
+class UsageEvents(Wire):
+    """The usage statistics of a client."""
+
+    events: list[UsageEvent]
 
 
 class UserAnswer(Wire):
@@ -122,8 +153,19 @@ def get_current_user(served: ServedDep) -> CurrentUser:
     )
 
 
+@routes.add("POST", "/statistics", Role.READER, status=204)
+def post_statistics(asked: UsageEvents) -> Response:
+    """Accepts usage statistics, which web tools send, and drops them. Ebbtide collects none."""
+    del asked  # only its form is checked
+    return Response(status_code=204)
+
+
 def _version() -> VersionConfig:
-    return VersionConfig(version=WIRE_VERSION, version_context=f"ebbtide {version('ebbtide')}")
+    return VersionConfig(
+        version=WIRE_VERSION,
+        version_context=f"ebbtide {version('ebbtide')}",
+        latest_version=WIRE_VERSION,
+    )
 
 
 def _storage(served: Served) -> StorageConfig:
@@ -131,6 +173,7 @@ def _storage(served: Served) -> StorageConfig:
     scheme = url.partition("://")[0] if "://" in url else "file"
     return StorageConfig(
         blockstore_type="local" if scheme == "file" else scheme,
+        blockstore_description="a directory" if scheme == "file" else f"a bucket ({scheme})",
         blockstore_namespace_example="local://my-repository/",
         default_namespace_prefix=DEFAULT_NAMESPACE_PREFIX,
         blockstore_namespace_ValidityRegex=r"^(local|file|s3|s3a|gs|az)://.+$",

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from email.utils import format_datetime
-from typing import Final, Protocol
+from dataclasses import dataclass
+from email.utils import format_datetime, parsedate_to_datetime
+from typing import Annotated, Final, Protocol
+from urllib.parse import quote
 
-from fastapi import Response
+from fastapi import Depends, Header, Response
 from fastapi.responses import StreamingResponse
 
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f-\x9f"\\]')
+"""Characters that a file's name in a header cannot have, or that some systems read as a path."""
+_SHOWN_TYPES: Final = frozenset(
+    (
+        "text/plain",
+        "text/csv",
+        "application/json",
+        "application/pdf",
+        "image/png",
+        "image/jpeg",
+        "image/gif",
+        "image/webp",
+    )
+)
 _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
 
@@ -39,24 +56,66 @@ class RangeBehindEnd(InvalidInput):
         self.headers = {"Content-Range": f"bytes */{size_bytes}"}
 
 
-def answer(found: Download, range_header: str | None, if_none_match: str | None) -> Response:
-    """Returns the response with the whole object, or with the range that the request names. If
-    `if_none_match` names its checksum, the response is 304 without a body."""
+@dataclass(frozen=True, slots=True)
+class DownloadOptions:
+    """The headers of a request that say which part of an object it needs, and in which case."""
+
+    range: str | None = None
+    if_none_match: str | None = None
+    if_modified_since: str | None = None
+
+    def is_met_by(self, entry: Entry) -> bool:
+        """Whether the client has the object already, so that the answer is 304 (RFC 9110, 13.2.2).
+
+        `If-Modified-Since` only counts without `If-None-Match`, and if it can be parsed.
+        """
+        if self.if_none_match is not None:
+            listed = _listed(self.if_none_match)
+            return "*" in listed or _etag(entry) in listed
+        if self.if_modified_since is None or entry.mtime == EPOCH:
+            return False
+        try:
+            since = parsedate_to_datetime(self.if_modified_since)
+        except (ValueError, OverflowError):
+            return False
+        # A date without a zone is not valid in HTTP.
+        return since.tzinfo is not None and entry.mtime.replace(microsecond=0) <= since
+
+
+def _options(
+    range: Annotated[str | None, Header()] = None,
+    if_none_match: Annotated[str | None, Header()] = None,
+    if_modified_since: Annotated[str | None, Header()] = None,
+) -> DownloadOptions:
+    return DownloadOptions(range, if_none_match, if_modified_since)
+
+
+DownloadOptionsDep = Annotated[DownloadOptions, Depends(_options)]
+
+
+def answer(found: Download, options: DownloadOptions, path: str = "") -> Response:
+    """Returns the response with the whole object, or with the range that the request names. If the
+    client has it already, the response is 304 without a body.
+
+    A browser saves the object under the last part of `path`.
+    """
     entry = found.entry
-    if if_none_match is not None and _etag(entry) in _listed(if_none_match):
+    if options.is_met_by(entry):
         return Response(status_code=304, headers=_headers(entry))
-    part = parse_range(range_header, entry.size_bytes)
-    status, headers = _described(entry, part)
+    part = parse_range(options.range, entry.size_bytes)
+    status, headers = _described(entry, part, path)
     # The checksum of a whole object is verified while it is sent. A range has no checksum.
     pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
     return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
 
 
-def head(found: Download, range_header: str | None) -> Response:
-    """Returns the response to a HEAD request: status and headers of the object or range, no
+def head(found: Download, options: DownloadOptions, path: str = "") -> Response:
+    """Returns the response to a HEAD request: the status and headers that `answer` returns, no
     bytes."""
     entry = found.entry
-    status, headers = _described(entry, parse_range(range_header, entry.size_bytes))
+    if options.is_met_by(entry):
+        return Response(status_code=304, headers=_headers(entry))
+    status, headers = _described(entry, parse_range(options.range, entry.size_bytes), path)
     return Response(None, status, headers, media_type=_media_type(entry))
 
 
@@ -64,12 +123,14 @@ def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
     """Returns the range's first byte and the position after its last byte; None for the whole
     object.
 
-    A header that cannot be parsed, or that names several ranges, is ignored (RFC 9110, 14.2).
-    Raises RangeBehindEnd.
+    Raises InvalidInput `range_malformed` for a header that cannot be parsed, or that names several
+    ranges. HTTP permits to ignore such a header, but lakeFS refuses it. Raises RangeBehindEnd.
     """
-    match = _RANGE.fullmatch((header or "").strip())
-    if match is None or match.groups() == ("", ""):
+    if header is None:
         return None
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match.groups() == ("", ""):
+        raise _malformed(header)
     first, last = match.groups()
     if not first:
         start, end = max(size_bytes - int(last), 0), size_bytes
@@ -77,14 +138,34 @@ def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
         start = int(first)
         end = min(int(last) + 1, size_bytes) if last else size_bytes
         if last and int(last) < start:
-            return None
+            raise _malformed(header)
     if start >= size_bytes:
         raise RangeBehindEnd(size_bytes)
     return start, end
 
 
-def _described(entry: Entry, part: tuple[int, int] | None) -> tuple[int, dict[str, str]]:
-    headers = _headers(entry)
+def _malformed(header: str) -> InvalidInput:
+    return InvalidInput(
+        "range_malformed",
+        f"{shown(header)} is no range: write a single one, such as bytes=0-99, bytes=100- or "
+        "bytes=-100",
+    )
+
+
+def disposition(entry: Entry, path: str) -> str:
+    """Returns the header `Content-Disposition` (RFC 6266). Only types that run no script are shown
+    in a browser; all others are saved. The name is the last part of `path`."""
+    kind = "inline" if entry.content_type in _SHOWN_TYPES else "attachment"
+    name = _UNSAFE.sub("_", path.rstrip("/").rpartition("/")[2])
+    if name in ("", ".", ".."):
+        return kind
+    # Old clients read the first name, which is ASCII; all others the second one.
+    plain = name.encode("ascii", "replace").decode().replace("?", "_")
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+
+
+def _described(entry: Entry, part: tuple[int, int] | None, path: str) -> tuple[int, dict[str, str]]:
+    headers = _headers(entry) | {"Content-Disposition": disposition(entry, path)}
     if part is None:
         return 200, headers | {"Content-Length": str(entry.size_bytes)}
     start, end = part

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from ebbtide.model import EPOCH
 from ebbtide.server.api import downloads
 from ebbtide.server.api.base import OCTETS, Segment, Text, Wire
-from ebbtide.server.api.objects import PathQuery, RangeHeader
+from ebbtide.server.api.objects import PathQuery
 from ebbtide.server.api.routing import PREFIX, Routes
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.server.uploads import receive_body
@@ -85,22 +85,21 @@ async def upload(request: Request, repository: Segment, served: ServedDep) -> Lo
 
 @routes.add("GET", _LOCATORS + "/{token:segment}", None, response_class=StreamingResponse)
 def read_locator(
-    token: Segment,
-    served: ServedDep,
-    range: RangeHeader = None,
-    if_none_match: RangeHeader = None,
+    token: Segment, served: ServedDep, options: downloads.DownloadOptionsDep
 ) -> Response:
     """Returns the bytes of a locator's object, or a range of them. The route is public: the
     locator's signature is the permission to read."""
-    answer = downloads.answer(_located(token, served), range, if_none_match)
+    answer = downloads.answer(_located(token, served), options)
     answer.headers.update(_NO_STORE)
     return answer
 
 
 @routes.add("HEAD", _LOCATORS + "/{token:segment}", None, response_class=Response)
-def head_locator(token: Segment, served: ServedDep, range: RangeHeader = None) -> Response:
+def head_locator(
+    token: Segment, served: ServedDep, options: downloads.DownloadOptionsDep
+) -> Response:
     """Returns the headers of a locator's object without its bytes."""
-    answer = downloads.head(_located(token, served), range)
+    answer = downloads.head(_located(token, served), options)
     answer.headers.update(_NO_STORE)
     return answer
 

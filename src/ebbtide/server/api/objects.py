@@ -6,7 +6,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import Annotated, Final, Literal, Self
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from ebbtide.errors import EbbtideError, InvalidInput
@@ -14,11 +14,12 @@ from ebbtide.server.api import downloads
 from ebbtide.server.api.base import OCTETS, Pagination, Segment, Text, Wire, seconds_of
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
-from ebbtide.server.errors import STATUS
+from ebbtide.server.errors import STATUS, message_of
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import receive
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.names import check_path
 
 
 class ObjectStats(Wire):
@@ -105,8 +106,10 @@ class ObjectErrorList(Wire):
 
 routes = Routes("objects")
 
+DELETED_MAX: Final = 1000
+"""The most paths that one request deletes, as in lakeFS. Clients send their paths in such parts."""
+
 PathQuery = Annotated[Text, Query()]
-RangeHeader = Annotated[str | None, Header()]
 
 _BRANCH: Final = "/repositories/{repository:segment}/branches/{branch:segment}"
 _REF: Final = "/repositories/{repository:segment}/refs/{ref:segment}"
@@ -127,12 +130,11 @@ def get_object(
     ref: Segment,
     path: PathQuery,
     served: ServedDep,
-    range: RangeHeader = None,
-    if_none_match: RangeHeader = None,
+    options: downloads.DownloadOptionsDep,
 ) -> Response:
     """Returns the bytes of an object, or a range of them."""
     found = served.repository(repository).objects.open(ref, path)
-    return downloads.answer(found, range, if_none_match)
+    return downloads.answer(found, options, path)
 
 
 @routes.add("HEAD", _REF + "/objects", Role.READER, response_class=Response)
@@ -141,11 +143,11 @@ def head_object(
     ref: Segment,
     path: PathQuery,
     served: ServedDep,
-    range: RangeHeader = None,
+    options: downloads.DownloadOptionsDep,
 ) -> Response:
     """Returns the headers of an object without its bytes."""
     found = served.repository(repository).objects.open(ref, path)
-    return downloads.head(found, range)
+    return downloads.head(found, options, path)
 
 
 @routes.add("GET", _REF + "/objects/stat", Role.READER)
@@ -194,8 +196,9 @@ def list_objects(
 def delete_object(
     repository: Segment, branch: Segment, path: PathQuery, served: ServedDep
 ) -> Response:
-    """Deletes one object."""
-    served.repository(repository).objects.delete(branch, path)
+    """Deletes one object. A path without an object is no error: clients may repeat a delete."""
+    check_path(path)
+    served.repository(repository).objects.delete_many(branch, [path])
     return Response(status_code=204)
 
 
@@ -203,10 +206,13 @@ def delete_object(
 def delete_objects(
     repository: Segment, branch: Segment, asked: PathList, served: ServedDep
 ) -> ObjectErrorList:
-    """Deletes several objects. A path without an object is no error."""
-    most = served.settings.server_list_max
-    if len(asked.paths) > most:
-        raise InvalidInput("too_large", f"at most {most} paths are deleted at once")
+    """Deletes several objects, at most 1,000. A path without an object is no error."""
+    if len(asked.paths) > DELETED_MAX:
+        raise InvalidInput(
+            "invalid_argument",
+            f"request size exceeded: {len(asked.paths):,} paths in one request, at most "
+            f"{DELETED_MAX:,} are deleted at once; send several requests",
+        )
     objects = served.repository(repository).objects
     errors: list[ObjectErrorAnswer] = []
     try:
@@ -215,7 +221,7 @@ def delete_objects(
         if error.kind == "branch_not_found":
             raise
         errors = [
-            ObjectErrorAnswer(status_code=STATUS[error.kind], message=error.message, path=path)
+            ObjectErrorAnswer(status_code=STATUS[error.kind], message=message_of(error), path=path)
             for path in asked.paths
         ]
     return ObjectErrorList(errors=errors)

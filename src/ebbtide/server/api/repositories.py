@@ -36,6 +36,7 @@ class RepositoryCreation(Wire):
 
     name: Text
     storage_namespace: Annotated[Text, Field(min_length=1)]
+    storage_id: Text | None = None
     default_branch: Text | None = None
     sample_data: bool = False
     read_only: bool = False
@@ -87,13 +88,12 @@ _REPOSITORY: Final = "/repositories/{repository:segment}"
 
 
 @routes.add("POST", "/repositories", Role.ADMIN, status=201)
-def create_repository(asked: RepositoryCreation, served: ServedDep) -> RepositoryAnswer:
+def create_repository(
+    asked: RepositoryCreation, served: ServedDep, bare: Annotated[bool, Query()] = False
+) -> RepositoryAnswer:
     """Creates a repository. This needs an admin, because the request chooses where the server
     writes."""
-    if asked.sample_data or asked.read_only:
-        raise InvalidInput(
-            "invalid_argument", "sample_data and read_only are not supported: leave them out"
-        )
+    _require_supported(asked, bare=bare)
     made = served.store.create_repository(
         asked.name,
         storage_url=storage_url_of(asked.storage_namespace, served.store),
@@ -177,6 +177,20 @@ def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
     """Returns the metadata of a repository, which is always empty."""
     served.repository(repository)
     return {}
+
+
+def _require_supported(asked: RepositoryCreation, *, bare: bool) -> None:
+    """Raises InvalidInput `invalid_argument` for an option that would mean another repository than
+    the one that is made."""
+    unsupported = {
+        "bare": (bare, "make the repository without it, and upload or import the data"),
+        "sample_data": (asked.sample_data, "leave it out, and upload data of your own"),
+        "read_only": (asked.read_only, "leave it out, and give users keys with the role reader"),
+        "storage_id": (asked.storage_id, "leave it out, and name the place in storage_namespace"),
+    }
+    for option, (is_given, advice) in unsupported.items():
+        if is_given:
+            raise InvalidInput("invalid_argument", f"{option} is not supported: {advice}")
 
 
 def storage_url_of(place: str, store: Store) -> str:

@@ -4,12 +4,12 @@ repository."""
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import Header, Query
 
-from ebbtide.errors import Denied, InvalidInput
+from ebbtide.errors import Conflict, Denied, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import Metadata, Seconds, Segment, Text, Wire, seconds_of
@@ -43,11 +43,12 @@ class StagingLocation(Wire):
 
 class StagingMetadata(Wire):
     """The description of an upload. A `checksum` of 64 hexadecimal digits is compared as SHA-256;
-    any other checksum is ignored."""
+    any other checksum is ignored. `mtime` is the object's date, if it is given."""
 
     staging: StagingLocation
     checksum: Text
     size_bytes: int
+    mtime: Seconds | None = None
     user_metadata: Metadata | None = None
     content_type: Text | None = None
 
@@ -90,21 +91,39 @@ def link_physical_address(
     if_none_match: ConditionHeader = None,
     if_match: ConditionHeader = None,
 ) -> ObjectStats:
-    """Links an upload to a path."""
+    """Links an upload to a path. A repeated link gets the answer of the first one, as long as the
+    path shows its object."""
     found = served.repository(repository)
     if asked.staging.physical_address is None:
         raise InvalidInput("invalid_argument", "staging.physical_address: field required")
-    entry = found.addresses.link(
-        branch,
-        path,
-        found.addresses.token_of(asked.staging.physical_address),
-        size_bytes=asked.size_bytes,
-        # Clients may send a storage's ETag here, which cannot be compared.
-        checksum=asked.checksum if _SHA256.fullmatch(asked.checksum) else None,
-        content_type=asked.content_type,
-        metadata=asked.user_metadata,
-        only_if=parse_condition(if_none_match, if_match),
-    )
+    only_if = parse_condition(if_none_match, if_match)
+    try:
+        entry = found.addresses.link(
+            branch,
+            path,
+            found.addresses.token_of(asked.staging.physical_address),
+            size_bytes=asked.size_bytes,
+            # Clients may send a storage's ETag here, which cannot be compared.
+            checksum=asked.checksum if _SHA256.fullmatch(asked.checksum) else None,
+            content_type=asked.content_type,
+            metadata=asked.user_metadata,
+            mtime=_mtime(asked.mtime),
+            only_if=only_if,
+        )
+    except Conflict as error:
+        if error.kind != "token_used" or only_if is not None:
+            raise
+        linked = found.addresses.find_linked(
+            branch,
+            path,
+            size_bytes=asked.size_bytes,
+            checksum=asked.checksum,
+            content_type=asked.content_type,
+            metadata=asked.user_metadata,
+        )
+        if linked is None:
+            raise
+        entry = linked
     return ObjectStats.of(entry, found.info.storage_url)
 
 
@@ -132,8 +151,12 @@ def stage_object(
         url,
         size_bytes=asked.size_bytes,
         checksum=asked.checksum,
-        mtime=None if asked.mtime is None else EPOCH + timedelta(seconds=asked.mtime),
+        mtime=_mtime(asked.mtime),
         content_type=asked.content_type,
         metadata=asked.metadata,
     )
     return ObjectStats.of(entry, found.info.storage_url)
+
+
+def _mtime(seconds: int | None) -> datetime | None:
+    return None if seconds is None else EPOCH + timedelta(seconds=seconds)

@@ -65,7 +65,9 @@ def merge_into(
         )
     if base.commit_id == source.commit_id and not allow_empty:
         raise Conflict(
-            "nothing_to_merge", f"branch {branch_name!r} has all of {shown(source_ref)} already"
+            "nothing_to_merge",
+            f"branch {branch_name!r} has all of {shown(source_ref)} already: there are no changes "
+            "to merge",
         )
     # The base is only compared, so it can be closed. A forgotten base is an error: with any other
     # base, paths that one side deleted would be in the result again.
@@ -207,8 +209,8 @@ def _parent_id(commit: CommitRecord, number: int | None) -> str:
     if number is None and count > 1:
         raise InvalidInput(
             "invalid_argument",
-            f"commit {commit.commit_id} is a merge: say which of its {count} parents to compare it "
-            "with, counted from 1",
+            f"commit {commit.commit_id} is a merge commit: you must specify 1-based parent number, "
+            f"from 1 to {count}, of the parent to compare it with",
         )
     number = 1 if number is None else number
     if not 1 <= number <= count:

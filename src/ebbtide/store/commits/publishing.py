@@ -236,14 +236,19 @@ def _record(tx: Transaction, publication: Publication, parents: list[CommitRecor
 def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord]) -> datetime:
     """Returns the commit's date, at least one microsecond after the dates of its parents.
 
-    Raises InvalidInput `invalid_date`.
+    The log and the search for a common ancestor read commits by date, the newest first, and need
+    each commit before its parents. Raises InvalidInput `invalid_date`.
     """
     youngest = max(parent.created_at for parent in parents)
     if details.date is None:
         return max(now, youngest + ONE_MICROSECOND)
     asked = to_utc(details.date, what="the commit's date")
     if asked > now:
-        raise InvalidInput("invalid_date", f"{asked} is in the future: it is {now}")
+        raise InvalidInput(
+            "invalid_date",
+            f"{asked} is in the future: it is {now}; leave the date out, or put it into the "
+            "metadata",
+        )
     if asked < EPOCH:
         raise InvalidInput(
             "invalid_date",
@@ -252,7 +257,11 @@ def _date(details: CommitDetails, *, now: datetime, parents: list[CommitRecord])
             "into the metadata",
         )
     if asked < youngest and asked + details.date_precision <= youngest:
-        raise InvalidInput("invalid_date", f"{asked} is before the parent's date, {youngest}")
+        raise InvalidInput(
+            "invalid_date",
+            f"{asked} is before the parent's date, {youngest}: commit an imported history in the "
+            "order of its dates, or put the date into the metadata",
+        )
     return max(asked, youngest + ONE_MICROSECOND)
 
 

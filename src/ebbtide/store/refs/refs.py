@@ -181,7 +181,8 @@ class Refs(ABC, Generic[Row, Found]):
             if self.kind == "branch" and row.name == self._context.info.default_branch:
                 raise Conflict(
                     "branch_protected",
-                    f"{shown(row.name)} is the default branch: it cannot be deleted",
+                    f"cannot delete repository default branch: {shown(row.name)} stays as long as "
+                    "its repository",
                 )
             if row.expires_at is None or expires_at < row.expires_at:
                 # Locators that were signed until now may last longer than the new date.

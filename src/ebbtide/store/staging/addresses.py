@@ -8,6 +8,7 @@ bytes never change.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ PURPOSE: Final = "upload"
 SIZE_BYTES_MAX: Final = 2**63 - 1
 CHECKSUM_BYTES_MAX: Final = 255
 URL_BYTES_MAX: Final = 4096
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,14 @@ class PhysicalAddresses:
         checksum: str | None = None,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        mtime: datetime | None = None,
         only_if: OnlyIf | None = None,
     ) -> Entry:
         """Stages the upload at the token's address, and uses the token up.
 
-        `size_bytes` and `checksum` (SHA-256, hexadecimal) are compared with the upload if they are
-        given. After a mismatch the token can still be used.
+        The entry has the date `mtime`, or else that of the link. `size_bytes` and `checksum`
+        (SHA-256, hexadecimal) are compared with the upload if they are given. After a mismatch the
+        token can still be used.
 
         Raises InvalidInput as `verify` does, `token_foreign` if the token is for another
         repository, branch or path, and `checksum_mismatch`. Raises Conflict `token_expired` or
@@ -147,7 +151,7 @@ class PhysicalAddresses:
                 raise _not_outstanding(tx, payload)
             require_not_purged(tx, context.repository_id, [address])
 
-        new = NewObject(path, pieces(), content_type, metadata or {})
+        new = NewObject(path, pieces(), content_type, metadata or {}, mtime)
         try:
             entry = self._uploads.put(branch, new, check=consume, only_if=only_if)
         except NotFound as error:
@@ -173,6 +177,46 @@ class PhysicalAddresses:
             f"nothing was uploaded to {address}: upload first, then link",
             address=address,
         )
+
+    def find_linked(
+        self,
+        branch: str,
+        path: str,
+        *,
+        size_bytes: int,
+        checksum: str,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry | None:
+        """Returns the entry at the path if an earlier link with these arguments would have made it,
+        else None. For clients that repeat a link because its answer was lost.
+
+        `checksum` is a SHA-256 or an MD5, hexadecimal: many storages give an upload its MD5. The
+        bytes are read to compute an MD5. Raises NotFound `branch_not_found`.
+        """
+        found = self._uploads.visible(branch, path)
+        is_alike = (
+            found is not None
+            and not is_external(found.address)
+            and found.size_bytes == size_bytes
+            and found.content_type == content_type
+            and found.metadata == dict(metadata or {})
+        )
+        if found is None or not is_alike:
+            return None
+        given = checksum.strip('" ').lower()
+        if given == found.checksum:
+            return found
+        if not _MD5.fullmatch(given):
+            return None
+        digest = hashlib.md5(usedforsecurity=False)
+        try:
+            for piece in self._context.storage.stream(found.address):
+                digest.update(piece)
+        except NotFound:
+            # The entry was replaced or its commit expired meanwhile.
+            return None
+        return found if digest.hexdigest() == given else None
 
     def token_of(self, url: str) -> str:
         """Returns the open token of the address at `url`, for clients that keep only the URL.

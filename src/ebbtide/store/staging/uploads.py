@@ -39,12 +39,14 @@ Check = Callable[[Transaction], None]
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object to write. `data` is read once, in pieces."""
+    """An object to write. `data` is read once, in pieces. Without `mtime`, its date is the time of
+    the upload."""
 
     path: str
     data: Content
     content_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    mtime: datetime | None = None
 
     def check(self) -> None:
         """Raises InvalidInput `invalid_path` or `invalid_argument`."""
@@ -66,7 +68,9 @@ class OnlyIf:
         if found is None and self.checksum is not None:
             raise Conflict("precondition_failed", f"there is no object {shown(path)}")
         if found is not None and self.checksum is None:
-            raise Conflict("precondition_failed", f"there is an object {shown(path)} already")
+            raise Conflict(
+                "precondition_failed", f"path already exists: there is an object {shown(path)}"
+            )
         if found is not None and found.checksum != self.checksum:
             raise Conflict(
                 "precondition_failed",
@@ -111,6 +115,13 @@ class Uploads:
             else:
                 self._stage_if(branch, entry, only_if, check)
         return entry
+
+    def visible(self, branch: str, path: str) -> Entry | None:
+        """Returns the entry that a branch shows at a path, or None.
+
+        Raises NotFound `branch_not_found`.
+        """
+        return self._look(branch, path).entry
 
     def _look(self, branch: str, path: str) -> _Seen:
         """Returns the committed entry at a path, and the visible one."""
@@ -292,7 +303,7 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
         address=address,
         size_bytes=size_bytes,
         checksum=digest.hexdigest(),
-        mtime=now,
+        mtime=new.mtime or now,
         content_type=new.content_type,
         metadata=dict(new.metadata),
     )

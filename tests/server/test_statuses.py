@@ -1,0 +1,319 @@
+"""Statuses, words and headers on which clients of lakeFS rely."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import lakefs
+import lakefs_sdk
+import pytest
+from lakefs.exceptions import (
+    BadRequestException,
+    ConflictException,
+    LakeFSException,
+    NotFoundException,
+    TransactionException,
+)
+
+from ebbtide.errors import KINDS
+from ebbtide.ids import new_id
+from ebbtide.server.api.objects import DELETED_MAX
+from ebbtide.server.errors import WORDS
+from tests.server.test_client import put, sdk, shown
+from tests.support.server import Server
+
+
+def test_the_words_are_of_known_kinds() -> None:
+    assert set(WORDS) <= set(KINDS)
+
+
+def refused(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
+    """The body of an answer."""
+    return dict(caught.value.body)
+
+
+def test_nothing_changed(lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    dev = lake.branch("dev").create("main")
+    with pytest.raises(BadRequestException, match=r".+no changes.+"):
+        dev.merge_into("main")
+    with pytest.raises(BadRequestException, match=r".+no changes.+"):
+        dev.commit("nothing")
+    with pytest.raises(TransactionException, match="no changes"), dev.transact("none"):
+        pass
+
+
+def test_a_dirty_branch(lake: lakefs.Repository) -> None:
+    first = put(lake, a="1")
+    lake.branch("dev").create("main")
+    put(lake, "dev", b="1")
+    lake.branch("main").object("a").upload("2")
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: lake.branch("dev").merge_into("main"),
+        lambda: lake.branch("main").revert(first),
+        lambda: lake.branch("main").cherry_pick("dev"),
+    )
+    for attempt in attempts:
+        with pytest.raises(BadRequestException) as caught:
+            attempt()
+        assert "uncommitted changes (dirty branch)" in refused(caught)["message"]
+    with (
+        pytest.raises(TransactionException, match="dirty branch"),
+        lake.branch("main").transact("t") as tx,
+    ):
+        tx.object("b").upload("1")
+
+
+def test_names_that_are_taken_or_unknown(lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    lake.tag("v1").create("main")
+    lake.branch("dev").create("main")
+    taken: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: lake.tag("v1").create("main"), "tag already exists"),
+        (lambda: lake.branch("dev").create("main"), "branch already exists"),
+        (lambda: lake.create(f"local://{lake.id}"), "already exists"),
+    )
+    for make, words in taken:
+        with pytest.raises(ConflictException) as conflict:
+            make()
+        assert words in refused(conflict)["message"]
+    with (
+        pytest.raises(ConflictException, match="tag already exists"),
+        lake.branch("dev").transact("t", tag="v1") as tx,
+    ):
+        tx.object("b").upload("1")
+    missing: tuple[Callable[[], object], ...] = (
+        lambda: lake.branch("no").get_commit(),
+        lambda: lake.tag("no").get_commit(),
+        lambda: lake.ref("no").get_commit(),
+        lambda: lake.branch("main").object("no").stat(),
+        lambda: lakefs.Repository("none-such", client=lake._client).delete(),
+    )
+    for read in missing:
+        with pytest.raises(NotFoundException) as unknown:
+            read()
+        # The client makes another exception for some objects, without the body.
+        assert "not found" in unknown.value.body.get("message", unknown.value.reason.lower())
+
+
+def test_a_conflict_has_the_form_of_a_merge(lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    lake.branch("dev").create("main")
+    put(lake, "dev", a="2")
+    put(lake, a="3")
+    with pytest.raises(ConflictException) as caught:
+        lake.branch("dev").merge_into("main")
+    body = refused(caught)
+    assert lakefs_sdk.MergeResult.from_json(json.dumps(body)).reference == ""
+    assert (body["kind"], body["paths"]) == ("merge_conflict", ["a"])
+    assert body["message"].startswith("conflict found: ")
+
+
+def test_a_merge_commit_needs_a_parent(lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    lake.branch("dev").create("main")
+    put(lake, "dev", b="1")
+    merged = lake.branch("dev").merge_into("main")
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: lake.branch("main").revert(merged),
+        lambda: lake.branch("dev").cherry_pick(merged),
+    )
+    for attempt in attempts:
+        with pytest.raises(BadRequestException) as caught:
+            attempt()
+        assert "must specify 1-based parent number" in refused(caught)["message"]
+    lake.branch("main").revert(merged, parent_number=1)
+    assert shown(lake) == {"a": b"1"}
+
+
+def test_a_delete_of_nothing(http: httpx.Client, lake: lakefs.Repository) -> None:
+    put(lake, a="1")
+    place = f"/repositories/{lake.id}/branches/main/objects"
+    for options in ("", "&no_tombstone=true", "&force=true"):
+        assert http.delete(f"{place}?path=no{options}").status_code == 204
+    lake.branch("main").object("new").upload("1")
+    assert http.delete(f"{place}?path=new&no_tombstone=true").status_code == 204
+    assert list(lake.branch("main").uncommitted()) == []
+    assert http.delete(f"{place}?path=a&no_tombstone=true").status_code == 204
+    assert [each.type for each in lake.branch("main").uncommitted()] == ["removed"]
+
+
+def test_a_path_that_is_taken(http: httpx.Client, lake: lakefs.Repository) -> None:
+    place = f"/repositories/{lake.id}/branches/main/objects?path=x"
+    assert http.post(place, content=b"1", headers={"If-None-Match": "*"}).status_code == 201
+    for headers, words in (
+        ({"If-None-Match": "*"}, "path already exists"),
+        ({"If-Match": '"other"'}, "has the checksum"),
+    ):
+        answer = http.post(place, content=b"2", headers=headers)
+        assert answer.status_code == 412
+        assert answer.json()["message"].startswith("precondition failed: ")
+        assert words in answer.json()["message"]
+    odd = http.post(place, content=b"2", headers={"If-None-Match": '"other"'})
+    assert (odd.status_code, odd.json()["kind"]) == (400, "invalid_argument")
+    assert shown(lake) == {"x": b"1"}
+
+
+def test_as_many_paths_as_lakefs_deletes_at_once(lake: lakefs.Repository) -> None:
+    branch = lake.branch("main")
+    branch.object("a").upload("1")
+    paths = [f"{number}" for number in range(DELETED_MAX - 1)]
+    branch.delete_objects([*paths, "a"])
+    assert shown(lake) == {}
+    with pytest.raises(BadRequestException) as caught:
+        branch.delete_objects([*paths, "a", "b"])
+    assert "request size exceeded" in refused(caught)["message"]
+
+
+def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) -> None:
+    lake.branch("main").object("x").upload("0123456789")
+    place = f"/repositories/{lake.id}/refs/main/objects?path=x"
+    whole = http.get(place)
+    tag, modified = whole.headers["etag"], whole.headers["last-modified"]
+    before = parsedate_to_datetime(modified) - timedelta(seconds=1)
+    earlier = format_datetime(before, usegmt=True)
+    for headers, status in (
+        ({"If-None-Match": tag}, 304),
+        ({"If-None-Match": f'"other", W/{tag}'}, 304),
+        ({"If-None-Match": "*"}, 304),
+        ({"If-None-Match": '"other"'}, 200),
+        ({"If-None-Match": '"other"', "If-Modified-Since": modified}, 200),
+        ({"If-Modified-Since": modified}, 304),
+        ({"If-Modified-Since": earlier}, 200),
+        ({"If-Modified-Since": "yesterday"}, 200),
+        ({"If-Modified-Since": "Sat, 99999999999999 Jan 2050 00:00:00 GMT"}, 200),
+        ({"If-Modified-Since": "Sat, 01 Jan 2050 00:00:00"}, 200),
+    ):
+        for method in ("GET", "HEAD"):
+            answer = http.request(method, place, headers=headers)
+            assert answer.status_code == status, (method, headers)
+            assert answer.headers["etag"] == tag
+            assert answer.content == (b"0123456789" if (method, status) == ("GET", 200) else b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "expected"),
+    [
+        ("dir/p.txt", "text/plain", "inline; filename=\"p.txt\"; filename*=UTF-8''p.txt"),
+        ("x.html", "text/html", "attachment; filename=\"x.html\"; filename*=UTF-8''x.html"),
+        ("a/grün.bin", "", "attachment; filename=\"gr_n.bin\"; filename*=UTF-8''gr%C3%BCn.bin"),
+        ('a"b;c.txt', "", "attachment; filename=\"a_b;c.txt\"; filename*=UTF-8''a_b%3Bc.txt"),
+        ("a\\..\\b", "", "attachment; filename=\"a_.._b\"; filename*=UTF-8''a_.._b"),
+    ],
+)
+def test_names_of_downloads(
+    http: httpx.Client, lake: lakefs.Repository, path: str, kind: str, expected: str
+) -> None:
+    lake.branch("main").object(path).upload("x", content_type=kind or None)
+    place = f"/repositories/{lake.id}/refs/main/objects"
+    for method in ("GET", "HEAD"):
+        answer = http.request(method, place, params={"path": path})
+        assert answer.headers["content-disposition"] == expected
+
+
+def test_what_web_tools_read_first(server: Server) -> None:
+    client = sdk(server)
+    config = client.config_api.get_config()
+    assert config.version_config.version == config.version_config.latest_version == "1.88.0"
+    assert config.version_config.upgrade_recommended is False
+    assert config.storage_config.blockstore_id == ""
+    assert config.storage_config.blockstore_description
+    assert config.storage_config_list == []
+    assert config.ui_config.custom_viewers == []
+    event = lakefs_sdk.StatsEvent(**{"class": "ui", "name": "open", "count": 3})
+    client.internal_api.post_stats_events(lakefs_sdk.StatsEventsList(events=[event]))
+
+
+KEYS = (
+    "/lead",
+    "./x",
+    "../up",
+    "a/../b",
+    "t\tab",
+    "line\nfeed",
+    "trail/",
+    "a//b",
+    "//",
+    ".",
+    "..",
+    "%2e",
+)
+
+
+def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
+    """Each is an object of its own, in every state and list."""
+    branch = lake.branch("main")
+    for key in KEYS:
+        branch.object(key).upload(key)
+    expected = {key: key.encode() for key in KEYS}
+    assert shown(lake) == expected
+    branch.commit("all")
+    assert shown(lake) == expected
+    assert [each.path for each in branch.objects()] == sorted(KEYS)
+    for amount in (1, 2, 100):
+        tops = [each.path for each in branch.objects(delimiter="/", amount=amount)]
+        assert tops == sorted({key[: key.find("/") + 1] or key for key in KEYS})
+        assert [each.path for each in branch.objects(prefix="/", amount=amount)] == ["//", "/lead"]
+        below = [each.path for each in branch.objects(prefix="a/", delimiter="/", amount=amount)]
+        assert below == ["a/../", "a//"]
+    for key in KEYS:
+        assert branch.object(key).stat().path == key
+        copied = branch.object(key).copy("main", f"copied/{key}")
+        assert copied.reader().read() == key.encode()
+    branch.delete_objects(list(KEYS))
+    assert {each.path for each in branch.objects()} == {f"copied/{key}" for key in KEYS}
+    assert {each.path for each in branch.uncommitted(prefix="/")} == {"//", "/lead"}
+    branch.reset_changes("common_prefix", "/")
+    branch.reset_changes("object", "a/../b")
+    assert [each.path for each in branch.objects(prefix="/")] == ["//", "/lead"]
+    branch.commit("fewer")
+    changed = {each.path for each in lake.ref("main~1").diff("main", type="two_dot")}
+    assert changed == {*KEYS, *(f"copied/{key}" for key in KEYS)} - {"//", "/lead", "a/../b"}
+
+
+def test_moves_and_explanations_of_such_keys(http: httpx.Client, lake: lakefs.Repository) -> None:
+    lake.branch("main").object("a").upload("x")
+    place = f"/repositories/{lake.id}"
+    source = "a"
+    for key in KEYS:
+        moved = http.post(
+            f"{place}/branches/main/objects/move",
+            params={"dest_path": key},
+            json={"src_path": source},
+        )
+        assert (moved.status_code, moved.json()["path"]) == (201, key)
+        told = http.get(f"{place}/explain", params={"ref": "main", "path": key})
+        assert told.status_code == 200, told.text
+        source = key
+    assert shown(lake) == {KEYS[-1]: b"x"}
+
+
+def test_such_keys_never_leave_a_directory(plain: Server, tmp_path: Path) -> None:
+    lake = plain.repository(f"r-{new_id()}")
+    for key in KEYS:
+        lake.branch("main").object(key).upload(key)
+    lake.branch("main").object("in/../../../x").upload("x")
+    lake.branch("main").commit("all")
+    assert plain.command("project", "create", lake.id, "p").returncode == 0
+    made = plain.command("collection", "create", lake.id, "p/c", "--from-ref", "main")
+    assert made.returncode == 0, made.stderr
+    out = tmp_path / "deep" / "out"
+    for prefix in ((), ("in/",), ("a/",), ("/",)):
+        got = plain.command("collection", "get", lake.id, "p/c", *prefix, "--to", str(out))
+        assert got.returncode == 2
+        assert "not all paths can be files below" in got.stderr
+        assert list(tmp_path.rglob("*")) == []
+    target = tmp_path / "one"
+    one = plain.command("collection", "get", lake.id, "p/c", "a/../b", "--to", str(target))
+    assert one.returncode == 0, one.stderr
+    assert target.read_text() == "a/../b"
+    assert list(tmp_path.rglob("*")) == [target]
+    listed = plain.command("fs", "ls", lake.id, "main", "--recursive").stdout
+    assert "line\\nfeed" in listed
+    assert len(listed.splitlines()) == len(KEYS) + 1
