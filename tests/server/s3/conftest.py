@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import boto3
@@ -31,15 +32,20 @@ def s3_client(server: Server, role: str = "admin", **config: Any) -> Client:
 
 
 @pytest.fixture
-def s3(server: Server) -> Client:
-    """A client on a server of one kind."""
-    return s3_client(server)
+def client_of(server: Server) -> Iterator[Callable[..., Client]]:
+    """Makes clients on a server of one kind, with any role or settings."""
+    with ExitStack() as stack:
+
+        def make(role: str = "admin", **config: Any) -> Client:
+            return stack.enter_context(closing(s3_client(server, role, **config)))
+
+        yield make
 
 
 @pytest.fixture
-def client_of(server: Server) -> Callable[..., Client]:
-    """Makes clients with other roles or settings on that server."""
-    return lambda role="admin", **config: s3_client(server, role, **config)
+def s3(client_of: Callable[..., Client]) -> Client:
+    """A client on that server, as admin."""
+    return client_of()
 
 
 @pytest.fixture

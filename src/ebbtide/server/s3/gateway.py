@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.ids import new_id
-from ebbtide.server.s3 import buckets, deleting, listing, objects, writing
+from ebbtide.server.s3 import buckets, deleting, listing, multiparts, objects, writing
 from ebbtide.server.s3.addressing import bucket_and_key, decoded
 from ebbtide.server.s3.call import OPERATIONS, Operation, S3Call
 from ebbtide.server.s3.errors import S3Error, error_response, xml_error
@@ -31,7 +31,7 @@ from ebbtide.store.embedded import Store
 
 logger = logging.getLogger(__name__)
 
-TOPICS: Final = (buckets, deleting, listing, objects, writing)
+TOPICS: Final = (buckets, deleting, listing, multiparts, objects, writing)
 """The modules whose operations are registered when they are imported."""
 
 CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning")
@@ -69,7 +69,8 @@ class S3Gateway:
             await self._app(scope, receive, send)
             return
         request_id = new_id()
-        is_started = is_received = False
+        is_started = False
+        is_received = not _has_body(scope)
 
         async def receiving() -> Message:
             nonlocal is_received
@@ -81,10 +82,12 @@ class S3Gateway:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-amz-request-id", request_id.encode()),
-                ]
+                headers = [*message.get("headers", ()), (b"x-amz-request-id", request_id.encode())]
+                if not is_received:
+                    # The client may leave the rest of the body out. What it sends next must not be
+                    # taken for it.
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
             await send(message)
 
         resource = scope["path"]
@@ -99,7 +102,7 @@ class S3Gateway:
                 logger.error("%s: the answer was interrupted: %s", error.kind, error.message)
                 return
             if not is_received:
-                await _drain(scope, receive)
+                await _drain(scope, receiving)
             response = error_response(error, resource=resource, request_id=request_id)
             await response(scope, receive, answering)
         except Exception:
@@ -185,6 +188,13 @@ def _authorization(scope: Scope) -> str | None:
         if name == b"authorization":
             return str(value.decode("latin-1"))
     return None
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
 
 
 def _query(text: str) -> Mapping[str, str]:
