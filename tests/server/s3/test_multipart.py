@@ -61,7 +61,7 @@ def files(server: Server, bucket: str) -> set[str]:
     assert root["storage_namespace"] == f"local://{bucket}"
     found: set[str] = set()
     for batch in open_storage(f"{storage}/{bucket}").list("data/"):
-        found |= set(batch.column("address").to_pylist())
+        found |= {str(address) for address in batch.column("address").to_pylist()}
     return found
 
 
@@ -123,7 +123,9 @@ def test_a_refused_complete_leaves_the_upload(s3: Client, bucket: str) -> None:
     assert s3.get_object(Bucket=bucket, Key=KEY)["Body"].read() == b"12"
 
 
-def test_wrong_uploads(s3: Client, client_of: Callable[..., Client], repo: lakefs.Repository) -> None:
+def test_wrong_uploads(
+    s3: Client, client_of: Callable[..., Client], repo: lakefs.Repository
+) -> None:
     upload = Upload(s3, repo.id)
     for change in ({"Key": "main/other"}, {"UploadId": "x"}, {"UploadId": "0" * 32}):
         where = upload.where | change
@@ -154,9 +156,7 @@ def test_parts_that_are_copies(s3: Client, server: Server, repo: lakefs.Reposito
     parts = []
     for number, asked in ((1, None), (2, "bytes=2-4")):
         more = {} if asked is None else {"CopySourceRange": asked}
-        copied = s3.upload_part_copy(
-            **upload.where, PartNumber=number, CopySource=source, **more
-        )
+        copied = s3.upload_part_copy(**upload.where, PartNumber=number, CopySource=source, **more)
         parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
     upload.complete(parts)
     assert s3.get_object(Bucket=other.id, Key=KEY)["Body"].read() == b"0123456789234"
@@ -164,7 +164,10 @@ def test_parts_that_are_copies(s3: Client, server: Server, repo: lakefs.Reposito
     for asked, code in (("bytes=10-", "InvalidRange"), ("2-4", "InvalidArgument")):
         wrong = code_of(
             lambda: s3.upload_part_copy(
-                **again.where, PartNumber=1, CopySource=source, CopySourceRange=asked  # noqa: B023
+                **again.where,
+                PartNumber=1,
+                CopySource=source,
+                CopySourceRange=asked,  # noqa: B023
             )
         )
         assert wrong[0] == code

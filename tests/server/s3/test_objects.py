@@ -162,7 +162,9 @@ def test_conditions_of_writes(s3: Client, bucket: str) -> None:
 def test_deletes(s3: Client, repo: lakefs.Repository) -> None:
     s3.put_object(Bucket=repo.id, Key="main/a", Body=b"1")
     for key in ("main/a", "main/a", "main/", "main", "no/such", "main/a/../b"):
-        assert s3.delete_object(Bucket=repo.id, Key=key)["ResponseMetadata"]["HTTPStatusCode"] == 204
+        assert (
+            s3.delete_object(Bucket=repo.id, Key=key)["ResponseMetadata"]["HTTPStatusCode"] == 204
+        )
     assert code_of(lambda: s3.head_object(Bucket=repo.id, Key="main/a")) == ("404", 404)
     repo.tag("v1").create("main")
     assert code_of(lambda: s3.delete_object(Bucket=repo.id, Key="v1/a")) == (
@@ -184,9 +186,7 @@ def test_many_deletes(s3: Client, repo: lakefs.Repository) -> None:
     assert [(each["Key"], each["Code"]) for each in found["Errors"]] == [
         ("v1/a", "MethodNotAllowed")
     ]
-    quiet = s3.delete_objects(
-        Bucket=repo.id, Delete={"Objects": [{"Key": keys[4]}], "Quiet": True}
-    )
+    quiet = s3.delete_objects(Bucket=repo.id, Delete={"Objects": [{"Key": keys[4]}], "Quiet": True})
     assert "Deleted" not in quiet
     left = s3.list_objects_v2(Bucket=repo.id, Prefix="dev/")
     assert [each["Key"] for each in left["Contents"]] == [keys[5]]
@@ -240,7 +240,7 @@ def test_copies_that_are_refused(s3: Client, bucket: str) -> None:
     assert code_of(lambda: copy(CopySourceIfNoneMatch=etag)) == ("PreconditionFailed", 412)
     assert copy(CopySourceIfMatch=etag)["CopyObjectResult"]["ETag"] == etag
     wrong = code_of(
-        lambda: s3.copy_object(CopySource=f"no-such-bucket/main/a", Bucket=bucket, Key="main/b")
+        lambda: s3.copy_object(CopySource="no-such-bucket/main/a", Bucket=bucket, Key="main/b")
     )
     assert wrong == ("NoSuchBucket", 404)
 
@@ -313,9 +313,7 @@ def test_roles(client_of: Callable[..., Client], s3: Client, bucket: str) -> Non
 
 
 @pytest.mark.parametrize("size", [0, 10, 3_000_000])
-def test_every_way_to_send_a_body(
-    client_of: Callable[..., Client], bucket: str, size: int
-) -> None:
+def test_every_way_to_send_a_body(client_of: Callable[..., Client], bucket: str, size: int) -> None:
     data = bytes(size)
     for signing in (True, False):
         config = {"path": {"addressing_style": "path", "payload_signing_enabled": signing}}

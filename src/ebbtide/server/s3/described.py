@@ -86,10 +86,7 @@ def is_unchanged(entry: Entry, headers: Mapping[str, str], *, prefix: str = "") 
     tag, modified = etag_of(entry), _second_of(entry)
     if_match = headers.get(prefix + "if-match")
     since = _date(headers.get(prefix + "if-unmodified-since"))
-    if if_match is not None:
-        is_met = _lists(if_match, tag)
-    else:
-        is_met = since is None or modified <= since
+    is_met = since is None or modified <= since if if_match is None else _lists(if_match, tag)
     if not is_met:
         raise S3Error("PreconditionFailed", "the object does not meet the request's condition")
     if_none_match = headers.get(prefix + "if-none-match")

@@ -38,11 +38,38 @@ CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning")
 """Names in a query that choose an operation, the first one of these that is there."""
 UNSUPPORTED: Final = frozenset(
     (
-        "accelerate acl analytics append attributes cors encryption inventory legal-hold lifecycle "
-        "logging metadataTable metrics notification object-lock ownershipControls policy "
-        "policyStatus publicAccessBlock replication requestPayment restore retention select "
-        "session tagging torrent versionId versions website intelligent-tiering"
-    ).split()
+        "accelerate",
+        "acl",
+        "analytics",
+        "append",
+        "attributes",
+        "cors",
+        "encryption",
+        "intelligent-tiering",
+        "inventory",
+        "legal-hold",
+        "lifecycle",
+        "logging",
+        "metadataTable",
+        "metrics",
+        "notification",
+        "object-lock",
+        "ownershipControls",
+        "policy",
+        "policyStatus",
+        "publicAccessBlock",
+        "replication",
+        "requestPayment",
+        "restore",
+        "retention",
+        "select",
+        "session",
+        "tagging",
+        "torrent",
+        "versionId",
+        "versions",
+        "website",
+    )
 )
 """Names in a query that choose an operation which this server does not have."""
 UNSUPPORTED_HEADERS: Final = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 from xml.etree.ElementTree import Element
 
@@ -131,7 +132,7 @@ def list_uploads(call: S3Call) -> Response:
     )
     shown = found[:amount]
     is_truncated = bool(shown) and len(found) > amount
-    more = ()
+    more: tuple[Markup, ...] = ()
     if is_truncated:
         last = shown[-1]
         more = (
@@ -226,9 +227,7 @@ class CheckedParts(PartReader):
                     each.update(piece)
                 yield piece
             if any(checksums.encoded(sums[name]) != expected[name] for name in expected):
-                raise S3Error(
-                    "InvalidPart", f"the part at place {number + 1} has another checksum"
-                )
+                raise S3Error("InvalidPart", f"the part at place {number + 1} has another checksum")
         if self._size_bytes not in (None, size):
             raise S3Error("InvalidRequest", f"the parts have {size} bytes together")
         if any(checksums.encoded(whole[name]) != self._whole[name] for name in whole):
@@ -249,7 +248,7 @@ def _wanted_of(body: Element) -> list[ListedPart]:
     if not 1 <= len(found) <= PART_NUMBER_MAX:
         raise S3Error("MalformedXML", f"list between 1 and {PART_NUMBER_MAX} parts")
     numbers = [each.part.part_number for each in found]
-    if any(first >= second for first, second in zip(numbers, numbers[1:], strict=False)):
+    if any(first >= second for first, second in pairwise(numbers)):
         raise S3Error("InvalidPartOrder", "list the parts by their numbers, each once")
     return found
 

@@ -34,8 +34,8 @@ from ebbtide.store.database.schema import (
     tags,
     upload_tokens,
 )
-from ebbtide.store.staging.multipart_queries import drop_ended_uploads
 from ebbtide.store.staging.copies import drop_copies
+from ebbtide.store.staging.multipart_queries import drop_ended_uploads
 from ebbtide.store.staging.released import Dropped, drop_tokens, release
 
 ROWS_AT_ONCE: Final = 1_000

@@ -42,9 +42,7 @@ class Part:
     created_at: datetime
 
 
-_UPLOAD: Final = tuple(
-    column for column in multipart_uploads.c if column.name != "repository_id"
-)
+_UPLOAD: Final = tuple(column for column in multipart_uploads.c if column.name != "repository_id")
 _PART: Final = tuple(
     column for column in multipart_parts.c if column.name not in ("repository_id", "upload_id")
 )
@@ -79,9 +77,7 @@ def find_upload(
 def delete_upload(tx: Transaction, repository_id: str, upload_id: str) -> bool:
     """Deletes an upload that has not expired. Returns false if there is none: another transaction
     has ended it."""
-    deleted = tx.execute(
-        sa.delete(multipart_uploads).where(*_live(tx, repository_id, upload_id))
-    )
+    deleted = tx.execute(sa.delete(multipart_uploads).where(*_live(tx, repository_id, upload_id)))
     return deleted.rowcount == 1
 
 
@@ -123,9 +119,7 @@ def write_part(tx: Transaction, repository_id: str, upload_id: str, part: Part) 
     locked the upload."""
     replaced = tx.execute(
         sa.delete(multipart_parts)
-        .where(
-            *_of(repository_id, upload_id), multipart_parts.c.part_number == part.part_number
-        )
+        .where(*_of(repository_id, upload_id), multipart_parts.c.part_number == part.part_number)
         .returning(multipart_parts.c.address)
     ).scalar_one_or_none()
     tx.execute(
