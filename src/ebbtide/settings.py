@@ -224,6 +224,11 @@ class Settings(BaseSettings):
     server_list_max: int = Field(
         1000, ge=1, le=5000, description="The most results in one page of a list."
     )
+    s3_domain: str | None = Field(
+        None,
+        description="Domain of the S3 gateway: a request to the host `BUCKET.DOMAIN` is for that "
+        "bucket. Without it, only paths name buckets.",
+    )
     session_ttl: PositiveDuration = Field(
         timedelta(hours=12), description="How long a login to the pages lasts."
     )

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: the API routes and the pages over one store."""
+"""The server as an ASGI application: the API, the pages and the S3 gateway over one store."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from ebbtide.server.jobs import Jobs
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.pages.app import PagesInFront, make_pages
+from ebbtide.server.s3.gateway import S3Gateway
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
 
@@ -105,6 +106,7 @@ def create_app(store: Store) -> FastAPI:
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
+    app.add_middleware(S3Gateway, store=store)
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)
     app.add_middleware(Segments)

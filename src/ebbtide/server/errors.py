@@ -34,6 +34,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "project_cycle",
         "checksum_mismatch",
         "upload_broken",
+        "part_invalid",
         # lakeFS answers these with 400, and its clients distinguish them from conflicts (409).
         "nothing_to_commit",
         "nothing_to_merge",
@@ -49,6 +50,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "tag_not_found",
         "commit_not_found",
         "object_not_found",
+        "upload_not_found",
         "run_not_found",
         "purge_not_found",
         "not_quarantined",

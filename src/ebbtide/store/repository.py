@@ -17,6 +17,7 @@ from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.tags import Tags
 from ebbtide.store.repositories.queries import RepositoryInfo
 from ebbtide.store.staging.addresses import PhysicalAddresses
+from ebbtide.store.staging.multipart import Multipart
 from ebbtide.store.staging.uploads import Uploads
 
 
@@ -30,6 +31,7 @@ class Repository:
         uploads = Uploads(context)
         self.objects = Objects(context, uploads)
         self.addresses = PhysicalAddresses(context, uploads)
+        self.multipart = Multipart(context, uploads)
         self.commits = Commits(context)
         self.retention = Retention(context)
         self.exports = Exports(context)

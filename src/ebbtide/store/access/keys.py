@@ -121,7 +121,7 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A new key with its secret, which is never shown again."""
+    """A key with its secret, which only the answer to `create` shows."""
 
     key: AccessKey
     secret: str = field(repr=False)
@@ -193,6 +193,18 @@ class AccessKeys:
             return None
         self._box.open(row.secret, bound_to=_binding_of(row))
         return _key(row)
+
+    def find_pair(self, access_key_id: str) -> KeyPair | None:
+        """Returns the key of an id with its secret, or None if the id is unknown or revoked.
+
+        For signatures, which both sides compute with the secret. Raises Failed
+        `secret_key_missing` or `secret_key_wrong`.
+        """
+        with self._metadata.snapshot() as tx:
+            row = find_key(tx, access_key_id)
+        if row is None or row.revoked_at is not None:
+            return None
+        return KeyPair(_key(row), self._box.open(row.secret, bound_to=_binding_of(row)).decode())
 
     @cached_property
     def _decoy(self) -> tuple[bytes, str]:

@@ -35,6 +35,7 @@ from ebbtide.store.database.schema import (
     upload_tokens,
 )
 from ebbtide.store.staging.copies import drop_copies
+from ebbtide.store.staging.multipart_queries import drop_ended_uploads
 from ebbtide.store.staging.released import Dropped, drop_tokens, release
 
 ROWS_AT_ONCE: Final = 1_000
@@ -336,7 +337,8 @@ def has_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timede
 def drop_ended_writes(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, amount: int | None = None
 ) -> int:
-    """Drops ended registrations of writes and ended upload tokens, at most `amount` of each.
+    """Drops ended registrations of writes, upload tokens and uploads in parts, at most `amount` of
+    each.
 
     Releases their addresses, and returns their number. On PostgreSQL this waits for transactions
     that are using one of them.
@@ -355,6 +357,7 @@ def drop_ended_writes(
         addresses = tx.execute(query.returning(table.c.address)).scalars().all()
         release(tx, repository_id, map(Dropped, addresses), lease_ttl=lease_ttl)
         count += len(addresses)
+    drop_ended_uploads(tx, repository_id, amount=amount)
     return count
 
 

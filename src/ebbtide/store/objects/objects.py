@@ -44,6 +44,17 @@ class Readable:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
 
+    def require_kept(self, tx: Transaction) -> None:
+        """Raises Gone `commit_expired` or `purged` if the object must not be copied any more. For
+        the transaction that publishes a copy of the bytes, which were read before."""
+        repository_id = self._objects._context.repository_id
+        tx.lock_repository(repository_id)
+        commit = self._found.commit
+        if commit is not None:
+            require_intact_commits(tx, repository_id, [commit.commit_id])
+        # The bytes may have been read before a purge deleted them.
+        require_not_purged(tx, repository_id, [self.entry.address])
+
 
 class Objects:
     """The objects of one repository."""
@@ -174,20 +185,29 @@ class Objects:
                 return shared
             # The source was committed or dropped meanwhile.
             source = self._find_intact(source_ref, source_path)
-        new = NewObject(
+        entry = source.entry
+        return self.put_copy(
+            branch,
             destination_path,
-            self._stream(source, start=0, end=None),
-            source.entry.content_type,
-            source.entry.metadata,
+            Readable(self, source),
+            content_type=entry.content_type,
+            metadata=entry.metadata,
         )
 
-        def check(tx: Transaction) -> None:
-            if source.commit is not None:
-                require_intact_commits(tx, self._context.repository_id, [source.commit.commit_id])
-            # The bytes may have been read before a purge deleted them.
-            require_not_purged(tx, self._context.repository_id, [source.entry.address])
-
-        return self._uploads.put(branch, new, check=check)
+    def put_copy(
+        self,
+        branch: str,
+        path: str,
+        source: Readable,
+        *,
+        content_type: str | None,
+        metadata: Mapping[str, str],
+        only_if: OnlyIf | None = None,
+    ) -> Entry:
+        """Writes a copy of an object, which may be of another repository of the store, and stages
+        it. The copy has its own bytes, type and metadata. Raises as `put` and `copy` do."""
+        new = NewObject(path, source.stream(), content_type, metadata)
+        return self._uploads.put(branch, new, check=source.require_kept, only_if=only_if)
 
     def move(self, branch: str, destination_path: str, source_path: str) -> Entry:
         """Moves an object within a branch, with type, metadata and date, in one transaction.

@@ -1,0 +1,68 @@
+"""Operations on buckets, which are repositories. They are made and deleted by the API alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
+from ebbtide.server.s3.errors import S3Error
+from ebbtide.server.s3.markup import Markup, date_text, element, root
+from ebbtide.store.access.keys import Role
+
+REGION: Final = "us-east-1"
+"""The region that clients are told. They may sign for any other."""
+OWNER: Final = "ebbtide"
+
+
+@operation("ListBuckets", Role.READER, "service", "GET")
+@in_thread
+def list_buckets(call: S3Call) -> Response:
+    """Lists the repositories."""
+    buckets = [
+        element(
+            "Bucket",
+            element("Name", each.info.name),
+            element("CreationDate", date_text(each.info.created_at)),
+        )
+        for each in call.store.catalog.list()
+    ]
+    return answer(root("ListAllMyBucketsResult", owner_element(), element("Buckets", *buckets)))
+
+
+@operation("HeadBucket", Role.READER, "bucket", "HEAD")
+@in_thread
+def head_bucket(call: S3Call) -> Response:
+    """Says whether there is a repository."""
+    call.repository()
+    return Response(headers={"x-amz-bucket-region": REGION})
+
+
+@operation("GetBucketLocation", Role.READER, "bucket", "GET", "location")
+@in_thread
+def get_location(call: S3Call) -> Response:
+    """Returns the region; an empty one means `us-east-1`."""
+    call.repository()
+    return answer(root("LocationConstraint"))
+
+
+@operation("GetBucketVersioning", Role.READER, "bucket", "GET", "versioning")
+@in_thread
+def get_versioning(call: S3Call) -> Response:
+    """Returns that versions of single objects are not kept. Commits keep them."""
+    call.repository()
+    return answer(root("VersioningConfiguration"))
+
+
+@operation("CreateBucket", Role.WRITER, "bucket", "PUT")
+@in_thread
+def create_bucket(call: S3Call) -> Response:
+    """Says that the bucket exists, to clients that make it before each upload."""
+    call.repository()
+    raise S3Error("BucketAlreadyOwnedByYou", f"the bucket {call.bucket} exists already")
+
+
+def owner_element() -> Markup:
+    """Returns the owner of everything."""
+    return element("Owner", element("ID", OWNER), element("DisplayName", OWNER))

@@ -1,0 +1,204 @@
+"""One request to the gateway, after its signature was checked; and the table of operations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+from xml.etree.ElementTree import Element
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
+from ebbtide.server.limits import limited
+from ebbtide.server.s3.addressing import split_key
+from ebbtide.server.s3.errors import S3Error
+from ebbtide.server.s3.markup import Markup, document, parsed
+from ebbtide.server.s3.payload import Payload
+from ebbtide.server.s3.signing import ScopeKey
+from ebbtide.server.streaming import store_upload
+from ebbtide.storage import Content
+from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.embedded import Store
+from ebbtide.store.names import check_path
+from ebbtide.store.repository import Repository
+
+XML_BYTES_MAX: Final = 1024 * 1024
+
+Level = Literal["service", "bucket", "object"]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Call:
+    """A request that the key `access_key` has signed. `bucket` and `key` are "" if there are none.
+    `query` and `headers` are decoded; names of headers are in lower case."""
+
+    request: Request
+    request_id: str
+    store: Store
+    access_key: AccessKey
+    bucket: str
+    key: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    content_hash: str
+    scope_key: ScopeKey
+
+    @property
+    def resource(self) -> str:
+        """The bucket and key as errors tell them."""
+        return f"/{self.bucket}/{self.key}" if self.key else f"/{self.bucket}"
+
+    @property
+    def level(self) -> Level:
+        """What the request is about."""
+        if self.key:
+            return "object"
+        return "bucket" if self.bucket else "service"
+
+    def repository(self) -> Repository:
+        """Returns the repository of the bucket. Raises NotFound `repository_not_found`."""
+        return self.store.repository(self.bucket)
+
+    def place(self) -> tuple[str, str]:
+        """Returns the ref and the path of the key. Raises S3Error or InvalidInput `invalid_path`
+        if it is no key of an object."""
+        ref, path = split_key(self.key)
+        if path is None:
+            raise S3Error("InvalidArgument", f"{shown(self.key)} is no key: write REF/PATH")
+        check_path(path)
+        return ref, path
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Runs work of the store in a thread."""
+        return await run_in_threadpool(work)
+
+    def payload(self, bytes_max: int) -> Payload:
+        """Returns the reader of the body. Raises S3Error if its headers are wrong."""
+        found = Payload(self.content_hash, self.scope_key, self.headers, bytes_max)
+        found.check()
+        return found
+
+    async def receive(self, payload: Payload, put: Callable[[Content], Result]) -> Result:
+        """Calls `put` in a thread with the checked bytes of the body; returns its result."""
+        return await store_upload(
+            self.request,
+            self.request.stream(),
+            lambda raw: put(payload.read(raw)),
+            self.request.app.state.transfers,
+        )
+
+    async def document(self, root_name: str, *, bytes_max: int = XML_BYTES_MAX) -> Element:
+        """Returns the root of the XML body. Raises S3Error."""
+        payload = self.payload(bytes_max)
+        # Chunks have heads and signatures besides their bytes.
+        raw = await limited(self.request, 2 * bytes_max).body()
+        data = payload.read(raw)
+        assert isinstance(data, bytes)
+        root = parsed(data, root_name)
+        if root is None:
+            raise S3Error("MalformedXML", f"the body is no valid {root_name}")
+        return root
+
+    def number(self, name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
+        """Returns a whole number of the query. Raises S3Error `InvalidArgument`."""
+        text = self.query.get(name, "")
+        if not text:
+            return default
+        if not (
+            text.isascii() and text.isdigit() and len(text) < 11 and least <= int(text) <= most
+        ):
+            raise S3Error("InvalidArgument", f"{name} is a number from {least} to {most}")
+        return int(text)
+
+
+Handler = Callable[[S3Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of S3: its name, the role that it needs, and its function."""
+
+    name: str
+    role: Role
+    handle: Handler
+
+    @property
+    def path_format(self) -> str:
+        """The operation's label in metrics."""
+        return f"s3:{self.name}"
+
+
+Shape = tuple[Level, str, str, bool]
+"""Level, method, the name in the query that chooses the operation, and whether it is a copy."""
+
+OPERATIONS: Final[dict[Shape, Operation]] = {}
+
+
+def operation(
+    name: str, role: Role, level: Level, method: str, choice: str = "", *, copies: bool = False
+) -> Callable[[Handler], Handler]:
+    """Registers a function as an operation of S3."""
+
+    def register(handler: Handler) -> Handler:
+        OPERATIONS[(level, method, choice, copies)] = Operation(name, role, handler)
+        return handler
+
+    return register
+
+
+def answer(content: Markup, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns an answer with an XML document."""
+    return Response(document(content), headers=headers, media_type="application/xml")
+
+
+def reads(look: Callable[[], Result]) -> Result:
+    """Calls a function that reads an object. A ref or path that cannot exist is no argument that is
+    wrong: there is no such key."""
+    try:
+        return look()
+    except S3Error as error:
+        raise S3Error("NoSuchKey", error.message) from None
+    except InvalidInput as error:
+        if error.kind in ("invalid_argument", "invalid_path"):
+            raise S3Error("NoSuchKey", error.message) from None
+        raise
+
+
+@contextmanager
+def writing(repository: Repository, ref: str) -> Iterator[None]:
+    """A block that writes to a branch. If the ref is a tag or a commit, the error says so: S3Error
+    `MethodNotAllowed`."""
+    try:
+        yield
+    except NotFound as error:
+        if error.kind == "branch_not_found" and _names_commit(repository, ref):
+            raise S3Error(
+                "MethodNotAllowed",
+                f"{shown(ref)} is a tag or a commit, which never changes: write to a branch",
+            ) from None
+        raise
+
+
+def _names_commit(repository: Repository, ref: str) -> bool:
+    try:
+        repository.commits.resolve(ref)
+    except EbbtideError:
+        return False
+    return True
+
+
+def in_thread(work: Callable[[S3Call], Result]) -> Callable[[S3Call], Awaitable[Result]]:
+    """Makes an operation of a function that works in a thread."""
+
+    @functools.wraps(work)
+    async def handle(call: S3Call) -> Result:
+        return await call.run(lambda: work(call))
+
+    return handle

@@ -1,0 +1,64 @@
+"""The checksums that S3's clients send with a body, by header or trailer.
+
+Source: "Checking object integrity" in the user guide of Amazon S3. A value is base64 of the
+checksum's bytes, the most significant one first.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from awscrt import checksums
+
+PREFIX: Final = "x-amz-checksum-"
+
+
+class Summing(Protocol):
+    """A checksum that is being computed."""
+
+    def update(self, data: bytes, /) -> None:
+        """Adds bytes."""
+
+    def digest(self) -> bytes:
+        """Returns the checksum of all bytes up to now."""
+
+
+class _Crc:
+    """A cyclic redundancy check. `step` continues from an earlier value."""
+
+    def __init__(self, step: Callable[[bytes, int], int], size_bytes: int) -> None:
+        self._step = step
+        self._size_bytes = size_bytes
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        """Adds bytes."""
+        self._value = self._step(data, self._value)
+
+    def digest(self) -> bytes:
+        """Returns the checksum of all bytes up to now."""
+        return self._value.to_bytes(self._size_bytes, "big")
+
+
+ALGORITHMS: Final[Mapping[str, Callable[[], Summing]]] = {
+    "crc32": lambda: _Crc(zlib.crc32, 4),
+    "crc32c": lambda: _Crc(checksums.crc32c, 4),
+    "crc64nvme": lambda: _Crc(checksums.crc64nvme, 8),
+    "sha1": lambda: hashlib.sha1(usedforsecurity=False),
+    "sha256": hashlib.sha256,
+}
+"""Maps the name of each algorithm, as in its header, to a function that begins a checksum."""
+
+
+def encoded(summing: Summing) -> str:
+    """Returns a checksum as S3 writes it."""
+    return base64.b64encode(summing.digest()).decode()
+
+
+def of_hex(digest: str) -> str:
+    """Returns a hexadecimal digest as S3 writes checksums."""
+    return base64.b64encode(bytes.fromhex(digest)).decode()

@@ -1,0 +1,158 @@
+"""Objects as S3 describes them in headers, and conditions on them (RFC 9110, 13)."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
+from typing import Final
+
+from ebbtide.model import EPOCH
+from ebbtide.server.api.base import OCTETS
+from ebbtide.server.s3 import checksums
+from ebbtide.server.s3.errors import S3Error
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.staging.uploads import OnlyIf
+
+META: Final = "x-amz-meta-"
+SOURCE: Final = "x-amz-copy-source-"
+"""The beginning of headers with conditions on the source of a copy."""
+
+_VISIBLE: Final = re.compile(r"[\x20-\x7e]*")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+
+
+def etag_of(entry: Entry) -> str:
+    """Returns the ETag of an object, in its quotation marks: its checksum. An object that is stored
+    elsewhere may have any checksum, or none."""
+    checksum = entry.checksum
+    usable = _VISIBLE.fullmatch(checksum) and '"' not in checksum
+    return f'"{checksum if usable else ""}"'
+
+
+def headers_of(entry: Entry) -> dict[str, str]:
+    """Returns the headers that describe an object."""
+    headers = {
+        "Accept-Ranges": "bytes",
+        "ETag": etag_of(entry),
+        "Last-Modified": format_datetime(_second_of(entry), usegmt=True),
+        "Content-Type": _media_type(entry),
+        # An uploaded script must not run in the browser of another user.
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    missing = 0
+    for name, value in entry.metadata.items():
+        if _TOKEN.fullmatch(name):
+            headers[META + name] = _header_value(value)
+        else:
+            missing += 1
+    if missing:
+        headers["x-amz-missing-meta"] = str(missing)
+    return headers
+
+
+def checksum_headers(entry: Entry, headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the checksum of a whole object, if the client asked for it."""
+    if headers.get("x-amz-checksum-mode", "").upper() != "ENABLED" or is_external(entry.address):
+        return {}
+    if not _SHA256.fullmatch(entry.checksum):
+        return {}
+    return {
+        "x-amz-checksum-sha256": checksums.of_hex(entry.checksum),
+        "x-amz-checksum-type": "FULL_OBJECT",
+    }
+
+
+def metadata_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the metadata that a request attaches to an object. Names are lower-case in HTTP."""
+    return {
+        name.removeprefix(META): _decoded(value)
+        for name, value in headers.items()
+        if name.startswith(META) and name != META
+    }
+
+
+def is_unchanged(entry: Entry, headers: Mapping[str, str], *, prefix: str = "") -> bool:
+    """Whether the client has the object already, by `If-None-Match` or `If-Modified-Since`.
+
+    `prefix` begins the names of the headers. Raises S3Error `PreconditionFailed` if `If-Match` or
+    `If-Unmodified-Since` does not hold.
+    """
+    tag, modified = etag_of(entry), _second_of(entry)
+    if_match = headers.get(prefix + "if-match")
+    since = _date(headers.get(prefix + "if-unmodified-since"))
+    is_met = since is None or modified <= since if if_match is None else _lists(if_match, tag)
+    if not is_met:
+        raise S3Error("PreconditionFailed", "the object does not meet the request's condition")
+    if_none_match = headers.get(prefix + "if-none-match")
+    if if_none_match is not None:
+        return _lists(if_none_match, tag)
+    since = _date(headers.get(prefix + "if-modified-since"))
+    return since is not None and modified <= since
+
+
+def may_use_range(entry: Entry, headers: Mapping[str, str]) -> bool:
+    """Whether a range is to be sent: `If-Range`, if given, names the object as it is."""
+    text = headers.get("if-range")
+    if text is None:
+        return True
+    if text.startswith('"'):
+        return text == etag_of(entry)
+    return _date(text) == _second_of(entry)
+
+
+def condition_of(headers: Mapping[str, str]) -> OnlyIf | None:
+    """Returns the condition of a write. Raises S3Error `NotImplemented` or `InvalidArgument`."""
+    if_none_match, if_match = headers.get("if-none-match"), headers.get("if-match")
+    if if_none_match is not None and if_match is not None:
+        raise S3Error("InvalidArgument", "give either If-None-Match or If-Match")
+    if if_none_match is not None:
+        if if_none_match.strip() != "*":
+            raise S3Error("NotImplemented", "a write takes only If-None-Match: *")
+        return OnlyIf()
+    if if_match is None:
+        return None
+    return OnlyIf(if_match.strip().strip('"'))
+
+
+def _lists(header: str, tag: str) -> bool:
+    tags = {part.strip().removeprefix("W/").strip('"') for part in header.split(",")}
+    return "*" in tags or tag.strip('"') in tags
+
+
+def _date(text: str | None) -> datetime | None:
+    """Returns the date of a header. A date that cannot be read is no condition (RFC 9110, 13.1)."""
+    try:
+        return None if text is None else parsedate_to_datetime(text).astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _second_of(entry: Entry) -> datetime:
+    """Returns the date of an object, in whole seconds as headers have it."""
+    return entry.mtime.replace(microsecond=0) if entry.mtime >= EPOCH else EPOCH
+
+
+def _media_type(entry: Entry) -> str:
+    given = entry.content_type or ""
+    return given if _TYPE.fullmatch(given) else OCTETS
+
+
+def _header_value(value: str) -> str:
+    """Returns a value as a header can have it. S3 writes other characters as RFC 2047 does."""
+    if _VISIBLE.fullmatch(value):
+        return value
+    return f"=?UTF-8?B?{base64.b64encode(value.encode()).decode()}?="
+
+
+def _decoded(value: str) -> str:
+    """Decodes the value of a header, which is bytes: as UTF-8 if possible, else as Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value

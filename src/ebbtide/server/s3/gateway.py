@@ -1,0 +1,255 @@
+"""The gateway in front of the server's routes: takes requests with a signature of S3.
+
+Not for: the operations (`buckets`, `listing`, `objects`, `writing`, `multiparts`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ebbtide.errors import Denied, EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.server.s3 import buckets, deleting, listing, multiparts, objects, writing
+from ebbtide.server.s3.addressing import bucket_and_key, decoded
+from ebbtide.server.s3.call import OPERATIONS, Operation, S3Call
+from ebbtide.server.s3.errors import S3Error, error_response, xml_error
+from ebbtide.server.s3.signing import (
+    SignedParts,
+    is_signed,
+    read_signature,
+    split_query,
+    verify,
+)
+from ebbtide.server.streaming import DRAINED_BYTES_MAX
+from ebbtide.store.embedded import Store
+
+logger = logging.getLogger(__name__)
+
+TOPICS: Final = (buckets, deleting, listing, multiparts, objects, writing)
+"""The modules whose operations are registered when they are imported."""
+
+CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning")
+"""Names in a query that choose an operation, the first one of these that is there."""
+UNSUPPORTED: Final = frozenset(
+    (
+        "accelerate",
+        "acl",
+        "analytics",
+        "append",
+        "attributes",
+        "cors",
+        "encryption",
+        "intelligent-tiering",
+        "inventory",
+        "legal-hold",
+        "lifecycle",
+        "logging",
+        "metadataTable",
+        "metrics",
+        "notification",
+        "object-lock",
+        "ownershipControls",
+        "policy",
+        "policyStatus",
+        "publicAccessBlock",
+        "replication",
+        "requestPayment",
+        "restore",
+        "retention",
+        "select",
+        "session",
+        "tagging",
+        "torrent",
+        "versionId",
+        "versions",
+        "website",
+    )
+)
+"""Names in a query that choose an operation which this server does not have."""
+UNSUPPORTED_HEADERS: Final = (
+    "x-amz-tagging",
+    "x-amz-website-redirect-location",
+    "x-amz-server-side-encryption",
+    "x-amz-object-lock-",
+    "x-amz-copy-source-server-side-encryption",
+    "x-amz-write-offset-bytes",
+)
+"""Beginnings of headers that promise what this server does not keep."""
+
+
+class S3Gateway:
+    """Answers the requests that have a signature of version 4. All others are forwarded."""
+
+    def __init__(self, app: ASGIApp, *, store: Store) -> None:
+        self._app = app
+        self._store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers or forwards a request."""
+        if scope["type"] != "http" or not is_signed(scope["query_string"], _authorization(scope)):
+            await self._app(scope, receive, send)
+            return
+        request_id = new_id()
+        is_started = False
+        is_received = not _has_body(scope)
+
+        async def receiving() -> Message:
+            nonlocal is_received
+            message = await receive()
+            is_received = message["type"] != "http.request" or not message.get("more_body")
+            return message
+
+        async def answering(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                headers = [*message.get("headers", ()), (b"x-amz-request-id", request_id.encode())]
+                if not is_received:
+                    # The client may leave the rest of the body out. What it sends next must not be
+                    # taken for it.
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
+            await send(message)
+
+        resource = scope["path"]
+        try:
+            await self._answer(scope, receiving, answering, request_id)
+        except ClientDisconnect:
+            return
+        except EbbtideError as error:
+            if is_started:
+                # The server closes the connection before the announced length is reached, so that
+                # the client notices.
+                logger.error("%s: the answer was interrupted: %s", error.kind, error.message)
+                return
+            if not is_received:
+                await _drain(scope, receiving)
+            response = error_response(error, resource=resource, request_id=request_id)
+            await response(scope, receive, answering)
+        except Exception:
+            if not is_started:
+                text = "a defect in this program: the server's log says more"
+                response = xml_error(
+                    "InternalError", text, resource=resource, request_id=request_id
+                )
+                await response(scope, receive, answering)
+            raise
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        request = Request(scope, receive)
+        call = await run_in_threadpool(self._authenticate, request, request_id)
+        chosen = operation_of(call)
+        scope["route"] = chosen
+        if not call.access_key.role.allows(chosen.role):
+            raise Denied(
+                "role_missing",
+                f"access key {call.access_key.access_key_id} has the role {call.access_key.role}: "
+                f"this needs {chosen.role}",
+            )
+        response = await chosen.handle(call)
+        await response(scope, receive, send)
+
+    def _authenticate(self, request: Request, request_id: str) -> S3Call:
+        """Checks the signature. Raises S3Error."""
+        scope = request.scope
+        raw_path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        parts = SignedParts(
+            scope["method"], raw_path, scope["query_string"].decode("latin-1"), headers
+        )
+        query = _query(parts.query)
+        signature = read_signature(parts, query, now=self._store.clock.host_now())
+        pair = self._store.keys.find_pair(_storable(signature.access_key_id))
+        if pair is None:
+            raise S3Error("InvalidAccessKeyId", "the access key does not exist, or was revoked")
+        scope_key = verify(parts, signature, pair.secret)
+        named = dict(headers)
+        bucket, key = bucket_and_key(
+            raw_path, named.get("host", ""), self._store.settings.s3_domain
+        )
+        return S3Call(
+            request=request,
+            request_id=request_id,
+            store=self._store,
+            access_key=pair.key,
+            bucket=bucket,
+            key=key,
+            query=query,
+            headers=named,
+            content_hash=signature.payload_hash,
+            scope_key=scope_key,
+        )
+
+
+def operation_of(call: S3Call) -> Operation:
+    """Returns the operation that a request asks for. Raises S3Error `NotImplemented` or
+    `MethodNotAllowed`."""
+    method = call.request.method
+    unsupported = sorted(call.query.keys() & UNSUPPORTED)
+    unsupported += [
+        name
+        for name, value in call.headers.items()
+        if name.startswith(UNSUPPORTED_HEADERS) and value
+    ]
+    if unsupported:
+        raise S3Error("NotImplemented", f"this server does not have {', '.join(unsupported)}")
+    choice = next((name for name in CHOICES if name in call.query), "")
+    copies = method == "PUT" and "x-amz-copy-source" in call.headers
+    found = OPERATIONS.get((call.level, method, choice, copies))
+    if found is None:
+        code = "NotImplemented" if choice else "MethodNotAllowed"
+        raise S3Error(code, f"this server has no such request: {method} of a {call.level}")
+    return found
+
+
+def _authorization(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value.decode("latin-1"))
+    return None
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+def _query(text: str) -> Mapping[str, str]:
+    """Returns the values of a query by their names. Raises S3Error."""
+    found: dict[str, str] = {}
+    for name, value in split_query(text):
+        key = decoded(name)
+        if key in found:
+            raise S3Error("InvalidArgument", f"the query has {key} twice")
+        found[key] = decoded(value)
+    return found
+
+
+def _storable(access_key_id: str) -> str:
+    """Returns an id that the database can look for. Raises S3Error."""
+    if not access_key_id.isascii() or "\0" in access_key_id:
+        raise S3Error("InvalidAccessKeyId", "the access key does not exist, or was revoked")
+    return access_key_id
+
+
+async def _drain(scope: Scope, receive: Receive) -> None:
+    """Reads the rest of a refused body, so that the client can read the answer. A client that waits
+    for `100 Continue` sends none."""
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    taken = 0
+    while taken <= DRAINED_BYTES_MAX:
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return

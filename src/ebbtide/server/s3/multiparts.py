@@ -1,0 +1,317 @@
+"""Uploads in parts: begin, send, list, complete and abort them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from starlette.responses import Response
+
+from ebbtide.server.api.downloads import parse_range
+from ebbtide.server.s3 import checksums
+from ebbtide.server.s3.addressing import copy_source, key_of, split_key
+from ebbtide.server.s3.buckets import owner_element
+from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
+from ebbtide.server.s3.call import writing as writing_to
+from ebbtide.server.s3.described import condition_of, etag_of, metadata_of
+from ebbtide.server.s3.errors import S3Error
+from ebbtide.server.s3.listing import KEYS_MAX
+from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
+from ebbtide.server.s3.writing import (
+    copy_result,
+    patient,
+    require_standard,
+    sent_checksums,
+    source_of,
+)
+from ebbtide.storage import Content
+from ebbtide.store.access.keys import Role
+from ebbtide.store.repository import Repository
+from ebbtide.store.staging.multipart import PART_NUMBER_MAX, PartReader, WantedPart
+from ebbtide.store.staging.multipart_queries import MultipartUpload, Part
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The list of 10,000 parts with their checksums has about two MiB."""
+
+
+@operation("CreateMultipartUpload", Role.WRITER, "object", "POST", "uploads")
+@in_thread
+def create_upload(call: S3Call) -> Response:
+    """Begins an upload in parts."""
+    require_standard(call)
+    branch, path = call.place()
+    repository = call.repository()
+    with writing_to(repository, branch):
+        upload = repository.multipart.create(
+            branch,
+            path,
+            content_type=call.headers.get("content-type"),
+            metadata=metadata_of(call.headers),
+        )
+    return answer(
+        root("InitiateMultipartUploadResult", *_named(call), element("UploadId", upload.upload_id))
+    )
+
+
+@operation("UploadPart", Role.WRITER, "object", "PUT", "uploadId")
+async def upload_part(call: S3Call) -> Response:
+    """Stores the body as a part."""
+    payload = call.payload(call.store.settings.server_upload_max)
+    number = _number_of(call)
+
+    def put(data: Content) -> Part:
+        repository = call.repository()
+        return repository.multipart.put_part(_upload(call, repository), number, data)
+
+    part = await call.receive(payload, put)
+    return Response(headers={"ETag": f'"{part.etag}"'} | sent_checksums(payload))
+
+
+@operation("UploadPartCopy", Role.WRITER, "object", "PUT", "uploadId", copies=True)
+async def copy_part(call: S3Call) -> Response:
+    """Stores an object, or a range of it, as a part."""
+    number = _number_of(call)
+    header = call.headers.get("x-amz-copy-source-range")
+
+    def copy() -> Markup:
+        repository = call.repository()
+        upload = _upload(call, repository)
+        source = source_of(call, *copy_source(call.headers["x-amz-copy-source"]))
+        asked = parse_range(header, source.entry.size_bytes)
+        if header is not None and asked is None:
+            raise S3Error("InvalidArgument", "write x-amz-copy-source-range as bytes=FIRST-LAST")
+        pieces = source.stream() if asked is None else source.stream(start=asked[0], end=asked[1])
+        part = repository.multipart.put_part(upload, number, pieces, check=source.require_kept)
+        return copy_result("CopyPartResult", f'"{part.etag}"', date_text(part.created_at))
+
+    return patient(call, copy)
+
+
+@operation("ListParts", Role.READER, "object", "GET", "uploadId")
+@in_thread
+def list_parts(call: S3Call) -> Response:
+    """Lists the parts of an upload."""
+    repository = call.repository()
+    upload = _upload(call, repository)
+    after = call.number("part-number-marker", 0)
+    amount = min(call.number("max-parts", KEYS_MAX), KEYS_MAX)
+    found = repository.multipart.parts(upload, after=after, amount=amount + 1)
+    shown = found[:amount]
+    return answer(
+        root(
+            "ListPartsResult",
+            *_named(call),
+            element("UploadId", upload.upload_id),
+            element("PartNumberMarker", after),
+            element("NextPartNumberMarker", shown[-1].part_number if shown else after),
+            element("MaxParts", amount),
+            element("IsTruncated", "true" if len(found) > amount else "false"),
+            *map(_part_element, shown),
+            element("StorageClass", "STANDARD"),
+        )
+    )
+
+
+@operation("ListMultipartUploads", Role.READER, "bucket", "GET", "uploads")
+@in_thread
+def list_uploads(call: S3Call) -> Response:
+    """Lists the uploads that were not completed or aborted."""
+    if call.query.get("delimiter"):
+        raise S3Error("NotImplemented", "uploads are listed without a delimiter")
+    is_encoded = call.query.get("encoding-type") == "url"
+    amount = min(call.number("max-uploads", KEYS_MAX), KEYS_MAX)
+    marker, id_marker = call.query.get("key-marker", ""), call.query.get("upload-id-marker", "")
+    branch, path = split_key(marker)
+    # Without an id, the list continues behind all uploads of the key.
+    after = (branch, path or "", id_marker or _BEHIND_IDS) if marker else ("", "", "")
+    found = call.repository().multipart.page(
+        prefix=split_key(call.query.get("prefix", "")), after=after, amount=amount + 1
+    )
+    shown = found[:amount]
+    is_truncated = bool(shown) and len(found) > amount
+    more: tuple[Markup, ...] = ()
+    if is_truncated:
+        last = shown[-1]
+        more = (
+            element("NextKeyMarker", key_text(_key_of(last), encoded=is_encoded)),
+            element("NextUploadIdMarker", last.upload_id),
+        )
+    return answer(
+        root(
+            "ListMultipartUploadsResult",
+            element("Bucket", call.bucket),
+            element("KeyMarker", key_text(marker, encoded=is_encoded)),
+            element("UploadIdMarker", id_marker),
+            *more,
+            element("Prefix", key_text(call.query.get("prefix", ""), encoded=is_encoded)),
+            *((element("EncodingType", "url"),) if is_encoded else ()),
+            element("MaxUploads", amount),
+            element("IsTruncated", "true" if is_truncated else "false"),
+            *(_upload_element(each, is_encoded=is_encoded) for each in shown),
+        )
+    )
+
+
+_BEHIND_IDS: Final = "z"
+"""A text that sorts after every id."""
+
+
+@operation("CompleteMultipartUpload", Role.WRITER, "object", "POST", "uploadId")
+async def complete_upload(call: S3Call) -> Response:
+    """Makes the object of the parts that the body lists."""
+    body = await call.document("CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX)
+    wanted = _wanted_of(body)
+    only_if = condition_of(call.headers)
+    reader = CheckedParts([each.sums for each in wanted], _whole_sums(call), _size_of(call))
+
+    def complete() -> Markup:
+        repository = call.repository()
+        upload = _upload(call, repository)
+        with writing_to(repository, upload.branch):
+            entry = repository.multipart.complete(
+                upload, [each.part for each in wanted], reader, only_if=only_if
+            )
+        location = str(call.request.url.replace(query=None))
+        return root(
+            "CompleteMultipartUploadResult",
+            element("Location", location),
+            *_named(call),
+            element("ETag", etag_of(entry)),
+            element("ChecksumSHA256", checksums.of_hex(entry.checksum)),
+            element("ChecksumType", "FULL_OBJECT"),
+        )
+
+    return patient(call, complete)
+
+
+@operation("AbortMultipartUpload", Role.WRITER, "object", "DELETE", "uploadId")
+@in_thread
+def abort_upload(call: S3Call) -> Response:
+    """Ends an upload without an object."""
+    branch, path = call.place()
+    call.repository().multipart.abort(branch, path, call.query["uploadId"])
+    return Response(status_code=204)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPart:
+    """A part in the body of a request, with the checksums that its bytes must have."""
+
+    part: WantedPart
+    sums: Mapping[str, str]
+
+
+class CheckedParts(PartReader):
+    """Reads parts, and compares checksums of each part and of all, and the size of all."""
+
+    def __init__(
+        self, parts: list[Mapping[str, str]], whole: Mapping[str, str], size_bytes: int | None
+    ) -> None:
+        self._parts = parts
+        self._whole = whole
+        self._size_bytes = size_bytes
+
+    def read(self, parts: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
+        """Yields the bytes of all parts. Raises S3Error `BadDigest`, `InvalidPart` or
+        `InvalidRequest`."""
+        whole = {name: checksums.ALGORITHMS[name]() for name in self._whole}
+        size = 0
+        for number, (pieces, expected) in enumerate(zip(parts, self._parts, strict=True)):
+            sums = {name: checksums.ALGORITHMS[name]() for name in expected}
+            for piece in pieces:
+                size += len(piece)
+                for each in (*sums.values(), *whole.values()):
+                    each.update(piece)
+                yield piece
+            if any(checksums.encoded(sums[name]) != expected[name] for name in expected):
+                raise S3Error("InvalidPart", f"the part at place {number + 1} has another checksum")
+        if self._size_bytes not in (None, size):
+            raise S3Error("InvalidRequest", f"the parts have {size} bytes together")
+        if any(checksums.encoded(whole[name]) != self._whole[name] for name in whole):
+            raise S3Error("BadDigest", "the object's checksum is not the one of the request")
+
+
+def _wanted_of(body: Element) -> list[ListedPart]:
+    """Returns the parts that a body lists. Raises S3Error `MalformedXML` or `InvalidPartOrder`."""
+    found: list[ListedPart] = []
+    for item in body.findall("Part"):
+        number = (item.findtext("PartNumber") or "").strip()
+        etag = (item.findtext("ETag") or "").strip().strip('"')
+        if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
+            raise S3Error("MalformedXML", "a part needs a PartNumber and an ETag")
+        sums = {name: item.findtext(f"Checksum{name.upper()}") for name in checksums.ALGORITHMS}
+        given = {name: text.strip() for name, text in sums.items() if text}
+        found.append(ListedPart(WantedPart(int(number), etag), given))
+    if not 1 <= len(found) <= PART_NUMBER_MAX:
+        raise S3Error("MalformedXML", f"list between 1 and {PART_NUMBER_MAX} parts")
+    numbers = [each.part.part_number for each in found]
+    if any(first >= second for first, second in pairwise(numbers)):
+        raise S3Error("InvalidPartOrder", "list the parts by their numbers, each once")
+    return found
+
+
+def _whole_sums(call: S3Call) -> dict[str, str]:
+    """Returns the checksums of the whole object in the headers of a request. A checksum of
+    checksums, which ends in the number of parts, is left out."""
+    if call.headers.get("x-amz-checksum-type", "FULL_OBJECT") != "FULL_OBJECT":
+        return {}
+    found = {}
+    for name in checksums.ALGORITHMS:
+        value = call.headers.get(checksums.PREFIX + name)
+        if value is not None and "-" not in value:
+            found[name] = value
+    return found
+
+
+def _size_of(call: S3Call) -> int | None:
+    text = call.headers.get("x-amz-mp-object-size")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise S3Error("InvalidArgument", "x-amz-mp-object-size is a number")
+    return int(text)
+
+
+def _upload(call: S3Call, repository: Repository) -> MultipartUpload:
+    """Returns the upload of a request. Raises NotFound `upload_not_found`, S3Error."""
+    branch, path = call.place()
+    return repository.multipart.get(branch, path, call.query["uploadId"])
+
+
+def _number_of(call: S3Call) -> int:
+    number = call.number("partNumber", 0, least=1, most=PART_NUMBER_MAX)
+    if not number:
+        raise S3Error("InvalidArgument", "partNumber is missing")
+    return number
+
+
+def _named(call: S3Call) -> tuple[Markup, Markup]:
+    return element("Bucket", call.bucket), element("Key", call.key)
+
+
+def _key_of(upload: MultipartUpload) -> str:
+    return key_of(upload.branch, upload.path)
+
+
+def _part_element(part: Part) -> Markup:
+    return element(
+        "Part",
+        element("PartNumber", part.part_number),
+        element("LastModified", date_text(part.created_at)),
+        element("ETag", f'"{part.etag}"'),
+        element("Size", part.size_bytes),
+    )
+
+
+def _upload_element(upload: MultipartUpload, *, is_encoded: bool) -> Markup:
+    return element(
+        "Upload",
+        element("Key", key_text(_key_of(upload), encoded=is_encoded)),
+        element("UploadId", upload.upload_id),
+        owner_element(),
+        element("StorageClass", "STANDARD"),
+        element("Initiated", date_text(upload.created_at)),
+    )

@@ -1,0 +1,90 @@
+"""Reading objects: GetObject and HeadObject."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.responses import Response, StreamingResponse
+
+from ebbtide.server.api.downloads import parse_range
+from ebbtide.server.s3.call import S3Call, in_thread, operation, reads
+from ebbtide.server.s3.described import (
+    checksum_headers,
+    headers_of,
+    is_unchanged,
+    may_use_range,
+)
+from ebbtide.server.s3.errors import S3Error
+from ebbtide.store.access.keys import Role
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.objects.objects import Readable
+
+OVERRIDES: Final = {
+    f"response-{name.lower()}": name
+    for name in (
+        "Cache-Control",
+        "Content-Disposition",
+        "Content-Encoding",
+        "Content-Language",
+        "Content-Type",
+        "Expires",
+    )
+}
+"""Maps names in a query to the headers that they set."""
+_VISIBLE: Final = re.compile(r"[\x20-\x7e]*")
+
+
+@operation("GetObject", Role.READER, "object", "GET")
+@in_thread
+def get_object(call: S3Call) -> Response:
+    """Returns the bytes of an object, or a range of them."""
+    found = readable(call)
+    entry = found.entry
+    if is_unchanged(entry, call.headers):
+        return Response(status_code=304, headers=headers_of(entry))
+    status, headers, part = _described(call, entry)
+    # The checksum of a whole object is verified while it is sent. A range has no checksum.
+    pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
+    return StreamingResponse(pieces, status, headers)
+
+
+@operation("HeadObject", Role.READER, "object", "HEAD")
+@in_thread
+def head_object(call: S3Call) -> Response:
+    """Returns the headers of an object."""
+    entry = readable(call).entry
+    if is_unchanged(entry, call.headers):
+        return Response(status_code=304, headers=headers_of(entry))
+    status, headers, _ = _described(call, entry)
+    return Response(None, status, headers)
+
+
+def readable(call: S3Call) -> Readable:
+    """Returns the object of a request. Raises S3Error `NoSuchKey`, and as `Objects.open` does."""
+    repository = call.repository()
+    return reads(lambda: repository.objects.open(*call.place()))
+
+
+def _described(call: S3Call, entry: Entry) -> tuple[int, dict[str, str], tuple[int, int] | None]:
+    """Returns the status, the headers, and the range that the request names."""
+    if "partNumber" in call.query:
+        raise S3Error("NotImplemented", "an object does not keep its parts: ask for a range")
+    header = call.headers.get("range") if may_use_range(entry, call.headers) else None
+    part = parse_range(header, entry.size_bytes)
+    headers = headers_of(entry) | _overrides(call)
+    if part is None:
+        size = {"Content-Length": str(entry.size_bytes)}
+        return 200, headers | checksum_headers(entry, call.headers) | size, None
+    start, end = part
+    headers["Content-Length"] = str(end - start)
+    headers["Content-Range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
+    return 206, headers, part
+
+
+def _overrides(call: S3Call) -> dict[str, str]:
+    found = {OVERRIDES[name]: value for name, value in call.query.items() if name in OVERRIDES}
+    for name, value in found.items():
+        if not _VISIBLE.fullmatch(value):
+            raise S3Error("InvalidArgument", f"the value for {name} is no value of a header")
+    return found

@@ -1,0 +1,317 @@
+"""Uploads in parts: clients send an object in parts, in any order, and complete it at the end.
+
+Each part is a file of its own. Before its first byte, its address gets an upload token, which keeps
+the file until the upload expires. Completing copies the parts into a new object. The transaction
+that stages the object also deletes the rows of the upload, so that an upload ends once.
+
+Not for: HTTP, or the signatures of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
+from ebbtide.escaping import shown
+from ebbtide.ids import new_id
+from ebbtide.storage import Content
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.staging.multipart_queries import (
+    MultipartUpload,
+    Part,
+    delete_parts,
+    delete_tokens,
+    delete_upload,
+    find_upload,
+    has_part_at,
+    insert_upload,
+    list_parts,
+    page_of_uploads,
+    write_part,
+)
+from ebbtide.store.staging.released import Dropped, release
+from ebbtide.store.staging.upload_tokens import insert_token, is_outstanding
+from ebbtide.store.staging.uploads import Check, NewObject, OnlyIf, Uploads, write_object
+
+PART_NUMBER_MAX: Final = 10_000
+TOKEN: Final = "part of an upload"
+"""Stands in place of a signed token: nobody can link a part to a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPart:
+    """A part that a client wants in the object, with the ETag that it was told."""
+
+    part_number: int
+    etag: str
+
+
+class Multipart:
+    """The uploads in parts of one repository."""
+
+    def __init__(self, context: RepositoryContext, uploads: Uploads) -> None:
+        self._context = context
+        self._uploads = uploads
+
+    def create(
+        self,
+        branch: str,
+        path: str,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> MultipartUpload:
+        """Begins an upload, which lasts for EBBTIDE_WRITE_TTL.
+
+        Raises InvalidInput `invalid_path` or `invalid_argument`, NotFound `branch_not_found`.
+        """
+        NewObject(path, b"", content_type, metadata or {}).check()
+        context = self._context
+        with context.metadata.transaction() as tx:
+            require_branch(tx, context.repository_id, branch)
+            now = tx.now()
+            upload = MultipartUpload(
+                upload_id=new_id(),
+                branch=branch,
+                path=path,
+                content_type=content_type,
+                metadata=dict(metadata or {}),
+                created_at=now,
+                expires_at=now + context.settings.write_ttl,
+            )
+            insert_upload(tx, context.repository_id, upload)
+        return upload
+
+    def get(self, branch: str, path: str, upload_id: str) -> MultipartUpload:
+        """Returns an upload. Raises NotFound `upload_not_found` if it was completed or aborted, has
+        expired, or is for another path."""
+        with self._context.metadata.snapshot() as tx:
+            return self._require(tx, branch, path, upload_id)
+
+    def page(
+        self,
+        *,
+        prefix: tuple[str, str | None] = ("", None),
+        after: tuple[str, str, str] = ("", "", ""),
+        amount: int = 1000,
+    ) -> list[MultipartUpload]:
+        """Returns a page of the uploads, as `page_of_uploads` does."""
+        with self._context.metadata.snapshot() as tx:
+            return page_of_uploads(
+                tx, self._context.repository_id, prefix=prefix, after=after, amount=amount
+            )
+
+    def parts(self, upload: MultipartUpload, *, after: int = 0, amount: int = 1000) -> list[Part]:
+        """Returns the parts with numbers above `after`, at most `amount`, by number."""
+        with self._context.metadata.snapshot() as tx:
+            return list_parts(
+                tx, self._context.repository_id, upload.upload_id, after=after, amount=amount
+            )
+
+    def put_part(
+        self, upload: MultipartUpload, number: int, data: Content, *, check: Check | None = None
+    ) -> Part:
+        """Stores a part, in place of an earlier one with its number. `check` runs in the
+        transaction that records the part.
+
+        After an error the earlier part is unchanged. Raises InvalidInput `invalid_argument`,
+        NotFound `upload_not_found`, Conflict `write_expired`, Failed `storage_error`.
+        """
+        if not 1 <= number <= PART_NUMBER_MAX:
+            raise InvalidInput(
+                "invalid_argument", f"the number of a part is from 1 to {PART_NUMBER_MAX}"
+            )
+        context = self._context
+        context.touch_owner()
+        with context.metadata.transaction() as tx:
+            self._require(tx, upload.branch, upload.path, upload.upload_id)
+            now = tx.now()
+            (address,) = context.slices.new_addresses(1, now=now)
+            insert_token(
+                tx,
+                context.repository_id,
+                address,
+                expires_at=upload.expires_at,
+                token=TOKEN,
+            )
+        try:
+            entry = write_object(context, NewObject(upload.path, data), address, now)
+            part = Part(
+                part_number=number,
+                address=address,
+                size_bytes=entry.size_bytes,
+                checksum=entry.checksum,
+                etag=entry.checksum,
+                created_at=now,
+            )
+            self._record(upload, part, check)
+        except BaseException:
+            # The first error is reported. A file that cannot be deleted here is reclaimed later.
+            with suppress(EbbtideError):
+                self._abandon(upload, address)
+            raise
+        return part
+
+    def complete(
+        self,
+        upload: MultipartUpload,
+        wanted: Sequence[WantedPart],
+        pieces: PartReader | None = None,
+        *,
+        only_if: OnlyIf | None = None,
+    ) -> Entry:
+        """Stages an object of the wanted parts, in their order, and ends the upload.
+
+        `pieces` may check the bytes of the parts: it is given them in order. After an error the
+        upload can still be used. Raises InvalidInput `part_invalid` if a part does not exist or has
+        another ETag, NotFound `upload_not_found`, and as `Objects.put` does.
+        """
+        context = self._context
+        parts = self._chosen(upload, wanted)
+        released: list[str] = []
+
+        def end(tx: Transaction) -> None:
+            released.clear()
+            if not delete_upload(tx, context.repository_id, upload.upload_id):
+                raise _no_upload(upload.upload_id)
+            now = {
+                each.part_number: each.address
+                for each in list_parts(tx, context.repository_id, upload.upload_id)
+            }
+            for part in parts:
+                if now.get(part.part_number) != part.address:
+                    raise _invalid(part.part_number)
+            released.extend(self._drop_parts(tx, upload))
+
+        read = (pieces or PartReader()).read(self._stream(upload, part) for part in parts)
+        new = NewObject(upload.path, read, upload.content_type, upload.metadata)
+        entry = self._uploads.put(upload.branch, new, check=end, only_if=only_if)
+        self._delete_files(released)
+        return entry
+
+    def abort(self, branch: str, path: str, upload_id: str) -> None:
+        """Ends an upload, and deletes its parts. Raises NotFound `upload_not_found`."""
+        context = self._context
+        context.touch_owner()
+        with context.metadata.transaction() as tx:
+            upload = self._require(tx, branch, path, upload_id)
+            if not delete_upload(tx, context.repository_id, upload_id):
+                raise _no_upload(upload_id)
+            released = self._drop_parts(tx, upload)
+        self._delete_files(released)
+
+    def _require(
+        self, tx: Transaction, branch: str, path: str, upload_id: str, *, lock: bool = False
+    ) -> MultipartUpload:
+        found = find_upload(tx, self._context.repository_id, upload_id, lock=lock)
+        if found is None or (found.branch, found.path) != (branch, path):
+            raise _no_upload(upload_id)
+        return found
+
+    def _record(self, upload: MultipartUpload, part: Part, check: Check | None) -> None:
+        """Records a part that was written. Raises as `put_part` does."""
+        context = self._context
+        with context.metadata.transaction() as tx:
+            if check is not None:
+                tx.lock_repository(context.repository_id)
+                check(tx)
+            self._require(tx, upload.branch, upload.path, upload.upload_id, lock=True)
+            if not is_outstanding(tx, context.repository_id, part.address):
+                raise Conflict(
+                    "write_expired",
+                    "the part arrived after its upload expired: begin a new upload",
+                )
+            replaced = write_part(tx, context.repository_id, upload.upload_id, part)
+            if replaced is not None:
+                self._release(tx, [replaced])
+
+    def _abandon(self, upload: MultipartUpload, address: str) -> None:
+        """Deletes, after an error, the file of a part, unless the part was recorded: the answer to
+        a COMMIT may have been lost."""
+        context = self._context
+        with context.metadata.transaction() as tx:
+            # A transaction that is recording the part ends before this one gets the lock.
+            find_upload(tx, context.repository_id, upload.upload_id, lock=True)
+            if has_part_at(tx, context.repository_id, upload.upload_id, address):
+                return
+            self._release(tx, [address])
+        context.storage.delete([address])
+
+    def _chosen(self, upload: MultipartUpload, wanted: Sequence[WantedPart]) -> list[Part]:
+        """Returns the wanted parts. Raises InvalidInput `part_invalid`, NotFound
+        `upload_not_found`."""
+        context = self._context
+        with context.metadata.snapshot() as tx:
+            self._require(tx, upload.branch, upload.path, upload.upload_id)
+            parts = {
+                each.part_number: each
+                for each in list_parts(tx, context.repository_id, upload.upload_id)
+            }
+        for each in wanted:
+            if each.part_number not in parts or parts[each.part_number].etag != each.etag:
+                raise _invalid(each.part_number)
+        return [parts[each.part_number] for each in wanted]
+
+    def _stream(self, upload: MultipartUpload, part: Part) -> Iterator[bytes]:
+        """Yields the bytes of a part. Raises as `complete` does if the part was replaced, or the
+        upload ended, meanwhile."""
+        try:
+            yield from self._context.storage.stream(part.address)
+        except NotFound:
+            self._chosen(upload, [WantedPart(part.part_number, part.etag)])
+            raise _invalid(part.part_number) from None
+
+    def _drop_parts(self, tx: Transaction, upload: MultipartUpload) -> list[str]:
+        """Deletes the records of all parts of an upload that ends, and releases their addresses.
+        Returns them."""
+        addresses = delete_parts(tx, self._context.repository_id, upload.upload_id)
+        self._release(tx, addresses)
+        return addresses
+
+    def _release(self, tx: Transaction, addresses: Sequence[str]) -> None:
+        """Releases addresses, and deletes their tokens. Nobody outside this program has the
+        addresses, so that nothing arrives there later."""
+        context = self._context
+        delete_tokens(tx, context.repository_id, addresses)
+        release(
+            tx,
+            context.repository_id,
+            map(Dropped, addresses),
+            lease_ttl=context.settings.lease_ttl,
+        )
+
+    def _delete_files(self, addresses: Sequence[str]) -> None:
+        """Deletes the files of an upload that has ended. The reclaimer deletes those that are
+        left."""
+        with suppress(EbbtideError):
+            self._context.storage.delete(addresses)
+
+
+class PartReader:
+    """Reads the bytes of an upload's parts, in order. A subclass can check them."""
+
+    def read(self, parts: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
+        """Yields the bytes of all parts."""
+        for pieces in parts:
+            yield from pieces
+
+
+def _no_upload(upload_id: str) -> NotFound:
+    return NotFound(
+        "upload_not_found",
+        f"there is no upload {shown(upload_id)}: it was completed or aborted, or has expired",
+    )
+
+
+def _invalid(number: int) -> InvalidInput:
+    return InvalidInput(
+        "part_invalid",
+        f"part {number} does not exist, or is not the one with that ETag: list the parts, and send "
+        "it again",
+    )

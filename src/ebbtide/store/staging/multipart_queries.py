@@ -1,0 +1,229 @@
+"""Queries: uploads in parts, and their parts.
+
+The files of parts are kept by their upload tokens (`upload_tokens`). Not for: the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
+
+from ebbtide.store.database.conditions import begins_with, in_batches
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.schema import multipart_parts, multipart_uploads, upload_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    """An upload in parts that was not completed or aborted. After `expires_at` it is void."""
+
+    upload_id: str
+    branch: str
+    path: str
+    content_type: str | None
+    metadata: Mapping[str, str]
+    created_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an upload. `checksum` is its SHA-256, and so is `etag`."""
+
+    part_number: int
+    address: str
+    size_bytes: int
+    checksum: str
+    etag: str
+    created_at: datetime
+
+
+_UPLOAD: Final = tuple(column for column in multipart_uploads.c if column.name != "repository_id")
+_PART: Final = tuple(
+    column for column in multipart_parts.c if column.name not in ("repository_id", "upload_id")
+)
+
+
+def insert_upload(tx: Transaction, repository_id: str, upload: MultipartUpload) -> None:
+    """Records an upload."""
+    tx.execute(
+        sa.insert(multipart_uploads).values(
+            repository_id=repository_id,
+            upload_id=upload.upload_id,
+            branch=upload.branch,
+            path=upload.path,
+            content_type=upload.content_type,
+            metadata=dict(upload.metadata),
+            created_at=upload.created_at,
+            expires_at=upload.expires_at,
+        )
+    )
+
+
+def find_upload(
+    tx: Transaction, repository_id: str, upload_id: str, *, lock: bool = False
+) -> MultipartUpload | None:
+    """Returns an upload that has not expired, or None. With `lock`, nobody else ends the upload or
+    changes its parts before this transaction ends."""
+    query = sa.select(*_UPLOAD).where(*_live(tx, repository_id, upload_id))
+    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    return None if row is None else MultipartUpload(**row._mapping)
+
+
+def delete_upload(tx: Transaction, repository_id: str, upload_id: str) -> bool:
+    """Deletes an upload that has not expired. Returns false if there is none: another transaction
+    has ended it."""
+    deleted = tx.execute(sa.delete(multipart_uploads).where(*_live(tx, repository_id, upload_id)))
+    return deleted.rowcount == 1
+
+
+def page_of_uploads(
+    tx: Transaction,
+    repository_id: str,
+    *,
+    prefix: tuple[str, str | None],
+    after: tuple[str, str, str],
+    amount: int,
+) -> list[MultipartUpload]:
+    """Returns at most `amount` uploads behind `after`, by branch, path and id.
+
+    `prefix` is the beginning of a branch, and None; or a branch, and the beginning of a path.
+    """
+    table = multipart_uploads.c
+    branch, path = prefix
+    if path is None:
+        within = begins_with(table.branch, branch)
+    else:
+        within = [table.branch == branch, *begins_with(table.path, path)]
+    order = (table.branch, table.path, table.upload_id)
+    rows = tx.execute(
+        sa.select(*_UPLOAD)
+        .where(
+            table.repository_id == repository_id,
+            table.expires_at > tx.now(),
+            sa.tuple_(*order) > sa.tuple_(*after),
+            *within,
+        )
+        .order_by(*order)
+        .limit(amount)
+    )
+    return [MultipartUpload(**row._mapping) for row in rows]
+
+
+def write_part(tx: Transaction, repository_id: str, upload_id: str, part: Part) -> str | None:
+    """Records a part. Returns the address of the part that it replaces, or None. The caller has
+    locked the upload."""
+    replaced = tx.execute(
+        sa.delete(multipart_parts)
+        .where(*_of(repository_id, upload_id), multipart_parts.c.part_number == part.part_number)
+        .returning(multipart_parts.c.address)
+    ).scalar_one_or_none()
+    tx.execute(
+        sa.insert(multipart_parts).values(
+            repository_id=repository_id,
+            upload_id=upload_id,
+            part_number=part.part_number,
+            address=part.address,
+            size_bytes=part.size_bytes,
+            checksum=part.checksum,
+            etag=part.etag,
+            created_at=part.created_at,
+        )
+    )
+    return replaced
+
+
+def list_parts(
+    tx: Transaction,
+    repository_id: str,
+    upload_id: str,
+    *,
+    after: int = 0,
+    amount: int | None = None,
+) -> list[Part]:
+    """Returns the parts with numbers above `after`, at most `amount`, by number."""
+    rows = tx.execute(
+        sa.select(*_PART)
+        .where(*_of(repository_id, upload_id), multipart_parts.c.part_number > after)
+        .order_by(multipart_parts.c.part_number)
+        .limit(amount)
+    )
+    return [Part(**row._mapping) for row in rows]
+
+
+def has_part_at(tx: Transaction, repository_id: str, upload_id: str, address: str) -> bool:
+    """Whether a part of the upload is at the address."""
+    found = tx.execute(
+        sa.select(multipart_parts.c.part_number).where(
+            *_of(repository_id, upload_id), multipart_parts.c.address == address
+        )
+    )
+    return found.first() is not None
+
+
+def delete_parts(tx: Transaction, repository_id: str, upload_id: str) -> list[str]:
+    """Deletes the records of all parts. Returns their addresses, sorted."""
+    rows = tx.execute(
+        sa.delete(multipart_parts)
+        .where(*_of(repository_id, upload_id))
+        .returning(multipart_parts.c.address)
+    )
+    return sorted(rows.scalars())
+
+
+def delete_tokens(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> list[str]:
+    """Deletes the upload tokens of parts. Returns the addresses that had one."""
+    found: list[str] = []
+    # Sorted, so that two transactions that delete the same tokens do not deadlock.
+    for batch in in_batches(sorted(addresses)):
+        rows = tx.execute(
+            sa.delete(upload_tokens)
+            .where(
+                upload_tokens.c.repository_id == repository_id,
+                upload_tokens.c.address.in_(batch),
+            )
+            .returning(upload_tokens.c.address)
+        )
+        found += rows.scalars()
+    return found
+
+
+def drop_ended_uploads(tx: Transaction, repository_id: str, *, amount: int | None) -> None:
+    """Deletes the records of uploads that have expired, at most `amount`, and of their parts. The
+    files of the parts are released with their tokens, which expire at the same time."""
+    ended = (
+        sa.select(multipart_uploads.c.upload_id)
+        .where(
+            multipart_uploads.c.repository_id == repository_id,
+            multipart_uploads.c.expires_at <= tx.now(),
+        )
+        .limit(amount)
+    )
+    for batch in in_batches(sorted(tx.execute(ended).scalars())):
+        for table in (multipart_uploads, multipart_parts):
+            tx.execute(
+                sa.delete(table).where(
+                    table.c.repository_id == repository_id, table.c.upload_id.in_(batch)
+                )
+            )
+
+
+def _live(
+    tx: Transaction, repository_id: str, upload_id: str
+) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        multipart_uploads.c.repository_id == repository_id,
+        multipart_uploads.c.upload_id == upload_id,
+        multipart_uploads.c.expires_at > tx.now(),
+    )
+
+
+def _of(repository_id: str, upload_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        multipart_parts.c.repository_id == repository_id,
+        multipart_parts.c.upload_id == upload_id,
+    )

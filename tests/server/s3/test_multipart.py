@@ -1,0 +1,203 @@
+"""Uploads in parts through boto3."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import lakefs
+import pytest
+from boto3.s3.transfer import TransferConfig
+
+from ebbtide.storage import open_storage
+from tests.server.s3.conftest import Client
+from tests.server.s3.test_objects import code_of
+from tests.support.server import Server
+
+KEY: Final = "main/a/ü b"
+
+
+class Upload:
+    """One upload, with what it needs at each call."""
+
+    def __init__(self, s3: Client, bucket: str, key: str = KEY, **more: Any) -> None:
+        self.s3 = s3
+        self.key = key
+        made = s3.create_multipart_upload(Bucket=bucket, Key=key, **more)
+        assert (made["Bucket"], made["Key"]) == (bucket, key)
+        self.where = {"Bucket": bucket, "Key": key, "UploadId": made["UploadId"]}
+
+    def part(self, number: int, data: bytes, **more: Any) -> dict[str, Any]:
+        """Sends a part; returns how it is named when the upload is completed."""
+        sent = self.s3.upload_part(**self.where, PartNumber=number, Body=data, **more)
+        assert sent["ETag"] == f'"{hashlib.sha256(data).hexdigest()}"'
+        return {"PartNumber": number, "ETag": sent["ETag"]}
+
+    def complete(self, parts: list[dict[str, Any]], **more: Any) -> Any:
+        """Completes the upload."""
+        return self.s3.complete_multipart_upload(
+            **self.where, MultipartUpload={"Parts": parts}, **more
+        )
+
+    def abort(self) -> Any:
+        """Aborts the upload."""
+        return self.s3.abort_multipart_upload(**self.where)
+
+    def listed(self) -> list[tuple[int, int]]:
+        """Numbers and sizes of the parts."""
+        pages = self.s3.get_paginator("list_parts").paginate(
+            **self.where, PaginationConfig={"PageSize": 2}
+        )
+        return [(part["PartNumber"], part["Size"]) for page in pages for part in page["Parts"]]
+
+
+def files(server: Server, bucket: str) -> set[str]:
+    """The addresses of all data files of a repository."""
+    with server.http() as http:
+        root = http.get(f"/repositories/{bucket}").json()
+    storage = server.environment.get("EBBTIDE_STORAGE_URL", str(server.directory / "storage"))
+    assert root["storage_namespace"] == f"local://{bucket}"
+    found: set[str] = set()
+    for batch in open_storage(f"{storage}/{bucket}").list("data/"):
+        found |= {str(address) for address in batch.column("address").to_pylist()}
+    return found
+
+
+@pytest.mark.twins
+def test_parts_become_an_object(s3: Client, server: Server, bucket: str) -> None:
+    upload = Upload(s3, bucket, ContentType="text/x", Metadata={"x": "y"})
+    data = {3: b"c" * 2_000_000, 1: b"a" * 10, 7: b"", 2: b"b" * 300}
+    parts = [upload.part(number, data[number]) for number in data]
+    upload.part(2, b"earlier")
+    parts[3] = upload.part(2, data[2])
+    assert upload.listed() == [(number, len(data[number])) for number in sorted(data)]
+    assert code_of(lambda: s3.head_object(Bucket=bucket, Key=KEY))[1] == 404
+    parts.sort(key=lambda part: int(part["PartNumber"]))
+    done = upload.complete(parts)
+    whole = b"".join(data[number] for number in sorted(data))
+    found = s3.get_object(Bucket=bucket, Key=KEY)
+    assert found["Body"].read() == whole
+    assert found["ETag"] == done["ETag"] == f'"{hashlib.sha256(whole).hexdigest()}"'
+    assert (found["ContentType"], found["Metadata"]) == ("text/x", {"x": "y"})
+    for again in (lambda: upload.complete(parts), upload.abort, upload.listed):
+        assert code_of(again) == ("NoSuchUpload", 404)
+    assert code_of(lambda: upload.part(1, b"a")) == ("NoSuchUpload", 404)
+    # The parts' files go at once; only the two that were replaced are left to the reclaimer.
+    assert len(files(server, bucket)) == 3
+
+
+def test_an_aborted_upload_leaves_nothing(s3: Client, server: Server, bucket: str) -> None:
+    upload = Upload(s3, bucket)
+    part = upload.part(1, b"a" * 10_000)
+    assert len(files(server, bucket)) == 1
+    upload.abort()
+    assert files(server, bucket) == set()
+    assert code_of(lambda: upload.complete([part])) == ("NoSuchUpload", 404)
+    assert code_of(upload.abort) == ("NoSuchUpload", 404)
+
+
+def test_a_refused_complete_leaves_the_upload(s3: Client, bucket: str) -> None:
+    upload = Upload(s3, bucket)
+    one, two = upload.part(1, b"1"), upload.part(2, b"2")
+    etag = s3.put_object(Bucket=bucket, Key=KEY, Body=b"old")["ETag"]
+    wrong = {"PartNumber": 2, "ETag": '"x"'}
+    missing = {"PartNumber": 3, "ETag": two["ETag"]}
+    assert code_of(lambda: upload.complete([two, one])) == ("InvalidPartOrder", 400)
+    assert code_of(lambda: upload.complete([one, one])) == ("InvalidPartOrder", 400)
+    assert code_of(lambda: upload.complete([one, wrong])) == ("InvalidPart", 400)
+    assert code_of(lambda: upload.complete([one, missing])) == ("InvalidPart", 400)
+    assert code_of(lambda: upload.complete([])) == ("MalformedXML", 400)
+    checked = one | {"ChecksumCRC32": "AAAAAA=="}
+    assert code_of(lambda: upload.complete([checked])) == ("InvalidPart", 400)
+    size = code_of(lambda: upload.complete([one, two], MpuObjectSize=3))
+    assert size == ("InvalidRequest", 400)
+    digest = code_of(lambda: upload.complete([one], ChecksumCRC32="AAAAAA=="))
+    assert digest == ("BadDigest", 400)
+    failed = ("PreconditionFailed", 412)
+    assert code_of(lambda: upload.complete([one, two], IfNoneMatch="*")) == failed
+    assert code_of(lambda: upload.complete([one, two], IfMatch='"x"')) == failed
+    assert s3.get_object(Bucket=bucket, Key=KEY)["Body"].read() == b"old"
+    upload.complete([one, two], IfMatch=etag, MpuObjectSize=2)
+    assert s3.get_object(Bucket=bucket, Key=KEY)["Body"].read() == b"12"
+
+
+def test_wrong_uploads(
+    s3: Client, client_of: Callable[..., Client], repo: lakefs.Repository
+) -> None:
+    upload = Upload(s3, repo.id)
+    for change in ({"Key": "main/other"}, {"UploadId": "x"}, {"UploadId": "0" * 32}):
+        where = upload.where | change
+        wrong = code_of(lambda: s3.upload_part(**where, PartNumber=1, Body=b""))  # noqa: B023
+        assert wrong == ("NoSuchUpload", 404)
+        wrong = code_of(lambda: s3.abort_multipart_upload(**where))  # noqa: B023
+        assert wrong == ("NoSuchUpload", 404)
+    for number in (0, 10_001):
+        wrong = code_of(lambda: s3.upload_part(**upload.where, PartNumber=number, Body=b""))  # noqa: B023
+        assert wrong == ("InvalidArgument", 400)
+    repo.tag("v1").create("main")
+    assert code_of(lambda: Upload(s3, repo.id, "v1/a")) == ("MethodNotAllowed", 405)
+    assert code_of(lambda: Upload(s3, repo.id, "no/a")) == ("NoSuchKey", 404)
+    assert code_of(lambda: Upload(s3, repo.id, "main")) == ("InvalidArgument", 400)
+    reader = client_of("reader")
+    assert code_of(lambda: Upload(reader, repo.id)) == ("AccessDenied", 403)
+    denied = code_of(lambda: reader.upload_part(**upload.where, PartNumber=1, Body=b""))
+    assert denied == ("AccessDenied", 403)
+    assert reader.list_parts(**upload.where)["IsTruncated"] is False
+
+
+def test_parts_that_are_copies(s3: Client, server: Server, repo: lakefs.Repository) -> None:
+    other = server.repository(f"{repo.id[:40]}-2")
+    s3.put_object(Bucket=repo.id, Key="main/source", Body=b"0123456789")
+    repo.branch("main").commit("m")
+    upload = Upload(s3, other.id)
+    source = {"Bucket": repo.id, "Key": "main/source"}
+    parts = []
+    for number, asked in ((1, None), (2, "bytes=2-4")):
+        more = {} if asked is None else {"CopySourceRange": asked}
+        copied = s3.upload_part_copy(**upload.where, PartNumber=number, CopySource=source, **more)
+        parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
+    upload.complete(parts)
+    assert s3.get_object(Bucket=other.id, Key=KEY)["Body"].read() == b"0123456789234"
+    again = Upload(s3, other.id)
+    for asked, code in (("bytes=10-", "InvalidRange"), ("2-4", "InvalidArgument")):
+        wrong = code_of(
+            lambda: s3.upload_part_copy(
+                **again.where,
+                PartNumber=1,
+                CopySource=source,
+                CopySourceRange=asked,  # noqa: B023
+            )
+        )
+        assert wrong[0] == code
+
+
+def test_uploads_are_listed(s3: Client, repo: lakefs.Repository) -> None:
+    repo.branch("feature/x").create("main")
+    keys = ["feature%2Fx/a", "main/a", "main/a", "main/b&", "main/ü"]
+    uploads = [Upload(s3, repo.id, key) for key in keys]
+    pages = s3.get_paginator("list_multipart_uploads").paginate(
+        Bucket=repo.id, PaginationConfig={"PageSize": 1}
+    )
+    found = [each for page in pages for each in page.get("Uploads", ())]
+    assert [each["Key"] for each in found] == keys
+    assert {each["UploadId"] for each in found} == {each.where["UploadId"] for each in uploads}
+    for prefix, count in (("main/", 4), ("main/a", 2), ("f", 1), ("feature%2Fx/", 1), ("no/", 0)):
+        page = s3.list_multipart_uploads(Bucket=repo.id, Prefix=prefix)
+        assert len(page.get("Uploads", ())) == count
+    page = s3.list_multipart_uploads(Bucket=repo.id, KeyMarker="main/a")
+    assert [each["Key"] for each in page["Uploads"]] == keys[3:]
+
+
+def test_the_transfer_manager(s3: Client, bucket: str, tmp_path: Any) -> None:
+    """It sends parts in several threads, with checksums in trailers."""
+    data = random.Random(1).randbytes(20_000_000)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(data)
+    config = TransferConfig(multipart_threshold=5 * 2**20, multipart_chunksize=5 * 2**20)
+    s3.upload_file(str(source), bucket, KEY, Config=config)
+    s3.download_file(bucket, KEY, str(target), Config=config)
+    assert target.read_bytes() == data
+    s3.copy({"Bucket": bucket, "Key": KEY}, bucket, "main/copy", Config=config)
+    assert s3.get_object(Bucket=bucket, Key="main/copy")["Body"].read() == data
