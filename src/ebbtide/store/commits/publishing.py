@@ -28,6 +28,7 @@ from ebbtide.store.database.commits import (
 )
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_metadata, check_text
+from ebbtide.store.refs.protection import require_unprotected
 from ebbtide.store.refs.queries import (
     BranchRow,
     insert_reflog,
@@ -165,6 +166,9 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     with context.changing() as tx:
         branch = require_branch(tx, repository_id, before.name, lock="exclusive")
         _require_unmoved(branch, publication)
+        if publication.commits_staged:
+            # A rule may have been set since the commit began. Rules do not concern other commits.
+            require_unprotected(tx, repository_id, branch, act="commit to")
         rests_on = require_intact_commits(
             tx, repository_id, (*publication.parent_ids, *publication.source_ids)
         )

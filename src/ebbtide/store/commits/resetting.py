@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ebbtide.ids import new_id
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.refs.queries import require_branch, update_branch
+from ebbtide.store.refs.protection import require_writable
+from ebbtide.store.refs.queries import update_branch
 from ebbtide.store.staging.queries import delete_staged, delete_staged_prefix
 from ebbtide.store.staging.released import drop_tokens
 
@@ -20,7 +21,7 @@ def reset_all(context: RepositoryContext, branch_name: str) -> None:
     """
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
-        branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
+        branch = require_writable(tx, repository_id, branch_name, act="reset", lock="exclusive")
         update_branch(
             tx,
             repository_id,
@@ -37,7 +38,7 @@ def reset_paths(
     """Drops the staged changes at a path, or at all paths with a prefix. Returns their number."""
     repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
     with context.metadata.transaction() as tx:
-        branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
+        branch = require_writable(tx, repository_id, branch_name, act="reset", lock="exclusive")
         if branch.sealed_tokens:
             # An empty token at the end changes the list. The rows under the sealed tokens stay.
             update_branch(

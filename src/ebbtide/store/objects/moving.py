@@ -21,7 +21,8 @@ from ebbtide.store.names import check_path
 from ebbtide.store.objects.deleting import same_base
 from ebbtide.store.objects.views import FoundEntry
 from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
+from ebbtide.store.refs.protection import require_writable
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow
 from ebbtide.store.staging.copies import record_copy
 from ebbtide.store.staging.pending_writes import Writes, publish_writes
 from ebbtide.store.staging.queries import Change, find_staged, share_row, take_row, write_staged
@@ -82,7 +83,7 @@ def _newest(branch: BranchRow, staged: Mapping[str, Change]) -> str | None:
 def _look(context: RepositoryContext, branch_name: str, path: str) -> _Seen:
     """Reads the entries of a branch at a path. Raises NotFound."""
     with context.metadata.snapshot() as tx:
-        branch = require_branch(tx, context.repository_id, branch_name)
+        branch = require_writable(tx, context.repository_id, branch_name)
         commit = require_commit(tx, context.repository_id, branch.commit_id)
         staged = _staged_at(tx, context, branch, path)
     with context.reading(commit):
@@ -109,7 +110,7 @@ def _locked(tx: Transaction, context: RepositoryContext, seen: _Seen) -> BranchR
     old path, or finds the record of the move.
     """
     tx.lock_repository(context.repository_id)
-    branch = require_branch(tx, context.repository_id, seen.branch.name, lock="exclusive")
+    branch = require_writable(tx, context.repository_id, seen.branch.name, lock="exclusive")
     if not same_base(seen.branch, branch):
         raise _Changed
     return branch
