@@ -43,7 +43,12 @@ class ProtectionRules:
 
     def protecting(self, branch_name: str) -> str | None:
         """Returns the first pattern that matches the branch, or None."""
-        return next((each for each in self.patterns if fnmatchcase(branch_name, each)), None)
+        return next((each for each in self.patterns if self.matches(each, branch_name)), None)
+
+    @staticmethod
+    def matches(pattern: str, branch_name: str) -> bool:
+        """Whether a pattern matches the name of a branch. `*` also matches slashes."""
+        return fnmatchcase(branch_name, pattern)
 
 
 class Protection:
@@ -156,6 +161,6 @@ def _check(patterns: tuple[str, ...]) -> None:
         if not pattern or len(pattern) > PATTERN_CHARACTERS_MAX:
             raise InvalidInput(
                 "invalid_argument",
-                f"{pattern:.40} is no pattern for branches: write 1 to {PATTERN_CHARACTERS_MAX} "
+                f"{shown(pattern)} is no pattern for branches: write 1 to {PATTERN_CHARACTERS_MAX} "
                 "characters, such as main or release/*",
             )
