@@ -78,14 +78,6 @@ REFUSED: Final[dict[str, Callable[[LakeFSClient, str], object]]] = {
     "copy": lambda sdk, r: sdk.objects_api.copy_object(
         r, "main", "b", lakefs_sdk.ObjectCopyCreation(src_path="a")
     ),
-    "stage": lambda sdk, r: sdk.objects_api.stage_object(
-        r,
-        "main",
-        "b",
-        lakefs_sdk.ObjectStageCreation(
-            physical_address="s3://elsewhere/b", checksum="", size_bytes=1
-        ),
-    ),
     "metadata": lambda sdk, r: sdk.experimental_api.update_object_user_metadata(
         r, "main", "a", lakefs_sdk.UpdateObjectUserMetadata(set={"k": "v"})
     ),
@@ -159,7 +151,7 @@ def test_hard_resets(sdk: LakeFSClient, lake: lakefs.Repository) -> None:
         api.hard_reset_branch(lake.id, "nothing", first)
 
 
-def test_metadata_of_merges_and_picks(sdk: LakeFSClient, lake: lakefs.Repository) -> None:
+def test_metadata_of_merges_and_picks(lake: lakefs.Repository) -> None:
     lake.branch("dev").create("main")
     picked = save(lake, "a", "dev")
     made = lake.branch("main").cherry_pick(picked)
@@ -181,9 +173,7 @@ def test_metadata_of_merges_and_picks(sdk: LakeFSClient, lake: lakefs.Repository
 
 
 @pytest.mark.parametrize("option", ["force", "allow_empty"])
-def test_merges_without_changes(
-    sdk: LakeFSClient, lake: lakefs.Repository, option: str
-) -> None:
+def test_merges_without_changes(sdk: LakeFSClient, lake: lakefs.Repository, option: str) -> None:
     head = save(lake, "a")
     lake.branch("dev").create("main")
 

@@ -44,7 +44,19 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
 }
 
 TOURS: Final[Mapping[int, tuple[str, ...]]] = {
-    0: ("upload", "stage", "stage", "save", "branch", "save", "merge", "tag", "hold", "describe", "hard reset"),
+    0: (
+        "upload",
+        "stage",
+        "stage",
+        "save",
+        "branch",
+        "save",
+        "merge",
+        "tag",
+        "hold",
+        "describe",
+        "hard reset",
+    ),
     1: (
         "sign",
         "collect files",

@@ -213,9 +213,7 @@ def reset(
     )
 
 
-def _reset_to(
-    cli: Cli, commits: Commits, branch: str, to: str, *, force: bool, yes: bool
-) -> None:
+def _reset_to(cli: Cli, commits: Commits, branch: str, to: str, *, force: bool, yes: bool) -> None:
     dropping = ", and drop its staged changes" if force else ""
     target = commits.get(to)
     # The commit is named by its id, so that the answer is about the commit that is moved to.

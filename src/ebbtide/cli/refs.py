@@ -168,9 +168,7 @@ def restore_branch(
 
 
 @command(branch_app, "protect")
-def protect_branches(
-    cli: Cli, repository: RepositoryArgument, pattern: PatternArgument
-) -> None:
+def protect_branches(cli: Cli, repository: RepositoryArgument, pattern: PatternArgument) -> None:
     """Protect branches: they take no direct changes, only merges.
 
     Writes, commits and resets are refused. Merges and reverts are allowed.
@@ -180,9 +178,7 @@ def protect_branches(
 
 
 @command(branch_app, "unprotect")
-def unprotect_branches(
-    cli: Cli, repository: RepositoryArgument, pattern: PatternArgument
-) -> None:
+def unprotect_branches(cli: Cli, repository: RepositoryArgument, pattern: PatternArgument) -> None:
     """Remove a rule for protected branches.
 
     PATTERN is the whole rule, as 'branch protected' lists it.

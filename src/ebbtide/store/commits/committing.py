@@ -53,9 +53,7 @@ def _seal(
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
         tx.lock_repository(repository_id)
-        branch = require_writable(
-            tx, repository_id, branch_name, act="commit to", lock="exclusive"
-        )
+        branch = require_writable(tx, repository_id, branch_name, act="commit to", lock="exclusive")
         if has_staged(tx, repository_id, [branch.staging_token]):
             branch = replace(
                 branch,

@@ -57,9 +57,7 @@ def reset_to(
 
 def _drop_staged(tx: Transaction, repository_id: str, branch: BranchRow) -> None:
     """Gives a branch a new token, and drops the old ones. The caller has locked the branch."""
-    update_branch(
-        tx, repository_id, branch.branch_id, staging_token=new_id(), sealed_tokens=()
-    )
+    update_branch(tx, repository_id, branch.branch_id, staging_token=new_id(), sealed_tokens=())
     drop_tokens(tx, repository_id, branch.tokens)
 
 
