@@ -185,7 +185,13 @@ def reset(
     commits = cli.repository(repository).commits
     if to is not None:
         _reset_to(cli, commits, branch, to, force=force, yes=yes)
-        return
+    else:
+        _reset_staged(cli, commits, branch, path, prefix, yes=yes)
+
+
+def _reset_staged(
+    cli: Cli, commits: Commits, branch: str, path: str | None, prefix: str | None, *, yes: bool
+) -> None:
     if not yes:
         where = "" if path is None and prefix is None else f" at {escaped(path or prefix or '')!r}"
         staged = sum(

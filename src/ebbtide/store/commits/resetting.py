@@ -9,9 +9,9 @@ from __future__ import annotations
 from ebbtide.errors import Conflict
 from ebbtide.ids import new_id
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import BranchRow, insert_reflog, update_branch
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.staging.queries import delete_staged, delete_staged_prefix, has_staged
