@@ -125,6 +125,9 @@ _REFS: Final = {
     "branch expire": (_changes("branch expire lake dev --in 3d"),),
     "branch delete": (_changes("branch delete lake dev --yes", "branch_not_found", "trashed"),),
     "branch restore": (_changes("branch restore lake branch-bin", "trashed", "branch_exists"),),
+    "branch protect": (_changes("branch protect lake 'ma*'"),),
+    "branch unprotect": (_changes("branch unprotect lake 'kept-*'", "protection_not_found"),),
+    "branch protected": (_reads("branch protected lake"),),
     "tag create": (_changes("tag create lake new main", "tag_exists"),),
     "tag list": (_reads("tag list lake --include-expired"),),
     "tag expire": (_changes("tag expire lake v1 --in 3d"),),
@@ -136,7 +139,11 @@ _REFS: Final = {
     "commit": (_changes("commit lake dirty -m message", "nothing_to_commit"),),
     "merge": (_changes("merge lake dev main -m message", "nothing_to_merge"),),
     "revert": (_changes("revert lake main {head}", "nothing_to_commit"),),
-    "reset": (_changes("reset lake dirty --yes"), _changes("reset lake dirty --path staged --yes")),
+    "reset": (
+        _changes("reset lake dirty --yes"),
+        _changes("reset lake dirty --path staged --yes"),
+        _changes("reset lake dirty --to {first} --force --yes"),
+    ),
     "log": (_reads("log lake main"), _reads("log swept main", in_repository="swept")),
     "diff": (_reads("diff lake main~1 main"), _reads("diff lake dirty")),
     "retention set": (

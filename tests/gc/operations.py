@@ -121,6 +121,31 @@ def merge_into_a_branch_that_goes(line: Line) -> dict[str, Contents]:
     return {}
 
 
+def hard_reset_to_an_old_commit(line: Line) -> dict[str, Contents]:
+    """The branch goes back to a commit of its own history."""
+    line.lake.commits.reset_to(line.name, line.old)
+    return {ref: line.known_of(line.old) for ref in (line.name, line.old)}
+
+
+def hard_reset_to_a_dangling_commit(line: Line) -> dict[str, Contents]:
+    """The branch goes to a commit that was not in its history; what is staged is dropped."""
+    line.lake.objects.put(line.name, line.path("staged"), b"")
+    line.lake.commits.reset_to(line.name, line.dangling, force=True)
+    return {ref: line.known_of(line.dangling) for ref in (line.name, line.dangling)}
+
+
+def hard_reset_to_a_young_commit(line: Line) -> dict[str, Contents]:
+    """The branch's own head is dangling from now on."""
+    line.lake.commits.reset_to(line.name, line.young)
+    return _active(line) | {line.name: line.known_of(line.young)}
+
+
+def other_metadata(line: Line) -> dict[str, Contents]:
+    """An object that an expired commit has too is staged again, at the same address."""
+    line.lake.objects.set_metadata(line.name, line.path("kept"), {"Key": "value"})
+    return _active(line) | {line.name: line.known_of(line.head)}
+
+
 NEEDS_EXPIRED: tuple[Operation, ...] = (
     revert_of_the_deletion,
     branch_from_an_old_commit,
@@ -133,6 +158,8 @@ NEEDS_EXPIRED: tuple[Operation, ...] = (
     old_commit_in_a_chain,
     dangling_commit_in_a_chain,
     merge_into_a_branch_that_goes,
+    hard_reset_to_an_old_commit,
+    hard_reset_to_a_dangling_commit,
 )
 """Allowed before the fence, HTTP 410 behind it."""
 
@@ -141,6 +168,8 @@ ALWAYS_ALLOWED: tuple[Operation, ...] = (
     moved_to_a_shorter_period,
     deleted_branch,
     shorter_period,
+    hard_reset_to_a_young_commit,
+    other_metadata,
 )
 """They need nothing that is expired."""
 

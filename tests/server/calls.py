@@ -117,13 +117,15 @@ _SERVER: Final = (
     send("PATCH", _R, _DATE),
     send(
         "POST",
-        "/repositories/binned/restore",
+        "/repositories/binned/undelete",
         {},
         "trashed",
         "repository_exists",
         in_repository=None,
     ),
     get(f"{_R}/metadata"),
+    send("POST", f"{_R}/metadata", {"metadata": {"Owner": "team"}}),
+    send("DELETE", f"{_R}/metadata", {"keys": ["Owner"]}),
 )
 
 _REFS: Final = (
@@ -132,6 +134,7 @@ _REFS: Final = (
     get(f"{_B}/dev"),
     send("PUT", _D, {"type": "reset"}),
     send("PUT", _D, {"type": "object", "path": "staged"}),
+    send("PUT", f"{_D}/hard_reset?ref=main&force=true"),
     send("DELETE", f"{_B}/dev", None, "branch_not_found", "trashed"),
     send("PATCH", f"{_B}/dev", _DATE),
     send("POST", f"{_B}/branch-bin/restore", {}, "trashed", "branch_exists"),
@@ -159,6 +162,7 @@ _OBJECTS: Final = (
         f"{_D}/objects?path=away",
         {"physical_address": "s3://elsewhere/key", "checksum": "", "size_bytes": 3},
     ),
+    send("PUT", f"{_D}/objects/stat/user_metadata?path=a", {"set": {"Key": "value"}}),
     send("DELETE", f"{_D}/objects?path=a", None, "object_not_found"),
     send("POST", f"{_D}/objects/delete", {"paths": ["a", "b"]}),
     send("POST", f"{_D}/objects/copy?dest_path=copy", {"src_path": "a"}),
@@ -217,6 +221,8 @@ _COLLECTING: Final = (
     get(f"{_R}/settings/retention"),
     send("PUT", f"{_R}/settings/retention", {"policy": {"default": "9d"}}),
     send("DELETE", f"{_R}/settings/retention", None, "policy_not_found"),
+    get(f"{_R}/settings/branch_protection"),
+    send("PUT", f"{_R}/settings/branch_protection", b'[{"pattern": "release/*"}]'),
     send("POST", f"{_R}/gc/prepare_commits"),
     send("POST", f"{_R}/gc/prepare_commits/async"),
     get(f"{_R}/gc/prepare_commits/status?id={{task}}"),

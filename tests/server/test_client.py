@@ -253,7 +253,10 @@ def test_merges(server: Server, repo: lakefs.Repository) -> None:
     base = sdk(server).refs_api.find_merge_base(repo.id, "dev", "main").base_commit_id
     assert base == repo.branch("main").head.id
     merged = dev.merge_into("main", message="merge", metadata={"m": "1"})
-    assert repo.commit(merged).get_commit().metadata == {"m": "1"}
+    assert repo.commit(merged).get_commit().metadata == {
+        "m": "1",
+        ".lakefs.merge.strategy": "default",
+    }
     assert shown(repo) == {"a": b"dev", "b": b"dev"}
     with pytest.raises(BadRequestException):
         dev.merge_into("main")

@@ -36,6 +36,8 @@ class Kind(ABC):
 
     client: httpx.Client
     places: ClassVar[str]
+    restoring: ClassVar[str] = "restore"
+    """The last part of the route that restores it."""
     unchangeable: ClassVar[int] = 404
     """The status of a change to one that is in the trash."""
     unchanged: ClassVar[int] = 400
@@ -78,7 +80,7 @@ class Kind(ABC):
 
     def restore(self, thing: str, **asked: Any) -> httpx.Response:
         """Bring it back."""
-        return self.client.post(f"{self.places}/{thing}/restore", json=asked)
+        return self.client.post(f"{self.places}/{thing}/{self.restoring}", json=asked)
 
     def delete(self, thing: str) -> int:
         """Put it in the trash; the status."""
@@ -130,6 +132,7 @@ class RepositoryKind(Kind):
     """Repositories."""
 
     places = "/repositories"
+    restoring = "undelete"
 
     def create(self, name: str, expires_at: str | None) -> str:
         """See `Kind.create`."""

@@ -110,6 +110,23 @@ def stage(act: Act) -> object:
     return lake.objects.put(branch, path, f"{path} of {act.number}".encode())
 
 
+def describe(act: Act) -> object:
+    """Give an object other metadata, and leave that uncommitted."""
+    lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
+    return lake.objects.set_metadata(branch, act.pick(PATHS, 1), {"Step": str(act.number)})
+
+
+def hard_reset(act: Act) -> object:
+    """Move a branch to another branch or to any commit, and drop what is staged."""
+    lake, target = act.process.lake(), act.pick(act.known.branches, 0)
+    name = f"branch {target}"
+    act.moving(name)
+    source = act.pick([*act.known.branches, *act.known.commits], 1)
+    found = lake.commits.reset_to(target, source, force=True)
+    act.points_at(lake, name, found.commit_id)
+    return found.commit_id
+
+
 def upload(act: Act) -> object:
     """Upload past the store, and link."""
     lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
@@ -465,6 +482,8 @@ def copied_run(act: Act) -> object:
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "save": save,
     "stage": stage,
+    "describe": describe,
+    "hard reset": hard_reset,
     "upload": upload,
     "branch": branch,
     "delete branch": delete_branch,

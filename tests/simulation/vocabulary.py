@@ -25,6 +25,8 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("tag", "hold"): 2,
     ("policy",): 2,
     ("merge", "branch"): 2,
+    ("hard reset", "branch"): 2,
+    ("describe", "stage"): 2,
     ("sign",): 6,
     ("sign", "collect files"): 4,
     ("sign", "rotate", "rotate"): 2,
@@ -42,7 +44,19 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
 }
 
 TOURS: Final[Mapping[int, tuple[str, ...]]] = {
-    0: ("upload", "stage", "stage", "save", "branch", "save", "merge", "tag", "hold"),
+    0: (
+        "upload",
+        "stage",
+        "stage",
+        "save",
+        "branch",
+        "save",
+        "merge",
+        "tag",
+        "hold",
+        "describe",
+        "hard reset",
+    ),
     1: (
         "sign",
         "collect files",

@@ -291,6 +291,33 @@ class StoreMachine(RuleBasedStateMachine):
         for path in dropped:
             del state.staged[path]
 
+    @rule(branch=branches, commit_id=commits, force=st.booleans())
+    def hard_reset(self, branch: str, commit_id: str, force: bool) -> None:
+        state = self.model.branches.get(branch)
+
+        def reset() -> object:
+            return self.lake.commits.reset_to(branch, commit_id, force=force)
+
+        if state is None:
+            self.refused("branch_not_found", reset)
+        elif state.staged and not force:
+            self.refused("branch_dirty", reset)
+        else:
+            reset()
+            self.model.branches[branch] = ModelBranch(commit_id)
+
+    @rule(branch=branches, path=PATHS)
+    def describe(self, branch: str, path: str) -> None:
+        """The metadata is written anew, and is the same: an equal entry is staged."""
+        state = self.model.branches.get(branch)
+        if state is None or path not in self.model.shown(branch):
+            with pytest.raises(NotFound):
+                self.lake.objects.set_metadata(branch, path, {})
+            return
+        before = self.lake.objects.stat(branch, path)
+        assert self.lake.objects.set_metadata(branch, path, {}) == before
+        state.staged[path] = self.model.shown(branch)[path]
+
     @rule(left=commits, right=commits)
     def diff(self, left: str, right: str) -> None:
         ours, theirs = (self.model.commits[each].files for each in (left, right))

@@ -111,6 +111,23 @@ def test_a_reset_is_not_tried_again(repository: Repository) -> None:
     assert contents(repository, "main") == {"b": b"2"}
 
 
+def test_a_hard_reset_is_not_tried_again(repository: Repository) -> None:
+    """The branch is moved back, and somebody stages something else."""
+    first = repository.commits.resolve("main")
+    save(repository, "a")
+    repository.objects.put("main", "b", b"1")
+
+    def reset_and_stage() -> None:
+        repository.commits.reset_to("main", first, force=True)
+        repository.objects.put("main", "c", b"2")
+
+    late = meanwhile(repository, reset_and_stage, TREES_PREFIX)
+    with raises("branch_moved"):
+        until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
+    assert repository.commits.resolve("main") == first
+    assert contents(repository, "main") == {"c": b"2"}
+
+
 def overtaken(source_id: str) -> Overtaken:
     error = Overtaken("branch_moved", "meanwhile")
     error.source_id = source_id

@@ -45,7 +45,8 @@ _LIVE: Final = """FROM staged AS s JOIN branches AS b ON b.repository_id = s.rep
  AND (b.staging_token = s.token OR instr(' ' || b.sealed_tokens || ' ', ' ' || s.token || ' '))
  JOIN repositories AS r ON r.repository_id = s.repository_id"""
 VIEWS: Final[Mapping[str, str]] = {
-    "repositories": "SELECT name, default_branch, policy, expires_at IS NULL,"
+    "repositories": "SELECT name, default_branch, policy, protected_branches, metadata,"
+    " expires_at IS NULL,"
     " tombstoned_by IS NULL FROM repositories",
     "branches": "SELECT r.name, x.name, c.message, x.expires_at IS NULL, x.hidden"
     f" FROM branches AS x {_OF} JOIN commits AS c USING (repository_id, commit_id)",
@@ -320,6 +321,7 @@ def _fill_lake(do: Do) -> None:
     _commit(do, "lake", "dev", "on dev", 3)
     do("fs", "put", "lake", "main", "f", "policy.json")
     _commit(do, "lake", "main", "third", 4)
+    do("branch", "protect", "lake", "kept-*")
     do("tag", "create", "lake", "v1", "main~1")
     do("hold", "add", "lake", "main~1", "--reason", "audit")
     do("branch", "create", "lake", "dirty")

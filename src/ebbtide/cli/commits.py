@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.command import (
     BranchArgument,
     Cli,
@@ -21,6 +21,7 @@ from ebbtide.escaping import escaped
 from ebbtide.text import count_text, one_line, short_id
 
 if TYPE_CHECKING:
+    from ebbtide.store.commits.commits import Commits
     from ebbtide.store.database.commits import CommitRecord
 
 MessageOption = Annotated[
@@ -157,12 +158,40 @@ def reset(
         str | None,
         typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            autocompletion=completing.refs,
+            help="Move the branch to this commit. Staged changes refuse it, unless --force is "
+            "given.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --to: drop the staged changes.")
+    ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Drop the staged changes of a branch. Its commit stays. This cannot be undone."""
-    if path is not None and prefix is not None:
-        raise InvalidInput("invalid_argument", "give --path or --prefix, not both")
+    """Drop the staged changes of a branch, or move the branch to another commit.
+
+    Dropped changes cannot be restored. Without --to, the branch keeps its commit. After a move, the
+    retention policy decides how long the commits stay that no other branch or tag reaches.
+    """
+    if sum(each is not None for each in (path, prefix, to)) > 1:
+        raise InvalidInput("invalid_argument", "give one of --path, --prefix and --to")
+    if force and to is None:
+        raise InvalidInput("invalid_argument", "--force is for --to: a reset drops changes anyway")
     commits = cli.repository(repository).commits
+    if to is not None:
+        _reset_to(cli, commits, branch, to, force=force, yes=yes)
+    else:
+        _reset_staged(cli, commits, branch, path, prefix, yes=yes)
+
+
+def _reset_staged(
+    cli: Cli, commits: Commits, branch: str, path: str | None, prefix: str | None, *, yes: bool
+) -> None:
     if not yes:
         where = "" if path is None and prefix is None else f" at {escaped(path or prefix or '')!r}"
         staged = sum(
@@ -188,6 +217,15 @@ def reset(
         {"branch": branch, "dropped_count": dropped},
         lambda: cli.output.line(f"dropped {count_text(dropped, 'staged change')} on {branch}"),
     )
+
+
+def _reset_to(cli: Cli, commits: Commits, branch: str, to: str, *, force: bool, yes: bool) -> None:
+    dropping = ", and drop its staged changes" if force else ""
+    target = commits.get(to)
+    # The commit is named by its id, so that the answer is about the commit that is moved to.
+    if not cli.may(f"move {branch} to commit {short_id(target.commit_id)}{dropping}?", yes=yes):
+        return
+    _answer(cli, commits.reset_to(branch, target.commit_id, force=force), branch)
 
 
 def _answer(cli: Cli, made: CommitRecord, branch: str) -> None:

@@ -36,12 +36,15 @@ from ebbtide.text import age_text, date_text, short_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ebbtide.store.refs.protection import ProtectionRules
     from ebbtide.store.refs.refs import NamedCommit, Refs
+    from ebbtide.store.repository import Repository
 
-branch_app = group("Make, list, delete and restore branches.")
+branch_app = group("Make, list, protect, delete and restore branches.")
 tag_app = group("Make, list, delete and restore tags.")
 
 CREATE_OPTIONS = "--expires-in and --expires-at"
+NAMES_SHOWN_MAX = 5
 
 TagArgument = Annotated[
     str,
@@ -57,6 +60,15 @@ OldBranchArgument = Annotated[
     typer.Argument(
         metavar="BRANCH",
         help="Name or id of the branch.",
+        show_default=False,
+        autocompletion=completing.branches,
+    ),
+]
+PatternArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATTERN",
+        help="Name of a branch, or a glob for several, such as 'release/*'.",
         show_default=False,
         autocompletion=completing.branches,
     ),
@@ -155,6 +167,33 @@ def restore_branch(
     _restore(cli, cli.repository(repository).branches, branch, unique=ensure_unique_name)
 
 
+@command(branch_app, "protect")
+def protect_branches(cli: Cli, repository: RepositoryArgument, pattern: PatternArgument) -> None:
+    """Protect branches: they take no direct changes, only merges.
+
+    Writes, commits and resets are refused. Merges and reverts are allowed.
+    """
+    found = cli.repository(repository)
+    _answer_rules(cli, found, found.protection.add(pattern))
+
+
+@command(branch_app, "unprotect")
+def unprotect_branches(cli: Cli, repository: RepositoryArgument, pattern: PatternArgument) -> None:
+    """Remove a rule for protected branches.
+
+    PATTERN is the whole rule, as 'branch protected' lists it.
+    """
+    found = cli.repository(repository)
+    _answer_rules(cli, found, found.protection.remove(pattern))
+
+
+@command(branch_app, "protected")
+def list_protected(cli: Cli, repository: RepositoryArgument) -> None:
+    """List the rules for protected branches, with the branches that each protects now."""
+    found = cli.repository(repository)
+    _answer_rules(cli, found, found.protection.get())
+
+
 @command(tag_app, "create")
 def create_tag(
     cli: Cli,
@@ -222,6 +261,30 @@ def restore_tag(
     If several tags in the trash have its name, use its id. 'tag list --include-expired' shows ids.
     """
     _restore(cli, cli.repository(repository).tags, tag, unique=ensure_unique_name)
+
+
+def _answer_rules(cli: Cli, found: Repository, rules: ProtectionRules) -> None:
+    names = [branch.name for branch in found.branches.list()]
+    protected = {
+        pattern: [name for name in names if rules.matches(pattern, name)]
+        for pattern in rules.patterns
+    }
+    document = [{"pattern": each, "branches": protected[each]} for each in protected]
+
+    def show() -> None:
+        cli.output.table(
+            ["pattern", "branches"],
+            [[pattern, _names_text(names)] for pattern, names in protected.items()],
+            none="no branch is protected",
+        )
+
+    cli.output.answer({"rules": document}, show)
+
+
+def _names_text(names: list[str]) -> str:
+    more = len(names) - NAMES_SHOWN_MAX
+    listed = ", ".join(names[:NAMES_SHOWN_MAX]) or "none"
+    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def _delete(cli: Cli, repository: str, refs: Refs[Any, Any], ref: str, *, yes: bool) -> None:

@@ -42,7 +42,13 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "ref_ambiguous",
     ),
     401: ("key_invalid",),
-    403: ("role_missing", "import_forbidden", "branch_protected", "request_forged"),
+    403: (
+        "role_missing",
+        "import_forbidden",
+        "branch_protected",
+        "write_protected",
+        "request_forged",
+    ),
     404: (
         "repository_not_found",
         "ref_not_found",
@@ -55,6 +61,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "purge_not_found",
         "not_quarantined",
         "hold_not_found",
+        "protection_not_found",
         "key_not_found",
         "project_not_found",
         "collection_not_found",

@@ -171,7 +171,8 @@ def check_text(what: str, text: str, *, bytes_max: int) -> None:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Checks the metadata of an object or commit. Raises InvalidInput `invalid_argument`."""
+    """Checks the metadata of an object, commit or repository. Raises InvalidInput
+    `invalid_argument`."""
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput("invalid_argument", "metadata maps text to text")

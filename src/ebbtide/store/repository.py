@@ -14,6 +14,7 @@ from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
 from ebbtide.store.refs.branches import Branches
 from ebbtide.store.refs.policies import Retention
+from ebbtide.store.refs.protection import Protection
 from ebbtide.store.refs.tags import Tags
 from ebbtide.store.repositories.queries import RepositoryInfo
 from ebbtide.store.staging.addresses import PhysicalAddresses
@@ -34,6 +35,7 @@ class Repository:
         self.multipart = Multipart(context, uploads)
         self.commits = Commits(context)
         self.retention = Retention(context)
+        self.protection = Protection(context)
         self.exports = Exports(context)
         self.projects = Projects(context)
         self.locators = Locators(context)

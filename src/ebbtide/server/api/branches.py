@@ -1,4 +1,4 @@
-"""Branches: create, list, delete, restore and reset; and revert or cherry-pick commits on them."""
+"""Branches: create, list, delete, restore and reset; revert or cherry-pick commits on them."""
 
 from __future__ import annotations
 
@@ -48,20 +48,23 @@ class CommitOverrides(Wire):
 
 class RevertCreation(Wire):
     """The commit to revert. `parent_number` counts from 1; 0 is for commits that have a single
-    parent."""
+    parent. `force` has no effect: no repository is read-only."""
 
     ref: Text
     parent_number: int = Field(0, ge=0)
     commit_overrides: CommitOverrides | None = None
     allow_empty: bool = False
+    force: bool = False
 
 
 class CherryPickCreation(Wire):
-    """The commit to pick. `parent_number` counts from 1; only merge commits need it."""
+    """The commit to pick. `parent_number` counts from 1; only merge commits need it. `force` has no
+    effect: no repository is read-only."""
 
     ref: Text
     parent_number: int | None = Field(None, ge=1)
     commit_overrides: CommitOverrides | None = None
+    force: bool = False
 
 
 routes = Routes("branches")
@@ -116,6 +119,19 @@ def reset_branch(
         commits.reset_path(branch, asked.path)
     else:
         commits.reset_prefix(branch, asked.path)
+    return Response(status_code=204)
+
+
+@routes.add("PUT", _BRANCH + "/hard_reset", Role.WRITER, status=204)
+def hard_reset_branch(
+    repository: Segment,
+    branch: Segment,
+    ref: Annotated[Text, Query()],
+    served: ServedDep,
+    force: Annotated[bool, Query()] = False,
+) -> Response:
+    """Moves the branch to the commit of a reference. With `force`, staged changes are dropped."""
+    served.repository(repository).commits.reset_to(branch, ref, force=force)
     return Response(status_code=204)
 
 

@@ -29,12 +29,13 @@ from ebbtide.store.listing import Page
 
 class MergeCreation(Wire):
     """The options of a merge. `strategy` decides conflicts; without one, a merge with conflicts
-    is refused."""
+    is refused. `allow_empty` and `force` allow a merge of a source that has no new commit."""
 
     message: Text | None = None
     metadata: Metadata | None = None
     strategy: Literal["source-wins", "dest-wins", ""] | None = None
     allow_empty: bool = False
+    force: bool = False
     squash_merge: bool = False
 
 
@@ -178,7 +179,7 @@ def merge_into_branch(
             metadata=asked.metadata,
             committer=served.committer,
             squash=asked.squash_merge,
-            allow_empty=asked.allow_empty,
+            allow_empty=asked.allow_empty or asked.force,
         ),
         source,
     )

@@ -1,4 +1,4 @@
-"""Objects: upload, read, list, copy, move and delete."""
+"""Objects: upload, read, list, copy, move and delete them, and change their metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.server.api import downloads
-from ebbtide.server.api.base import OCTETS, Pagination, Segment, Text, Wire, seconds_of
+from ebbtide.server.api.base import OCTETS, Metadata, Pagination, Segment, Text, Wire, seconds_of
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.errors import STATUS, message_of
@@ -82,6 +82,12 @@ class ObjectCopyCreation(Wire):
     src_path: Text
     src_ref: Text | None = None
     shallow: bool = False
+
+
+class UserMetadataChange(Wire):
+    """The metadata that replaces all metadata of an object."""
+
+    set: Metadata
 
 
 class PathList(Wire):
@@ -190,6 +196,19 @@ def list_objects(
     return ObjectStatsList(
         pagination=paging.pagination(len(results), page.next_after), results=results
     )
+
+
+@routes.add("PUT", _BRANCH + "/objects/stat/user_metadata", Role.WRITER, status=201)
+def set_user_metadata(
+    repository: Segment,
+    branch: Segment,
+    path: PathQuery,
+    asked: UserMetadataChange,
+    served: ServedDep,
+) -> Response:
+    """Replaces the metadata of an object. The object keeps its bytes and its date."""
+    served.repository(repository).objects.set_metadata(branch, path, asked.set)
+    return Response(status_code=201)
 
 
 @routes.add("DELETE", _BRANCH + "/objects", Role.WRITER, status=204)

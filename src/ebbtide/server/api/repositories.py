@@ -1,4 +1,4 @@
-"""Repositories: create, list, read, delete and restore."""
+"""Repositories: create, list, read, delete and restore them, and their metadata."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ebbtide.escaping import shown
 from ebbtide.server.api.base import (
     ExpiryChange,
     Instant,
+    Metadata,
     Pagination,
     Restoration,
     Segment,
@@ -77,6 +78,18 @@ class RepositoryList(Wire):
 
     pagination: Pagination
     results: list[RepositoryAnswer]
+
+
+class MetadataSet(Wire):
+    """Metadata to add to a repository."""
+
+    metadata: Metadata
+
+
+class MetadataKeys(Wire):
+    """Names to remove from the metadata of a repository."""
+
+    keys: list[Text]
 
 
 _PART: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}"
@@ -160,13 +173,13 @@ def change_repository(
     return RepositoryAnswer.of(changed)
 
 
-@routes.add("POST", _REPOSITORY + "/restore", Role.ADMIN)
+@routes.add("POST", _REPOSITORY + "/undelete", Role.ADMIN)
 def restore_repository(
     repository: Segment,
     served: ServedDep,
     asked: Annotated[Restoration | None, Body()] = None,
 ) -> RepositoryAnswer:
-    """Restores a repository from the trash."""
+    """Restores a repository from the trash. In lakeFS, `/restore` restores refs from a dump."""
     unique = asked is not None and asked.ensure_unique_name
     restored = served.store.catalog.restore(repository, ensure_unique_name=unique)
     return RepositoryAnswer.of(restored)
@@ -174,9 +187,22 @@ def restore_repository(
 
 @routes.add("GET", _REPOSITORY + "/metadata", Role.READER)
 def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
-    """Returns the metadata of a repository, which is always empty."""
-    served.repository(repository)
-    return {}
+    """Returns the metadata of a repository."""
+    return served.store.catalog.metadata(repository)
+
+
+@routes.add("POST", _REPOSITORY + "/metadata", Role.ADMIN, status=204)
+def set_metadata(repository: Segment, asked: MetadataSet, served: ServedDep) -> Response:
+    """Adds or replaces metadata of a repository. Other names stay."""
+    served.store.catalog.change_metadata(repository, added=asked.metadata)
+    return Response(status_code=204)
+
+
+@routes.add("DELETE", _REPOSITORY + "/metadata", Role.ADMIN, status=204)
+def delete_metadata(repository: Segment, asked: MetadataKeys, served: ServedDep) -> Response:
+    """Removes names from the metadata of a repository."""
+    served.store.catalog.change_metadata(repository, removed=asked.keys)
+    return Response(status_code=204)
 
 
 def _require_supported(asked: RepositoryCreation, *, bare: bool) -> None:

@@ -15,7 +15,7 @@ from ebbtide.store.commits.merging import (
     revert_on,
 )
 from ebbtide.store.commits.publishing import CommitDetails
-from ebbtide.store.commits.resetting import reset_all, reset_paths
+from ebbtide.store.commits.resetting import reset_all, reset_paths, reset_to
 from ebbtide.store.content.diffing import Change
 from ebbtide.store.content.merging import Strategy
 from ebbtide.store.context import RepositoryContext
@@ -70,7 +70,8 @@ class Commits:
 
         The result is always a new commit. Its first parent is the branch's commit, and its second
         one the source, unless `squash`. Paths that both sides changed differently are refused,
-        unless a `strategy` (`source-wins`, `dest-wins`) decides them.
+        unless a `strategy` (`source-wins`, `dest-wins`) decides them. The metadata names the
+        strategy, or `default`, as `.lakefs.merge.strategy`.
 
         Raises Conflict `nothing_to_merge`, `branch_dirty`, `branch_moved`, `merge_conflict`
         (details: `paths`, `conflict_count`). Raises Gone `commit_expired` for the source or a
@@ -139,7 +140,9 @@ class Commits:
     ) -> CommitRecord:
         """Repeats on a branch the changes of a commit against one of its parents.
 
-        If `message` or `metadata` is None, the new commit takes it from the picked commit.
+        If `message` or `metadata` is None, the new commit takes it from the picked commit. Its
+        metadata also names the picked commit as `cherry-pick-origin`, and the committer of that
+        commit as `cherry-pick-committer`.
 
         Raises Conflict `merge_conflict`, `nothing_to_commit`, `branch_dirty`, `branch_moved`.
         Raises Gone `commit_expired` for the commit, or for a forgotten parent. Raises InvalidInput
@@ -160,9 +163,20 @@ class Commits:
         """Drops all staged changes of a branch. It takes the same time for any number of changes.
 
         A commit that is under way fails with Conflict `branch_moved`. Raises NotFound
-        `branch_not_found`.
+        `branch_not_found`, Conflict `write_protected`.
         """
         reset_all(self._context, branch)
+
+    def reset_to(self, branch: str, ref: str, *, force: bool = False) -> CommitRecord:
+        """Moves a branch to the commit that `ref` names. Returns this commit.
+
+        Commits that no other ref reaches are then subject to the retention policy. Readers keep the
+        data of the branch's former commit for one lease. With `force`, staged changes are dropped.
+
+        Raises Conflict `branch_dirty` for staged changes, `write_protected`; Gone `commit_expired`;
+        Refused `storage_foreign`; and as `get` does. Source: lakeFS's hard reset.
+        """
+        return reset_to(self._context, branch, ref, force=force)
 
     def reset_prefix(self, branch: str, prefix: str) -> int:
         """Drops the staged changes at paths with a prefix. Returns their number. Raises as `reset`

@@ -18,7 +18,8 @@ from ebbtide.store.commits.publishing import CommitDetails, Publication, buildin
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, require_intact_commits
 from ebbtide.store.objects.views import StagedChange, newest_first
-from ebbtide.store.refs.queries import BranchRow, require_branch, update_branch
+from ebbtide.store.refs.protection import require_writable
+from ebbtide.store.refs.queries import BranchRow, update_branch
 from ebbtide.store.staging.queries import has_staged, page_of_staged
 
 PAGE_ROWS: Final = 5000
@@ -52,7 +53,7 @@ def _seal(
     repository_id = context.repository_id
     with context.metadata.transaction() as tx:
         tx.lock_repository(repository_id)
-        branch = require_branch(tx, repository_id, branch_name, lock="exclusive")
+        branch = require_writable(tx, repository_id, branch_name, act="commit to", lock="exclusive")
         if has_staged(tx, repository_id, [branch.staging_token]):
             branch = replace(
                 branch,

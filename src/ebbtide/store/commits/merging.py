@@ -6,7 +6,7 @@ Not for: merging trees (`content.merging`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from ebbtide.errors import Conflict, InvalidInput
@@ -23,6 +23,13 @@ from ebbtide.store.staging.queries import has_staged
 from ebbtide.text import count_text
 
 CONFLICTS_SHOWN_MAX: Final = 100
+
+# Metadata that lakeFS adds, under its names (`Merge` and `CherryPick` in
+# `pkg/graveler/graveler.go`). Given metadata does not replace it.
+STRATEGY_KEY: Final = ".lakefs.merge.strategy"
+NO_STRATEGY: Final = "default"
+ORIGIN_KEY: Final = "cherry-pick-origin"
+ORIGIN_COMMITTER_KEY: Final = "cherry-pick-committer"
 
 
 def merge_message(source_ref: str, branch_name: str) -> str:
@@ -46,12 +53,14 @@ def merge_into(
     allow_empty: bool = False,
 ) -> CommitRecord:
     """Merges a ref into a branch, as `Commits.merge` describes."""
-    details.check()
     if strategy is not None and strategy not in get_args(Strategy):
         raise InvalidInput(
             "invalid_argument",
             f"{shown(strategy)} is no strategy: write {' or '.join(get_args(Strategy))}",
         )
+    used = {STRATEGY_KEY: strategy or NO_STRATEGY}
+    details = replace(details, metadata={**details.metadata, **used})
+    details.check()
     context.touch_owner()
     with context.metadata.snapshot() as tx:
         branch, head = _clean_branch(tx, context.repository_id, branch_name)
@@ -135,7 +144,11 @@ def pick_onto(
         picked.message if message is None else message,
         committer,
         None,
-        picked.metadata if metadata is None else metadata,
+        {
+            **(picked.metadata if metadata is None else metadata),
+            ORIGIN_KEY: picked.commit_id,
+            ORIGIN_COMMITTER_KEY: picked.committer,
+        },
     )
     details.check()
     return _publish_merged(

@@ -22,12 +22,14 @@ from ebbtide.store.content.trees import Tree, write_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import (
     CommitRecord,
+    find_commits,
     insert_commit,
     require_intact_commits,
     require_still_intact,
 )
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_metadata, check_text
+from ebbtide.store.refs.protection import require_unprotected
 from ebbtide.store.refs.queries import (
     BranchRow,
     insert_reflog,
@@ -39,6 +41,7 @@ from ebbtide.store.staging.queries import take_up_staged
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 COMMITTER_BYTES_MAX: Final = 255
+OVERTAKEN_BY_MAX: Final = 1000
 _NOTHING: Final = Tree("")
 
 
@@ -164,7 +167,10 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     before = publication.branch
     with context.changing() as tx:
         branch = require_branch(tx, repository_id, before.name, lock="exclusive")
-        _require_unmoved(branch, publication)
+        _require_unmoved(tx, repository_id, branch, publication)
+        if publication.commits_staged:
+            # A rule may have been set since the commit began. Rules do not concern other commits.
+            require_unprotected(tx, repository_id, branch, act="commit to")
         rests_on = require_intact_commits(
             tx, repository_id, (*publication.parent_ids, *publication.source_ids)
         )
@@ -191,14 +197,18 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     return commit
 
 
-def _require_unmoved(now: BranchRow, publication: Publication) -> None:
-    """Raises Overtaken unless the branch has the same commit, and Conflict `branch_moved` unless it
-    is the same branch with the same sealed tokens.
+def _require_unmoved(
+    tx: Transaction, repository_id: str, now: BranchRow, publication: Publication
+) -> None:
+    """Raises Overtaken if the branch has a newer commit, and Conflict `branch_moved` unless it is
+    the same branch with the same commit and sealed tokens.
 
-    Newer sealed tokens can stand before these.
+    Newer sealed tokens can stand before these. A branch that was moved back is not overtaken: after
+    a hard reset, a commit that is made again would take up what was staged since.
     """
     before = publication.branch
-    if now.branch_id == before.branch_id and now.commit_id != before.commit_id:
+    is_overtaken = now.branch_id == before.branch_id and now.commit_id != before.commit_id
+    if is_overtaken and _follows(tx, repository_id, now.commit_id, before.commit_id):
         overtaken = Overtaken(
             "branch_moved",
             f"branch {before.name!r} was committed to meanwhile: look at it and try again; staged "
@@ -207,7 +217,7 @@ def _require_unmoved(now: BranchRow, publication: Publication) -> None:
         overtaken.source_id = next(iter(publication.source_ids), "")
         raise overtaken
     count = len(before.sealed_tokens)
-    is_same = now.branch_id == before.branch_id and (
+    is_same = (now.branch_id, now.commit_id) == (before.branch_id, before.commit_id) and (
         count == 0 or now.sealed_tokens[-count:] == before.sealed_tokens
     )
     if not is_same:
@@ -215,6 +225,18 @@ def _require_unmoved(now: BranchRow, publication: Publication) -> None:
             "branch_moved",
             f"branch {before.name!r} was reset or replaced meanwhile: look at it and try again",
         )
+
+
+def _follows(tx: Transaction, repository_id: str, commit_id: str, earlier_id: str) -> bool:
+    """Whether first parents lead from a commit to an earlier one, in a thousand steps at most."""
+    for _ in range(OVERTAKEN_BY_MAX):
+        if commit_id == earlier_id:
+            return True
+        commit = find_commits(tx, repository_id, [commit_id]).get(commit_id)
+        if commit is None or not commit.parent_ids:
+            return False
+        commit_id = commit.parent_ids[0]
+    return False
 
 
 def _record(tx: Transaction, publication: Publication, parents: list[CommitRecord]) -> CommitRecord:

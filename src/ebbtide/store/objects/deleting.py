@@ -13,6 +13,7 @@ from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.queries import delete_staged, find_staged, write_staged
 
@@ -46,7 +47,7 @@ def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[
             if find_entry(context.storage, tree, path, read=context.cache.range) is not None
         }
         with context.metadata.transaction() as tx:
-            branch = require_branch(tx, context.repository_id, branch_name, lock="share")
+            branch = require_writable(tx, context.repository_id, branch_name, lock="share")
             if same_base(before, branch):
                 return _delete_in(tx, context, branch, paths, committed)
     raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")

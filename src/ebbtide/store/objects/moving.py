@@ -6,33 +6,28 @@ object are copied: its address belongs to a commit, and a branch must not releas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ebbtide.errors import Conflict, InvalidInput, NotFound
+from ebbtide.errors import Conflict, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.store.content.entries import Entry, is_external
-from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, require_commit, require_intact_commits
+from ebbtide.store.database.commits import require_intact_commits
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_path
-from ebbtide.store.objects.deleting import same_base
+from ebbtide.store.objects.places import Changed, Seen, locked, look, newest, staged_at
 from ebbtide.store.objects.views import FoundEntry
 from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.staging.copies import record_copy
 from ebbtide.store.staging.pending_writes import Writes, publish_writes
-from ebbtide.store.staging.queries import Change, find_staged, share_row, take_row, write_staged
+from ebbtide.store.staging.queries import share_row, take_row, write_staged
 from ebbtide.store.staging.uploads import NewObject, write_object
 
 Stream = Callable[[FoundEntry], Iterator[bytes]]
 """Reads a whole object, and checks its bytes."""
-
-
-class _Changed(Exception):
-    """The branch has changed since it was read. The caller reads it again."""
 
 
 def move_path(
@@ -44,91 +39,28 @@ def move_path(
         raise InvalidInput("invalid_argument", f"{shown(source)} cannot be moved onto itself")
     context.touch_owner()
     for _ in range(BRANCH_ATTEMPTS_MAX):
-        seen = _look(context, branch_name, source)
-        with suppress(_Changed):
+        seen = look(context, branch_name, source)
+        with suppress(Changed):
             if seen.is_staged:
                 return _move_staged(context, seen, source, destination)
             return _move_committed(context, seen, source, destination, stream)
     raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The entries of a branch at a path: in its commit, and staged by token."""
-
-    branch: BranchRow
-    commit: CommitRecord
-    committed: Entry | None
-    staged: Mapping[str, Change]
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether the visible entry at the path is staged."""
-        return _newest(self.branch, self.staged) is not None
-
-    @property
-    def shows_below(self) -> bool:
-        """Whether an entry is visible without the staging token's row at the path."""
-        for token in self.branch.sealed_tokens:
-            if token in self.staged:
-                return self.staged[token] is not None
-        return self.committed is not None
-
-
-def _newest(branch: BranchRow, staged: Mapping[str, Change]) -> str | None:
-    return next((token for token in branch.tokens if token in staged), None)
-
-
-def _look(context: RepositoryContext, branch_name: str, path: str) -> _Seen:
-    """Reads the entries of a branch at a path. Raises NotFound."""
-    with context.metadata.snapshot() as tx:
-        branch = require_branch(tx, context.repository_id, branch_name)
-        commit = require_commit(tx, context.repository_id, branch.commit_id)
-        staged = _staged_at(tx, context, branch, path)
-    with context.reading(commit):
-        tree = context.tree_of(commit)
-        committed = find_entry(context.storage, tree, path, read=context.cache.range)
-    seen = _Seen(branch, commit, committed, staged)
-    token = _newest(branch, staged)
-    if (committed if token is None else staged[token]) is None:
-        raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch_name!r}")
-    return seen
-
-
-def _staged_at(
-    tx: Transaction, context: RepositoryContext, branch: BranchRow, path: str
-) -> dict[str, Change]:
-    found = find_staged(tx, context.repository_id, branch.tokens, [path])
-    return {token: found[token][path] for token in branch.tokens if path in found[token]}
-
-
-def _locked(tx: Transaction, context: RepositoryContext, seen: _Seen) -> BranchRow:
-    """Locks the branch exclusively, and returns it. Raises _Changed.
-
-    The repository's row is locked before anything is read. A reading or a fence therefore sees the
-    old path, or finds the record of the move.
-    """
-    tx.lock_repository(context.repository_id)
-    branch = require_branch(tx, context.repository_id, seen.branch.name, lock="exclusive")
-    if not same_base(seen.branch, branch):
-        raise _Changed
-    return branch
-
-
-def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destination: str) -> Entry:
+def _move_staged(context: RepositoryContext, seen: Seen, source: str, destination: str) -> Entry:
     repository_id, lease_ttl = context.repository_id, context.settings.lease_ttl
     with context.metadata.transaction() as tx:
-        branch = _locked(tx, context, seen)
-        token = _newest(branch, _staged_at(tx, context, branch, source))
+        branch = locked(tx, context, seen)
+        token = newest(branch, staged_at(tx, context, branch, source))
         if token is None:
-            raise _Changed
+            raise Changed
         # A commit may be reading a sealed row, so that the row stays. The address gets a second
         # row, and both are marked as shared.
         is_sealed = token != branch.staging_token
         take = share_row if is_sealed else take_row
         row = take(tx, repository_id, token, source)
         if row is None:
-            raise _Changed
+            raise Changed
         require_not_purged(tx, repository_id, [row.entry.address])
         if is_sealed or seen.shows_below:
             write_staged(
@@ -149,7 +81,7 @@ def _move_staged(context: RepositoryContext, seen: _Seen, source: str, destinati
 
 
 def _move_committed(
-    context: RepositoryContext, seen: _Seen, source: str, destination: str, stream: Stream
+    context: RepositoryContext, seen: Seen, source: str, destination: str, stream: Stream
 ) -> Entry:
     assert seen.committed is not None  # checked by `_look`
     seen.commit.require_intact()
@@ -176,13 +108,13 @@ def _move_committed(
 
 
 def _stage_moved(
-    tx: Transaction, context: RepositoryContext, seen: _Seen, source: str, moved: Entry
+    tx: Transaction, context: RepositoryContext, seen: Seen, source: str, moved: Entry
 ) -> None:
     """Stages the entry at its new path, and hides the committed one at the old path."""
-    branch = _locked(tx, context, seen)
+    branch = locked(tx, context, seen)
     require_intact_commits(tx, context.repository_id, [seen.commit.commit_id])
-    if _staged_at(tx, context, branch, source):
-        raise _Changed
+    if staged_at(tx, context, branch, source):
+        raise Changed
     if seen.committed is not None:
         require_not_purged(tx, context.repository_id, [seen.committed.address])
     write_staged(

@@ -21,6 +21,7 @@ from ebbtide.store.listing import Page, page_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects import views
 from ebbtide.store.objects.deleting import delete_paths
+from ebbtide.store.objects.describing import replace_metadata
 from ebbtide.store.objects.moving import move_path
 from ebbtide.store.objects.sharing import share_staged
 from ebbtide.store.purges.queries import require_not_purged
@@ -225,6 +226,16 @@ class Objects:
             destination_path,
             lambda found: self._stream(found, start=0, end=None),
         )
+
+    def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
+        """Replaces the metadata of an object on a branch, and stages the change. The bytes stay
+        where they are.
+
+        Raises NotFound `object_not_found` or `branch_not_found`; InvalidInput `invalid_argument`;
+        Conflict `write_protected`, or `branch_moved` if commits keep moving the branch; Gone
+        `commit_expired` or `purged`.
+        """
+        return replace_metadata(self._context, branch, path, metadata)
 
     def is_missing(self, entry: Entry) -> bool:
         """Whether an entry's bytes are missing on the storage. False for objects outside the

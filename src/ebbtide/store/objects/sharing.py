@@ -10,7 +10,7 @@ from dataclasses import replace
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.staging.copies import record_copy
 from ebbtide.store.staging.queries import find_staged, share_row, write_staged
 
@@ -29,7 +29,7 @@ def share_staged(
         # and a reading or a fence in between must find the copy.
         tx.lock_repository(repository_id)
         # Exclusive: two copies in opposite directions would wait for each other's rows.
-        row = require_branch(tx, repository_id, branch, lock="exclusive")
+        row = require_writable(tx, repository_id, branch, lock="exclusive")
         staged = find_staged(tx, repository_id, row.tokens, [source_path])
         token = next((token for token in row.tokens if source_path in staged[token]), None)
         source = None if token is None else share_row(tx, repository_id, token, source_path)

@@ -238,6 +238,18 @@ list_branches = BRANCHES.all
 is_branch_on = BRANCHES.is_on
 
 
+def lock_branches(tx: Transaction, repository_id: str) -> None:
+    """Locks all branches of a repository exclusively, in any state, until the end of the
+    transaction. The caller has locked the repository exclusively, so that none is added."""
+    tx.execute(
+        sa.select(branches.c.branch_id)
+        .where(branches.c.repository_id == repository_id)
+        # All transactions that lock several branches lock them in this order.
+        .order_by(branches.c.branch_id)
+        .with_for_update(key_share=True)
+    ).all()
+
+
 def insert_reflog(
     tx: Transaction, repository_id: str, *, kind: str, name: str, commit_id: str
 ) -> None:

@@ -8,7 +8,7 @@ repositories can have one name. Not for: making a repository (`creation`), colle
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.listing import check_amount
-from ebbtide.store.names import REPOSITORY_LENGTH_MAX
+from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_metadata
 from ebbtide.store.repositories.lifecycle import ListFilter, ambiguous, free_name, taken
 from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repositories.queries import (
@@ -27,9 +27,11 @@ from ebbtide.store.repositories.queries import (
     list_repositories,
     lock_all_repositories,
     page_of_repositories,
+    read_metadata,
     repositories_named,
     repository_by_id,
     update_repository,
+    write_metadata,
 )
 from ebbtide.store.repositories.removal import RemovalRow, read_removal, removals_named
 
@@ -186,6 +188,28 @@ class Catalog:
             revived = self._revive(tx, found.info, None, ensure_unique_name=ensure_unique_name)
         self._ownership(revived.info).announce()
         return revived
+
+    def metadata(self, ref: str) -> dict[str, str]:
+        """Returns the metadata of a live repository. Raises NotFound `repository_not_found`."""
+        with self._metadata.snapshot() as tx:
+            return read_metadata(tx, self._require(tx, ref).info.repository_id)
+
+    def change_metadata(
+        self, ref: str, *, added: Mapping[str, str] | None = None, removed: Iterable[str] = ()
+    ) -> dict[str, str]:
+        """Adds or replaces metadata of a repository, and removes names. Returns the result. A name
+        that does not exist is no error.
+
+        Raises NotFound `repository_not_found`, InvalidInput `invalid_argument`.
+        """
+        with self._metadata.transaction() as tx:
+            repository_id = self._locked(tx, ref).info.repository_id
+            changed = read_metadata(tx, repository_id) | dict(added or {})
+            for name in removed:
+                changed.pop(name, None)
+            check_metadata(changed)
+            write_metadata(tx, repository_id, changed)
+        return changed
 
     def _revive(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -203,3 +203,33 @@ def write_policy(
         .where(repositories.c.repository_id == repository_id)
         .values(policy=policy)
     )
+
+
+_PROTECTED: Final = sa.select(repositories.c.protected_branches).where(
+    repositories.c.repository_id == sa.bindparam("repository_id")
+)
+"""Built once: every write to a branch runs this statement."""
+
+
+def read_protected(tx: Transaction, repository_id: str) -> list[str]:
+    """Returns the patterns of protected branches."""
+    stored = tx.execute(_PROTECTED, {"repository_id": repository_id}).scalar_one()
+    return list(stored or ())
+
+
+def write_protected(tx: Transaction, repository_id: str, patterns: Sequence[str]) -> None:
+    """Sets the patterns of protected branches."""
+    update_repository(tx, repository_id, protected_branches=list(patterns) or None)
+
+
+def read_metadata(tx: Transaction, repository_id: str) -> dict[str, str]:
+    """Returns the metadata of a repository."""
+    stored = tx.execute(
+        sa.select(repositories.c.metadata).where(repositories.c.repository_id == repository_id)
+    ).scalar_one()
+    return dict(stored or {})
+
+
+def write_metadata(tx: Transaction, repository_id: str, written: Mapping[str, str]) -> None:
+    """Sets the metadata of a repository."""
+    update_repository(tx, repository_id, metadata=dict(written) or None)

@@ -27,6 +27,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_path, check_text
 from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repositories.queries import list_repositories, lock_all_repositories
 from ebbtide.store.staging.queries import write_staged
@@ -284,7 +285,7 @@ class PhysicalAddresses:
                         f"{shown(url)} lies in the storage root of repository {info.name!r}, where "
                         "it may be collected: upload it with 'fs put', or copy it with 'fs cp'",
                     )
-            row = require_branch(tx, context.repository_id, branch, lock="share")
+            row = require_writable(tx, context.repository_id, branch, lock="share")
             entry = Entry(
                 path=path,
                 address=address,

@@ -25,6 +25,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_metadata, check_path, check_text
+from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.pending_writes import Writes, give_up_writes, publish_writes
 from ebbtide.store.staging.queries import find_staged, write_staged
@@ -145,7 +146,7 @@ class Uploads:
             seen = self._look(branch, entry.path)
             with self._context.metadata.transaction() as tx:
                 tx.lock_repository(repository_id)
-                row = require_branch(tx, repository_id, branch, lock="exclusive")
+                row = require_writable(tx, repository_id, branch, lock="exclusive")
                 if row.commit_id != seen.commit_id:
                     continue
                 staged = find_staged(tx, repository_id, row.tokens, [entry.path])
@@ -187,7 +188,7 @@ class Uploads:
     def _register(self, branch: str, count: int) -> tuple[list[str], datetime]:
         with self._context.metadata.transaction() as tx:
             # Checked here too, so that a wrong name is reported before the bytes are sent.
-            require_branch(tx, self._context.repository_id, branch)
+            require_writable(tx, self._context.repository_id, branch)
             now = tx.now()
             addresses = self._context.slices.new_addresses(count, now=now)
             self._writes.register_in(tx, addresses)
@@ -207,7 +208,7 @@ class Uploads:
         with self._context.metadata.transaction() as tx:
             if check is not None:
                 tx.lock_repository(repository_id)
-            row = require_branch(tx, repository_id, branch, lock="share")
+            row = require_writable(tx, repository_id, branch, lock="share")
             self._stage_in(tx, row, entries, published, unused, check)
 
     def _stage_in(

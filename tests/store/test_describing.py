@@ -1,0 +1,176 @@
+"""New metadata of objects: which address the new entry has, and when that is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError, Gone
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.content.reading import find_entry
+from ebbtide.store.database.schema import commits, purged
+from ebbtide.store.embedded import Store
+from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+
+LEASE = timedelta(hours=1)
+NEW = {"Key": "Value", "key": "value"}
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def contents(lake: Repository, ref: str) -> dict[str, bytes]:
+    return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
+
+
+def files(lake: Repository) -> set[str]:
+    return {
+        address
+        for batch in lake.storage.list(DATA_PREFIX)
+        for address in batch.column("address").to_pylist()
+        if address is not None
+    }
+
+
+def settle(store: Store, clock: ManualClock) -> None:
+    for _ in range(2):
+        clock.advance(LEASE)
+        Reclaimer(store).once()
+
+
+def meanwhile(lake: Repository, action: Callable[[], object], at: str) -> Repository:
+    return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, action)))
+
+
+def test_a_staged_object_keeps_its_bytes(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    first = repository.objects.put("main", "a", b"1", content_type="t", metadata={"old": "x"})
+    clock.advance(LEASE)
+    changed = repository.objects.set_metadata("main", "a", NEW)
+    assert changed == replace(first, metadata=NEW) == repository.objects.stat("main", "a")
+    settle(store, clock)
+    repository.commits.commit("main", "")
+    assert repository.objects.stat("main@", "a") == changed
+    assert contents(repository, "main@") == {"a": b"1"}
+    repository.objects.put("main", "b", b"2")
+    repository.objects.set_metadata("main", "b", NEW)
+    repository.commits.reset("main")
+    settle(store, clock)
+    assert files(repository) == {first.address}, "an object that is only staged is given up"
+
+
+@pytest.mark.parametrize("ends", ["commit", "reset", "put", "delete", "second"])
+def test_a_committed_object_is_never_given_up(
+    store: Store, repository: Repository, clock: ManualClock, ends: str
+) -> None:
+    first = repository.objects.put("main", "a", b"1")
+    head = repository.commits.commit("main", "").commit_id
+    clock.advance(LEASE)
+    changed = repository.objects.set_metadata("main", "a", NEW)
+    assert changed == replace(first, metadata=NEW)
+    assert [(each.path, each.kind) for each in repository.commits.diff_staged("main")] == [
+        ("a", "changed")
+    ]
+    done: dict[str, Callable[[], object]] = {
+        "commit": lambda: repository.commits.commit("main", ""),
+        "reset": lambda: repository.commits.reset("main"),
+        "put": lambda: repository.objects.put("main", "a", b"2"),
+        "delete": lambda: repository.objects.delete("main", "a"),
+        "second": lambda: repository.objects.set_metadata("main", "a", {}),
+    }
+    done[ends]()
+    settle(store, clock)
+    assert contents(repository, head) == {"a": b"1"}
+    shown = {"commit": {"a": b"1"}, "put": {"a": b"2"}, "delete": {}}.get(ends, {"a": b"1"})
+    assert contents(repository, "main") == shown
+
+
+def test_an_object_that_is_being_committed(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    first = repository.objects.put("main", "a", b"1")
+
+    def describe() -> None:
+        repository.objects.set_metadata("main", "a", NEW)
+
+    made = meanwhile(repository, describe, TREES_PREFIX).commits.commit("main", "")
+    assert repository.objects.stat(made.commit_id, "a") == first
+    assert repository.objects.stat("main", "a") == replace(first, metadata=NEW)
+    repository.commits.reset("main")
+    settle(store, clock)
+    assert contents(repository, "main") == {"a": b"1"}
+
+
+def test_an_object_that_is_committed_meanwhile(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only staged when the operation looks, and committed when it acts."""
+    first = repository.objects.put("main", "a", b"1")
+    looks: list[str] = []
+
+    def find_and_commit(*arguments: object, **options: object) -> object:
+        found = find_entry(*arguments, **options)  # type: ignore[arg-type]
+        if not looks:
+            repository.commits.commit("main", "")
+        looks.append("look")
+        return found
+
+    monkeypatch.setattr("ebbtide.store.objects.places.find_entry", find_and_commit)
+    assert repository.objects.set_metadata("main", "a", NEW) == replace(first, metadata=NEW)
+    assert len(looks) == 2
+    assert repository.objects.stat("main@", "a") == first
+
+
+def test_what_is_refused(repository: Repository) -> None:
+    with raises("object_not_found"):
+        repository.objects.set_metadata("main", "a", NEW)
+    with raises("branch_not_found"):
+        repository.objects.set_metadata("dev", "a", NEW)
+    repository.objects.put("main", "a", b"1")
+    with raises("invalid_argument"):
+        repository.objects.set_metadata("main", "a", {"k": "v" * 16 * 1024})
+    repository.protection.set(["main"])
+    with raises("write_protected"):
+        repository.objects.set_metadata("main", "a", NEW)
+    repository.protection.set([])
+    entry = repository.objects.stat("main", "a")
+    assert entry.metadata == {}
+    repository.commits.commit("main", "")
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(sa.update(commits).values(tombstoned_by="run7"))
+    with pytest.raises(Gone) as closed:
+        repository.objects.set_metadata("main", "a", NEW)
+    assert closed.value.kind == "commit_expired"
+
+
+def test_an_object_that_was_purged(repository: Repository) -> None:
+    entry = repository.objects.put("main", "a", b"1")
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(
+            sa.insert(purged).values(
+                repository_id=repository.info.repository_id,
+                address=entry.address,
+                purge_id="p",
+                purged_at=tx.now(),
+            )
+        )
+    with raises("purged"):
+        repository.objects.set_metadata("main", "a", NEW)
+
+
+def test_an_imported_object(repository: Repository) -> None:
+    repository.addresses.stage("main", "a", "s3://b/k", size_bytes=1)
+    repository.objects.set_metadata("main", "a", {"k": "1"})
+    repository.commits.commit("main", "")
+    repository.objects.set_metadata("main", "a", NEW)
+    found = repository.objects.stat("main", "a")
+    assert (found.address, found.metadata) == ("s3://b/k", NEW)

@@ -1,0 +1,141 @@
+"""Hard resets: where the branch is, what is staged then, and which commits stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import EbbtideError, Gone
+from ebbtide.store.content.layout import TREES_PREFIX
+from ebbtide.store.database.schema import commits, reflog
+from ebbtide.store.repository import Repository
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.locks import waits_for_a_lock
+
+SECONDS_MAX = 20
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+def contents(lake: Repository, ref: str) -> dict[str, bytes]:
+    return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
+
+
+def save(lake: Repository, path: str, branch: str = "main") -> str:
+    lake.objects.put(branch, path, path.encode())
+    return lake.commits.commit(branch, path).commit_id
+
+
+def left(lake: Repository) -> list[tuple[str, str, str]]:
+    """The earlier targets of refs, the latest last."""
+    with lake.context.metadata.snapshot() as tx:
+        rows = tx.execute(
+            sa.select(reflog.c.kind, reflog.c.name, reflog.c.commit_id).order_by(reflog.c.entry_id)
+        )
+        return [(row.kind, row.name, row.commit_id) for row in rows]
+
+
+def meanwhile(lake: Repository, action: Callable[[], object]) -> Repository:
+    return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(TREES_PREFIX, action)))
+
+
+@pytest.mark.parametrize("ref", ["main~1", "tag", "first"])
+def test_the_branch_is_on_the_commit_of_the_ref(repository: Repository, ref: str) -> None:
+    first = save(repository, "a")
+    second = save(repository, "b")
+    repository.tags.create("tag", first)
+    moved = repository.commits.reset_to("main", first if ref == "first" else ref)
+    assert moved.commit_id == repository.commits.resolve("main") == first
+    assert contents(repository, "main") == {"a": b"a"}
+    assert left(repository)[-1] == ("branch", "main", second)
+    assert contents(repository, second) == {"a": b"a", "b": b"b"}
+    save(repository, "c")
+    assert contents(repository, "main@") == {"a": b"a", "c": b"c"}
+
+
+def test_a_reset_to_the_own_commit_leaves_no_trace(repository: Repository) -> None:
+    head = save(repository, "a")
+    before = left(repository)
+    assert repository.commits.reset_to("main", "main").commit_id == head
+    assert left(repository) == before
+
+
+def test_staged_changes_refuse_it_unless_it_is_forced(repository: Repository) -> None:
+    first, second = save(repository, "a"), save(repository, "b")
+    repository.objects.put("main", "c", b"c")
+    with raises("branch_dirty"):
+        repository.commits.reset_to("main", first)
+    assert repository.commits.resolve("main") == second
+    repository.commits.reset_to("main", first, force=True)
+    assert contents(repository, "main") == contents(repository, "main@") == {"a": b"a"}
+
+
+def test_what_is_refused(repository: Repository) -> None:
+    first, second = save(repository, "a"), save(repository, "b")
+    with raises("branch_not_found"):
+        repository.commits.reset_to("dev", first)
+    with raises("ref_not_found"):
+        repository.commits.reset_to("main", "nothing")
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(
+            sa.update(commits).where(commits.c.commit_id == first).values(tombstoned_by="run7")
+        )
+    with pytest.raises(Gone) as closed:
+        repository.commits.reset_to("main", first)
+    assert closed.value.details == {"commit_id": first, "run_id": "run7"}
+    repository.protection.set(["main"])
+    with raises("write_protected"):
+        repository.commits.reset_to("main", "main")
+    assert repository.commits.resolve("main") == second
+
+
+def test_a_hard_reset_during_a_commit_stops_it(repository: Repository) -> None:
+    first = save(repository, "a")
+    save(repository, "b")
+    repository.objects.put("main", "c", b"c")
+    late = meanwhile(repository, lambda: repository.commits.reset_to("main", first, force=True))
+    with raises("branch_moved"):
+        late.commits.commit("main", "")
+    assert contents(repository, "main") == contents(repository, "main@") == {"a": b"a"}
+
+
+def test_a_hard_reset_during_a_merge_stops_it(repository: Repository) -> None:
+    first = save(repository, "a")
+    repository.branches.create("dev", "main")
+    save(repository, "d", "dev")
+    save(repository, "b")
+    late = meanwhile(repository, lambda: repository.commits.reset_to("main", first))
+    with raises("branch_moved"):
+        late.commits.merge("dev", "main")
+    assert contents(repository, "main@") == {"a": b"a"}
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("closes", [True, False])
+def test_it_waits_for_a_fence(repository: Repository, closes: bool) -> None:
+    """A fence that closes the target is finished: the reset is refused. A fence that does not close
+    it is followed by the reset, and the target is a head from then on."""
+    first, second = save(repository, "a"), save(repository, "b")
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(context.repository_id, "exclusive")
+            begun = pool.submit(repository.commits.reset_to, "main", first)
+            assert waits_for_a_lock(context.metadata, begun)
+            if closes:
+                tx.execute(
+                    sa.update(commits)
+                    .where(commits.c.commit_id == first)
+                    .values(tombstoned_by="run7")
+                )
+        if closes:
+            with pytest.raises(Gone):
+                begun.result(timeout=SECONDS_MAX)
+        else:
+            begun.result(timeout=SECONDS_MAX)
+    assert repository.commits.resolve("main") == (second if closes else first)

@@ -1,0 +1,209 @@
+"""Protected branches: what they refuse and take, also if a rule is set during an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event
+from typing import Final
+
+import pytest
+
+from ebbtide.errors import Conflict, EbbtideError
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.refs.protection import ProtectionRules
+from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.repositories.queries import write_protected
+from ebbtide.store.repository import Repository
+from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.locks import waits_for_a_lock
+
+SECONDS_MAX: Final = 20
+Operation = Callable[[Repository], object]
+
+REFUSED: Final[dict[str, Operation]] = {
+    "put": lambda lake: lake.objects.put("main", "new", b"new"),
+    "link": lambda lake: link(lake),
+    "stage": lambda lake: lake.addresses.stage("main", "away", "s3://bucket/key", size_bytes=3),
+    "copy of a staged object": lambda lake: lake.objects.copy("main", "copy", "main", "staged"),
+    "copy of a committed object": lambda lake: lake.objects.copy("main", "copy", "main", "a"),
+    "move of a staged object": lambda lake: lake.objects.move("main", "moved", "staged"),
+    "move of a committed object": lambda lake: lake.objects.move("main", "moved", "a"),
+    "delete": lambda lake: lake.objects.delete("main", "a"),
+    "commit": lambda lake: lake.commits.commit("main", "no"),
+    "reset": lambda lake: lake.commits.reset("main"),
+    "reset of a path": lambda lake: lake.commits.reset_path("main", "staged"),
+    "reset of a prefix": lambda lake: lake.commits.reset_prefix("main", "s"),
+}
+"""By name. Each changes `main` directly."""
+
+ALLOWED: Final[dict[str, Operation]] = {
+    "merge": lambda lake: lake.commits.merge("dev", "main"),
+    "revert": lambda lake: lake.commits.revert("main", "main"),
+    "cherry-pick": lambda lake: lake.commits.cherry_pick("main", "dev"),
+}
+
+
+def link(lake: Repository) -> object:
+    given = lake.addresses.get("main", "linked")
+    lake.storage.put(given.address, b"linked")
+    return lake.addresses.link("main", "linked", given.token)
+
+
+@pytest.fixture
+def lake(repository: Repository) -> Repository:
+    """`main` with a commit and a staged object; `dev` with one commit more."""
+    repository.objects.put("main", "a", b"a")
+    repository.commits.commit("main", "a")
+    repository.branches.create("dev", "main")
+    repository.objects.put("dev", "e", b"e")
+    repository.commits.commit("dev", "e")
+    return repository
+
+
+def contents(lake: Repository, ref: str) -> dict[str, str]:
+    """Addresses by path. The bytes of a staged object outside the repository cannot be read."""
+    return {entry.path: entry.address for entry in lake.objects.walk(ref)}
+
+
+def refused(operation: Callable[[], object], kind: str = "write_protected") -> EbbtideError:
+    with pytest.raises(EbbtideError) as caught:
+        operation()
+    assert caught.value.kind == kind
+    return caught.value
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_protected_branch_refuses_direct_changes(lake: Repository, name: str) -> None:
+    lake.objects.put("main", "staged", b"staged")
+    before = contents(lake, "main")
+    head = lake.commits.resolve("main")
+    lake.protection.set(["ma*"])
+    error = refused(lambda: REFUSED[name](lake))
+    assert " protected branch 'main'" in error.message
+    assert (contents(lake, "main"), lake.commits.resolve("main")) == (before, head)
+    lake.protection.remove("ma*")
+    REFUSED[name](lake)
+    assert (contents(lake, "main"), lake.commits.resolve("main")) != (before, head)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_protected_branch_takes_commits_that_are_made_of_commits(
+    lake: Repository, name: str
+) -> None:
+    lake.protection.set(["main"])
+    head = lake.commits.resolve("main")
+    ALLOWED[name](lake)
+    assert lake.commits.get("main").parent_ids[0] == head
+
+
+def test_other_branches_are_free_and_a_protected_branch_can_be_deleted(lake: Repository) -> None:
+    lake.protection.set(["main", "d?v"])
+    refused(lambda: lake.objects.put("dev", "b", b"b"))
+    lake.branches.create("free", "main")
+    lake.objects.put("free", "b", b"b")
+    lake.branches.delete("dev")
+    assert [each.name for each in lake.branches.list()] == ["free", "main"]
+
+
+def test_the_rules_as_they_were_set(lake: Repository) -> None:
+    assert lake.protection.get() == ProtectionRules(())
+    lake.protection.set(["release/*", "main", "main"])
+    assert lake.protection.get().patterns == ("release/*", "main")
+    lake.protection.add("main")
+    lake.protection.add("v?")
+    assert lake.protection.get().patterns == ("release/*", "main", "v?")
+    assert lake.protection.get().protecting("release/a/b") == "release/*"
+    assert lake.protection.get().protecting("v10") is None
+    lake.protection.remove("release/*")
+    assert lake.protection.get().patterns == ("main", "v?")
+    refused(lambda: lake.protection.remove("release/*"), "protection_not_found")
+    for patterns in ([""], ["x" * 256], [str(number) for number in range(1001)], ["a\0"]):
+        refused(partial(lake.protection.set, patterns), "invalid_argument")
+    assert lake.protection.get().patterns == ("main", "v?")
+    lake.protection.set([])
+    assert lake.protection.get().etag == ""
+
+
+def test_a_change_on_condition(lake: Repository) -> None:
+    first = lake.protection.set(["main"], only_if="").etag
+    refused(lambda: lake.protection.set(["dev"], only_if=""), "precondition_failed")
+    second = lake.protection.set(["dev"], only_if=first).etag
+    assert first != second
+    refused(lambda: lake.protection.set(["main"], only_if=first), "precondition_failed")
+    assert lake.protection.get().patterns == ("dev",)
+    lake.protection.set([], only_if=second)
+    lake.protection.set(["main"], only_if="")
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("put", DATA_PREFIX),
+        ("link", DATA_PREFIX),
+        ("copy of a committed object", DATA_PREFIX),
+        ("move of a committed object", DATA_PREFIX),
+        ("commit", TREES_PREFIX),
+    ],
+)
+def test_a_rule_that_is_set_while_bytes_are_written(lake: Repository, name: str, at: str) -> None:
+    lake.objects.put("main", "staged", b"staged")
+    before = contents(lake, "main")
+    hook = OncePut(at, lambda: lake.protection.set(["main"]))
+    if name == "link":
+        # The upload itself is written first, to an address of its own.
+        given = lake.addresses.get("main", "linked")
+        lake.storage.put(given.address, b"linked")
+        watched = with_storage(lake, FaultyStorage(lake.storage, before=hook))
+        refused(lambda: watched.addresses.link("main", "linked", given.token))
+        lake.protection.set([])
+        assert lake.addresses.link("main", "linked", given.token).path == "linked"
+        return
+    watched = with_storage(lake, FaultyStorage(lake.storage, before=hook))
+    refused(lambda: REFUSED[name](watched))
+    assert contents(lake, "main") == before
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_operation_that_waits_for_the_branch_sees_the_rule(lake: Repository, name: str) -> None:
+    """The operation begins before the rule, and gets the branch after it."""
+    lake.objects.put("main", "staged", b"staged")
+    before = contents(lake, "main")
+    context = lake.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            tx.lock_repository(context.repository_id, "exclusive")
+            require_branch(tx, context.repository_id, "main", lock="exclusive")
+            begun = pool.submit(REFUSED[name], lake)
+            assert waits_for_a_lock(context.metadata, begun)
+            write_protected(tx, context.repository_id, ["main"])
+        with pytest.raises(Conflict) as caught:
+            begun.result(timeout=SECONDS_MAX)
+    assert caught.value.kind == "write_protected"
+    assert contents(lake, "main") == before
+
+
+@pytest.mark.twins
+def test_a_rule_waits_for_a_change_that_passed_the_check(lake: Repository) -> None:
+    """When `set` returns, no change of a protected branch is under way."""
+    context = lake.context
+    is_locked, may_end = Event(), Event()
+
+    def change() -> None:
+        with context.metadata.transaction() as tx:
+            require_branch(tx, context.repository_id, "main", lock="share")
+            is_locked.set()
+            assert may_end.wait(SECONDS_MAX)
+
+    with ThreadPoolExecutor(2) as pool:
+        changing = pool.submit(change)
+        assert is_locked.wait(SECONDS_MAX)
+        begun = pool.submit(lake.protection.set, ["main"])
+        assert waits_for_a_lock(context.metadata, begun)
+        assert lake.protection.get().patterns == ()
+        may_end.set()
+        changing.result(timeout=SECONDS_MAX)
+        begun.result(timeout=SECONDS_MAX)
+    assert lake.protection.get().patterns == ("main",)
