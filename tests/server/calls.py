@@ -88,6 +88,13 @@ _SHORT: Final = {"grace": "1s", "unsafe": True, "allow_share": True}
 _SERVER: Final = (
     get("/healthcheck", in_repository=None),
     get("/setup_lakefs", in_repository=None),
+    send(
+        "POST",
+        "/auth/login",
+        {"access_key_id": "<admin>", "secret_access_key": "<secret>"},
+        adds="sessions",
+        in_repository=None,
+    ),
     get("/config", in_repository=None),
     get("/config/version", in_repository=None),
     get("/config/storage", in_repository=None),

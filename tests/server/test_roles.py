@@ -21,6 +21,7 @@ C = "/collections/{collection_id}"
 ROLES = {
     ("GET", "/healthcheck"): "public",
     ("GET", "/setup_lakefs"): "public",
+    ("POST", "/auth/login"): "public",
     ("GET", "/config"): "reader",
     ("GET", "/config/version"): "reader",
     ("GET", "/config/storage"): "reader",

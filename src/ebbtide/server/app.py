@@ -20,6 +20,7 @@ from ebbtide.server.api import (
     config,
     explaining,
     locators,
+    logins,
     merging,
     objects,
     projects,
@@ -57,6 +58,7 @@ TOPICS = (
     explaining,
     purges,
     signing,
+    logins,
     config,
     status,
 )
@@ -102,6 +104,7 @@ def create_app(store: Store) -> FastAPI:
     app.add_middleware(
         Authentication,
         keys=store.keys,
+        sessions=store.sessions,
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
