@@ -317,5 +317,5 @@ def test_a_repository_in_the_trash_hides_all_of_it(http: httpx.Client) -> None:
     refused(http.get(f"/collections/{collection['id']}"), 404, "collection_not_found")
     refused(http.get(f"/locators/{token}"), 404, "repository_not_found")
     asked = {"ensure_unique_name": True}
-    done(http.post(f"/repositories/{trashed['repository_id']}/restore", json=asked))
+    done(http.post(f"/repositories/{trashed['repository_id']}/undelete", json=asked))
     assert done(http.get(f"/projects/{project['id']}"))["repository"] == f"{repository}-2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
+from ebbtide.store.collecting.dumping import Dumps
 from ebbtide.store.collecting.exporting import Exports
 from ebbtide.store.collecting.giving_up import give_up
 from ebbtide.store.collections.collections import Collections
@@ -33,6 +34,7 @@ class Repository:
         self.commits = Commits(context)
         self.retention = Retention(context)
         self.exports = Exports(context)
+        self.dumps = Dumps(context)
         self.projects = Projects(context)
         self.locators = Locators(context)
         self.collections = Collections(context, self.projects, self.objects, self.locators)

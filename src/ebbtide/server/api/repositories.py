@@ -160,7 +160,7 @@ def change_repository(
     return RepositoryAnswer.of(changed)
 
 
-@routes.add("POST", _REPOSITORY + "/restore", Role.ADMIN)
+@routes.add("POST", _REPOSITORY + "/undelete", Role.ADMIN)
 def restore_repository(
     repository: Segment,
     served: ServedDep,
