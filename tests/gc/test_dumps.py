@@ -57,7 +57,8 @@ def test_a_restored_ref_has_its_data_at_each_step_of_a_run(tmp_path: Path) -> No
         observer = RestoringAt(world, dump, number)
         report = world.collector(observer=observer, **SHORT).run()
         assert report.state == "swept"
-        names = {each.name for each in (*world.lake.tags.list(), *world.lake.branches.list())}
+        names = {each.name for each in world.lake.tags.list()}
+        names |= {each.name for each in world.lake.branches.list()}
         if observer.refused is None:
             assert names == {"main", "old", "side"}
             assert world.lake.objects.get("old", "old") == b"old"

@@ -28,8 +28,8 @@ def rows(repository: Repository, name: str) -> list[dict[str, object]]:
 
 
 def refs(repository: Repository) -> dict[str, str]:
-    found = (*repository.branches.list(), *repository.tags.list())
-    return {each.name: each.commit_id for each in found}
+    found = {each.name: each.commit_id for each in repository.branches.list()}
+    return found | {each.name: each.commit_id for each in repository.tags.list()}
 
 
 def commit(repository: Repository, name: str) -> str:

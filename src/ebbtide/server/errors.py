@@ -34,6 +34,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "project_cycle",
         "checksum_mismatch",
         "upload_broken",
+        "presign_unsupported",
         # lakeFS answers these with 400, and its clients distinguish them from conflicts (409).
         "nothing_to_commit",
         "nothing_to_merge",

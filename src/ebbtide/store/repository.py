@@ -13,6 +13,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
+from ebbtide.store.objects.signed_reads import SignedReads
 from ebbtide.store.refs.branches import Branches
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.tags import Tags
@@ -37,6 +38,7 @@ class Repository:
         self.dumps = Dumps(context)
         self.projects = Projects(context)
         self.locators = Locators(context)
+        self.signed_reads = SignedReads(context, self.locators)
         self.collections = Collections(context, self.projects, self.objects, self.locators)
 
     @property

@@ -130,6 +130,7 @@ def _storage(served: Served) -> StorageConfig:
     url = served.settings.storage_url or ""
     scheme = url.partition("://")[0] if "://" in url else "file"
     return StorageConfig(
+        pre_sign_support=served.store.can_sign(),
         blockstore_type="local" if scheme == "file" else scheme,
         blockstore_namespace_example="local://my-repository/",
         default_namespace_prefix=DEFAULT_NAMESPACE_PREFIX,

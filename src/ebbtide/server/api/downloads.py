@@ -14,6 +14,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.objects.signed_reads import SignedRead
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
@@ -50,6 +51,15 @@ def answer(found: Download, range_header: str | None, if_none_match: str | None)
     # The checksum of a whole object is verified while it is sent. A range has no checksum.
     pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
     return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
+
+
+def redirect(signed: SignedRead, if_none_match: str | None) -> Response:
+    """Returns the redirection to a signed URL. If `if_none_match` names the object's checksum, the
+    response is 304. Nobody may cache the redirection, because the URL ends."""
+    headers = {"Cache-Control": "no-store"}
+    if if_none_match is not None and _etag(signed.entry) in _listed(if_none_match):
+        return Response(status_code=304, headers=_headers(signed.entry) | headers)
+    return Response(status_code=302, headers=headers | {"Location": signed.url})
 
 
 def head(found: Download, range_header: str | None) -> Response:

@@ -151,10 +151,10 @@ class Dumps:
                     "that the list of commits lacks",
                 )
         with context.changing("exclusive") as tx:
-            for row in self._wanted(tx, branches, BRANCHES):
-                BRANCHES.insert(tx, context.repository_id, _branch(row, now=tx.now()))
-            for row in self._wanted(tx, tags, TAGS):
-                TAGS.insert(tx, context.repository_id, _tag(row, now=tx.now()))
+            for each in self._wanted(tx, branches, BRANCHES):
+                BRANCHES.insert(tx, context.repository_id, _branch(each, now=tx.now()))
+            for each in self._wanted(tx, tags, TAGS):
+                TAGS.insert(tx, context.repository_id, _tag(each, now=tx.now()))
 
     def _wanted(
         self,
