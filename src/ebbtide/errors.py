@@ -35,7 +35,7 @@ KINDS: Final[Mapping[str, str]] = {
     "upload_broken": "an upload that ended before all its bytes arrived",
     "too_large": "a request that is larger than a limit allows",
     "headers_too_large": "a request whose line and headers are longer than a limit allows",
-    "presign_unsupported": "a signed URL of a storage that has none, or none that lasts long enough",
+    "presign_unsupported": "a signed URL of a storage that has none, or none for that long",
     "range_invalid": "a range of bytes that begins after the end of an object",
     # The caller's identity and rights.
     "key_invalid": "no access key, an unknown or revoked key, or a wrong secret",

@@ -172,14 +172,14 @@ class Store:
             return False
         try:
             storage = open_storage(settings.storage_url)
-            signed = storage.sign_get("probe", lasts=settings.lease_ttl)
-            return (
-                signed is not None
-                and storage.sign_put("probe", lasts=settings.upload_ttl) is not None
+            signed = (
+                storage.sign_get("probe", lasts=settings.lease_ttl),
+                storage.sign_put("probe", lasts=settings.upload_ttl),
             )
         except Failed:
             # A storage that has no credentials for signing serves through this program.
             return False
+        return None not in signed
 
     @property
     def clock(self) -> Clock:

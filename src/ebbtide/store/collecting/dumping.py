@@ -131,9 +131,9 @@ class Dumps:
         """Makes the branches and tags of a dump again, in one transaction: all of them, or none.
 
         A branch that exists stays where it is, and so does a tag that is at its commit already. A
-        ref that would have expired by now is left out. No commit is made: the database must have the commits, with their data. Then no
-        run can be deleting the data, because the fence of a run closes commits in a transaction
-        that excludes this one.
+        ref that would have expired by now is left out. No commit is made: the database must have
+        the commits, with their data. Then no run can be deleting the data, because the fence of a
+        run closes commits in a transaction that excludes this one.
 
         Raises InvalidInput `invalid_argument` if the names are not those of a dump; NotFound
         `object_not_found` or Failed `corrupt_object` for its files; NotFound `commit_not_found`;
