@@ -36,6 +36,7 @@ KINDS: Final[Mapping[str, str]] = {
     "upload_broken": "an upload that ended before all its bytes arrived",
     "too_large": "a request that is larger than a limit allows",
     "headers_too_large": "a request whose line and headers are longer than a limit allows",
+    "presign_unsupported": "a signed URL of a storage that has none, or none for that long",
     "range_invalid": "a range of bytes that begins after the end of an object",
     "range_malformed": "a range of bytes that cannot be read, or several ranges",
     # The caller's identity and rights.

@@ -112,9 +112,11 @@ class KillingStorage:
         """See `Storage.sign_put`."""
         return self.inner.sign_put(address, lasts=lasts)
 
-    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+    def sign_get(
+        self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+    ) -> str | None:
         """See `Storage.sign_get`."""
-        return self.inner.sign_get(address, lasts=lasts)
+        return self.inner.sign_get(address, lasts=lasts, method=method)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

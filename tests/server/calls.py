@@ -83,11 +83,23 @@ _DATE: Final = {"expires_at": _LATER}
 _SWEPT: Final = "/repositories/swept/gc/runs/{run}"
 _DAYS: Final = "/repositories/days/settings/gc_rules"
 _PLANNED: Final = "/repositories/planned/gc/runs"
+_DUMP: Final = {
+    "branches_meta_range_id": "<dumped_branches>",
+    "tags_meta_range_id": "<dumped_tags>",
+    "commits_meta_range_id": "<dumped_commits>",
+}
 _SHORT: Final = {"grace": "1s", "unsafe": True, "allow_share": True}
 
 _SERVER: Final = (
     get("/healthcheck", in_repository=None),
     get("/setup_lakefs", in_repository=None),
+    send(
+        "POST",
+        "/auth/login",
+        {"access_key_id": "<admin>", "secret_access_key": "<secret>"},
+        adds="sessions",
+        in_repository=None,
+    ),
     get("/config", in_repository=None),
     get("/config/version", in_repository=None),
     get("/config/storage", in_repository=None),
@@ -227,6 +239,12 @@ _COLLECTING: Final = (
     send("POST", f"{_R}/gc/prepare_commits/async"),
     get(f"{_R}/gc/prepare_commits/status?id={{task}}"),
     send("POST", f"{_R}/gc/prepare_uncommited", {}),
+    send("POST", f"{_R}/dump"),
+    get(f"{_R}/dump?task_id={{dump_task}}"),
+    send("POST", f"{_R}/restore", _DUMP),
+    get(f"{_R}/restore?task_id={{dump_task}}"),
+    send("PUT", f"{_R}/refs/dump"),
+    send("PUT", f"{_R}/refs/restore", _DUMP),
     send("POST", f"{_R}/gc/runs", _SHORT, adds="gc_runs"),
     send("POST", f"{_R}/gc/runs", {**_SHORT, "dry_run": True}, adds="gc_runs"),
     send("POST", _PLANNED, {**_SHORT, "sweep": "<plan>"}, "plan_used", in_repository="planned"),

@@ -317,3 +317,32 @@ def test_explaining(server: Server, repo: lakefs.Repository) -> None:
         by_ref = http.get(place(repo, "explain?ref=main")).json()
         assert (by_ref["commit_id"], by_ref["reason"]) == (head, "head of branch main")
         assert http.get(place(repo, f"explain?commit={head}&limit=1")).json() == by_ref
+
+
+@pytest.mark.twins
+def test_a_dump_by_lakefs_own_client(server: Server, repo: lakefs.Repository) -> None:
+    client = server.client().sdk_client
+    repo.branch("main").object("a").upload("1")
+    head = repo.branch("main").commit("m").get_commit().id
+    repo.tag("v1").create("main")
+    task = client.repositories_api.dump_submit(repo.id)
+    eventually(lambda: client.repositories_api.dump_status(repo.id, task.id).done)
+    status = client.repositories_api.dump_status(repo.id, task.id)
+    assert status.error is None
+    assert status.refs == client.internal_api.dump_refs(repo.id)
+    asked = lakefs_sdk.RefsRestore(**status.refs.to_dict())
+    repo.tag("v1").delete()
+    task = client.repositories_api.restore_submit(repo.id, asked)
+    eventually(lambda: client.repositories_api.restore_status(repo.id, task.id).done)
+    assert client.repositories_api.restore_status(repo.id, task.id).error is None
+    assert repo.tag("v1").get_commit().id == head
+    repo.tag("v1").delete()
+    client.internal_api.restore_refs(repo.id, asked)
+    assert repo.tag("v1").get_commit().id == head
+    repo.branch("main").object("a").upload("2")
+    repo.branch("main").commit("n")
+    repo.tag("v1").delete()
+    repo.tag("v1").create("main")
+    with pytest.raises(lakefs_sdk.ApiException) as caught:
+        client.internal_api.restore_refs(repo.id, asked)
+    assert caught.value.status == 409

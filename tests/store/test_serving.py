@@ -12,7 +12,7 @@ import pytest
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import descending_id
-from ebbtide.store.collecting.exporting import EXPORTS_PREFIX
+from ebbtide.store.collecting.tasks import EXPORTS_PREFIX
 from ebbtide.store.embedded import Store
 from ebbtide.store.refs.policies import DayRules
 from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS

@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -105,9 +105,11 @@ class FaultyStorage:
         """See `Storage.sign_put`."""
         return self.inner.sign_put(address, lasts=lasts)
 
-    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+    def sign_get(
+        self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+    ) -> str | None:
         """See `Storage.sign_get`."""
-        return self.inner.sign_get(address, lasts=lasts)
+        return self.inner.sign_get(address, lasts=lasts, method=method)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list_prefixes`."""

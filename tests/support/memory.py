@@ -200,10 +200,12 @@ class MemoryStorage:
         del lasts
         return None
 
-    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+    def sign_get(
+        self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+    ) -> str | None:
         """See `Storage.sign_get`."""
         split_address(address)
-        del lasts
+        del lasts, method
         return None
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:

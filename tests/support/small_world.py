@@ -368,8 +368,18 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
     (world.work / "locators.json").write_text(json.dumps(locators))
     with Store.open(world.store) as store:
         lake = store.repository("lake")
+        lake.tags.create("dumped", "main")
         world.names["task"] = lake.exports.begin()
         lake.exports.carry_out(world.names["task"])
+        world.names["dump_task"] = lake.dumps.begin()
+        lake.dumps.carry_out_dump(world.names["dump_task"])
+        dump = lake.dumps.dump()
+        world.names |= {
+            "dumped_branches": dump.branches_id,
+            "dumped_tags": dump.tags_id,
+            "dumped_commits": dump.commits_id,
+        }
+        lake.tags.delete("dumped")
         world.names["locator"] = lake.locators.sign_path("main", "a").locator
     do("promises", "--lease-ttl", "0s", "--yes")
 

@@ -52,6 +52,7 @@ _RECORD: Final = (
     rf"|runs/{ID_PATTERN}/quarantine/.+|quarantines/{ID_PATTERN}\.json"
     rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.(?:arrow|parquet)"
     rf"|exports/{ID_PATTERN}/[^/]+\.(?:csv|json|parquet)"
+    rf"|dumps/[0-9a-f]{{64}}\.jsonl"
     rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
     rf"|^{PURGES_PREFIX}{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)(?:{TEMPORARY_SUFFIX})?$"
 )

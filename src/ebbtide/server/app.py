@@ -18,8 +18,10 @@ from ebbtide.server.api import (
     collections,
     commits,
     config,
+    dumps,
     explaining,
     locators,
+    logins,
     merging,
     objects,
     projects,
@@ -57,9 +59,11 @@ TOPICS = (
     retention,
     protection,
     collecting,
+    dumps,
     explaining,
     purges,
     signing,
+    logins,
     config,
     status,
 )
@@ -105,6 +109,7 @@ def create_app(store: Store) -> FastAPI:
     app.add_middleware(
         Authentication,
         keys=store.keys,
+        sessions=store.sessions,
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
     app.add_middleware(PagesInFront, pages=make_pages(app.state))

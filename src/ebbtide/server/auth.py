@@ -1,5 +1,8 @@
-"""Authentication: finds the access key of a request (HTTP Basic). Not for: what a role allows
-(`routing`)."""
+"""Authentication: finds the access key of a request. Not for: what a role allows (`routing`).
+
+A request names its key by HTTP Basic, by the token of a login as a bearer token, or by the cookie
+of a login.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,22 @@ import binascii
 from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.errors import answer_of
+from ebbtide.server.origins import is_foreign
 from ebbtide.store.access.keys import AccessKey, AccessKeys
+from ebbtide.store.access.sessions import Sessions
 
 PRINCIPAL = "ebbtide.principal"
 """The entry of a request's scope that holds its access key."""
+
+
+COOKIE = "internal_auth_session"
+"""The cookie with the token of a login. lakeFS's specification has this name."""
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Authentication:
@@ -25,21 +35,49 @@ class Authentication:
     It runs before the routes, so that unknown paths and methods are refused in the same way.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: AccessKeys, is_public: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: AccessKeys,
+        sessions: Sessions,
+        is_public: Callable[[str], bool],
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._sessions = sessions
         self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Finds the request's key and forwards the request."""
         if scope["type"] == "http" and not self._is_public(scope["path"]):
             try:
-                pair = parse_basic(Headers(scope=scope).get("authorization"))
-                scope[PRINCIPAL] = await run_in_threadpool(self._keys.authenticate, *pair)
+                scope[PRINCIPAL] = await run_in_threadpool(self._identify, scope)
             except EbbtideError as error:
                 await answer_of(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _identify(self, scope: Scope) -> AccessKey:
+        """Returns the key of a request. A cookie counts only without a header. Raises Denied
+        `key_invalid` or `request_forged`."""
+        request = HTTPConnection(scope)
+        header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
+        if header is None and cookie is not None:
+            # A browser sends cookies by itself, also if a page of another site made the request.
+            if scope["method"] not in _SAFE_METHODS and is_foreign(request.headers):
+                raise Denied("request_forged", "a page of another site sent the request")
+            return self._key_of_login(cookie)
+        scheme, _, token = (header or "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._key_of_login(token.strip())
+        return self._keys.authenticate(*parse_basic(header))
+
+    def _key_of_login(self, token: str) -> AccessKey:
+        session = self._sessions.find(token)
+        if session is None:
+            raise Denied("key_invalid", "the login does not exist, or has ended: log in again")
+        return session.key
 
 
 def principal_of(scope: Scope) -> AccessKey:
@@ -54,7 +92,7 @@ def parse_basic(header: str | None) -> tuple[str, str]:
     """Returns the id and the secret of an `Authorization` header. Raises Denied `key_invalid`."""
     scheme, _, encoded = (header or "").partition(" ")
     if scheme.lower() != "basic":
-        raise Denied("key_invalid", "this needs an access key, by HTTP Basic")
+        raise Denied("key_invalid", "this needs an access key, by HTTP Basic, or a login")
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
     except (binascii.Error, ValueError):

@@ -35,6 +35,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "checksum_mismatch",
         "upload_broken",
         "part_invalid",
+        "presign_unsupported",
         # lakeFS answers these with 400, and its clients distinguish them from conflicts (409).
         "nothing_to_commit",
         "nothing_to_merge",

@@ -19,6 +19,7 @@ from ebbtide.storage.urls import (
     normalize_url,
     object_url,
     open_storage,
+    sign_external,
     stream_external,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "normalize_url",
     "object_url",
     "open_storage",
+    "sign_external",
     "stream_external",
 ]

@@ -167,9 +167,12 @@ class Storage(Protocol):
         """Returns a URL that accepts the object's bytes in a PUT without credentials, for the time
         `lasts`. None if the storage has no such URLs."""
 
-    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+    def sign_get(
+        self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+    ) -> str | None:
         """Returns a URL that serves the object's bytes to a GET without credentials, for the time
-        `lasts`. None if the storage has no such URLs, or none that lasts that long."""
+        `lasts`; or its headers to a HEAD. None if the storage has no such URLs, or none that lasts
+        that long."""
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """Deletes any number of objects. Returns one outcome for each address, in the same order.

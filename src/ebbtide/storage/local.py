@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -181,9 +181,11 @@ class LocalStorage:
         base.split_address(address)
         return None
 
-    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
+    def sign_get(
+        self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+    ) -> str | None:
         """Returns None: there is no server for such a URL."""
-        del lasts
+        del lasts, method
         base.split_address(address)
         return None
 

@@ -191,12 +191,16 @@ class RemoteStorage:
         more than once, and each use overwrites the object. None for `memory:`."""
         return self._sign("PUT", address, min(lasts, _SIGNED_MAX))
 
-    def sign_get(self, address: str, *, lasts: timedelta) -> str | None:
-        """Returns a URL that serves the object's bytes. None for `memory:`, and if `lasts` is
-        longer than seven days."""
-        return None if lasts > _SIGNED_MAX else self._sign("GET", address, lasts)
+    def sign_get(
+        self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+    ) -> str | None:
+        """Returns a URL that serves the object's bytes or headers. None for `memory:`, and if
+        `lasts` is longer than seven days."""
+        return None if lasts > _SIGNED_MAX else self._sign(method, address, lasts)
 
-    def _sign(self, method: Literal["GET", "PUT"], address: str, lasts: timedelta) -> str | None:
+    def _sign(
+        self, method: Literal["GET", "HEAD", "PUT"], address: str, lasts: timedelta
+    ) -> str | None:
         base.split_address(address)
         client = self._client()
         if isinstance(client, MemoryStore):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from datetime import timedelta
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from ebbtide.errors import InvalidInput
@@ -40,15 +41,30 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
 def stream_external(url: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Returns the bytes of the object at a URL, as `Storage.stream` does. Raises the errors of
     `object_url` too."""
+    storage, address = _place_of(url)
+    return storage.stream(address, start=start, end=end)
+
+
+def sign_external(
+    url: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
+) -> str | None:
+    """Returns a signed URL for the object at a URL, as `Storage.sign_get` does. Raises the errors
+    of `object_url` too."""
+    storage, address = _place_of(url)
+    return storage.sign_get(address, lasts=lasts, method=method)
+
+
+def _place_of(url: str) -> tuple[Storage, str]:
+    """Returns the storage of an object's URL, and the object's address there."""
     normal = object_url(url)
     place, _, name = normal.rpartition("/")
     if not place.startswith("file:"):
         scheme, _, rest = normal.partition("://")
         bucket, _, key = rest.partition("/")
-        return open_storage(f"{scheme}://{bucket}").stream(key, start=start, end=end)
+        return open_storage(f"{scheme}://{bucket}"), key
     # If the file is directly in the root directory, only `file://` is left.
     directory = place if place != "file://" else "file:///"
-    return open_storage(directory).stream(unquote(name), start=start, end=end)
+    return open_storage(directory), unquote(name)
 
 
 def object_url(url: str) -> str:

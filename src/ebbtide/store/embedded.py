@@ -43,7 +43,7 @@ from ebbtide.store.database.engine import (
 )
 from ebbtide.store.database.migrate import check_schema, has_schema, upgrade_schema
 from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
-from ebbtide.store.objects.locators import parse_locator
+from ebbtide.store.objects.locators import SIGNING_MARGIN, parse_locator
 from ebbtide.store.repositories.catalog import Catalog, no_repository
 from ebbtide.store.repositories.lifecycle import free_name
 from ebbtide.store.repositories.owner import Ownership
@@ -163,6 +163,23 @@ class Store:
         """
         with self.metadata.transaction() as tx:
             promise(tx, times)
+
+    def can_sign(self) -> bool:
+        """Whether the storage of new repositories signs URLs that last for EBBTIDE_LEASE_TTL, and
+        EBBTIDE_UPLOAD_TTL. A repository elsewhere can differ."""
+        settings = self.settings
+        if settings.storage_url is None or settings.lease_ttl <= SIGNING_MARGIN:
+            return False
+        try:
+            storage = open_storage(settings.storage_url)
+            signed = (
+                storage.sign_get("probe", lasts=settings.lease_ttl),
+                storage.sign_put("probe", lasts=settings.upload_ttl),
+            )
+        except Failed:
+            # A storage that has no credentials for signing serves through this program.
+            return False
+        return None not in signed
 
     @property
     def clock(self) -> Clock:

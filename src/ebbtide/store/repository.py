@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
+from ebbtide.store.collecting.dumping import Dumps
 from ebbtide.store.collecting.exporting import Exports
 from ebbtide.store.collecting.giving_up import give_up
 from ebbtide.store.collections.collections import Collections
@@ -12,6 +13,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
+from ebbtide.store.objects.signed_reads import SignedReads
 from ebbtide.store.refs.branches import Branches
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.protection import Protection
@@ -37,8 +39,10 @@ class Repository:
         self.retention = Retention(context)
         self.protection = Protection(context)
         self.exports = Exports(context)
+        self.dumps = Dumps(context)
         self.projects = Projects(context)
         self.locators = Locators(context)
+        self.signed_reads = SignedReads(context, self.locators)
         self.collections = Collections(context, self.projects, self.objects, self.locators)
 
     @property

@@ -17,6 +17,7 @@ from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.objects.signed_reads import SignedRead
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f-\x9f"\\]')
@@ -107,6 +108,15 @@ def answer(found: Download, options: DownloadOptions, path: str = "") -> Respons
     # The checksum of a whole object is verified while it is sent. A range has no checksum.
     pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
     return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
+
+
+def redirect(signed: SignedRead, options: DownloadOptions) -> Response:
+    """Returns the redirection to a signed URL, or 304 if the client has the object already. Nobody
+    may cache the redirection, because the URL ends."""
+    headers = {"Cache-Control": "no-store"}
+    if options.is_met_by(signed.entry):
+        return Response(status_code=304, headers=_headers(signed.entry) | headers)
+    return Response(status_code=302, headers=headers | {"Location": signed.url})
 
 
 def head(found: Download, options: DownloadOptions, path: str = "") -> Response:

@@ -20,6 +20,8 @@ from ebbtide.server.uploads import receive
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.names import check_path
+from ebbtide.store.listing import Page
+from ebbtide.store.objects.signed_reads import SignedRead
 
 
 class ObjectStats(Wire):
@@ -33,6 +35,15 @@ class ObjectStats(Wire):
     mtime: int
     metadata: dict[str, str] | None = None
     content_type: str | None = None
+    physical_address_expiry: int | None = None
+
+    @classmethod
+    def of_signed(cls, signed: SignedRead, *, user_metadata: bool) -> Self:
+        """Makes the answer for an object with a signed URL in the place of its address."""
+        stats = cls.of(signed.entry, "", user_metadata=user_metadata)
+        stats.physical_address = signed.url
+        stats.physical_address_expiry = seconds_of(signed.expires_at)
+        return stats
 
     @classmethod
     def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> Self:
@@ -116,6 +127,7 @@ DELETED_MAX: Final = 1000
 """The most paths that one request deletes, as in lakeFS. Clients send their paths in such parts."""
 
 PathQuery = Annotated[Text, Query()]
+PresignQuery = Annotated[bool, Query()]
 
 _BRANCH: Final = "/repositories/{repository:segment}/branches/{branch:segment}"
 _REF: Final = "/repositories/{repository:segment}/refs/{ref:segment}"
@@ -137,8 +149,13 @@ def get_object(
     path: PathQuery,
     served: ServedDep,
     options: downloads.DownloadOptionsDep,
+    presign: PresignQuery = False,
 ) -> Response:
-    """Returns the bytes of an object, or a range of them."""
+    """Returns the bytes of an object, or a range of them. With `presign`, redirects to a signed URL
+    of the storage."""
+    if presign:
+        signed = served.repository(repository).signed_reads.sign(ref, path)
+        return downloads.redirect(signed, options)
     found = served.repository(repository).objects.open(ref, path)
     return downloads.answer(found, options, path)
 
@@ -150,8 +167,13 @@ def head_object(
     path: PathQuery,
     served: ServedDep,
     options: downloads.DownloadOptionsDep,
+    presign: PresignQuery = False,
 ) -> Response:
-    """Returns the headers of an object without its bytes."""
+    """Returns the headers of an object without its bytes. With `presign`, redirects to a signed URL
+    for a HEAD request."""
+    if presign:
+        signed = served.repository(repository).signed_reads.sign(ref, path, method="HEAD")
+        return downloads.redirect(signed, options)
     found = served.repository(repository).objects.open(ref, path)
     return downloads.head(found, options, path)
 
@@ -163,9 +185,13 @@ def stat_object(
     path: PathQuery,
     served: ServedDep,
     user_metadata: Annotated[bool, Query()] = True,
+    presign: PresignQuery = False,
 ) -> ObjectStats:
-    """Returns the metadata of an object."""
+    """Returns the metadata of an object. With `presign`, its address is a signed URL."""
     found = served.repository(repository)
+    if presign:
+        signed = found.signed_reads.sign(ref, path)
+        return ObjectStats.of_signed(signed, user_metadata=user_metadata)
     entry = found.objects.stat(ref, path)
     return ObjectStats.of(entry, found.info.storage_url, user_metadata=user_metadata)
 
@@ -178,19 +204,28 @@ def list_objects(
     served: ServedDep,
     delimiter: Annotated[Text, Query()] = "",
     user_metadata: Annotated[bool, Query()] = True,
+    presign: PresignQuery = False,
 ) -> ObjectStatsList:
     """Lists objects by path. With a delimiter, paths that contain it after the prefix are grouped
-    into common prefixes, which end at the delimiter."""
+    into common prefixes, which end at the delimiter. With `presign`, addresses are signed URLs."""
     found = served.repository(repository)
-    page = found.objects.list(
-        ref,
-        prefix=paging.prefix,
-        delimiter=delimiter,
-        after=paging.after,
-        amount=paging.amount,
-    )
-    root = found.info.storage_url
-    entries = [ObjectStats.of(each, root, user_metadata=user_metadata) for each in page.entries]
+    place = {
+        "prefix": paging.prefix,
+        "delimiter": delimiter,
+        "after": paging.after,
+    }
+    page: Page[Entry] | Page[SignedRead]
+    if presign:
+        signed = page = found.signed_reads.list(ref, amount=paging.amount, **place)
+        entries = [
+            ObjectStats.of_signed(each, user_metadata=user_metadata) for each in signed.entries
+        ]
+    else:
+        plain = page = found.objects.list(ref, amount=paging.amount, **place)
+        root = found.info.storage_url
+        entries = [
+            ObjectStats.of(each, root, user_metadata=user_metadata) for each in plain.entries
+        ]
     prefixes = map(ObjectStats.of_prefix, page.common_prefixes)
     results = list(merge(entries, prefixes, key=attrgetter("path")))
     return ObjectStatsList(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hmac
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.errors import Denied
+from ebbtide.server.origins import is_foreign, names_no_origin
 from ebbtide.store.access.sessions import Session
 
 ROOT: Final = "/ui"
@@ -75,10 +75,7 @@ def check_origin(request: Request) -> None:
 
     Raises Denied `request_forged`, also if the browser sends neither header.
     """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    is_own_site = site in (None, "same-origin")
-    is_own_origin = origin is None or _host_of(origin) == request.headers.get("host", "").lower()
-    if not (is_own_site and is_own_origin) or (site is None and origin is None):
+    if names_no_origin(request.headers) or is_foreign(request.headers):
         raise Denied(
             "request_forged",
             "the form was not sent from a page of this server: reload the page and send it "
@@ -94,10 +91,3 @@ def check_form(session: Session, token: str) -> None:
             "request_forged",
             "the form belongs to another login: reload the page, and send it again",
         )
-
-
-def _host_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""

@@ -9,36 +9,26 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebbtide.arrow import texts
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
-from ebbtide.escaping import shown
-from ebbtide.ids import ID_PATTERN, descending_id, instant_of, new_id
+from ebbtide.errors import InvalidInput
+from ebbtide.ids import ID_PATTERN, descending_id, new_id
 from ebbtide.retention.decision import decide
 from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.collecting.roots import read_roots
-from ebbtide.store.content.layout import COLLECTOR_PREFIX
+from ebbtide.store.collecting.tasks import Tasks, place_of
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.repositories.promises import promised
 
-logger = logging.getLogger(__name__)
-
-EXPORTS_PREFIX: Final = f"{COLLECTOR_PREFIX}exports/"
 COMMITS_FILE: Final = "commits.csv"
-STATUS_FILE: Final = "status.json"
 ROWS_MAX: Final = 200_000
 _TOKEN: Final = re.compile(rf"({ID_PATTERN})\.(.+)", re.DOTALL)
-_ID: Final = re.compile(ID_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,34 +78,20 @@ class Exports:
     def __init__(self, context: RepositoryContext) -> None:
         self._context = context
         self._storage = context.storage
+        self._tasks = Tasks(context)
 
     def begin(self) -> str:
         """Records a new task, and returns its id. `carry_out` executes it."""
-        task_id = descending_id(self._now())
-        self._context.touch_owner()
-        self._drop_old()
-        self._record(task_id, {})
-        return task_id
+        return self._tasks.begin()
 
     def carry_out(self, task_id: str) -> None:
-        """Exports the commits, and records the result.
+        """Exports the commits, and records the result, as `Tasks.carry_out` does."""
 
-        Raises no EbbtideError: `state` has the error. If the error could not be recorded, `state`
-        reports the task as ended after EBBTIDE_PREPARE_TTL.
-        """
-        try:
+        def work() -> dict[str, Any]:
             self.commits(task_id)
-            self._record(task_id, {"done": True})
-        except EbbtideError as error:
-            try:
-                self._record(task_id, {"error": error.message})
-            except EbbtideError as failed:
-                logger.error(
-                    "task %s: %s; this error could not be recorded: %s",
-                    task_id,
-                    error.message,
-                    failed.message,
-                )
+            return {}
+
+        self._tasks.carry_out(task_id, work)
 
     def commits(self, export_id: str | None = None) -> CommitsExport:
         """Exports the commits that keep their data now. Raises Refused `missing_parent`, Failed."""
@@ -123,7 +99,7 @@ class Exports:
         if export_id is None:
             export_id = descending_id(self._now())
             context.touch_owner()
-            self._drop_old()
+            self._tasks.drop_old()
         with context.metadata.snapshot() as tx:
             settings = promised(tx, context.settings)
             roots = read_roots(
@@ -141,29 +117,14 @@ class Exports:
             for commit in roots.commits
             if commit.commit_id in active
         )
-        self._storage.put(_place(export_id) + COMMITS_FILE, text.getvalue().encode())
+        self._storage.put(place_of(export_id) + COMMITS_FILE, text.getvalue().encode())
         return self._export(export_id)
 
     def state(self, task_id: str) -> TaskState:
-        """Returns the state of a task. Raises NotFound `task_not_found`, also for a damaged
-        record."""
-        missing = NotFound("task_not_found", f"there is no task {shown(task_id)}")
-        if not _ID.fullmatch(task_id):
-            raise missing
-        try:
-            found = json.loads(self._storage.get(_place(task_id) + STATUS_FILE))
-            updated_at = datetime.fromisoformat(found["updated_at"])
-        except NotFound:
-            raise missing from None
-        except (ValueError, KeyError, TypeError):
-            raise NotFound(
-                "task_not_found", f"the record of task {task_id} is damaged: begin it again"
-            ) from None
-        error = found.get("error")
-        if error is None and not found.get("done") and self._is_late(updated_at):
-            error = "the server that ran the task ended before the task was done"
-        result = self._export(task_id) if found.get("done") else None
-        return TaskState(task_id, updated_at, result, error)
+        """Returns the state of a task. Raises as `Tasks.read` does."""
+        found = self._tasks.read(task_id)
+        result = None if found.result is None else self._export(task_id)
+        return TaskState(task_id, found.updated_at, result, found.error)
 
     def uncommitted(self, continuation: str | None = None) -> UncommittedExport:
         """Exports one part of the addresses that are needed although no commit has them.
@@ -174,7 +135,7 @@ class Exports:
         after = None
         if continuation is None:
             self._context.touch_owner()
-            self._drop_old()
+            self._tasks.drop_old()
             export_id = descending_id(self._now())
         else:
             match = _TOKEN.fullmatch(continuation)
@@ -182,7 +143,7 @@ class Exports:
                 raise InvalidInput("invalid_argument", "this is no continuation token of a list")
             export_id, after = match.groups()
         page = Uncommitted(self._context).page(after, rows_max=ROWS_MAX)
-        place = f"{_place(export_id)}uncommitted/"
+        place = f"{place_of(export_id)}uncommitted/"
         if page.table.num_rows:
             self._storage.put(f"{place}{new_id()}.parquet", self._parquet(page.table))
         following = page.next_continuation
@@ -196,12 +157,8 @@ class Exports:
         pq.write_table(chosen.rename_columns(["physical_address", "creation_date"]), buffer)
         return buffer.getvalue()
 
-    def _record(self, task_id: str, state: Mapping[str, Any]) -> None:
-        document = {"updated_at": self._now().isoformat(), **state}
-        self._storage.put(_place(task_id) + STATUS_FILE, json.dumps(document).encode())
-
     def _export(self, export_id: str) -> CommitsExport:
-        place = self._url(_place(export_id))
+        place = self._url(place_of(export_id))
         return CommitsExport(export_id, place + COMMITS_FILE, f"{place}addresses/")
 
     def _url(self, address: str) -> str:
@@ -210,18 +167,3 @@ class Exports:
     def _now(self) -> datetime:
         with self._context.metadata.snapshot() as tx:
             return tx.now()
-
-    def _is_late(self, updated_at: datetime) -> bool:
-        return self._now() - updated_at > self._context.settings.prepare_ttl
-
-    def _drop_old(self) -> None:
-        oldest = self._now() - max(self._context.settings.run_retention, timedelta(days=1))
-        for prefix in self._storage.list_prefixes(EXPORTS_PREFIX):
-            made_at = instant_of(prefix.removeprefix(EXPORTS_PREFIX).strip("/"))
-            if made_at is not None and made_at < oldest:
-                for batch in self._storage.list(prefix):
-                    self._storage.delete(texts(batch.column("address")))
-
-
-def _place(export_id: str) -> str:
-    return f"{EXPORTS_PREFIX}{export_id}/"

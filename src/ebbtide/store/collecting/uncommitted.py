@@ -32,6 +32,7 @@ from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction, unmapped
 from ebbtide.store.database.schema import (
     copies,
+    leased_addresses,
     pending,
     released,
     staged,
@@ -102,8 +103,16 @@ UPLOADS: Final = Phase(
 )
 STAGED: Final = Phase("staged", "staged", staged, (staged.c.token, staged.c.path), staged.c.mtime)
 COPIES: Final = Phase("copies", "copy", copies, (copies.c.copy_id,), copies.c.made_at)
+LEASES: Final = Phase(
+    "leases",
+    "signed URL",
+    leased_addresses,
+    (leased_addresses.c.address,),
+    leased_addresses.c.leased_at,
+    leased_addresses.c.leased_until,
+)
 
-PHASES: Final = (WRITES, UPLOADS, STAGED, COPIES)
+PHASES: Final = (WRITES, UPLOADS, STAGED, COPIES, LEASES)
 
 
 def uncommitted(

@@ -481,6 +481,17 @@ linked or made content of a collection. The row of a used address is deleted. `t
 token, which names the purpose."""
 sa.Index(None, upload_tokens.c.expires_at)
 
+leased_addresses = _table(
+    "leased_addresses",
+    _repository_id(),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("leased_at", Timestamp, nullable=False),
+    sa.Column("leased_until", Timestamp, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Staged addresses that signed URLs can read until `leased_until`, even if they are dropped. The
+next lease deletes ended rows."""
+
 copies = _table(
     "copies",
     _repository_id(),

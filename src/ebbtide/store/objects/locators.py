@@ -131,7 +131,7 @@ class Locators:
                 f"{shown(path)} is only staged on {shown(ref)}: commit it, then ask for a locator",
             )
         with context.metadata.snapshot() as tx:
-            expires_at = self._end_of(tx, ref)
+            expires_at = self.end_of(tx, ref)
         ends_at = self.lease(found.commit, ends_at_most=expires_at)
         with context.metadata.snapshot() as tx:
             require_not_purged(tx, context.repository_id, [found.entry.address])
@@ -253,7 +253,7 @@ class Locators:
             )
             return ends_at
 
-    def _end_of(self, tx: Transaction, ref: str) -> datetime | None:
+    def end_of(self, tx: Transaction, ref: str) -> datetime | None:
         """Returns the date at which the branch or tag in a revision expires, or None."""
         repository_id = self._context.repository_id
         name = re.split("[@~^]", ref, maxsplit=1)[0]

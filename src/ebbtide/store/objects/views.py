@@ -34,6 +34,11 @@ class FoundEntry:
     entry: Entry
     commit: CommitRecord | None
 
+    @property
+    def path(self) -> str:
+        """The path of the entry."""
+        return self.entry.path
+
 
 def find(context: RepositoryContext, ref: str, path: str) -> FoundEntry | None:
     """Returns the entry that `ref` shows at `path`, or None.
@@ -72,6 +77,17 @@ def walk(
     for page in _pages(context, ref, prefix=prefix, after=after, wanted=wanted):
         committed = _committed(context, page, prefix=prefix)
         yield from _overlaid(committed, iter(page.staged), until=page.until)
+
+
+def walk_found(
+    context: RepositoryContext, ref: str, *, prefix: str = "", after: str = ""
+) -> Iterator[FoundEntry]:
+    """Yields the entries of `walk`, each with its commit."""
+    for page in _pages(context, ref, prefix=prefix, after=after):
+        staged = {path for path, _ in page.staged}
+        committed = _committed(context, page, prefix=prefix)
+        for entry in _overlaid(committed, iter(page.staged), until=page.until):
+            yield FoundEntry(entry, None if entry.path in staged else page.commit)
 
 
 def _committed(context: RepositoryContext, page: _Page, *, prefix: str) -> Iterator[Entry]:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import dropped_tokens, released, staged
+from ebbtide.store.staging.leased import is_unleased
 from ebbtide.store.staging.queries import DROPPED_COLUMNS, dropped_of
 from ebbtide.store.staging.released import release, retain
 
@@ -47,7 +48,8 @@ class Backlog:
 
 def is_due(tx: Transaction) -> bool:
     """Whether the reclaimer has work: an address is due, or a token was dropped."""
-    due = sa.select(released.c.address).where(released.c.due_at <= tx.now())
+    now = tx.now()
+    due = sa.select(released.c.address).where(released.c.due_at <= now, is_unleased(now))
     return any(
         tx.execute(query.limit(1)).first() is not None
         for query in (due, sa.select(dropped_tokens.c.token))
@@ -72,7 +74,7 @@ def claim(
             released.c.shared,
             released.c.attempt_count,
         )
-        .where(released.c.due_at <= now)
+        .where(released.c.due_at <= now, is_unleased(now))
         .order_by(released.c.due_at)
         .limit(amount)
         .with_for_update(skip_locked=True)

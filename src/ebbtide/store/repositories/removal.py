@@ -20,6 +20,7 @@ from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import (
     branches,
     commits,
+    leased_addresses,
     pending,
     readings,
     removals,
@@ -115,6 +116,7 @@ def _ends(tx: Transaction, info: RepositoryInfo, leased: datetime) -> dict[str, 
         "an address for an upload": upload_tokens.c.expires_at,
         "a list of uncommitted files": readings.c.ends_at,
         "a lease on a commit": commits.c.leased_until,
+        "a signed URL": leased_addresses.c.leased_until,
     }
     found = {"a lease from before it expired": leased}
     for what, column in columns.items():

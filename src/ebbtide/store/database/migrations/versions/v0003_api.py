@@ -1,4 +1,4 @@
-"""Protected branches, metadata of repositories, uploads in parts, and imports."""
+"""Protected branches, metadata of repositories, uploads in parts, leases and imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATH = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Adds two columns, which are null for earlier repositories, and three tables."""
+    """Adds two columns, which are null for earlier repositories, and four tables."""
     op.add_column(
         "repositories", sa.Column("protected_branches", sa.JSON(none_as_null=True), nullable=True)
     )
@@ -47,6 +47,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint(
             "repository_id", "upload_id", "part_number", name=op.f("pk_multipart_parts")
         ),
+    )
+    op.create_table(
+        "leased_addresses",
+        _repository_id("leased_addresses"),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("leased_at", sa.BigInteger(), nullable=False),
+        sa.Column("leased_until", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("repository_id", "address", name=op.f("pk_leased_addresses")),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "imports",

@@ -1,0 +1,120 @@
+"""Logins over the API: what a token opens, and for how long."""
+
+from __future__ import annotations
+
+import httpx
+import lakefs_sdk
+import pytest
+from lakefs_sdk.client import LakeFSClient
+
+from ebbtide.server.auth import COOKIE
+from ebbtide.settings import Settings
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from tests.support.app import serving
+from tests.support.clock import ManualClock
+from tests.support.server import Server
+
+
+def pair_of(server: Server, role: str = "reader") -> dict[str, str]:
+    key = server.keys[role]
+    return {"access_key_id": key.access_key_id, "secret_access_key": key.secret}
+
+
+def login(server: Server, role: str = "reader") -> httpx.Response:
+    with server.http(None) as client:
+        return client.post("/auth/login", json=pair_of(server, role))
+
+
+@pytest.mark.twins
+def test_a_login_by_lakefs_own_client(server: Server) -> None:
+    """As web tools log in: the low-level client, first with nothing, then with the token."""
+    nobody = LakeFSClient(lakefs_sdk.Configuration(host=server.url))
+    asked = lakefs_sdk.LoginInformation(**pair_of(server, "writer"))
+    token = nobody.auth_api.login(asked)
+    assert token.token_expiration is not None
+    known = LakeFSClient(lakefs_sdk.Configuration(host=server.url, access_token=token.token))
+    user = known.auth_api.get_current_user().user
+    assert (user.id, user.friendly_name) == (server.keys["writer"].access_key_id, "writer")
+    assert user.creation_date > 0
+
+
+def test_the_role_is_that_of_the_key(server: Server) -> None:
+    token = login(server, "reader").json()["token"]
+    with server.http(None) as client:
+        client.headers["Authorization"] = f"bearer {token}"
+        assert client.get("/repositories").status_code == 200
+        made = client.post("/repositories", json={"name": "abc", "storage_namespace": "local://x"})
+    assert (made.status_code, made.json()["kind"]) == (403, "role_missing")
+
+
+def test_what_the_cookie_says(server: Server) -> None:
+    answer = login(server)
+    assert answer.headers["cache-control"] == "no-store"
+    name, *marks = answer.headers["set-cookie"].split("; ")
+    assert name == f"{COOKIE}={answer.json()['token']}"
+    assert {"HttpOnly", "Path=/api/v1", "SameSite=strict"} <= set(marks)
+    assert answer.json()["token"] not in server.log
+
+
+def test_a_cookie_opens_what_its_own_pages_ask_for(server: Server) -> None:
+    token = login(server, "admin").json()["token"]
+    with server.http(None) as client:
+        client.cookies.set(COOKIE, token)
+        assert client.get("/user").json()["user"]["id"] == server.keys["admin"].access_key_id
+        foreign: dict[str, str]
+        for foreign in (
+            {"Origin": "https://elsewhere"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "null"},
+        ):
+            answer = client.post("/signing-keys/rotate", headers=foreign)
+            assert (answer.status_code, answer.json()["kind"]) == (403, "request_forged")
+        own: dict[str, str]
+        for own in ({}, {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}):
+            assert client.post("/signing-keys/rotate", headers=own).status_code == 200
+        # A header counts, whatever the cookie.
+        wrong = client.get("/user", headers={"Authorization": "Bearer wrong"})
+        assert (wrong.status_code, wrong.json()["kind"]) == (401, "key_invalid")
+
+
+def test_wrong_keys_and_secrets_are_refused_alike(server: Server) -> None:
+    pair = pair_of(server)
+    with server.http(None) as client:
+        answers = [
+            client.post("/auth/login", json=pair | change)
+            for change in ({"access_key_id": "EBBTNOBODY"}, {"secret_access_key": "wrong"})
+        ]
+        assert [answer.status_code for answer in answers] == [401, 401]
+        assert answers[0].json() == answers[1].json()
+        assert "set-cookie" not in answers[0].headers
+        for body in ({}, {"access_key_id": "x"}, pair | {"access_key_id": "a\0b"}):
+            answer = client.post("/auth/login", json=body)
+            assert answer.status_code == 400
+            assert pair["secret_access_key"] not in answer.text
+
+
+def test_a_token_ends(store: Store, clock: ManualClock) -> None:
+    """By time, and with its key."""
+    made = store.keys.create(Role.READER)
+    asked = {"access_key_id": made.key.access_key_id, "secret_access_key": made.secret}
+    with serving(store) as client:
+
+        def begin() -> str:
+            answer = client.post("/auth/login", json=asked, auth=lambda request: request)
+            client.cookies.clear()
+            return str(answer.json()["token"])
+
+        def status(token: str) -> int:
+            header = {"Authorization": f"Bearer {token}"}
+            return client.get("/user", headers=header, auth=lambda request: request).status_code
+
+        one, other = begin(), begin()
+        assert status(one) == 200
+        clock.advance(Settings().session_ttl)
+        assert status(one) == status(other) == 401
+        again = begin()
+        assert status(again) == 200
+        store.keys.revoke(made.key.access_key_id)
+        assert status(again) == 401
