@@ -10,6 +10,7 @@ from ebbtide.store.collections.projects import Projects
 from ebbtide.store.commits.commits import Commits
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.importing.imports import Imports
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
 from ebbtide.store.refs.branches import Branches
@@ -33,6 +34,7 @@ class Repository:
         self.commits = Commits(context)
         self.retention = Retention(context)
         self.exports = Exports(context)
+        self.imports = Imports(context)
         self.projects = Projects(context)
         self.locators = Locators(context)
         self.collections = Collections(context, self.projects, self.objects, self.locators)

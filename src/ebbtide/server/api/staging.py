@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 from fastapi import Header, Query
 
-from ebbtide.errors import Denied, InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import Metadata, Seconds, Segment, Text, Wire, seconds_of
 from ebbtide.server.api.objects import ObjectStats
@@ -19,6 +18,7 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import parse_condition
 from ebbtide.storage.urls import object_url
 from ebbtide.store.access.keys import Role
+from ebbtide.store.importing.sources import require_allowed
 
 
 class ObjectStageCreation(Wire):
@@ -119,12 +119,7 @@ def stage_object(
     """Stages an object outside the repository, which stays where it is. `EBBTIDE_IMPORT_PREFIXES`
     must allow its place, because the server reads it for all users, with its own credentials."""
     url = object_url(asked.physical_address)
-    if not url.startswith(tuple(served.settings.import_prefixes.split())):
-        raise Denied(
-            "import_forbidden",
-            f"{shown(url)} may not be imported: it begins with none of the prefixes in the "
-            "server's EBBTIDE_IMPORT_PREFIXES",
-        )
+    require_allowed(url, served.import_prefixes)
     found = served.repository(repository)
     entry = found.addresses.stage(
         branch,
