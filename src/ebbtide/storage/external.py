@@ -6,11 +6,11 @@ which places may be read, or the bytes of the objects (`urls.stream_external`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 ROWS_MAX: Final = 10_000
-"""The most objects of a bucket in one batch. A batch of a directory has up to 50,000."""
+"""The most objects in one batch."""
 _HEADS_AT_ONCE: Final = 16
 
 
@@ -100,7 +100,7 @@ def directory_identity(url: str) -> tuple[int, int] | None:
     if not url.startswith("file:"):
         return None
     try:
-        found = os.stat(unquote(urlsplit(url).path))
+        found = Path(unquote(urlsplit(url).path)).stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -114,7 +114,7 @@ def _list_directory(place: str) -> Iterator[list[ExternalObject]]:
             "invalid_address", f"{place} is a symbolic link by now: import {storage.url} instead"
         )
     root = place.rstrip("/")
-    for batch in storage.list():
+    for batch in _in_parts(storage.list()):
         rows: list[dict[str, Any]] = batch.to_pylist()
         for row in rows:
             if not row["regular"]:
@@ -135,22 +135,28 @@ def _list_directory(place: str) -> Iterator[list[ExternalObject]]:
         ]
 
 
+def _in_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS_MAX):
+            yield batch.slice(start, ROWS_MAX)
+
+
 def _list_bucket(place: str) -> Iterator[list[ExternalObject]]:
     bucket, prefix = _split(place)
     root = f"{prefix}/" if prefix else ""
-    try:
-        with clients.translated(place):
+    with clients.translated(place):
+        try:
             found = clients.connect(bucket, ()).list(
                 root or None, chunk_size=ROWS_MAX, return_arrow=True
             )
             for batch in map(pa.record_batch, found):
                 yield _without_markers(bucket, root, batch)
-    except InvalidPathError as error:
-        raise InvalidInput(
-            "invalid_address",
-            f"{place} holds a key that no address can have ({clients.explained(error)}): rename "
-            "that object, or import the prefixes beside it",
-        ) from error
+        except InvalidPathError as error:
+            raise InvalidInput(
+                "invalid_address",
+                f"{place} holds a key that no address can have ({clients.explained(error)}): "
+                "rename that object, or import the prefixes beside it",
+            ) from error
 
 
 def _without_markers(bucket: str, root: str, batch: pa.RecordBatch) -> list[ExternalObject]:

@@ -30,6 +30,7 @@ from ebbtide.store.importing.changes import ImportChanges
 from ebbtide.store.importing.queries import (
     SILENCE_MAX,
     ImportRow,
+    cancel_running,
     delete_old_imports,
     find_import,
     insert_import,
@@ -179,7 +180,7 @@ class Imports:
         context = self._context
         with context.metadata.transaction() as tx:
             self._require(tx, branch, import_id)
-            update_running(tx, context.repository_id, import_id, state="cancelled")
+            cancel_running(tx, context.repository_id, import_id)
             # Read again: on PostgreSQL the import may have ended while this transaction waited.
             row = self._require(tx, branch, import_id)
         if row.state == "done":

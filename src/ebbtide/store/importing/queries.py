@@ -82,6 +82,19 @@ def update_running(
     return changed.rowcount == 1
 
 
+def cancel_running(tx: Transaction, repository_id: str, import_id: str) -> None:
+    """Cancels an import that has not ended, also if it was silent for too long."""
+    tx.execute(
+        sa.update(imports)
+        .where(
+            imports.c.repository_id == repository_id,
+            imports.c.import_id == import_id,
+            imports.c.state == "running",
+        )
+        .values(updated_at=tx.now(), state="cancelled")
+    )
+
+
 def delete_old_imports(tx: Transaction, repository_id: str, *, before: datetime) -> None:
     """Deletes the records of imports without a sign of life since `before`."""
     tx.execute(
