@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Barrier
@@ -443,7 +444,7 @@ def test_a_cancelled_import_commits_nothing(repository: Repository, outside: Pat
     for number in range(100):
         asked = request(below(outside, "in"), single(outside / "a", "b"), branch="main")
         import_id = repository.imports.begin(asked)
-        cancel = signs_at(number, lambda each=import_id: repository.imports.cancel("main", each))
+        cancel = signs_at(number, partial(repository.imports.cancel, "main", import_id))
         try:
             repository.imports.run(import_id, asked, cancel)
         except Conflict as error:
@@ -468,9 +469,7 @@ def test_cancelled_while_the_tree_is_written(repository: Repository, outside: Pa
     for place in (RANGES_PREFIX, TREES_PREFIX):
         asked = request(below(outside, "in"))
         import_id = repository.imports.begin(asked)
-        late = meanwhile(
-            repository, lambda each=import_id: repository.imports.cancel("main", each), place
-        )
+        late = meanwhile(repository, partial(repository.imports.cancel, "main", import_id), place)
         with raises("import_ended"):
             late.imports.run(import_id, asked)
         assert repository.commits.get("main") == before
@@ -495,7 +494,7 @@ def test_a_cancel_and_a_commit_that_meet(repository: Repository, outside: Path) 
         with ThreadPoolExecutor(1) as pool:
             head = repository.commits.get("main").commit_id
             cancelled = pool.submit(cancel)
-            signs = signs_at(2, lambda start=start: start.wait(60))
+            signs = signs_at(2, partial(start.wait, 60))
             try:
                 made: str | None = repository.imports.run(import_id, asked, signs).commit_id
             except Conflict as error:
