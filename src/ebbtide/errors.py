@@ -91,6 +91,7 @@ KINDS: Final[Mapping[str, str]] = {
     "commit_in_use": "a branch, tag, collection or hold is on the commit",
     "plan_used": "the plan was swept already, or the run was undone or its quarantine deleted",
     "purge_ended": "a purge that has ended: nothing is left to do",
+    "import_ended": "an import that has committed, failed or was cancelled already",
     "token_expired": "a token that has expired",
     "token_used": "a token that was used before",
     "reading_ended": "a list read in pages that has ended or timed out",

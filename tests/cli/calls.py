@@ -137,6 +137,10 @@ _REFS: Final = {
     "hold list": (_reads("hold list lake"),),
     "hold remove": (_changes("hold remove lake main~1", "hold_not_found"),),
     "commit": (_changes("commit lake dirty -m message", "nothing_to_commit"),),
+    "import": (
+        _changes("import lake main tree/ in -m imported", adds="imports commits"),
+        _changes("import lake main source one -m imported", adds="imports commits"),
+    ),
     "merge": (_changes("merge lake dev main -m message", "nothing_to_merge"),),
     "revert": (_changes("revert lake main {head}", "nothing_to_commit"),),
     "reset": (

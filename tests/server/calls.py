@@ -187,6 +187,20 @@ _OBJECTS: Final = (
         "token_used",
         adds="data",  # as of `fs link`
     ),
+    send(
+        "POST",
+        f"{_B}/main/import",
+        {
+            "paths": [
+                {"type": "common_prefix", "path": "file://<work>/tree/", "destination": "in/"},
+                {"type": "object", "path": "file://<work>/source", "destination": "one"},
+            ],
+            "commit": {"message": "imported"},
+        },
+        adds="imports commits",
+    ),
+    get(f"{_B}/dev/import?id={{import}}"),
+    send("DELETE", f"{_B}/dev/import?id={{import}}"),
     get(f"{_R}/refs/main/objects?path=a"),
     _head(f"{_R}/refs/main/objects?path=a"),
     get(f"{_R}/refs/main/objects/stat?path=a"),

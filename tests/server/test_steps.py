@@ -167,6 +167,12 @@ class Requests:
         self.jobs.append(InThread(**given))
         return self.jobs[-1]
 
+    @property
+    def app(self) -> FastAPI:
+        """The application, once it has served."""
+        assert self._app is not None
+        return self._app
+
     @contextmanager
     def serving(self) -> Iterator[httpx.Client]:
         """A client with the key of an admin. To make the application takes longer than all else:
@@ -209,6 +215,7 @@ class Requests:
                     status, text = BROKEN_OFF, repr(error)
                 for job in self.jobs:
                     job.join()
+                self.app.state.import_threads.join()
         failed = [repr(job.error) for job in self.jobs if job.error is not None]
         return Answer(status, "; then ".join([text, *failed]), tuple(failed), steps)
 
@@ -348,7 +355,8 @@ def resumed(requests: Requests, asked: Asked) -> Asked:
 
 def has_job(asked: Asked) -> bool:
     """Whether the work goes on after the answer."""
-    return asked.method == "POST" and ("/runs" in asked.url or "/purges" in asked.url)
+    kinds = ("/runs", "/purges", "/import")
+    return asked.method == "POST" and any(kind in asked.url for kind in kinds)
 
 
 def check_answer(asked: Asked, answer: Answer, what: str) -> None:

@@ -21,10 +21,13 @@ import icechunk
 import zarr
 
 from ebbtide.storage import LocalStorage
+from ebbtide.store.commits.publishing import CommitDetails
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.embedded import DATABASE_FILE, Store
+from ebbtide.store.importing.imports import ImportRequest
+from ebbtide.store.importing.sources import ImportSource
 from tests.support.icechunk import backdate, create_repository
 from tests.support.templates import AGE, date_files
 
@@ -37,6 +40,7 @@ ENVIRONMENT: Final = {
     "EBBTIDE_SPARK_MASTER": "none",
     "EBBTIDE_LEASE_TTL": "0s",
     "EBBTIDE_SHARE_MAX": "1",
+    "EBBTIDE_IMPORT_PREFIXES": "s3:// file://",
     "USER": "tester",
 }
 
@@ -73,6 +77,7 @@ VIEWS: Final[Mapping[str, str]] = {
     "access_keys": "SELECT role, name, revoked_at IS NULL FROM access_keys",
     "signing_keys": "SELECT secret IS NULL FROM signing_keys",
     "upload_tokens": f"SELECT r.name FROM upload_tokens AS x {_OF}",
+    "imports": f"SELECT r.name, x.branch, x.state FROM imports AS x {_OF}",
 }
 """What the tables say that somebody asked for."""
 
@@ -380,6 +385,9 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
             "dumped_commits": dump.commits_id,
         }
         lake.tags.delete("dumped")
+        source = ImportSource("s3://bucket/key", "away", is_prefix=False)
+        asked = ImportRequest(branch="dev", sources=(source,), details=CommitDetails("imported"))
+        world.names["import"] = lake.imports.begin(asked)
         world.names["locator"] = lake.locators.sign_path("main", "a").locator
     do("promises", "--lease-ttl", "0s", "--yes")
 

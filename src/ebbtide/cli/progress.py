@@ -46,6 +46,7 @@ STEP_TEXT: Final[Mapping[str, str]] = {
     "expire": "rewriting the history",
     "explain": "finding what keeps it",
     "reclaim": "deleting objects without a reference",
+    "import": "importing objects",
     "objects": "finding the named objects",
     "references": "looking for other references to the named objects",
     "close": "closing the named objects",

@@ -22,6 +22,7 @@ from ebbtide.cli import (
     gc,
     history,
     holds,
+    importing,
     keys,
     policies,
     projects,
@@ -91,6 +92,7 @@ app.add_typer(addresses.app, name="fs")
 app.add_typer(projects.app, name="project")
 app.add_typer(collected_files.app, name="collection")
 commits.register(app)
+importing.register(app)
 history.register(app)
 app.add_typer(policies.app, name="retention")
 app.add_typer(holds.app, name="hold")

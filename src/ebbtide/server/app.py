@@ -20,6 +20,7 @@ from ebbtide.server.api import (
     config,
     dumps,
     explaining,
+    importing,
     locators,
     logins,
     merging,
@@ -36,6 +37,7 @@ from ebbtide.server.api import (
 )
 from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
 from ebbtide.server.auth import Authentication
+from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.jobs import Jobs
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
@@ -50,6 +52,7 @@ TOPICS = (
     tags,
     objects,
     staging,
+    importing,
     commits,
     merging,
     projects,
@@ -77,6 +80,7 @@ def create_app(store: Store) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.server_threads
+        app.state.import_threads = threads = ImportThreads()
         app.state.transfers = anyio.CapacityLimiter(settings.server_transfers_max)
         reclaiming = ReclaimThread(store, metrics.count_reclaimed)
         if settings.reclaim:
@@ -84,6 +88,7 @@ def create_app(store: Store) -> FastAPI:
         yield
         if settings.reclaim:
             await anyio.to_thread.run_sync(reclaiming.stop)
+        await anyio.to_thread.run_sync(threads.stop)
         await anyio.to_thread.run_sync(app.state.jobs.close)
 
     app = FastAPI(

@@ -91,6 +91,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "commit_in_use",
         "plan_used",
         "purge_ended",
+        "import_ended",
         "token_expired",
         "token_used",
         "reading_ended",

@@ -17,6 +17,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.server.auth import principal_of
+from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import AccessKey
@@ -68,11 +69,17 @@ class Served:
         self._request = request
         self.store: Store = request.app.state.store
         self.jobs: Jobs = request.app.state.jobs
+        self.import_threads: ImportThreads = request.app.state.import_threads
 
     @property
     def settings(self) -> Settings:
         """The settings of the store."""
         return self.store.settings
+
+    @property
+    def import_prefixes(self) -> tuple[str, ...]:
+        """The beginnings of the URLs that may be imported."""
+        return tuple(self.settings.import_prefixes.split())
 
     def repository(self, name: str) -> Repository:
         """Returns the repository of that name. Raises NotFound `repository_not_found`."""

@@ -3,7 +3,7 @@ slices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -78,8 +78,13 @@ class RepositoryContext:
             raise
 
     @contextmanager
-    def changing(self, mode: LockMode = "share") -> Iterator[Transaction]:
+    def changing(
+        self, mode: LockMode = "share", *, first: Callable[[Transaction], None] | None = None
+    ) -> Iterator[Transaction]:
         """A block with a transaction that changes what is kept. It locks the repository's row.
+
+        `first` is called before that lock, for a lock of all repositories: those that create or
+        delete a repository take the two locks in this order.
 
         After the transaction, the epoch in OWNER moves. From then on, a copy of the database from
         before the change can delete nothing on the storage.
@@ -89,6 +94,8 @@ class RepositoryContext:
         """
         self.ownership.require()
         with self.metadata.transaction() as tx:
+            if first is not None:
+                first(tx)
             tx.lock_repository(self.repository_id, mode)
             yield tx
         self.ownership.announce()

@@ -11,6 +11,7 @@ from ebbtide.store.collections.projects import Projects
 from ebbtide.store.commits.commits import Commits
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.importing.imports import Imports
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
 from ebbtide.store.objects.signed_reads import SignedReads
@@ -40,6 +41,7 @@ class Repository:
         self.protection = Protection(context)
         self.exports = Exports(context)
         self.dumps = Dumps(context)
+        self.imports = Imports(context)
         self.projects = Projects(context)
         self.locators = Locators(context)
         self.signed_reads = SignedReads(context, self.locators)

@@ -19,6 +19,7 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import parse_condition
 from ebbtide.storage.urls import object_url
 from ebbtide.store.access.keys import Role
+from ebbtide.store.importing.sources import require_allowed
 
 
 class ObjectStageCreation(Wire):
@@ -138,12 +139,7 @@ def stage_object(
     """Stages an object outside the repository, which stays where it is. `EBBTIDE_IMPORT_PREFIXES`
     must allow its place, because the server reads it for all users, with its own credentials."""
     url = object_url(asked.physical_address)
-    if not url.startswith(tuple(served.settings.import_prefixes.split())):
-        raise Denied(
-            "import_forbidden",
-            f"{shown(url)} may not be imported: it begins with none of the prefixes in the "
-            "server's EBBTIDE_IMPORT_PREFIXES",
-        )
+    require_allowed(url, served.import_prefixes)
     found = served.repository(repository)
     entry = found.addresses.stage(
         branch,

@@ -84,6 +84,9 @@ class Publication:
 
     `branch` is as it was when the work began. If `commits_staged`, the rows under its sealed tokens
     are dropped. The tree may have entries of the commits in `parent_ids` and `source_ids`.
+
+    The publishing transaction calls `first` before it locks anything, and `last` with the commit
+    when all is written. An error of either prevents the commit.
     """
 
     branch: BranchRow
@@ -92,6 +95,8 @@ class Publication:
     details: CommitDetails
     source_ids: tuple[str, ...] = ()
     commits_staged: bool = False
+    first: Callable[[Transaction], None] | None = None
+    last: Callable[[Transaction, CommitRecord], None] | None = None
 
 
 class Overtaken(Conflict):
@@ -165,7 +170,7 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
     """
     repository_id = context.repository_id
     before = publication.branch
-    with context.changing() as tx:
+    with context.changing(first=publication.first) as tx:
         branch = require_branch(tx, repository_id, before.name, lock="exclusive")
         _require_unmoved(tx, repository_id, branch, publication)
         if publication.commits_staged:
@@ -194,6 +199,8 @@ def publish(context: RepositoryContext, publication: Publication) -> CommitRecor
         update_branch(
             tx, repository_id, branch.branch_id, commit_id=commit.commit_id, sealed_tokens=sealed
         )
+        if publication.last is not None:
+            publication.last(tx, commit)
     return commit
 
 

@@ -1,0 +1,1 @@
+"""Imports: objects outside the repository become entries of a commit, by reference."""

@@ -1,0 +1,277 @@
+"""Imports through the real client, from a directory and from S3."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+import lakefs
+import pytest
+from lakefs.exceptions import (
+    BadRequestException,
+    ConflictException,
+    ForbiddenException,
+    ImportManagerException,
+    NotFoundException,
+)
+from lakefs.import_manager import ImportManager
+
+from ebbtide.errors import Conflict, Failed
+from ebbtide.ids import new_id
+from ebbtide.server.import_threads import AT_ONCE_MAX, ImportThreads
+from ebbtide.settings import Settings
+from ebbtide.storage import Storage, open_storage
+from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.embedded import Store
+from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
+from ebbtide.store.importing.sources import ImportSource
+from tests.server.conftest import Servers
+from tests.server.test_streaming import MEGABYTE, forget_peak, peak
+from tests.support.server import Server, eventually, new_server
+from tests.support.stray import put_key
+
+SOON = timedelta(milliseconds=20)
+MEMORY_MAX = 100 * MEGABYTE
+
+
+@pytest.fixture
+def server(servers: Servers, server_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server that may import what tests write, and all of S3."""
+    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
+    return servers(server_kind, EBBTIDE_IMPORT_PREFIXES=prefixes)
+
+
+@pytest.fixture
+def source(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Storage:
+    """A place outside the store: a directory, or a prefix of the bucket."""
+    if "EBBTIDE_STORAGE_URL" not in server.environment:
+        return open_storage(str(tmp_path / "source"))
+    return open_storage(f"{request.getfixturevalue('s3_url')}/sources-{new_id()}")
+
+
+def read_all(branch: lakefs.Branch) -> dict[str, bytes]:
+    """What a branch has committed, by the server's bytes."""
+    return {
+        each.path: branch.object(each.path).reader(mode="rb").read() for each in branch.objects()
+    }
+
+
+@pytest.mark.twins
+def test_an_import(repo: lakefs.Repository, source: Storage) -> None:
+    for name in ("a", "deep/b", "deep/ü #?%"):
+        source.put(name, name.encode())
+    branch = repo.branch("main")
+    branch.object("in/old").upload("old")
+    branch.object("own").upload("own")
+    branch.commit("own")
+    manager = branch.import_data(commit_message="data", metadata={"k": "v"})
+    manager.prefix(f"{source.url}/", "in/").object(f"{source.url}/a", "one")
+    status = manager.run(SOON)
+    assert (status.completed, status.ingested_objects, status.error) == (True, 4, None)
+    head = branch.get_commit()
+    assert status.commit.id == head.id
+    assert status.metarange_id == head.meta_range_id
+    assert (head.message, head.metadata, head.committer) == ("data", {"k": "v"}, "admin")
+    assert read_all(branch) == {
+        "in/a": b"a",
+        "in/deep/b": b"deep/b",
+        "in/deep/ü #?%": "deep/ü #?%".encode(),
+        "one": b"a",
+        "own": b"own",
+    }
+    stat = branch.object("in/a").stat()
+    assert stat.physical_address == f"{source.url}/a"
+    assert stat.size_bytes == 1
+    # The MD5 of the bytes is what S3 has as the ETag of an object that was written at once.
+    is_s3 = source.url.startswith("s3:")
+    assert stat.checksum == ("0cc175b9c0f1b6a831c399e269772661" if is_s3 else "")
+    with pytest.raises(ConflictException):
+        manager.cancel()
+
+
+@pytest.mark.twins
+def test_keys_that_mark_directories(repo: lakefs.Repository, source: Storage) -> None:
+    """S3 may have them; tools make them for empty directories."""
+    if source.url.startswith("file:"):
+        Path(source.url.removeprefix("file://"), "in/empty").mkdir(parents=True)
+    else:
+        for key in ("", "in/", "in/empty/"):
+            put_key(source.url, key, b"")
+    source.put("in/nothing", b"")
+    source.put("in/x", b"x")
+    branch = repo.branch("main")
+    branch.import_data("data").prefix(f"{source.url}/", "").run(SOON)
+    assert read_all(branch) == {"in/nothing": b"", "in/x": b"x"}
+
+
+def test_a_key_that_no_address_can_have(
+    servers: Servers, tmp_path_factory: pytest.TempPathFactory, s3_url: str
+) -> None:
+    """Such as one that would lead out of its prefix. Nothing is imported."""
+    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
+    server = servers("shared", EBBTIDE_IMPORT_PREFIXES=prefixes)
+    branch = server.repository(f"r-{new_id()}").branch("main")
+    head = branch.get_commit().id
+    for key in ("a/../../b", "a//b", "/b"):
+        url = f"{s3_url}/sources-{new_id()}"
+        open_storage(url).put("fine", b"fine")
+        put_key(url, key)
+        assert "a key that no address can have" in failed(
+            branch.import_data("data").prefix(f"{url}/", "in/")
+        )
+    assert branch.get_commit().id == head
+
+
+def failed(manager: ImportManager) -> str:
+    """The message of an import that fails."""
+    manager.start()
+    with pytest.raises(ImportManagerException) as caught:
+        manager.wait(SOON)
+    return str(caught.value)
+
+
+def test_imports_that_fail(repo: lakefs.Repository, source: Storage) -> None:
+    source.put("a", b"a")
+    branch = repo.branch("main")
+    head = branch.get_commit().id
+    nothing = branch.import_data("data").prefix(f"{source.url}/nothing/", "in/")
+    assert "there is no object below" in failed(nothing)
+    assert not nothing.status().completed
+    missing = branch.import_data("data").object(f"{source.url}/missing", "in")
+    assert "there is no object at" in failed(missing)
+    assert branch.get_commit().id == head
+    nothing.cancel()
+
+
+def test_imports_that_are_refused(server: Server, repo: lakefs.Repository, source: Storage) -> None:
+    source.put("a", b"a")
+    branch = repo.branch("main")
+    own = branch.object("own").upload("own").stat().physical_address
+    with pytest.raises(BadRequestException):
+        branch.import_data("data").prefix(f"{source.url}/", "in/").start()
+    branch.reset_changes()
+    for path in (f"{own.rpartition('/')[0]}/", f"{own.partition('/data/')[0]}/", source.url):
+        with pytest.raises(BadRequestException):
+            branch.import_data("data").prefix(path, "in/").start()
+    with pytest.raises(BadRequestException):
+        branch.import_data("data").prefix(f"{source.url}/", "../in/").start()
+    with pytest.raises(ForbiddenException):
+        branch.import_data("data").prefix("file:///etc/", "in/").start()
+    with pytest.raises(NotFoundException):
+        repo.branch("missing").import_data("data").prefix(f"{source.url}/", "in/").start()
+    with server.http() as client:
+        place = f"/repositories/{repo.id}/branches/main/import"
+        answer = client.get(place, params={"id": "missing"})
+        assert (answer.status_code, answer.json()["kind"]) == (404, "task_not_found")
+        other = {"type": "other", "path": "x", "destination": "y"}
+        for paths in ([], [other]):
+            body = {"paths": paths, "commit": {"message": "none"}}
+            assert client.post(place, json=body).status_code == 400
+
+
+def test_a_large_import_needs_little_memory(
+    servers: Servers, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """A hundred thousand objects."""
+    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
+    server = servers("local", EBBTIDE_IMPORT_PREFIXES=prefixes)
+    repo = server.repository(f"r-{new_id()}")
+    for directory in range(100):
+        (tmp_path / f"{directory}").mkdir()
+        for number in range(1000):
+            (tmp_path / f"{directory}" / f"{number}").touch()
+    before = forget_peak(server)
+    manager = repo.branch("main").import_data("data").prefix(f"{tmp_path.as_uri()}/", "in/")
+    status = manager.run(timedelta(milliseconds=200))
+    assert status.ingested_objects == 100_000
+    assert peak(server) - before < MEMORY_MAX
+
+
+class Waiting(Imports):
+    """Imports that run until they are told to go on, or to stop."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.signs: list[str] = []
+        self.stopped: list[str] = []
+        self.go = Event()
+        self.cancelled = ""
+
+    def carry_out(self, import_id: str, request: ImportRequest, signs: Signs | None = None) -> None:
+        """Waits."""
+        del request
+        assert signs is not None
+        self.running.append(import_id)
+        while not self.go.wait(0.01):
+            if signs.stopping():
+                self.stopped.append(import_id)
+                return
+
+    def wait(self, import_id: str) -> None:
+        """Counts the signs of life."""
+        self.signs.append(import_id)
+        if import_id == self.cancelled:
+            raise Conflict("import_ended", "cancelled")
+        if len(self.signs) == 1:
+            raise Failed("database_error", "for a moment")
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> tuple[Waiting, ImportThreads, list[str]]:
+    """Two imports more than a server carries out at a time."""
+    monkeypatch.setattr("ebbtide.server.import_threads.SIGN_SECONDS", 0.01)
+    imports, threads = Waiting(), ImportThreads()
+    names = [f"{number}" for number in range(AT_ONCE_MAX + 2)]
+    source = ImportSource("s3://bucket/a", "a", is_prefix=False)
+    request = ImportRequest(branch="main", sources=(source,), details=CommitDetails(""))
+    for name in names:
+        threads.start(imports, name, request)
+        eventually(lambda: len(imports.running) + len(set(imports.signs)) == int(name) + 1)  # noqa: B023
+    return imports, threads, names
+
+
+def test_imports_wait_for_their_turn(waiting: tuple[Waiting, ImportThreads, list[str]]) -> None:
+    imports, threads, names = waiting
+    assert imports.running == names[:AT_ONCE_MAX]
+    assert set(imports.signs) == set(names[AT_ONCE_MAX:])
+    imports.cancelled = names[-1]
+    count = len(imports.signs)
+    eventually(lambda: names[-1] in imports.signs[count:])
+    imports.go.set()
+    threads.join()
+    assert imports.running == names[:-1]
+    assert imports.stopped == []
+
+
+def test_imports_end_with_the_server(waiting: tuple[Waiting, ImportThreads, list[str]]) -> None:
+    imports, threads, names = waiting
+    threads.stop()
+    assert sorted(imports.stopped) == names
+
+
+def test_a_server_that_ends_tells_its_imports_as_failed(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Any server of the store answers. This one only opens it again."""
+    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/"
+    server = new_server(tmp_path / "store", EBBTIDE_IMPORT_PREFIXES=prefixes).start()
+    place = tmp_path / "place"
+    for directory in range(20):
+        (place / f"{directory}").mkdir(parents=True)
+        for number in range(1000):
+            (place / f"{directory}" / f"{number}").touch()
+    branch = server.repository("lake").branch("main")
+    import_id = branch.import_data("data").prefix(f"{place.as_uri()}/", "in/").start()
+    server.stop()
+    assert "Traceback" not in server.log
+    with Store.open(server.directory, settings=Settings()) as store:
+        lake = store.repository("lake")
+        state = lake.imports.state("main", import_id)
+        committed: CommitRecord | None = state.commit
+        if committed is None:
+            assert state.error is not None
+            assert state.error[0] == "interrupted"
+        else:
+            assert committed == lake.commits.get("main")

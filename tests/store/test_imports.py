@@ -1,0 +1,656 @@
+"""Imports: the commit that they make, what they refuse, how they end, and what runs leave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+from threading import Barrier
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Conflict, Failed, NotFound
+from ebbtide.storage.external import directory_identity
+from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.layout import RANGES_PREFIX, TREES_PREFIX
+from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.schema import imports as imports_table
+from ebbtide.store.embedded import Store
+from ebbtide.store.importing.imports import DEFAULT_MESSAGE, ImportRequest, Signs
+from ebbtide.store.importing.queries import SILENCE_MAX
+from ebbtide.store.importing.sorting import SortedEntries
+from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.repository import Repository
+from tests.store.test_interleavings import contents, meanwhile, pending_addresses, raises, save
+from tests.support.clock import ManualClock
+from tests.support.world import DAY, World
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory with three files, outside every repository."""
+    place = tmp_path / "outside"
+    fill(place, "a", "deep/b", "deep/er/c")
+    return place
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def fill(place: Path, *names: str) -> None:
+    """Files whose content is their name."""
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+
+
+def url_of(place: Path) -> str:
+    """The URL of a directory as a prefix, or of a file."""
+    return place.as_uri() + ("/" if place.is_dir() else "")
+
+
+def below(place: Path, destination: str) -> ImportSource:
+    """All files of a directory."""
+    return ImportSource(f"{place.as_uri()}/", destination, is_prefix=True)
+
+
+def single(file: Path, destination: str) -> ImportSource:
+    """One file."""
+    return ImportSource(file.as_uri(), destination, is_prefix=False)
+
+
+def request(*sources: ImportSource, branch: str = "main", **more: Any) -> ImportRequest:
+    """A request with a message."""
+    details = CommitDetails("imported", "somebody", None, {"from": "outside"})
+    return ImportRequest(branch=branch, sources=sources, details=details, **more)
+
+
+def run(repository: Repository, *sources: ImportSource, **more: Any) -> CommitRecord:
+    """An import from its beginning to its end."""
+    asked = request(*sources, **more)
+    return repository.imports.run(repository.imports.begin(asked), asked)
+
+
+def error_of(repository: Repository, import_id: str) -> str | None:
+    """The kind of the error that an import on main is told with."""
+    error = repository.imports.state("main", import_id).error
+    return None if error is None else error[0]
+
+
+# What is imported
+
+
+def test_one_commit_refers_to_the_files_where_they_are(
+    repository: Repository, outside: Path
+) -> None:
+    save(repository, "own")
+    os.utime(outside / "a", (1_600_000_000, 1_600_000_000))
+    asked = request(below(outside, "in"), single(outside / "a", "one"))
+    before = repository.commits.get("main").commit_id
+    import_id = repository.imports.begin(asked)
+    running = repository.imports.state("main", import_id)
+    assert (running.commit, running.error, running.object_count) == (None, None, 0)
+    made = repository.imports.run(import_id, asked)
+    assert made.parent_ids == (before,)
+    assert (made.message, made.committer, made.metadata) == (
+        "imported",
+        "somebody",
+        {"from": "outside"},
+    )
+    state = repository.imports.state("main", import_id)
+    assert (state.commit, state.error, state.object_count) == (made, None, 4)
+    assert contents(repository, "main") == {
+        "own": b"own",
+        "in/a": b"a",
+        "in/deep/b": b"deep/b",
+        "in/deep/er/c": b"deep/er/c",
+        "one": b"a",
+    }
+    assert repository.objects.stat("main", "in/a") == Entry(
+        path="in/a",
+        address=(outside / "a").as_uri(),
+        size_bytes=1,
+        checksum="",
+        mtime=datetime.fromtimestamp(1_600_000_000, UTC),
+    )
+    assert pending_addresses(repository) == []
+
+
+def test_names_that_a_url_escapes(repository: Repository, outside: Path) -> None:
+    names = {"x y", "50%", "a#b", "a?b", "ü", "+", "d e/f#"}
+    fill(outside / "odd", *names)
+    run(repository, below(outside / "odd", ""))
+    assert contents(repository, "main") == {name: name.encode() for name in names}
+    assert contents(repository, "main@") == contents(repository, "main")
+
+
+def test_an_import_without_a_message_gets_one(repository: Repository, outside: Path) -> None:
+    asked = ImportRequest(
+        branch="main", sources=(single(outside / "a", "a"),), details=CommitDetails("")
+    )
+    assert repository.imports.run(repository.imports.begin(asked), asked).message == DEFAULT_MESSAGE
+
+
+def test_what_was_below_the_destination_is_replaced(repository: Repository, outside: Path) -> None:
+    for path in ("in", "in-no", "in/a", "in/old", "in/zz/old", "inn", "other"):
+        repository.objects.put("main", path, b"own")
+    repository.commits.commit("main", "own")
+    made = run(repository, below(outside, "in/"))
+    assert {path: data != b"own" for path, data in contents(repository, "main").items()} == {
+        "in": False,
+        "in-no": False,
+        "in/a": True,
+        "in/deep/b": True,
+        "in/deep/er/c": True,
+        "inn": False,
+        "other": False,
+    }
+    # A single object replaces only its own path.
+    run(repository, single(outside / "a", "in"))
+    assert contents(repository, "main")["in"] == b"a"
+    assert contents(repository, "main")["in-no"] == b"own"
+    # The same once more is a commit without changes.
+    again = run(repository, single(outside / "a", "in"))
+    assert again.tree_id == repository.commits.get("main~1").tree_id != made.tree_id
+    # All of the branch.
+    run(repository, below(outside / "deep", ""))
+    assert contents(repository, "main") == {"b": b"deep/b", "er/c": b"deep/er/c"}
+
+
+def test_of_overlapping_destinations_the_later_source_counts(
+    repository: Repository, outside: Path
+) -> None:
+    other = outside.parent / "other"
+    fill(other, "a", "deep/x", "late")
+    sources = (
+        below(outside, "in"),
+        below(other, "in/"),
+        single(other / "late", "in/deep/b"),
+        below(outside / "deep", "in/deep"),
+        single(other / "late", "in/deep/er/c"),
+    )
+    run(repository, *sources)
+    addresses = {each.path: each.address for each in repository.objects.walk("main")}
+    assert addresses == {
+        "in/a": (other / "a").as_uri(),
+        "in/deep/b": (outside / "deep/b").as_uri(),
+        "in/deep/er/c": (other / "late").as_uri(),
+        "in/deep/x": (other / "deep/x").as_uri(),
+        "in/late": (other / "late").as_uri(),
+    }
+
+
+def test_random_imports_against_a_dictionary(repository: Repository, tmp_path: Path) -> None:
+    """The tree after an import is the one that its definition gives."""
+    chances = Random(7)
+    places = [tmp_path / f"place{number}" for number in range(3)]
+    for place in places:
+        fill(place, *{f"{chances.choice('abc')}/{chances.randrange(12)}" for _ in range(12)})
+    expected: dict[str, bytes] = {}
+    for _ in range(12):
+        path = f"{chances.choice('pq')}/{chances.choice('abc')}/{chances.randrange(12)}"
+        expected[path] = path.encode()
+        save(repository, path)
+        chosen: list[tuple[Path, str]] = []
+        for _ in range(chances.randint(1, 3)):
+            inside = chances.choice(("", *("a/", "b/", "c/")))
+            place = chances.choice(places) / inside
+            chosen.append((place, chances.choice(("p/", "q/", "p/a/", "q/b/", "r/"))))
+        chosen = [(place, to) for place, to in chosen if place.is_dir()]
+        if not chosen:
+            continue
+        for _, destination in chosen:
+            expected = {k: v for k, v in expected.items() if not k.startswith(destination)}
+        for place, destination in chosen:
+            for file in place.rglob("*"):
+                if file.is_file():
+                    name = str(file.relative_to(place))
+                    expected[destination + name] = file.read_bytes()
+        run(repository, *(below(place, destination) for place, destination in chosen))
+        assert contents(repository, "main@") == expected
+
+
+def test_entries_are_sorted_and_the_last_of_each_path_counts(tmp_path: Path) -> None:
+    chances = Random(5)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    expected: dict[str, Entry] = {}
+    entries = SortedEntries(tmp_path, run_entries=7)
+    for number in range(200):
+        path = f"{chances.randrange(60)}"
+        expected[path] = Entry(path, f"s3://b/{number}", number, "", moment)
+        entries.add([expected[path]])
+    assert len(list(tmp_path.iterdir())) > 10
+    assert list(entries) == list(entries) == [expected[path] for path in sorted(expected)]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (ImportSource("s3://bucket/a", "in", is_prefix=True), "invalid_address"),
+        (ImportSource("s3://bucket/a/../b/", "in", is_prefix=True), "invalid_address"),
+        (ImportSource("s3://bucket/a/../b", "in", is_prefix=False), "invalid_address"),
+        (ImportSource("memory:x/", "in", is_prefix=True), "invalid_address"),
+        (ImportSource("ftp://host/", "in", is_prefix=True), "invalid_address"),
+        (ImportSource("s3://bucket", "in", is_prefix=False), "invalid_address"),
+        (ImportSource("s3://bucket/a/", "../in", is_prefix=True), "invalid_path"),
+        (ImportSource("s3://bucket/a/", "/", is_prefix=True), "invalid_path"),
+        (ImportSource("s3://bucket/a", "", is_prefix=False), "invalid_path"),
+        (ImportSource("s3://bucket/a", "a/../b", is_prefix=False), "invalid_path"),
+    ],
+)
+def test_a_source_that_cannot_be(repository: Repository, source: ImportSource, kind: str) -> None:
+    with raises(kind):
+        repository.imports.begin(request(source))
+
+
+def test_places_that_may_not_be_imported(repository: Repository, outside: Path) -> None:
+    allowed = (url_of(outside), "s3://bucket/data/")
+
+    def begin(url: str, *, is_prefix: bool) -> None:
+        source = ImportSource(url, "in", is_prefix)
+        repository.imports.begin(request(source, allowed_prefixes=allowed))
+
+    begin(url_of(outside), is_prefix=True)
+    begin(url_of(outside / "deep"), is_prefix=True)
+    begin(url_of(outside / "a"), is_prefix=False)
+    begin("s3://bucket/data/", is_prefix=True)
+    (outside.parent / "outside-too").mkdir()
+    (outside / "link").symlink_to(outside.parent)
+    for url in (
+        url_of(outside.parent),
+        url_of(outside.parent / "outside-too"),
+        f"{outside.as_uri()}/link/",
+        f"{outside.as_uri()}/../",
+        "s3://bucket/",
+        "s3://bucket/database/",
+        "s3://other/data/",
+    ):
+        with raises("import_forbidden"):
+            begin(url, is_prefix=True)
+    for url in ("s3://bucket/data2", f"{outside.as_uri()}/../x", f"{outside.as_uri()}/link/x"):
+        with raises("import_forbidden"):
+            begin(url, is_prefix=False)
+
+
+def test_places_that_belong_to_a_repository(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "around" / "root"
+    store.create_repository("on-disk", storage_url=str(root))
+    store.create_repository("on-s3", storage_url=f"memory:{tmp_path.name}")
+    importing = store.create_repository("importing", storage_url=f"memory:{tmp_path.name}.x")
+    (tmp_path / "link").symlink_to(root)
+    fill(root, "data/x")
+    for place in (root, root / "data", root.parent, tmp_path, tmp_path / "link"):
+        with raises("invalid_address"):
+            importing.imports.begin(request(below(place, "in")))
+    for file in (root / "data/x", tmp_path / "link/data/x"):
+        with raises("invalid_address"):
+            importing.imports.begin(request(single(file, "in")))
+    beside = root.parent / "root2"
+    fill(beside, "x")
+    run(importing, below(beside, "in"))
+
+
+def test_a_second_mount_of_a_root(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test may mount: the directory only claims to be the same."""
+    root, place = tmp_path / "root", tmp_path / "place"
+    repository = store.create_repository("on-disk", storage_url=str(root))
+    fill(place, "fine/x", "mount/data/x")
+
+    def claimed(url: str) -> tuple[int, int] | None:
+        is_mount = url == (place / "mount" / "data").as_uri()
+        return directory_identity(root.as_uri() if is_mount else url)
+
+    monkeypatch.setattr("ebbtide.store.importing.sources.directory_identity", claimed)
+    asked = request(below(place, "in"))
+    import_id = repository.imports.begin(asked)
+    with raises("invalid_address"):
+        repository.imports.run(import_id, asked)
+    assert error_of(repository, import_id) == "invalid_address"
+    monkeypatch.undo()
+    run(repository, below(place / "fine", "in"))
+
+
+def test_what_is_no_file_or_not_there(repository: Repository, outside: Path) -> None:
+    (outside / "empty").mkdir()
+    before = repository.commits.get("main")
+    for source in (
+        below(outside / "empty", "in"),
+        below(outside / "missing", "in"),
+        below(outside / "a", "in"),
+        single(outside / "missing", "in"),
+        single(outside / "deep", "in"),
+    ):
+        with raises("object_not_found"):
+            run(repository, source)
+    (outside / "deep" / "link").symlink_to(outside / "a")
+    with raises("invalid_address"):
+        run(repository, below(outside, "in"))
+    with raises("object_not_found"):
+        run(repository, single(outside / "deep" / "link" / "x", "in"))
+    assert repository.commits.get("main") == before
+
+
+def test_a_path_that_no_object_may_have(repository: Repository, outside: Path) -> None:
+    fill(outside / "odd", "x\ny")
+    asked = request(below(outside / "odd", "in"))
+    import_id = repository.imports.begin(asked)
+    with raises("invalid_path"):
+        repository.imports.run(import_id, asked)
+    assert error_of(repository, import_id) == "invalid_path"
+
+
+def test_a_branch_that_is_missing_or_has_staged_changes(
+    repository: Repository, outside: Path
+) -> None:
+    with raises("branch_not_found"):
+        run(repository, below(outside, "in"), branch="missing")
+    with raises("invalid_argument"):
+        run(repository)
+    repository.objects.put("main", "own", b"staged")
+    with raises("branch_dirty"):
+        run(repository, below(outside, "in"))
+
+
+# How it ends
+
+
+def test_an_object_that_vanishes_after_it_was_listed(repository: Repository, outside: Path) -> None:
+    """It is imported, because nothing was read. Only reading it fails."""
+    late = meanwhile(repository, (outside / "a").unlink, TREES_PREFIX)
+    run(late, below(outside, "in"))
+    assert repository.objects.stat("main", "in/a").size_bytes == 1
+    with raises("corrupt_object"):
+        repository.objects.get("main", "in/a")
+    assert repository.objects.get("main", "in/deep/b") == b"deep/b"
+    repository.objects.delete("main", "in/a")
+    repository.commits.commit("main", "without it")
+    assert contents(repository, "main").keys() == {"in/deep/b", "in/deep/er/c"}
+
+
+def test_what_is_staged_meanwhile_stays_staged(repository: Repository, outside: Path) -> None:
+    def stage() -> None:
+        repository.objects.put("main", "in/a", b"staged")
+        repository.objects.put("main", "other", b"staged")
+
+    run(meanwhile(repository, stage, TREES_PREFIX), below(outside, "in"))
+    assert contents(repository, "main@")["in/a"] == b"a"
+    assert contents(repository, "main")["in/a"] == b"staged"
+    repository.commits.commit("main", "staged")
+    assert contents(repository, "main@") == contents(repository, "main")
+    assert contents(repository, "main@")["other"] == b"staged"
+
+
+def test_an_import_that_was_overtaken_is_published_on_the_other_commit(
+    repository: Repository, outside: Path
+) -> None:
+    late = meanwhile(repository, lambda: save(repository, "in/other"), TREES_PREFIX)
+    made = run(late, below(outside, "in"))
+    assert contents(repository, "main@").keys() == {"in/a", "in/deep/b", "in/deep/er/c"}
+    assert repository.commits.get("main~1").message == "in/other"
+    assert repository.commits.get("main") == made
+
+
+def test_two_imports_at_once(repository: Repository, outside: Path) -> None:
+    for number in range(4):
+        fill(outside.parent / f"place{number}", *(f"{each}" for each in range(50)))
+    start = Barrier(4)
+
+    def one(number: int) -> CommitRecord:
+        asked = request(below(outside.parent / f"place{number}", f"in{number}"))
+        import_id = repository.imports.begin(asked)
+        start.wait(60)
+        return repository.imports.run(import_id, asked)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = {commit.commit_id for commit in pool.map(one, range(4))}
+    assert len(made) == 4
+    assert len(contents(repository, "main")) == 200
+    assert len(repository.commits.log("main")) == 5
+
+
+def signs_at(number: int, action: Callable[[], object]) -> Signs:
+    """The action happens at the sign of life with that number."""
+    left = [number]
+
+    def stopping() -> bool:
+        left[0] -= 1
+        if left[0] == -1:
+            action()
+        return False
+
+    return Signs(stopping=stopping)
+
+
+def test_a_cancelled_import_commits_nothing(repository: Repository, outside: Path) -> None:
+    """Wherever it is cancelled: it is told as cancelled, leaves no file, and the branch stays."""
+    before = repository.commits.get("main")
+    steps = 0
+    for number in range(100):
+        asked = request(below(outside, "in"), single(outside / "a", "b"), branch="main")
+        import_id = repository.imports.begin(asked)
+        cancel = signs_at(number, partial(repository.imports.cancel, "main", import_id))
+        try:
+            repository.imports.run(import_id, asked, cancel)
+        except Conflict as error:
+            assert error.kind == "import_ended"
+        else:
+            break
+        assert error_of(repository, import_id) == "import_ended"
+        assert repository.commits.get("main") == before
+        assert pending_addresses(repository) == []
+        repository.imports.cancel("main", import_id)
+        steps += 1
+    assert steps >= 4
+    # The last one was not cancelled, and cannot be any more.
+    assert repository.commits.get("main~1") == before
+    with raises("import_ended"):
+        repository.imports.cancel("main", import_id)
+    assert repository.imports.state("main", import_id).commit == repository.commits.get("main")
+
+
+def test_cancelled_while_the_tree_is_written(repository: Repository, outside: Path) -> None:
+    before = repository.commits.get("main")
+    for place in (RANGES_PREFIX, TREES_PREFIX):
+        asked = request(below(outside, "in"))
+        import_id = repository.imports.begin(asked)
+        late = meanwhile(repository, partial(repository.imports.cancel, "main", import_id), place)
+        with raises("import_ended"):
+            late.imports.run(import_id, asked)
+        assert repository.commits.get("main") == before
+        assert error_of(repository, import_id) == "import_ended"
+
+
+def test_a_cancel_and_a_commit_that_meet(repository: Repository, outside: Path) -> None:
+    """One of the two wins, and both say the same."""
+    for _ in range(8):
+        asked = request(below(outside, "in"))
+        import_id = repository.imports.begin(asked)
+        start = Barrier(2)
+
+        def cancel(each: str = import_id, start: Barrier = start) -> str:
+            start.wait(60)
+            try:
+                repository.imports.cancel("main", each)
+            except Conflict as error:
+                return error.kind
+            return "cancelled"
+
+        with ThreadPoolExecutor(1) as pool:
+            head = repository.commits.get("main").commit_id
+            cancelled = pool.submit(cancel)
+            signs = signs_at(2, partial(start.wait, 60))
+            try:
+                made: str | None = repository.imports.run(import_id, asked, signs).commit_id
+            except Conflict as error:
+                assert error.kind == "import_ended"
+                made = None
+            answer = cancelled.result(60)
+        state = repository.imports.state("main", import_id)
+        if made is None:
+            assert (answer, state.commit) == ("cancelled", None)
+            assert repository.commits.get("main").commit_id == head
+        else:
+            assert answer == "import_ended"
+            assert state.commit is not None
+            assert state.commit.commit_id == made == repository.commits.get("main").commit_id
+
+
+def test_an_import_whose_process_died(
+    repository: Repository, outside: Path, clock: ManualClock
+) -> None:
+    """It is told as failed after some time. If its process lives after all, it commits nothing."""
+    before = repository.commits.get("main")
+    asked = request(below(outside, "in"))
+    import_id = repository.imports.begin(asked)
+    clock.advance(SILENCE_MAX - timedelta(seconds=1))
+    assert error_of(repository, import_id) is None
+    repository.imports.wait(import_id)
+    clock.advance(SILENCE_MAX - timedelta(seconds=1))
+    assert error_of(repository, import_id) is None
+    clock.advance(timedelta(seconds=1))
+    assert error_of(repository, import_id) == "worker_died"
+    with raises("import_ended"):
+        repository.imports.run(import_id, asked)
+    with raises("import_ended"):
+        repository.imports.wait(import_id)
+    assert error_of(repository, import_id) == "worker_died"
+    assert repository.commits.get("main") == before
+
+
+def test_told_as_failed_while_it_publishes(
+    repository: Repository, outside: Path, clock: ManualClock
+) -> None:
+    before = repository.commits.get("main")
+    asked = request(below(outside, "in"))
+    import_id = repository.imports.begin(asked)
+    late = meanwhile(repository, lambda: clock.advance(SILENCE_MAX), RANGES_PREFIX)
+    with raises("import_ended"):
+        late.imports.run(import_id, asked)
+    assert error_of(repository, import_id) == "worker_died"
+    assert repository.commits.get("main") == before
+
+
+def test_an_import_that_must_stop(repository: Repository, outside: Path) -> None:
+    asked = request(below(outside, "in"))
+    import_id = repository.imports.begin(asked)
+    repository.imports.carry_out(import_id, asked, Signs(stopping=lambda: True))
+    assert error_of(repository, import_id) == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Failed("storage_error", "broken"), "storage_error"),
+        (ValueError("broken"), "internal"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_what_stops_an_import_is_told(
+    repository: Repository, outside: Path, error: BaseException, kind: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    asked = request(below(outside, "in"))
+    import_id = repository.imports.begin(asked)
+    with pytest.raises(type(error)):
+        repository.imports.run(import_id, asked, signs_at(1, fail))
+    assert error_of(repository, import_id) == kind
+    repository.imports.cancel("main", import_id)
+    assert error_of(repository, import_id) == kind
+
+
+def test_a_repository_that_is_made_meanwhile(
+    repository: Repository, store: Store, tmp_path: Path
+) -> None:
+    """Its root holds an imported object by then: the transaction that publishes notices."""
+    place = tmp_path / "place"
+    fill(place, "root/a", "beside")
+
+    def create() -> None:
+        (place / "root/a").unlink()
+        store.create_repository("inner", storage_url=str(place / "root"))
+        fill(place, "root/a")
+
+    before = repository.commits.get("main")
+    asked = request(below(place, "in"))
+    import_id = repository.imports.begin(asked)
+    with raises("invalid_address"):
+        meanwhile(repository, create, TREES_PREFIX).imports.run(import_id, asked)
+    assert repository.commits.get("main") == before
+    assert error_of(repository, import_id) == "invalid_address"
+    assert pending_addresses(repository) == []
+
+
+def test_imports_are_told_apart(repository: Repository, outside: Path, clock: ManualClock) -> None:
+    repository.branches.create("dev", "main")
+    import_id = repository.imports.begin(request(below(outside, "in")))
+    for branch, each in (("dev", import_id), ("main", "0" * 32), ("main", "")):
+        with pytest.raises(NotFound, check=lambda error: error.kind == "task_not_found"):
+            repository.imports.state(branch, each)
+        with pytest.raises(NotFound, check=lambda error: error.kind == "task_not_found"):
+            repository.imports.cancel(branch, each)
+    # Old records go when the next import begins.
+    clock.advance(repository.context.settings.run_retention + timedelta(seconds=1))
+    repository.imports.begin(request(below(outside, "in")))
+    with repository.context.metadata.snapshot() as tx:
+        assert tx.execute(sa.select(sa.func.count()).select_from(imports_table)).scalar_one() == 1
+
+
+# What runs leave
+
+
+def test_runs_leave_what_was_imported_and_what_the_repository_has(
+    world: World, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    fill(place, "a", "b")
+    there = {file: file.read_bytes() for file in place.iterdir()}
+    world.save("main", days_ago=30, put=["own", "in/lost"])
+    run(world.lake, below(place, "in"))
+    world.keep(default={"keep_last": 1})
+    world.clock.advance(10 * DAY)
+    report = world.collector(grace=timedelta(0), unsafe=True, mode="clean").run()
+    assert report.error is None
+    assert contents(world.lake, "main") == {"own": b"own", "in/a": b"a", "in/b": b"b"}
+    assert len([file for file in (world.root / "data").rglob("*") if file.is_file()]) == 1
+    # A commit without the imported paths lets nothing go that lies outside.
+    for path in ("in/a", "in/b"):
+        world.lake.objects.delete("main", path)
+    world.lake.commits.commit("main", "without")
+    world.clock.advance(10 * DAY)
+    world.collector(grace=timedelta(0), unsafe=True, mode="clean").run()
+    assert contents(world.lake, "main") == {"own": b"own"}
+    assert {file: file.read_bytes() for file in place.iterdir()} == there
+
+
+@pytest.mark.parametrize("place", [RANGES_PREFIX, TREES_PREFIX])
+def test_a_run_while_an_import_writes_its_tree(world: World, tmp_path: Path, place: str) -> None:
+    outside = tmp_path / "place"
+    fill(outside, "a", "b")
+    world.save("main", days_ago=30, put=["own"])
+
+    def collect() -> None:
+        world.clock.advance(timedelta(minutes=5))
+        report = world.collector(grace=timedelta(0), unsafe=True, mode="clean").run()
+        assert report.error is None
+
+    run(meanwhile(world.lake, collect, place), below(outside, "in"))
+    world.collector(grace=timedelta(0), unsafe=True, mode="clean").run()
+    assert contents(world.lake, "main") == {"own": b"own", "in/a": b"a", "in/b": b"b"}
