@@ -39,9 +39,7 @@ def test_rules(lake: Ebbtide, tmp_path: Path) -> None:
     lake("fs", "put", "lake", "main", "c", tmp_path / "file")
 
 
-def test_hard_resets(
-    lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hard_resets(lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = save(lake, tmp_path / "file", "a")
     second = save(lake, tmp_path / "file", "b")
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))

@@ -19,8 +19,8 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import receive
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry, is_external
-from ebbtide.store.names import check_path
 from ebbtide.store.listing import Page
+from ebbtide.store.names import check_path
 from ebbtide.store.objects.signed_reads import SignedRead
 
 

@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 from fastapi import Header, Query
 
-from ebbtide.errors import Conflict, Denied, InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.errors import Conflict, InvalidInput
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import Metadata, Seconds, Segment, Text, Wire, seconds_of
 from ebbtide.server.api.objects import ObjectStats
