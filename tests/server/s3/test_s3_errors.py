@@ -1,0 +1,128 @@
+"""Codes of errors, XML, and answers that take long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+from xml.etree import ElementTree
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.errors import KINDS, EbbtideError, NotFound
+from ebbtide.server.errors import STATUS
+from ebbtide.server.s3.errors import CODES, STATUS_OF_CODE, S3Error, code_of, code_of_kind
+from ebbtide.server.s3.markup import Markup, document, element, parsed
+from ebbtide.server.s3.patience import PatientAnswer
+from tests.support.randomized import examples, randomized
+
+
+def test_every_kind_has_a_code() -> None:
+    counted = Counter(code for codes in CODES.values() for code in codes)
+    assert set(counted.values()) == {1}
+    for kind in KINDS:
+        status = STATUS_OF_CODE[code_of_kind(kind)]
+        # S3 answers with 403 where a key is wrong, and with 400 where a body is too large.
+        moved = {401: 403, 413: 400, 431: 400}
+        assert status == moved.get(STATUS[kind], STATUS[kind]), kind
+    assert code_of(S3Error("BadDigest", "x")) == "BadDigest"
+    assert code_of(NotFound("repository_not_found", "x")) == "NoSuchBucket"
+    with pytest.raises(AssertionError):
+        S3Error("NoSuchCode", "x")
+
+
+@randomized("properties of values")
+@examples("properties of values")
+@given(st.text())
+def test_any_text_is_valid_xml(text: str) -> None:
+    found = ElementTree.fromstring(document(element("Key", text)))
+    kept = "".join("\ufffd" if _is_unwritable(each) else each for each in text)
+    assert (found.text or "") == kept
+
+
+def _is_unwritable(character: str) -> bool:
+    """Whether XML 1.0 has no way to express a character (section 2.2)."""
+    code = ord(character)
+    return not (
+        code in (0x9, 0xA, 0xD)
+        or 0x20 <= code <= 0xD7FF
+        or 0xE000 <= code <= 0xFFFD
+        or code >= 0x10000
+    )
+
+
+def test_names_lose_their_namespace() -> None:
+    body = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet></Delete>'
+    found = parsed(body, "Delete")
+    assert found is not None
+    assert found.findtext("Quiet") == "true"
+    assert parsed(body, "Other") is None
+
+
+def answered(work: Callable[[], Markup], interval_seconds: float) -> list[dict[str, Any]]:
+    """The messages of an answer."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads")
+
+    async def run() -> None:
+        answer = PatientAnswer(
+            work,
+            resource="/b/k",
+            request_id="id",
+            limiter=anyio.CapacityLimiter(1),
+            interval_seconds=interval_seconds,
+        )
+        await answer({"type": "http", "method": "POST"}, receive, send)
+
+    anyio.run(run)
+    return sent
+
+
+def waiting(outcome: Callable[[], Markup], event: Event) -> Callable[[], Markup]:
+    def work() -> Markup:
+        event.wait(0.2)
+        return outcome()
+
+    return work
+
+
+def failed(error: Exception) -> Callable[[], Markup]:
+    def fail() -> Markup:
+        raise error
+
+    return fail
+
+
+def test_a_quick_answer_is_like_any_other() -> None:
+    sent = answered(lambda: element("A", "1"), 10)
+    assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
+    assert sent[1]["body"].endswith(b"<A>1</A>")
+    error = NotFound("upload_not_found", "gone")
+    with pytest.raises(EbbtideError) as raised:
+        answered(failed(error), 10)
+    assert raised.value is error
+
+
+def test_a_slow_answer_begins_with_blanks() -> None:
+    sent = answered(waiting(lambda: element("A", "1"), Event()), 0.03)
+    assert sent[0]["status"] == 200
+    body = b"".join(each["body"] for each in sent[1:])
+    assert body.count(b" ") > 2
+    assert ElementTree.fromstring(body).text == "1"
+    assert [each["more_body"] for each in sent[1:]] == [True] * (len(sent) - 2) + [False]
+    for error, code in (
+        (NotFound("upload_not_found", "gone"), "NoSuchUpload"),
+        (ValueError("x"), "InternalError"),
+    ):
+        sent = answered(waiting(failed(error), Event()), 0.03)
+        body = b"".join(each["body"] for each in sent[1:])
+        assert ElementTree.fromstring(body).findtext("Code") == code
