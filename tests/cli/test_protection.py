@@ -51,7 +51,7 @@ def test_hard_resets(lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     dirty = lake("reset", "lake", "main", "--to", second, "--yes", "--json", code=1)
     assert dirty.error_kind == "branch_dirty"
     lake("reset", "lake", "main", "--to", second, "--force", "--yes")
-    assert lake("fs", "ls", "lake", "main", "-r").out.count("\n") == 3
+    assert lake("fs", "ls", "lake", "main", "-r").out.count("\n") == 2
     for words in (["--to", first, "--path", "a"], ["--force"]):
         wrong = lake("reset", "lake", "main", *words, "--yes", "--json", code=2)
         assert wrong.error_kind == "invalid_argument"
