@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ from tests.support.world import World
 LEASE: Final = timedelta(hours=1)
 SECOND: Final = timedelta(seconds=1)
 WAIT_SECONDS_MAX: Final = 60.0
-SHORT: Final = {"grace": SECOND, "unsafe": True, "allow_share": True}
+SHORT: Final[dict[str, Any]] = {"grace": SECOND, "unsafe": True, "allow_share": True}
 
 
 def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
@@ -75,8 +75,13 @@ def check_until_its_end(world: World, signed: SignedRead) -> None:
     assert not place.exists()
 
 
+def commit_without(lake: Repository) -> object:
+    lake.objects.delete("side", "a")
+    return lake.commits.commit("side", "without")
+
+
 COMMITTED: Final[dict[str, Callable[[Repository], object]]] = {
-    "deleted": lambda lake: (lake.objects.delete("side", "a"), lake.commits.commit("side", "x")),
+    "deleted": commit_without,
     "branch deleted": lambda lake: lake.branches.delete("side"),
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
