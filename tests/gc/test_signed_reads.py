@@ -75,13 +75,13 @@ def check_until_its_end(world: World, signed: SignedRead) -> None:
     assert not place.exists()
 
 
-def _delete_and_commit(lake: Repository) -> None:
+def commit_without(lake: Repository) -> object:
     lake.objects.delete("side", "a")
-    lake.commits.commit("side", "x")
+    return lake.commits.commit("side", "without")
 
 
 COMMITTED: Final[dict[str, Callable[[Repository], object]]] = {
-    "deleted": _delete_and_commit,
+    "deleted": commit_without,
     "branch deleted": lambda lake: lake.branches.delete("side"),
 }
 
