@@ -67,6 +67,8 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told_of_purges_and_keys(told, tmp_path)
     told("retention unset", "lake")
     told("gc give-up", "lake", "main~2", "--reason", "x", "--yes")
+    told("branch create", "lake", "imports")
+    told("import", "lake", "imports", str(tmp_path / "file"), "imported")
     assert names() - told.told - ELSEWHERE.keys() == set()
 
 

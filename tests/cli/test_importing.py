@@ -1,0 +1,44 @@
+"""`import`: objects of a directory become paths of a branch, and stay where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Ebbtide
+
+
+def test_a_directory_and_a_file(lake: Ebbtide, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "one").write_text("1")
+    (tree / "deep" / "two").write_text("22")
+    (tmp_path / "file").write_text("f")
+    lake("fs", "put", "lake", "main", "in/old", tmp_path / "file")
+    lake("commit", "lake", "main", "-m", "first")
+    done = lake("import", "lake", "main", f"{tree}/", "in", "-m", "data", "--meta", "a=b", "--json")
+    assert (done.document["object_count"], done.document["message"]) == (2, "data")
+    assert done.document["metadata"] == {"a": "b"}
+    text = lake("import", "lake", "main", tmp_path / "file", "single").out
+    assert text.startswith("imported 1 object: main is at commit ")
+    entries = lake("fs", "ls", "lake", "main", "-r", "--json").document["entries"]
+    assert [entry["path"] for entry in entries] == ["in/deep/two", "in/one", "single"]
+    assert lake("fs", "cat", "lake", "main", "in/deep/two").out == "22"
+    stat = lake("fs", "stat", "lake", "main", "in/one", "--json").document
+    assert stat["address"] == (tree / "one").as_uri()
+
+
+def test_what_cannot_be_imported(lake: Ebbtide, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    importing = ("import", "lake", "main")
+    refused = lake(*importing, f"{tree}/", "in", "--json", code=1)
+    assert refused.error_kind == "object_not_found"
+    assert "end it in a slash" in lake(*importing, tree, "in", code=1).err
+    (tree / "x").write_text("x")
+    lake("fs", "put", "lake", "main", "staged", tree / "x")
+    refused = lake(*importing, f"{tree}/", "in", "--json", code=1)
+    assert refused.error_kind == "branch_dirty"
+    lake("reset", "lake", "main", "--yes")
+    for place in (tmp_path, tmp_path / "store"):
+        refused = lake(*importing, f"{place}/", "in", "--json", code=2)
+        assert refused.error_kind == "invalid_address"
