@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from awscrt import checksums
-
 PREFIX: Final = "x-amz-checksum-"
 
 
@@ -44,10 +42,22 @@ class _Crc:
         return self._value.to_bytes(self._size_bytes, "big")
 
 
+def _crc32c(data: bytes, value: int) -> int:
+    from awscrt import checksums  # slow to load, and few clients need it
+
+    return int(checksums.crc32c(data, value))
+
+
+def _crc64nvme(data: bytes, value: int) -> int:
+    from awscrt import checksums  # slow to load, and few clients need it
+
+    return int(checksums.crc64nvme(data, value))
+
+
 ALGORITHMS: Final[Mapping[str, Callable[[], Summing]]] = {
     "crc32": lambda: _Crc(zlib.crc32, 4),
-    "crc32c": lambda: _Crc(checksums.crc32c, 4),
-    "crc64nvme": lambda: _Crc(checksums.crc64nvme, 8),
+    "crc32c": lambda: _Crc(_crc32c, 4),
+    "crc64nvme": lambda: _Crc(_crc64nvme, 8),
     "sha1": lambda: hashlib.sha1(usedforsecurity=False),
     "sha256": hashlib.sha256,
 }
