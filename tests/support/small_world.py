@@ -230,8 +230,9 @@ class SmallWorld:
 
 
 def without_runs(view: View) -> View:
-    """All but runs and purges: one that is refused is on record."""
-    return {name: rows for name, rows in view.items() if name not in ("gc_runs", "purges")}
+    """All but runs, purges and imports: one that is refused is on record."""
+    recorded = ("gc_runs", "purges", "imports")
+    return {name: rows for name, rows in view.items() if name not in recorded}
 
 
 def is_done(view: View, after: View, adds: Collection[str]) -> bool:
