@@ -348,7 +348,8 @@ def resumed(requests: Requests, asked: Asked) -> Asked:
 
 def has_job(asked: Asked) -> bool:
     """Whether the work goes on after the answer."""
-    return asked.method == "POST" and ("/runs" in asked.url or "/purges" in asked.url)
+    is_task = asked.url == "/repositories/lake/restore"
+    return asked.method == "POST" and ("/runs" in asked.url or "/purges" in asked.url or is_task)
 
 
 def check_answer(asked: Asked, answer: Answer, what: str) -> None:
