@@ -355,7 +355,7 @@ def resumed(requests: Requests, asked: Asked) -> Asked:
 
 def has_job(asked: Asked) -> bool:
     """Whether the work goes on after the answer."""
-    kinds = ("/runs", "/purges", "/import")
+    kinds = ("/runs", "/purges", "/import", "/repositories/lake/restore")
     return asked.method == "POST" and any(kind in asked.url for kind in kinds)
 
 
