@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -20,7 +21,7 @@ from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.multipart import TOKEN, PartReader, WantedPart
+from ebbtide.store.staging.multipart import TOKEN, Multipart, PartReader, WantedPart
 from ebbtide.store.staging.multipart_queries import MultipartUpload
 from tests.conftest import START
 from tests.support.clock import ManualClock
@@ -224,3 +225,57 @@ def test_the_numbers_of_parts(lake: Repository) -> None:
     for number in (0, 10_001):
         with pytest.raises(InvalidInput, match="from 1 to 10000"):
             lake.multipart.put_part(upload, number, b"")
+
+
+def test_two_completes_at_once(lake: Repository) -> None:
+    upload = lake.multipart.create("main", "a")
+    wanted = [WantedPart(1, lake.multipart.put_part(upload, 1, b"1").etag)]
+    lake.multipart.put_part(upload, 2, b"2")
+
+    class Overtaken(PartReader):
+        def read(self, parts: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
+            yield from super().read(parts)
+            lake.multipart.complete(upload, wanted)
+            lake.objects.put("main", "a", b"later")
+
+    with pytest.raises(NotFound) as error:
+        lake.multipart.complete(upload, wanted, Overtaken())
+    assert error.value.kind == "upload_not_found"
+    assert lake.objects.get("main", "a") == b"later"
+
+
+def test_an_abort_during_a_complete(lake: Repository) -> None:
+    upload = lake.multipart.create("main", "a")
+    etags = [lake.multipart.put_part(upload, number, b"1").etag for number in (1, 2)]
+
+    class Aborted(PartReader):
+        def read(self, parts: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
+            yield from next(parts)
+            lake.multipart.abort("main", "a", upload.upload_id)
+            yield from super().read(parts)
+
+    wanted = [WantedPart(number, etag) for number, etag in zip((1, 2), etags, strict=True)]
+    with pytest.raises(NotFound) as error:
+        lake.multipart.complete(upload, wanted, Aborted())
+    assert error.value.kind == "upload_not_found"
+    assert stored(lake) == set()
+
+
+def test_a_part_whose_commit_has_no_answer(
+    lake: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part is recorded, although the client is told of an error: it must not be deleted."""
+    upload = lake.multipart.create("main", "a")
+    record = Multipart._record
+
+    def lost(self: Multipart, *arguments: Any) -> None:
+        record(self, *arguments)
+        raise Failed("database_error", "the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Multipart, "_record", lost)
+        with pytest.raises(Failed):
+            lake.multipart.put_part(upload, 1, b"1")
+    (part,) = lake.multipart.parts(upload)
+    lake.multipart.complete(upload, [WantedPart(1, part.etag)])
+    assert lake.objects.get("main", "a") == b"1"

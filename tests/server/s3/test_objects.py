@@ -142,6 +142,7 @@ def test_headers_that_the_reader_chooses(s3: Client, bucket: str) -> None:
         ResponseContentType="text/csv",
         ResponseContentDisposition='attachment; filename="a.csv"',
     )
+    assert found["Body"].read() == b"1"
     assert found["ContentType"] == "text/csv"
     assert found["ContentDisposition"] == 'attachment; filename="a.csv"'
     bad = {"ResponseContentType": "a\r\nb: c"}

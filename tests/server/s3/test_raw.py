@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,7 +20,7 @@ from botocore.credentials import Credentials
 from ebbtide.server.s3.errors import STATUS_OF_CODE
 from ebbtide.server.s3.signing import signing_key
 from tests.server.s3.chunked import signed_body, unsigned_body
-from tests.support.server import Server
+from tests.support.server import Key, Server
 
 BOMB: Final = (
     b'<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa">'
@@ -47,7 +48,7 @@ class Raw:
         S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
         return dict(request.headers.items())
 
-    def send(self, method: str, place: str, headers: dict[str, str], content: Any = b"") -> Any:
+    def send(self, method: str, place: str, headers: dict[str, Any], content: Any = b"") -> Any:
         """One request; code and status of the error, or the status."""
         answer = self.http.request(method, self.url + place, headers=headers, content=content)
         assert "x-amz-request-id" in answer.headers
@@ -96,7 +97,7 @@ def test_a_request_that_somebody_changed(raw: Raw, lake_name: str) -> None:
     unknown = raw.send(
         "PUT",
         place,
-        headers | {"Authorization": odd.encode("latin-1")},  # type: ignore[arg-type]
+        headers | {"Authorization": odd.encode("latin-1")},
         b"data",
     )
     assert unknown == "InvalidAccessKeyId"
@@ -108,11 +109,11 @@ def test_a_request_that_somebody_changed(raw: Raw, lake_name: str) -> None:
 def test_a_revoked_key(raw: Raw, plain: Server, lake_name: str) -> None:
     made = plain.command("key", "create", "--role", "writer", "--name", "s3", "--json")
     assert made.returncode == 0, made.stderr
-    found = httpx.Response(200, text=made.stdout).json()
-    key = found.get("key", found)["access_key_id"]
-    raw.key = type(raw.key)(key, found["secret"])
+    found = json.loads(made.stdout)
+    key = found["access_key_id"]
+    raw.key = Key(key, found["secret_access_key"])
     assert raw.ask("GET", f"/{lake_name}?location") == 200
-    assert plain.command("key", "revoke", key).returncode == 0
+    assert plain.command("key", "revoke", key, "--yes").returncode == 0
     assert raw.ask("GET", f"/{lake_name}?location") == "InvalidAccessKeyId"
 
 

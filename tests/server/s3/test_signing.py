@@ -17,7 +17,7 @@ from botocore.credentials import Credentials
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.signing import (
     SKEW_MAX,
-    Signature,
+    S3Signature,
     SignedParts,
     is_signed,
     read_signature,
@@ -79,7 +79,7 @@ def drawn_secret(rng: random.Random) -> Credentials:
     )
 
 
-def checked(request: AWSRequest, secret: str, now: datetime) -> Signature:
+def checked(request: AWSRequest, secret: str, now: datetime) -> S3Signature:
     parts, query = received(request)
     found = read_signature(parts, query, now=now)
     verify(parts, found, secret)

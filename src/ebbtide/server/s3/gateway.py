@@ -117,7 +117,7 @@ class S3Gateway:
                 message["headers"] = headers
             await send(message)
 
-        resource = scope["path"]
+        resource = _raw_path(scope)
         try:
             await self._answer(scope, receiving, answering, request_id)
         except ClientDisconnect:
@@ -158,7 +158,7 @@ class S3Gateway:
     def _authenticate(self, request: Request, request_id: str) -> S3Call:
         """Checks the signature. Raises S3Error."""
         scope = request.scope
-        raw_path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+        raw_path = _raw_path(scope)
         headers = [
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ]
@@ -208,6 +208,11 @@ def operation_of(call: S3Call) -> Operation:
         code = "NotImplemented" if choice else "MethodNotAllowed"
         raise S3Error(code, f"this server has no such request: {method} of a {call.level}")
     return found
+
+
+def _raw_path(scope: Scope) -> str:
+    """Returns the path as it was sent."""
+    return str(scope["raw_path"].decode("latin-1"))
 
 
 def _authorization(scope: Scope) -> str | None:

@@ -31,7 +31,7 @@ from ebbtide.storage import Content
 from ebbtide.store.access.keys import Role
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX, PartReader, WantedPart
-from ebbtide.store.staging.multipart_queries import MultipartUpload, Part
+from ebbtide.store.staging.multipart_queries import MultipartUpload, UploadPart
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """The list of 10,000 parts with their checksums has about two MiB."""
@@ -62,7 +62,7 @@ async def upload_part(call: S3Call) -> Response:
     payload = call.payload(call.store.settings.server_upload_max)
     number = _number_of(call)
 
-    def put(data: Content) -> Part:
+    def put(data: Content) -> UploadPart:
         repository = call.repository()
         return repository.multipart.put_part(_upload(call, repository), number, data)
 
@@ -296,7 +296,7 @@ def _key_of(upload: MultipartUpload) -> str:
     return key_of(upload.branch, upload.path)
 
 
-def _part_element(part: Part) -> Markup:
+def _part_element(part: UploadPart) -> Markup:
     return element(
         "Part",
         element("PartNumber", part.part_number),

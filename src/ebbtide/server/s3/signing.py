@@ -42,7 +42,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class S3Signature:
     """The signature of a request, as the client sent it.
 
     `scope` is `DATE/REGION/s3/aws4_request`, and `stamp` the request's time as it is signed.
@@ -99,7 +99,7 @@ def is_signed(query: bytes, authorization: str | None) -> bool:
     return any(pair.partition(b"=")[0] == b"X-Amz-Algorithm" for pair in query.split(b"&"))
 
 
-def read_signature(parts: SignedParts, query: Mapping[str, str], *, now: datetime) -> Signature:
+def read_signature(parts: SignedParts, query: Mapping[str, str], *, now: datetime) -> S3Signature:
     """Returns the signature of a request, from its header or its query. Checks its form, its date,
     and that it covers the headers that matter.
 
@@ -125,7 +125,7 @@ def read_signature(parts: SignedParts, query: Mapping[str, str], *, now: datetim
     return found
 
 
-def verify(parts: SignedParts, found: Signature, secret: str) -> ScopeKey:
+def verify(parts: SignedParts, found: S3Signature, secret: str) -> ScopeKey:
     """Checks a signature against a secret. Returns the key for the chunks of the body. Raises
     S3Error `SignatureDoesNotMatch`."""
     key = signing_key(secret, found.scope)
@@ -213,7 +213,7 @@ def _encoded(text: bytes) -> str:
     return quote(text, safe=_UNRESERVED)
 
 
-def _from_header(authorization: str, headers: Mapping[str, str], *, now: datetime) -> Signature:
+def _from_header(authorization: str, headers: Mapping[str, str], *, now: datetime) -> S3Signature:
     fields: dict[str, str] = {}
     for part in authorization.removeprefix(ALGORITHM).split(","):
         name, equals, value = part.strip().partition("=")
@@ -236,7 +236,7 @@ def _from_header(authorization: str, headers: Mapping[str, str], *, now: datetim
     if payload_hash is None:
         raise S3Error("InvalidRequest", "the header x-amz-content-sha256 is missing")
     access_key_id, scope = _credential(fields["Credential"], stamp, "AuthorizationHeaderMalformed")
-    return Signature(
+    return S3Signature(
         access_key_id=access_key_id,
         scope=scope,
         stamp=stamp,
@@ -249,7 +249,7 @@ def _from_header(authorization: str, headers: Mapping[str, str], *, now: datetim
 
 def _from_query(
     query: Mapping[str, str], headers: Mapping[str, str], *, now: datetime
-) -> Signature:
+) -> S3Signature:
     code = "AuthorizationQueryParametersError"
     if query.get("X-Amz-Algorithm") != ALGORITHM:
         raise S3Error(code, f"X-Amz-Algorithm must be {ALGORITHM}")
@@ -266,7 +266,7 @@ def _from_query(
         raise S3Error("AccessDenied", "the URL has expired: sign a new one")
     access_key_id, scope = _credential(query["X-Amz-Credential"], stamp, code)
     given = headers.get("x-amz-content-sha256", query.get("X-Amz-Content-Sha256"))
-    return Signature(
+    return S3Signature(
         access_key_id=access_key_id,
         scope=scope,
         stamp=stamp,

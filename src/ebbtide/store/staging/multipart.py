@@ -24,7 +24,7 @@ from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.staging.multipart_queries import (
     MultipartUpload,
-    Part,
+    UploadPart,
     delete_parts,
     delete_tokens,
     delete_upload,
@@ -107,7 +107,9 @@ class Multipart:
                 tx, self._context.repository_id, prefix=prefix, after=after, amount=amount
             )
 
-    def parts(self, upload: MultipartUpload, *, after: int = 0, amount: int = 1000) -> list[Part]:
+    def parts(
+        self, upload: MultipartUpload, *, after: int = 0, amount: int = 1000
+    ) -> list[UploadPart]:
         """Returns the parts with numbers above `after`, at most `amount`, by number."""
         with self._context.metadata.snapshot() as tx:
             return list_parts(
@@ -116,7 +118,7 @@ class Multipart:
 
     def put_part(
         self, upload: MultipartUpload, number: int, data: Content, *, check: Check | None = None
-    ) -> Part:
+    ) -> UploadPart:
         """Stores a part, in place of an earlier one with its number. `check` runs in the
         transaction that records the part.
 
@@ -142,7 +144,7 @@ class Multipart:
             )
         try:
             entry = write_object(context, NewObject(upload.path, data), address, now)
-            part = Part(
+            part = UploadPart(
                 part_number=number,
                 address=address,
                 size_bytes=entry.size_bytes,
@@ -214,7 +216,7 @@ class Multipart:
             raise _no_upload(upload_id)
         return found
 
-    def _record(self, upload: MultipartUpload, part: Part, check: Check | None) -> None:
+    def _record(self, upload: MultipartUpload, part: UploadPart, check: Check | None) -> None:
         """Records a part that was written. Raises as `put_part` does."""
         context = self._context
         with context.metadata.transaction() as tx:
@@ -243,7 +245,7 @@ class Multipart:
             self._release(tx, [address])
         context.storage.delete([address])
 
-    def _chosen(self, upload: MultipartUpload, wanted: Sequence[WantedPart]) -> list[Part]:
+    def _chosen(self, upload: MultipartUpload, wanted: Sequence[WantedPart]) -> list[UploadPart]:
         """Returns the wanted parts. Raises InvalidInput `part_invalid`, NotFound
         `upload_not_found`."""
         context = self._context
@@ -258,7 +260,7 @@ class Multipart:
                 raise _invalid(each.part_number)
         return [parts[each.part_number] for each in wanted]
 
-    def _stream(self, upload: MultipartUpload, part: Part) -> Iterator[bytes]:
+    def _stream(self, upload: MultipartUpload, part: UploadPart) -> Iterator[bytes]:
         """Yields the bytes of a part. Raises as `complete` does if the part was replaced, or the
         upload ended, meanwhile."""
         try:

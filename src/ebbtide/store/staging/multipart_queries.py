@@ -31,7 +31,7 @@ class MultipartUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UploadPart:
     """One part of an upload. `checksum` is its SHA-256, and so is `etag`."""
 
     part_number: int
@@ -114,7 +114,7 @@ def page_of_uploads(
     return [MultipartUpload(**row._mapping) for row in rows]
 
 
-def write_part(tx: Transaction, repository_id: str, upload_id: str, part: Part) -> str | None:
+def write_part(tx: Transaction, repository_id: str, upload_id: str, part: UploadPart) -> str | None:
     """Records a part. Returns the address of the part that it replaces, or None. The caller has
     locked the upload."""
     replaced = tx.execute(
@@ -144,7 +144,7 @@ def list_parts(
     *,
     after: int = 0,
     amount: int | None = None,
-) -> list[Part]:
+) -> list[UploadPart]:
     """Returns the parts with numbers above `after`, at most `amount`, by number."""
     rows = tx.execute(
         sa.select(*_PART)
@@ -152,7 +152,7 @@ def list_parts(
         .order_by(multipart_parts.c.part_number)
         .limit(amount)
     )
-    return [Part(**row._mapping) for row in rows]
+    return [UploadPart(**row._mapping) for row in rows]
 
 
 def has_part_at(tx: Transaction, repository_id: str, upload_id: str, address: str) -> bool:
