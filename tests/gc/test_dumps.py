@@ -48,8 +48,7 @@ class RestoringAt:
 
 
 def test_a_restored_ref_has_its_data_at_each_step_of_a_run(tmp_path: Path) -> None:
-    """Either the restore comes first, and the run keeps the data; or it is refused, and makes no
-    ref."""
+    """If the restore comes first, the run keeps the data. Else it is refused, and makes no ref."""
     outcomes: set[str | None] = set()
     number, steps = 0, 1
     while number < steps:
@@ -83,7 +82,7 @@ def test_after_a_run_nothing_is_restored(tmp_path: Path) -> None:
     assert state.done
     assert state.error is not None
     assert "expired" in state.error
-    # A dump is kept by the run that deletes data, and lists the expired commit without its tree.
+    # Runs keep dumps. A new one has no tree of an expired commit.
     again = world.lake.dumps.dump()
     lines = world.root / "_ebbtide/gc/dumps" / f"{again.commits_id}.jsonl"
     assert '"tree_id":null' in lines.read_text()
