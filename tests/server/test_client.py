@@ -234,6 +234,7 @@ def test_differences(server: Server, repo: lakefs.Repository) -> None:
     dev.object("d/1").upload("x")
     dev.object("d/2").upload("x")
     dev.object("a").delete()
+    assert all((each.size_bytes == 0) == (each.type == "removed") for each in dev.uncommitted())
     staged = {each.path: each.type for each in dev.uncommitted()}
     assert staged == {"a": "removed", "d/1": "added", "d/2": "added"}
     assert [each.path for each in dev.uncommitted(prefix="d/", after="d/1")] == ["d/2"]

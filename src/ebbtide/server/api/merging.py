@@ -72,8 +72,8 @@ class DiffAnswer(Wire):
     right: RightSide | None = None
 
     @classmethod
-    def of(cls, change: Change, *, right_stats: bool = False) -> DiffAnswer:
-        """Makes the answer for one change."""
+    def of(cls, change: Change, *, right_stats: bool = False, staged: bool = False) -> DiffAnswer:
+        """Makes the answer for one change. As in lakeFS, a `staged` delete has the size 0."""
         entry = change.right or change.left
         assert entry is not None  # a change has at least one side
         right = None
@@ -88,7 +88,7 @@ class DiffAnswer(Wire):
             type=change.kind,
             path=change.path,
             path_type="object",
-            size_bytes=entry.size_bytes,
+            size_bytes=0 if staged and change.right is None else entry.size_bytes,
             right=right,
         )
 
@@ -129,7 +129,7 @@ def diff_branch(
         after=paging.after,
         amount=paging.amount,
     )
-    return diff_list(page, paging)
+    return diff_list(page, paging, staged=True)
 
 
 @routes.add("GET", _REPOSITORY + "/refs/{left:segment}/diff/{right:segment}", Role.READER)
@@ -195,9 +195,13 @@ def find_merge_base(
     return MergeBaseAnswer(source_commit_id=left, destination_commit_id=right, base_commit_id=base)
 
 
-def diff_list(page: Page[Change], paging: Paging, *, right_stats: bool = False) -> DiffList:
+def diff_list(
+    page: Page[Change], paging: Paging, *, right_stats: bool = False, staged: bool = False
+) -> DiffList:
     """Makes the answer for a page of differences."""
-    changes = [DiffAnswer.of(change, right_stats=right_stats) for change in page.entries]
+    changes = [
+        DiffAnswer.of(change, right_stats=right_stats, staged=staged) for change in page.entries
+    ]
     prefixes = map(DiffAnswer.of_prefix, page.common_prefixes)
     results = list(merge(changes, prefixes, key=attrgetter("path")))
     return DiffList(pagination=paging.pagination(len(results), page.next_after), results=results)
