@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 2048
 GRACEFUL_SECONDS: Final = 10
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long an idle connection stays open. A request that a client sends while the server closes the
+connection fails, and clients of S3 keep connections for longer than the five seconds of uvicorn."""
 
 
 def register(app: typer.Typer) -> None:
@@ -79,6 +82,7 @@ def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_l
         access_log=access_log,
         log_config=None,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     uvicorn.Server(config).run(sockets=[listening])
