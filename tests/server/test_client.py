@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 import lakefs
 import lakefs_sdk
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from lakefs.exceptions import (
     BadRequestException,
@@ -58,6 +60,19 @@ def test_repositories_without_a_namespace_of_their_own(server: Server) -> None:
     made = lakefs.Repository(name, client=server.client()).create(storage_namespace=namespace)
     put(made, a="1")
     assert shown(made) == {"a": b"1"}
+
+
+def test_sample_data(server: Server) -> None:
+    """At the paths that tutorials and tests of lakeFS's clients read."""
+    name = f"r-{new_id()}"
+    made = lakefs.Repository(name, client=server.client())
+    made.create(storage_namespace=f"local://{name}", include_samples=True)
+    found = shown(made)
+    assert found.keys() == {"README.md", "data/lakes.source.md", "images/lake.svg", "lakes.parquet"}
+    table = pq.read_table(pa.BufferReader(found["lakes.parquet"]))
+    assert table.num_rows > 1 and "Baikal" in table.column("name").to_pylist()
+    assert not list(made.branch("main").uncommitted())
+    assert [each.message for each in made.branch("main").log()][0] == "Add sample data"
 
 
 def test_repositories(server: Server, repo: lakefs.Repository) -> None:

@@ -124,7 +124,7 @@ def test_every_kind_has_one_status() -> None:
                 400,
                 "invalid_argument",
             )
-            for option in ({"sample_data": True}, {"read_only": True}, {"storage_id": "other"})
+            for option in ({"read_only": True}, {"storage_id": "other"})
         ),
         (
             "POST",

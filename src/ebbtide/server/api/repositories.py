@@ -25,6 +25,7 @@ from ebbtide.server.api.base import (
 from ebbtide.server.api.lifecycle import ExpiredQuery, ListedDep, next_after
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
+from ebbtide.server.samples import add_samples
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
@@ -114,6 +115,8 @@ def create_repository(
         expires_at=asked.expires_at,
         namespace=asked.storage_namespace,
     )
+    if asked.sample_data:
+        add_samples(made, committer=served.committer)
     found = served.store.catalog.get(made.info.repository_id, include_expired=True)
     return RepositoryAnswer.of(found)
 
@@ -210,7 +213,6 @@ def _require_supported(asked: RepositoryCreation, *, bare: bool) -> None:
     the one that is made."""
     unsupported = {
         "bare": (bare, "make the repository without it, and upload or import the data"),
-        "sample_data": (asked.sample_data, "leave it out, and upload data of your own"),
         "read_only": (asked.read_only, "leave it out, and give users keys with the role reader"),
         "storage_id": (asked.storage_id, "leave it out, and name the place in storage_namespace"),
     }
