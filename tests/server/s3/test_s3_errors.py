@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 from typing import Any
 from xml.etree import ElementTree
@@ -15,10 +17,17 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import KINDS, EbbtideError, NotFound
 from ebbtide.server.errors import STATUS
+from ebbtide.server.s3 import gateway
 from ebbtide.server.s3.errors import CODES, STATUS_OF_CODE, S3Error, code_of, code_of_kind
 from ebbtide.server.s3.markup import Markup, document, element, parsed
 from ebbtide.server.s3.patience import PatientAnswer
 from tests.support.randomized import examples, randomized
+
+
+def sources() -> str:
+    """The gateway's modules, without the table of codes."""
+    modules = Path(gateway.__file__).parent.glob("*.py")
+    return "".join(each.read_text() for each in modules if each.name != "errors.py")
 
 
 def test_every_kind_has_a_code() -> None:
@@ -29,6 +38,8 @@ def test_every_kind_has_a_code() -> None:
         # S3 answers with 403 where a key is wrong, and with 400 where a body is too large.
         moved = {401: 403, 413: 400, 431: 400}
         assert status == moved.get(STATUS[kind], STATUS[kind]), kind
+    used = {code_of_kind(kind) for kind in KINDS} | set(re.findall(r'"([A-Z]\w+)"', sources()))
+    assert set(STATUS_OF_CODE) <= used, "each code is the answer to something"
     assert code_of(S3Error("BadDigest", "x")) == "BadDigest"
     assert code_of(NotFound("repository_not_found", "x")) == "NoSuchBucket"
     with pytest.raises(AssertionError):
