@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.settings import Settings
+from ebbtide.store.access.keys import Role
 from ebbtide.store.database.schema import pending, staged
 from ebbtide.store.embedded import Store
 from tests.support.server import WAIT_SECONDS, Server, eventually, new_server
@@ -227,3 +228,34 @@ def test_what_was_uploaded_runs_in_no_browser(http: httpx.Client, lake: lakefs.R
     answer = http.get(f"/repositories/{lake.id}/refs/main/objects?path=x")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_client_that_asks_before_it_sends(
+    plain: Server, lake: lakefs.Repository, is_known: bool
+) -> None:
+    """It leaves the body out if it is refused. Its next bytes are no body then."""
+    url = httpx.URL(plain.url)
+    known = plain.keys[Role.WRITER]
+    key, secret = (known.access_key_id, known.secret) if is_known else ("nobody", "x")
+    login = base64.b64encode(f"{key}:{secret}".encode()).decode()
+    head = (
+        f"POST /api/v1/repositories/{lake.id}/branches/main/objects?path=a HTTP/1.1\r\n"
+        f"Host: {url.netloc.decode()}\r\nAuthorization: Basic {login}\r\n"
+        "Content-Type: application/octet-stream\r\nContent-Length: 4\r\n"
+        "Expect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection((url.host, url.port), timeout=20) as connection:
+        connection.sendall(head.encode())
+        answer = connection.recv(65536)
+        if is_known:
+            assert answer.startswith(b"HTTP/1.1 100 ")
+            connection.sendall(b"data")
+            answer = connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 201 ")
+            assert b"connection: close" not in answer.lower()
+        else:
+            while piece := connection.recv(65536):
+                answer += piece
+            assert answer.startswith(b"HTTP/1.1 401 ")
+            assert b"connection: close" in answer.lower()

@@ -109,12 +109,8 @@ class S3Gateway:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                headers = [*message.get("headers", ()), (b"x-amz-request-id", request_id.encode())]
-                if not is_received:
-                    # The client may leave the rest of the body out. What it sends next must not be
-                    # taken for it.
-                    headers.append((b"connection", b"close"))
-                message["headers"] = headers
+                named = (b"x-amz-request-id", request_id.encode())
+                message["headers"] = [*message.get("headers", ()), named]
             await send(message)
 
         resource = _raw_path(scope)
