@@ -631,7 +631,7 @@ def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> 
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
 
 
-@pytest.mark.parametrize("step", ["require_branch", "publish_writes", "write_staged"])
+@pytest.mark.parametrize("step", ["require_writable", "publish_writes", "write_staged"])
 def test_a_database_that_fails_while_the_token_is_used_up(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -639,7 +639,7 @@ def test_a_database_that_fails_while_the_token_is_used_up(
     before = everything(repository)
 
     def fail(*_arguments: object, **options: object) -> None:
-        if step != "require_branch" or "lock" in options:
+        if step != "require_writable" or "lock" in options:
             raise sa.exc.OperationalError("statement", {}, OSError("the disk is full"))
 
     with monkeypatch.context() as patch:

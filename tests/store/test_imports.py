@@ -27,6 +27,7 @@ from ebbtide.store.importing.imports import DEFAULT_MESSAGE, ImportRequest, Sign
 from ebbtide.store.importing.queries import SILENCE_MAX
 from ebbtide.store.importing.sorting import SortedEntries
 from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.names import PATH_BYTES_MAX
 from ebbtide.store.repository import Repository
 from tests.store.test_interleavings import contents, meanwhile, pending_addresses, raises, save
 from tests.support.clock import ManualClock
@@ -246,10 +247,12 @@ def test_entries_are_sorted_and_the_last_of_each_path_counts(tmp_path: Path) -> 
         (ImportSource("memory:x/", "in", is_prefix=True), "invalid_address"),
         (ImportSource("ftp://host/", "in", is_prefix=True), "invalid_address"),
         (ImportSource("s3://bucket", "in", is_prefix=False), "invalid_address"),
-        (ImportSource("s3://bucket/a/", "../in", is_prefix=True), "invalid_path"),
         (ImportSource("s3://bucket/a/", "/", is_prefix=True), "invalid_path"),
         (ImportSource("s3://bucket/a", "", is_prefix=False), "invalid_path"),
-        (ImportSource("s3://bucket/a", "a/../b", is_prefix=False), "invalid_path"),
+        (
+            ImportSource("s3://bucket/a", "b" * (PATH_BYTES_MAX + 1), is_prefix=False),
+            "invalid_path",
+        ),
     ],
 )
 def test_a_source_that_cannot_be(repository: Repository, source: ImportSource, kind: str) -> None:
@@ -347,8 +350,9 @@ def test_what_is_no_file_or_not_there(repository: Repository, outside: Path) -> 
 
 
 def test_a_path_that_no_object_may_have(repository: Repository, outside: Path) -> None:
+    """Together with the destination it is too long."""
     fill(outside / "odd", "x\ny")
-    asked = request(below(outside / "odd", "in"))
+    asked = request(below(outside / "odd", "i" * (PATH_BYTES_MAX - 1)))
     import_id = repository.imports.begin(asked)
     with raises("invalid_path"):
         repository.imports.run(import_id, asked)

@@ -136,11 +136,22 @@ def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
     Raises InvalidInput `range_malformed` for a header that cannot be parsed, or that names several
     ranges. HTTP permits to ignore such a header, but lakeFS refuses it. Raises RangeBehindEnd.
     """
-    if header is None:
-        return None
-    match = _RANGE.fullmatch(header.strip())
+    found = find_range(header, size_bytes)
+    if header is not None and found is None:
+        raise InvalidInput(
+            "range_malformed",
+            f"{shown(header)} is no range: write a single one, such as bytes=0-99, bytes=100- or "
+            "bytes=-100",
+        )
+    return found
+
+
+def find_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
+    """Returns the range as `parse_range` does, but None for a header that cannot be parsed (RFC
+    9110, 14.2). Raises RangeBehindEnd."""
+    match = _RANGE.fullmatch((header or "").strip())
     if match is None or match.groups() == ("", ""):
-        raise _malformed(header)
+        return None
     first, last = match.groups()
     if not first:
         start, end = max(size_bytes - int(last), 0), size_bytes
@@ -148,18 +159,10 @@ def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
         start = int(first)
         end = min(int(last) + 1, size_bytes) if last else size_bytes
         if last and int(last) < start:
-            raise _malformed(header)
+            return None
     if start >= size_bytes:
         raise RangeBehindEnd(size_bytes)
     return start, end
-
-
-def _malformed(header: str) -> InvalidInput:
-    return InvalidInput(
-        "range_malformed",
-        f"{shown(header)} is no range: write a single one, such as bytes=0-99, bytes=100- or "
-        "bytes=-100",
-    )
 
 
 def disposition(entry: Entry, path: str) -> str:

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from starlette.responses import Response
 
-from ebbtide.server.api.downloads import parse_range
+from ebbtide.server.api.downloads import find_range
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, key_of, split_key
 from ebbtide.server.s3.buckets import owner_element
@@ -80,7 +80,7 @@ async def copy_part(call: S3Call) -> Response:
         repository = call.repository()
         upload = _upload(call, repository)
         source = source_of(call, *copy_source(call.headers["x-amz-copy-source"]))
-        asked = parse_range(header, source.entry.size_bytes)
+        asked = find_range(header, source.entry.size_bytes)
         if header is not None and asked is None:
             raise S3Error("InvalidArgument", "write x-amz-copy-source-range as bytes=FIRST-LAST")
         pieces = source.stream() if asked is None else source.stream(start=asked[0], end=asked[1])

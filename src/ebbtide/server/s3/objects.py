@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from ebbtide.server.api.downloads import parse_range
+from ebbtide.server.api.downloads import find_range
 from ebbtide.server.s3.call import S3Call, in_thread, operation, reads
 from ebbtide.server.s3.described import (
     checksum_headers,
@@ -71,7 +71,7 @@ def _described(call: S3Call, entry: Entry) -> tuple[int, dict[str, str], tuple[i
     if "partNumber" in call.query:
         raise S3Error("NotImplemented", "an object does not keep its parts: ask for a range")
     header = call.headers.get("range") if may_use_range(entry, call.headers) else None
-    part = parse_range(header, entry.size_bytes)
+    part = find_range(header, entry.size_bytes)
     headers = headers_of(entry) | _overrides(call)
     if part is None:
         size = {"Content-Length": str(entry.size_bytes)}
