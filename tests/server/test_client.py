@@ -72,7 +72,7 @@ def test_sample_data(server: Server) -> None:
     table = pq.read_table(pa.BufferReader(found["lakes.parquet"]))
     assert table.num_rows > 1 and "Baikal" in table.column("name").to_pylist()
     assert not list(made.branch("main").uncommitted())
-    assert [each.message for each in made.branch("main").log()][0] == "Add sample data"
+    assert next(each.message for each in made.branch("main").log()) == "Add sample data"
 
 
 def test_repositories(server: Server, repo: lakefs.Repository) -> None:

@@ -25,10 +25,9 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.queries import page_of_staged
-from tests.support.databases import new_database
 from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
 from tests.support.randomized import randomized
-from tests.support.server import Server, eventually, new_server
+from tests.support.server import Server, eventually, short_leases
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +44,12 @@ RUN: Final = {"unsafe": True, "allow_share": True}
 def served(directory: Path, *, postgres: str | None) -> Iterator[Server]:
     """A server of its own with small slices and ranges, so that there are many."""
     settings = {
-        "EBBTIDE_LEASE_TTL": "0s" if postgres is None else "1s",
         "EBBTIDE_TRASH_TIME": "1s",
         "EBBTIDE_SLICE_OBJECTS_MAX": "100",
         "EBBTIDE_RANGE_ENTRIES_TARGET": "8",
     }
-    if postgres is not None:
-        settings["EBBTIDE_DATABASE_URL"] = new_database(postgres)
-    server = new_server(directory, **settings).start()
-    try:
+    with short_leases(directory, postgres=postgres, **settings) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

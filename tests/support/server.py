@@ -8,7 +8,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ebbtide.storage import Storage, open_storage
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories.promises import PROMISED
+from tests.support.databases import new_database
 from tests.support.forking import Running, forks
 
 PROGRAM = "tests.support.forked"
@@ -141,3 +143,16 @@ def new_server(directory: Path, **settings: str) -> Server:
         }
         | settings,
     )
+
+
+@contextmanager
+def short_leases(directory: Path, *, postgres: str | None, **settings: str) -> Iterator[Server]:
+    """A server of its own, whose leases last no time on SQLite, and a second on PostgreSQL."""
+    settings["EBBTIDE_LEASE_TTL"] = "0s" if postgres is None else "1s"
+    if postgres is not None:
+        settings["EBBTIDE_DATABASE_URL"] = new_database(postgres)
+    server = new_server(directory, **settings).start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -21,10 +21,9 @@ from botocore.exceptions import ClientError
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.server.s3.conftest import Client, s3_client
-from tests.support.databases import new_database
 from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live, stored
-from tests.support.server import Server, eventually, new_server
+from tests.support.server import Server, eventually, short_leases
 
 CLIENTS: Final = 4
 BUCKET: Final = "lake"
@@ -36,18 +35,9 @@ REPOSITORY: Final = f"/repositories/{BUCKET}"
 @contextmanager
 def served(directory: Path, *, postgres: str | None) -> Iterator[Server]:
     """A server of its own that reclaims all the time."""
-    settings = {
-        "EBBTIDE_LEASE_TTL": "0s" if postgres is None else "1s",
-        "EBBTIDE_RECLAIM_INTERVAL": "1s",
-        "EBBTIDE_SLICE_OBJECTS_MAX": "50",
-    }
-    if postgres is not None:
-        settings["EBBTIDE_DATABASE_URL"] = new_database(postgres)
-    server = new_server(directory, **settings).start()
-    try:
+    settings = {"EBBTIDE_RECLAIM_INTERVAL": "1s", "EBBTIDE_SLICE_OBJECTS_MAX": "50"}
+    with short_leases(directory, postgres=postgres, **settings) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @dataclass
