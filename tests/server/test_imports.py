@@ -29,6 +29,7 @@ from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
 from ebbtide.store.importing.sources import ImportSource
 from tests.server.conftest import Servers
 from tests.server.test_streaming import MEGABYTE, forget_peak, peak
+from tests.support.loops import without_loop
 from tests.support.server import Server, eventually, new_server
 from tests.support.stray import put_key
 
@@ -68,7 +69,7 @@ def test_an_import(repo: lakefs.Repository, source: Storage) -> None:
     branch.commit("own")
     manager = branch.import_data(commit_message="data", metadata={"k": "v"})
     manager.prefix(f"{source.url}/", "in/").object(f"{source.url}/a", "one")
-    status = manager.run(SOON)
+    status = without_loop(lambda: manager.run(SOON))
     assert (status.completed, status.ingested_objects, status.error) == (True, 4, None)
     head = branch.get_commit()
     assert status.commit.id == head.id
@@ -102,7 +103,8 @@ def test_keys_that_mark_directories(repo: lakefs.Repository, source: Storage) ->
     source.put("in/nothing", b"")
     source.put("in/x", b"x")
     branch = repo.branch("main")
-    branch.import_data("data").prefix(f"{source.url}/", "").run(SOON)
+    manager = branch.import_data("data").prefix(f"{source.url}/", "")
+    without_loop(lambda: manager.run(SOON))
     assert read_all(branch) == {"in/nothing": b"", "in/x": b"x"}
 
 
@@ -128,7 +130,7 @@ def failed(manager: ImportManager) -> str:
     """The message of an import that fails."""
     manager.start()
     with pytest.raises(ImportManagerException) as caught:
-        manager.wait(SOON)
+        without_loop(lambda: manager.wait(SOON))
     return str(caught.value)
 
 
@@ -184,7 +186,7 @@ def test_a_large_import_needs_little_memory(
             (tmp_path / f"{directory}" / f"{number}").touch()
     before = forget_peak(server)
     manager = repo.branch("main").import_data("data").prefix(f"{tmp_path.as_uri()}/", "in/")
-    status = manager.run(timedelta(milliseconds=200))
+    status = without_loop(lambda: manager.run(timedelta(milliseconds=200)))
     assert status.ingested_objects == 100_000
     assert peak(server) - before < MEMORY_MAX
 

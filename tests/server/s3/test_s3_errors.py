@@ -21,6 +21,7 @@ from ebbtide.server.s3 import gateway
 from ebbtide.server.s3.errors import CODES, STATUS_OF_CODE, S3Error, code_of, code_of_kind
 from ebbtide.server.s3.markup import Markup, document, element, parsed
 from ebbtide.server.s3.patience import PatientAnswer
+from tests.support.loops import without_loop
 from tests.support.randomized import examples, randomized
 
 
@@ -94,7 +95,7 @@ def answered(work: Callable[[], Markup], interval_seconds: float) -> list[dict[s
         )
         await answer({"type": "http", "method": "POST"}, receive, send)
 
-    anyio.run(run)
+    without_loop(lambda: anyio.run(run))
     return sent
 
 
