@@ -279,3 +279,14 @@ def test_a_part_whose_commit_has_no_answer(
     (part,) = lake.multipart.parts(upload)
     lake.multipart.complete(upload, [WantedPart(1, part.etag)])
     assert lake.objects.get("main", "a") == b"1"
+
+
+def test_a_protected_branch(repository: Repository) -> None:
+    """It is refused before the parts are sent; and at the end, if the rule came meanwhile."""
+    begun = repository.multipart.create("main", "a")
+    part = repository.multipart.put_part(begun, 1, b"data")
+    repository.protection.set(["main"])
+    with pytest.raises(EbbtideError, check=lambda error: error.kind == "write_protected"):
+        repository.multipart.create("main", "b")
+    with pytest.raises(EbbtideError, check=lambda error: error.kind == "write_protected"):
+        repository.multipart.complete(begun, [WantedPart(1, part.etag)])

@@ -11,14 +11,15 @@ import binascii
 from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.errors import answer_of
 from ebbtide.server.origins import is_foreign
 from ebbtide.store.access.keys import AccessKey, AccessKeys
-from ebbtide.store.access.sessions import Sessions
+from ebbtide.store.access.sessions import Session, Sessions
 
 PRINCIPAL = "ebbtide.principal"
 """The entry of a request's scope that holds its access key."""
@@ -101,3 +102,23 @@ def parse_basic(header: str | None) -> tuple[str, str]:
     if not colon or "\0" in access_key_id:
         raise Denied("key_invalid", "the header Authorization cannot be understood")
     return access_key_id, secret
+
+
+def set_cookie(
+    request: Request, response: Response, session: Session, *, name: str, path: str
+) -> None:
+    """Sets a cookie with the token of a session.
+
+    Scripts cannot read the cookie, and requests from other sites do not contain it. The browser
+    sends it only to paths below `path`. If the request came over TLS, the browser never sends it
+    over plain HTTP.
+    """
+    response.set_cookie(
+        name,
+        session.token,
+        path=path,
+        expires=session.expires_at,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )

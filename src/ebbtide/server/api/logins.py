@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ebbtide.server.api.base import Text, Wire, seconds_of
 from ebbtide.server.api.routing import PREFIX, Routes
-from ebbtide.server.auth import COOKIE
+from ebbtide.server.auth import COOKIE, set_cookie
 from ebbtide.server.serving import ServedDep
 
 
@@ -33,20 +33,8 @@ def log_in(
     request: Request, response: Response, asked: LoginInformation, served: ServedDep
 ) -> AuthenticationToken:
     """Starts a session. Its token is accepted as a bearer token and as a cookie, until the session
-    ends or the key is revoked.
-
-    Scripts cannot read the cookie, and requests from other sites do not contain it. The browser
-    sends it only to the routes of the API.
-    """
+    ends or the key is revoked. The browser sends the cookie only to the routes of the API."""
     session = served.store.sessions.start(asked.access_key_id, asked.secret_access_key)
-    response.set_cookie(
-        COOKIE,
-        session.token,
-        path=PREFIX,
-        expires=session.expires_at,
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    set_cookie(request, response, session, name=COOKIE, path=PREFIX)
     response.headers["Cache-Control"] = "no-store"
     return AuthenticationToken(token=session.token, token_expiration=seconds_of(session.expires_at))

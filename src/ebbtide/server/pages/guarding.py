@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.errors import Denied
+from ebbtide.server import auth
 from ebbtide.server.origins import is_foreign, names_no_origin
 from ebbtide.store.access.sessions import Session
 
@@ -41,21 +42,8 @@ HEADERS: Final = (
 
 
 def set_cookie(request: Request, response: Response, session: Session) -> None:
-    """Sets the session's cookie.
-
-    Scripts cannot read the cookie, and requests from other sites do not contain it. The browser
-    sends it only to the pages' paths. If the request came over TLS, the browser never sends it over
-    plain HTTP.
-    """
-    response.set_cookie(
-        COOKIE,
-        session.token,
-        path=ROOT,
-        expires=session.expires_at,
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    """Sets the session's cookie for the pages' paths."""
+    auth.set_cookie(request, response, session, name=COOKIE, path=ROOT)
 
 
 def drop_cookie(request: Request, response: Response) -> None:

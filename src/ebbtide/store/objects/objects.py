@@ -30,7 +30,6 @@ from ebbtide.store.staging.uploads import NewObject, OnlyIf, Uploads, UploadTota
 
 FIRST_ROWS: Final = 16
 """The number of rows that are read first if a directory may be skipped at once."""
-"""After this many attempts a copy gets its own bytes, although its source is staged."""
 
 
 class Readable:

@@ -21,7 +21,7 @@ from ebbtide.storage import Content
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.staging.multipart_queries import (
     MultipartUpload,
     UploadPart,
@@ -69,12 +69,14 @@ class Multipart:
     ) -> MultipartUpload:
         """Begins an upload, which lasts for EBBTIDE_WRITE_TTL.
 
-        Raises InvalidInput `invalid_path` or `invalid_argument`, NotFound `branch_not_found`.
+        Raises InvalidInput `invalid_path` or `invalid_argument`, NotFound `branch_not_found`,
+        Conflict `write_protected`.
         """
         NewObject(path, b"", content_type, metadata or {}).check()
         context = self._context
         with context.metadata.transaction() as tx:
-            require_branch(tx, context.repository_id, branch)
+            # Checked here too, so that an error is reported before the parts are sent.
+            require_writable(tx, context.repository_id, branch)
             now = tx.now()
             upload = MultipartUpload(
                 upload_id=new_id(),
