@@ -24,6 +24,7 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.commits.merging import merge_message
 from ebbtide.store.commits.retrying import until_published
 from ebbtide.store.content.diffing import Change
+from ebbtide.store.content.reserved import without_checksums
 from ebbtide.store.listing import Page
 
 
@@ -82,7 +83,7 @@ class DiffAnswer(Wire):
                 checksum=change.right.checksum,
                 mtime=seconds_of(change.right.mtime),
                 content_type=change.right.content_type or OCTETS,
-                metadata=dict(change.right.metadata),
+                metadata=without_checksums(change.right.metadata),
             )
         return cls(
             type=change.kind,

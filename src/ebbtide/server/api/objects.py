@@ -19,6 +19,7 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import receive
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.reserved import without_checksums
 from ebbtide.store.listing import Page
 from ebbtide.store.names import check_path
 from ebbtide.store.objects.signed_reads import SignedRead
@@ -56,7 +57,7 @@ class ObjectStats(Wire):
             checksum=entry.checksum,
             size_bytes=entry.size_bytes,
             mtime=seconds_of(entry.mtime),
-            metadata=dict(entry.metadata) if user_metadata else None,
+            metadata=without_checksums(entry.metadata) if user_metadata else None,
             content_type=entry.content_type or OCTETS,
         )
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from ebbtide.server.s3.markup import Markup, element
+
 PREFIX: Final = "x-amz-checksum-"
+_VALUE: Final = re.compile(r"([A-Za-z0-9+/]+={0,2})(-[0-9]{1,5})?")
 
 
 class Summing(Protocol):
@@ -67,6 +71,38 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Summing]]] = {
 def encoded(summing: Summing) -> str:
     """Returns a checksum as S3 writes it."""
     return base64.b64encode(summing.digest()).decode()
+
+
+def composite(summings: Sequence[Summing], algorithm: str) -> str:
+    """Returns the checksum of the checksums of parts. It ends in the number of parts."""
+    whole = ALGORITHMS[algorithm]()
+    for each in summings:
+        whole.update(each.digest())
+    return f"{encoded(whole)}-{len(summings)}"
+
+
+def is_composite(value: str) -> bool:
+    """Whether a checksum is one of the checksums of parts."""
+    return "-" in value
+
+
+def type_of(found: Mapping[str, str]) -> str:
+    """Returns S3's name for the type of checksums, given by algorithm."""
+    return "COMPOSITE" if any(map(is_composite, found.values())) else "FULL_OBJECT"
+
+
+def elements(found: Mapping[str, str]) -> list[Markup]:
+    """Returns the XML elements of checksums, given by algorithm, and of their type."""
+    each = [element(f"Checksum{name.upper()}", value) for name, value in found.items()]
+    return [*each, element("ChecksumType", type_of(found))] if each else []
+
+
+def is_valid(algorithm: str, value: str) -> bool:
+    """Whether a text has the form of a checksum. Users of the API can write any metadata."""
+    match = _VALUE.fullmatch(value)
+    if algorithm not in ALGORITHMS or match is None:
+        return False
+    return len(match[1]) == len(encoded(ALGORITHMS[algorithm]()))
 
 
 def of_hex(digest: str) -> str:

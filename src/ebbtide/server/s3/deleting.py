@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 from xml.etree.ElementTree import Element
 
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.server.s3.addressing import split_key
 from ebbtide.server.s3.call import S3Call, answer, in_thread, operation, writing
+from ebbtide.server.s3.conditions import IfUnchanged, condition_of_delete
 from ebbtide.server.s3.errors import S3Error, code_of
 from ebbtide.server.s3.markup import Markup, element, root
 from ebbtide.store.access.keys import Role
@@ -25,9 +29,12 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 @in_thread
 def delete_object(call: S3Call) -> Response:
     """Deletes an object."""
-    if "if-match" in call.headers:
-        raise S3Error("NotImplemented", "a delete takes no condition")
-    errors = _delete(call.repository(), [call.key])
+    only_if = condition_of_delete(
+        call.headers.get("if-match"),
+        call.headers.get("x-amz-if-match-last-modified-time"),
+        call.headers.get("x-amz-if-match-size"),
+    )
+    errors = _delete(call.repository(), {call.key: only_if})
     if errors:
         raise errors[call.key]
     return Response(status_code=204)
@@ -52,43 +59,58 @@ async def delete_objects(call: S3Call) -> Response:
     return answer(await call.run(delete))
 
 
-def _keys_of(body: Element) -> list[str]:
-    """Returns the keys of the body. Raises S3Error."""
+def _keys_of(body: Element) -> dict[str, IfUnchanged | None]:
+    """Returns the keys of the body, with the condition of each. Raises S3Error."""
     items = body.findall("Object")
     if not 1 <= len(items) <= KEYS_MAX:
         raise S3Error("MalformedXML", f"list between 1 and {KEYS_MAX} keys")
-    keys = []
+    keys: dict[str, IfUnchanged | None] = {}
     for item in items:
-        if any(item.find(name) is not None for name in ("ETag", "LastModifiedTime", "Size")):
-            raise S3Error("NotImplemented", "a delete takes no condition")
         if (item.findtext("VersionId") or "null") != "null":
             raise S3Error("NotImplemented", "objects have no versions")
         key = item.findtext("Key")
         if not key:
             raise S3Error("MalformedXML", "an Object has no Key")
-        keys.append(key)
-    return list(dict.fromkeys(keys))
+        texts = (item.findtext(name) for name in ("ETag", "LastModifiedTime", "Size"))
+        only_if = condition_of_delete(*(None if text is None else text.strip() for text in texts))
+        if keys.setdefault(key, only_if) != only_if:
+            raise S3Error("InvalidArgument", f"{shown(key)} is listed twice, with two conditions")
+    return keys
 
 
-def _delete(repository: Repository, keys: list[str]) -> dict[str, EbbtideError]:
+def _delete(
+    repository: Repository, keys: Mapping[str, IfUnchanged | None]
+) -> dict[str, EbbtideError]:
     """Deletes keys, and returns the errors by key."""
     by_ref: dict[str, dict[str, str]] = defaultdict(dict)
-    for key in keys:
+    errors: dict[str, EbbtideError] = {}
+    for key, only_if in keys.items():
         ref, path = split_key(key)
         # No object can be at any other key.
-        if path is not None and _is_path(path):
+        if path is None or not _is_path(path):
+            continue
+        if only_if is None:
             by_ref[ref][path] = key
-    errors: dict[str, EbbtideError] = {}
+        else:
+            delete = partial(repository.objects.delete_if, ref, path, only_if)
+            errors |= _tried(repository, ref, [key], delete)
     for ref, paths in by_ref.items():
-        try:
-            with writing(repository, ref):
-                repository.objects.delete_many(ref, paths)
-        except NotFound as error:
-            if error.kind != "branch_not_found":
-                errors.update(dict.fromkeys(paths.values(), error))
-        except EbbtideError as error:
-            errors.update(dict.fromkeys(paths.values(), error))
+        delete_many = partial(repository.objects.delete_many, ref, paths)
+        errors |= _tried(repository, ref, paths.values(), delete_many)
     return errors
+
+
+def _tried(
+    repository: Repository, ref: str, keys: Iterable[str], delete: Callable[[], object]
+) -> dict[str, EbbtideError]:
+    """Deletes, and returns the error for each key, if there is one."""
+    try:
+        with writing(repository, ref):
+            delete()
+    except EbbtideError as error:
+        if error.kind != "branch_not_found":
+            return dict.fromkeys(keys, error)
+    return {}
 
 
 def _is_path(path: str) -> bool:

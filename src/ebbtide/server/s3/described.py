@@ -14,7 +14,7 @@ from ebbtide.server.api.base import OCTETS
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.store.content.entries import Entry, is_external
-from ebbtide.store.staging.uploads import OnlyIf
+from ebbtide.store.content.reserved import CHECKSUM, HEADER, HEADERS, checksums_of
 
 META: Final = "x-amz-meta-"
 SOURCE: Final = "x-amz-copy-source-"
@@ -24,6 +24,7 @@ _VISIBLE: Final = re.compile(r"[\x20-\x7e]*")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 _SHA256: Final = re.compile("[0-9a-f]{64}")
+_KEPT: Final = frozenset(HEADER + name for name in HEADERS)
 
 
 def etag_of(entry: Entry) -> str:
@@ -39,7 +40,7 @@ def headers_of(entry: Entry) -> dict[str, str]:
     headers = {
         "Accept-Ranges": "bytes",
         "ETag": etag_of(entry),
-        "Last-Modified": format_datetime(_second_of(entry), usegmt=True),
+        "Last-Modified": format_datetime(second_of(entry), usegmt=True),
         "Content-Type": _media_type(entry),
         # An uploaded script must not run in the browser of another user.
         "X-Content-Type-Options": "nosniff",
@@ -47,7 +48,12 @@ def headers_of(entry: Entry) -> dict[str, str]:
     }
     missing = 0
     for name, value in entry.metadata.items():
-        if _TOKEN.fullmatch(name):
+        if name in _KEPT:
+            if _VISIBLE.fullmatch(value):
+                headers[name.removeprefix(HEADER).title()] = value
+        elif name.startswith(CHECKSUM):
+            continue
+        elif _TOKEN.fullmatch(name):
             headers[META + name] = _header_value(value)
         else:
             missing += 1
@@ -57,24 +63,63 @@ def headers_of(entry: Entry) -> dict[str, str]:
 
 
 def checksum_headers(entry: Entry, headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the checksum of a whole object, if the client asked for it."""
-    if headers.get("x-amz-checksum-mode", "").upper() != "ENABLED" or is_external(entry.address):
+    """Returns the checksums of a whole object, if the client asked for them."""
+    if headers.get("x-amz-checksum-mode", "").upper() != "ENABLED":
         return {}
-    if not _SHA256.fullmatch(entry.checksum):
+    found = sums_of(entry)
+    named = {checksums.PREFIX + name: value for name, value in found.items()}
+    return named | ({"x-amz-checksum-type": checksums.type_of(found)} if found else {})
+
+
+def sums_of(entry: Entry) -> dict[str, str]:
+    """Returns the checksums of an object by algorithm: those that its writer sent, and the SHA-256
+    that every upload gets. If the writer sent a checksum of the parts' checksums, it is the only
+    one: an answer has one type for all."""
+    if is_external(entry.address):
         return {}
-    return {
-        "x-amz-checksum-sha256": checksums.of_hex(entry.checksum),
-        "x-amz-checksum-type": "FULL_OBJECT",
+    found = {
+        name.removeprefix(CHECKSUM): value for name, value in checksums_of(entry.metadata).items()
     }
+    kept = {name: value for name, value in found.items() if checksums.is_valid(name, value)}
+    composite = {name: value for name, value in kept.items() if checksums.is_composite(value)}
+    if composite:
+        return composite
+    if _SHA256.fullmatch(entry.checksum):
+        kept["sha256"] = checksums.of_hex(entry.checksum)
+    return kept
 
 
 def metadata_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the metadata that a request attaches to an object. Names are lower-case in HTTP."""
-    return {
+    """Returns the metadata that a request attaches to an object: the user's, whose names are
+    lower-case in HTTP, and the headers that readers are to get."""
+    found = {
         name.removeprefix(META): _decoded(value)
         for name, value in headers.items()
         if name.startswith(META) and name != META
     }
+    for name in HEADERS:
+        value = headers.get(name, "").strip()
+        if name == "content-encoding":
+            value = _content_encoding(value)
+        if value:
+            found[HEADER + name] = value
+    return found
+
+
+def metadata_of_sums(found: Mapping[str, str]) -> dict[str, str]:
+    """Returns the metadata that keeps checksums, given by algorithm. The SHA-256 of the whole
+    object is kept anyway."""
+    return {
+        CHECKSUM + name: value
+        for name, value in found.items()
+        if name != "sha256" or checksums.is_composite(value)
+    }
+
+
+def _content_encoding(value: str) -> str:
+    """Returns the encodings of an object. `aws-chunked` is that of the request's body alone."""
+    parts = [part.strip() for part in value.split(",")]
+    return ", ".join(part for part in parts if part and part.lower() != "aws-chunked")
 
 
 def is_unchanged(entry: Entry, headers: Mapping[str, str], *, prefix: str = "") -> bool:
@@ -83,16 +128,16 @@ def is_unchanged(entry: Entry, headers: Mapping[str, str], *, prefix: str = "") 
     `prefix` begins the names of the headers. Raises S3Error `PreconditionFailed` if `If-Match` or
     `If-Unmodified-Since` does not hold.
     """
-    tag, modified = etag_of(entry), _second_of(entry)
+    tag, modified = etag_of(entry), second_of(entry)
     if_match = headers.get(prefix + "if-match")
-    since = _date(headers.get(prefix + "if-unmodified-since"))
-    is_met = since is None or modified <= since if if_match is None else _lists(if_match, tag)
+    since = date_of(headers.get(prefix + "if-unmodified-since"))
+    is_met = since is None or modified <= since if if_match is None else lists(if_match, tag)
     if not is_met:
         raise S3Error("PreconditionFailed", "the object does not meet the request's condition")
     if_none_match = headers.get(prefix + "if-none-match")
     if if_none_match is not None:
-        return _lists(if_none_match, tag)
-    since = _date(headers.get(prefix + "if-modified-since"))
+        return lists(if_none_match, tag)
+    since = date_of(headers.get(prefix + "if-modified-since"))
     return since is not None and modified <= since
 
 
@@ -103,29 +148,16 @@ def may_use_range(entry: Entry, headers: Mapping[str, str]) -> bool:
         return True
     if text.startswith('"'):
         return text == etag_of(entry)
-    return _date(text) == _second_of(entry)
+    return date_of(text) == second_of(entry)
 
 
-def condition_of(headers: Mapping[str, str]) -> OnlyIf | None:
-    """Returns the condition of a write. Raises S3Error `NotImplemented` or `InvalidArgument`."""
-    if_none_match, if_match = headers.get("if-none-match"), headers.get("if-match")
-    if if_none_match is not None and if_match is not None:
-        raise S3Error("InvalidArgument", "give either If-None-Match or If-Match")
-    if if_none_match is not None:
-        if if_none_match.strip() != "*":
-            raise S3Error("NotImplemented", "a write takes only If-None-Match: *")
-        return OnlyIf()
-    if if_match is None:
-        return None
-    return OnlyIf(if_match.strip().strip('"'))
-
-
-def _lists(header: str, tag: str) -> bool:
+def lists(header: str, tag: str) -> bool:
+    """Whether a header that lists ETags has `tag`, or the star that stands for each."""
     tags = {part.strip().removeprefix("W/").strip('"') for part in header.split(",")}
     return "*" in tags or tag.strip('"') in tags
 
 
-def _date(text: str | None) -> datetime | None:
+def date_of(text: str | None) -> datetime | None:
     """Returns the date of a header. A date that cannot be read is no condition (RFC 9110, 13.1)."""
     try:
         return None if text is None else parsedate_to_datetime(text).astimezone(UTC)
@@ -133,7 +165,7 @@ def _date(text: str | None) -> datetime | None:
         return None
 
 
-def _second_of(entry: Entry) -> datetime:
+def second_of(entry: Entry) -> datetime:
     """Returns the date of an object, in whole seconds as headers have it."""
     return entry.mtime.replace(microsecond=0) if entry.mtime >= EPOCH else EPOCH
 

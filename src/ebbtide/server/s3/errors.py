@@ -42,7 +42,7 @@ CODES: Final[Mapping[int, tuple[str, ...]]] = {
     410: ("CommitExpired", "DataReleased", "ObjectPurged"),
     411: ("MissingContentLength",),
     412: ("PreconditionFailed",),
-    416: ("InvalidRange",),
+    416: ("InvalidPartNumber", "InvalidRange"),
     500: ("InternalError",),
     501: ("NotImplemented",),
     503: ("ServiceUnavailable",),

@@ -15,7 +15,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.ids import new_id
-from ebbtide.server.s3 import buckets, deleting, listing, multiparts, objects, writing
+from ebbtide.server.s3 import (
+    attributes,
+    buckets,
+    deleting,
+    listing,
+    multiparts,
+    objects,
+    writing,
+)
 from ebbtide.server.s3.addressing import bucket_and_key, decoded
 from ebbtide.server.s3.call import OPERATIONS, Operation, S3Call
 from ebbtide.server.s3.errors import S3Error, error_response, xml_error
@@ -31,10 +39,10 @@ from ebbtide.store.embedded import Store
 
 logger = logging.getLogger(__name__)
 
-TOPICS: Final = (buckets, deleting, listing, multiparts, objects, writing)
+TOPICS: Final = (attributes, buckets, deleting, listing, multiparts, objects, writing)
 """The modules whose operations are registered when they are imported."""
 
-CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning")
+CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning", "attributes")
 """Names in a query that choose an operation, the first one of these that is there."""
 UNSUPPORTED: Final = frozenset(
     (
@@ -42,7 +50,6 @@ UNSUPPORTED: Final = frozenset(
         "acl",
         "analytics",
         "append",
-        "attributes",
         "cors",
         "encryption",
         "intelligent-tiering",

@@ -10,13 +10,15 @@ from xml.etree.ElementTree import Element
 
 from starlette.responses import Response
 
+from ebbtide.escaping import shown
 from ebbtide.server.api.downloads import find_range
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, key_of, split_key
 from ebbtide.server.s3.buckets import owner_element
 from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
 from ebbtide.server.s3.call import writing as writing_to
-from ebbtide.server.s3.described import condition_of, etag_of, metadata_of
+from ebbtide.server.s3.conditions import condition_of_write
+from ebbtide.server.s3.described import etag_of, metadata_of, metadata_of_sums, sums_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.listing import KEYS_MAX
 from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
@@ -29,6 +31,7 @@ from ebbtide.server.s3.writing import (
 )
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import Role
+from ebbtide.store.content.reserved import CHECKSUM
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX, PartReader, WantedPart
 from ebbtide.store.staging.multipart_queries import MultipartUpload, UploadPart
@@ -43,16 +46,21 @@ def create_upload(call: S3Call) -> Response:
     """Begins an upload in parts."""
     require_standard(call)
     branch, path = call.place()
+    chosen = _chosen_checksum(call)
     repository = call.repository()
     with writing_to(repository, branch):
         upload = repository.multipart.create(
             branch,
             path,
             content_type=call.headers.get("content-type"),
-            metadata=metadata_of(call.headers),
+            metadata=metadata_of(call.headers) | chosen,
         )
     return answer(
-        root("InitiateMultipartUploadResult", *_named(call), element("UploadId", upload.upload_id))
+        root("InitiateMultipartUploadResult", *_named(call), element("UploadId", upload.upload_id)),
+        {
+            f"x-amz-checksum-{name.removeprefix(CHECKSUM)}": value.upper()
+            for name, value in chosen.items()
+        },
     )
 
 
@@ -99,18 +107,19 @@ def list_parts(call: S3Call) -> Response:
     after = call.number("part-number-marker", 0)
     amount = min(call.number("max-parts", KEYS_MAX), KEYS_MAX)
     found = repository.multipart.parts(upload, after=after, amount=amount + 1)
-    shown = found[:amount]
+    listed = found[:amount]
     return answer(
         root(
             "ListPartsResult",
             *_named(call),
             element("UploadId", upload.upload_id),
             element("PartNumberMarker", after),
-            element("NextPartNumberMarker", shown[-1].part_number if shown else after),
+            element("NextPartNumberMarker", listed[-1].part_number if listed else after),
             element("MaxParts", amount),
             element("IsTruncated", "true" if len(found) > amount else "false"),
-            *map(_part_element, shown),
+            *map(_part_element, listed),
             element("StorageClass", "STANDARD"),
+            *_chosen_elements(upload),
         )
     )
 
@@ -130,11 +139,11 @@ def list_uploads(call: S3Call) -> Response:
     found = call.repository().multipart.page(
         prefix=split_key(call.query.get("prefix", "")), after=after, amount=amount + 1
     )
-    shown = found[:amount]
-    is_truncated = bool(shown) and len(found) > amount
+    listed = found[:amount]
+    is_truncated = bool(listed) and len(found) > amount
     more: tuple[Markup, ...] = ()
     if is_truncated:
-        last = shown[-1]
+        last = listed[-1]
         more = (
             element("NextKeyMarker", key_text(_key_of(last), encoded=is_encoded)),
             element("NextUploadIdMarker", last.upload_id),
@@ -150,7 +159,7 @@ def list_uploads(call: S3Call) -> Response:
             *((element("EncodingType", "url"),) if is_encoded else ()),
             element("MaxUploads", amount),
             element("IsTruncated", "true" if is_truncated else "false"),
-            *(_upload_element(each, is_encoded=is_encoded) for each in shown),
+            *(_upload_element(each, is_encoded=is_encoded) for each in listed),
         )
     )
 
@@ -164,12 +173,14 @@ async def complete_upload(call: S3Call) -> Response:
     """Makes the object of the parts that the body lists."""
     body = await call.document("CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX)
     wanted = _wanted_of(body)
-    only_if = condition_of(call.headers)
-    reader = CheckedParts([each.sums for each in wanted], _whole_sums(call), _size_of(call))
+    only_if = condition_of_write(call.headers)
+    size_bytes = _size_of(call)
 
     def complete() -> Markup:
         repository = call.repository()
         upload = _upload(call, repository)
+        sums = WantedSums.of(call, upload)
+        reader = CheckedParts([each.sums for each in wanted], sums, size_bytes)
         with writing_to(repository, upload.branch):
             entry = repository.multipart.complete(
                 upload, [each.part for each in wanted], reader, only_if=only_if
@@ -180,8 +191,7 @@ async def complete_upload(call: S3Call) -> Response:
             element("Location", location),
             *_named(call),
             element("ETag", etag_of(entry)),
-            element("ChecksumSHA256", checksums.of_hex(entry.checksum)),
-            element("ChecksumType", "FULL_OBJECT"),
+            *checksums.elements(sums_of(entry)),
         )
 
     return patient(call, complete)
@@ -204,23 +214,52 @@ class ListedPart:
     sums: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class WantedSums:
+    """The checksums that an object gets, by algorithm: of all its bytes, and of the checksums of its
+    parts. The value is what the client sent, or None."""
+
+    whole: Mapping[str, str | None]
+    composite: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, call: S3Call, upload: MultipartUpload) -> WantedSums:
+        """Returns the checksums that the upload was begun with, and those in a request's headers."""
+        chosen = upload.metadata.get(_ALGORITHM)
+        is_composite = upload.metadata.get(_TYPE) == "COMPOSITE"
+        whole: dict[str, str | None] = {}
+        composite: dict[str, str | None] = {}
+        if chosen is not None:
+            (composite if is_composite else whole)[chosen] = None
+        given_type = call.headers.get("x-amz-checksum-type", "")
+        for name in checksums.ALGORITHMS:
+            value = call.headers.get(checksums.PREFIX + name)
+            if value is None:
+                continue
+            of_parts = checksums.is_composite(value) or given_type == "COMPOSITE"
+            (composite if of_parts or name in composite else whole)[name] = value
+        return cls(whole, composite)
+
+
 class CheckedParts(PartReader):
     """Reads parts, and compares checksums of each part and of all, and the size of all."""
 
     def __init__(
-        self, parts: list[Mapping[str, str]], whole: Mapping[str, str], size_bytes: int | None
+        self, parts: list[Mapping[str, str]], wanted: WantedSums, size_bytes: int | None
     ) -> None:
         self._parts = parts
-        self._whole = whole
+        self._wanted = wanted
         self._size_bytes = size_bytes
+        self._found: dict[str, str] = {}
 
     def read(self, parts: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
         """Yields the bytes of all parts. Raises S3Error `BadDigest`, `InvalidPart` or
         `InvalidRequest`."""
-        whole = {name: checksums.ALGORITHMS[name]() for name in self._whole}
+        whole = {name: checksums.ALGORITHMS[name]() for name in self._wanted.whole}
+        of_parts: dict[str, list[checksums.Summing]] = {name: [] for name in self._wanted.composite}
         size = 0
         for number, (pieces, expected) in enumerate(zip(parts, self._parts, strict=True)):
-            sums = {name: checksums.ALGORITHMS[name]() for name in expected}
+            sums = {name: checksums.ALGORITHMS[name]() for name in {*expected, *of_parts}}
             for piece in pieces:
                 size += len(piece)
                 for each in (*sums.values(), *whole.values()):
@@ -228,10 +267,40 @@ class CheckedParts(PartReader):
                 yield piece
             if any(checksums.encoded(sums[name]) != expected[name] for name in expected):
                 raise S3Error("InvalidPart", f"the part at place {number + 1} has another checksum")
+            for name, each_sum in of_parts.items():
+                each_sum.append(sums[name])
         if self._size_bytes not in (None, size):
             raise S3Error("InvalidRequest", f"the parts have {size} bytes together")
-        if any(checksums.encoded(whole[name]) != self._whole[name] for name in whole):
-            raise S3Error("BadDigest", "the object's checksum is not the one of the request")
+        self._found = {name: checksums.encoded(each) for name, each in whole.items()} | {
+            name: checksums.composite(each, name) for name, each in of_parts.items()
+        }
+        for name, given in (*self._wanted.whole.items(), *self._wanted.composite.items()):
+            # The number of parts may be left out.
+            if given not in (None, self._found[name], self._found[name].partition("-")[0]):
+                raise S3Error("BadDigest", "the object's checksum is not the one of the request")
+
+    def metadata(self) -> Mapping[str, str]:
+        """Returns the checksums of the object, as metadata."""
+        return metadata_of_sums(self._found)
+
+
+_ALGORITHM: Final = CHECKSUM + "algorithm"
+_TYPE: Final = CHECKSUM + "type"
+
+
+def _chosen_checksum(call: S3Call) -> dict[str, str]:
+    """Returns, as metadata of the upload, the checksum that the object is to get. Raises S3Error
+    `InvalidRequest`."""
+    name = call.headers.get("x-amz-checksum-algorithm", "").lower()
+    default = "FULL_OBJECT" if name == "crc64nvme" else "COMPOSITE"
+    kind = call.headers.get("x-amz-checksum-type", default).upper()
+    if not name:
+        return {}
+    if name not in checksums.ALGORITHMS:
+        raise S3Error("InvalidRequest", f"this server has no checksum {shown(name)}")
+    if kind not in ("FULL_OBJECT", "COMPOSITE") or (name, kind) == ("crc64nvme", "COMPOSITE"):
+        raise S3Error("InvalidRequest", f"{name} has no checksum of the type {shown(kind)}")
+    return {_ALGORITHM: name, _TYPE: kind}
 
 
 def _wanted_of(body: Element) -> list[ListedPart]:
@@ -250,19 +319,6 @@ def _wanted_of(body: Element) -> list[ListedPart]:
     numbers = [each.part.part_number for each in found]
     if any(first >= second for first, second in pairwise(numbers)):
         raise S3Error("InvalidPartOrder", "list the parts by their numbers, each once")
-    return found
-
-
-def _whole_sums(call: S3Call) -> dict[str, str]:
-    """Returns the checksums of the whole object in the headers of a request. A checksum of
-    checksums, which ends in the number of parts, is left out."""
-    if call.headers.get("x-amz-checksum-type", "FULL_OBJECT") != "FULL_OBJECT":
-        return {}
-    found = {}
-    for name in checksums.ALGORITHMS:
-        value = call.headers.get(checksums.PREFIX + name)
-        if value is not None and "-" not in value:
-            found[name] = value
     return found
 
 
@@ -314,4 +370,15 @@ def _upload_element(upload: MultipartUpload, *, is_encoded: bool) -> Markup:
         owner_element(),
         element("StorageClass", "STANDARD"),
         element("Initiated", date_text(upload.created_at)),
+        *_chosen_elements(upload),
     )
+
+
+def _chosen_elements(upload: MultipartUpload) -> list[Markup]:
+    """Returns the checksum that an upload was begun with."""
+    names = {"ChecksumAlgorithm": _ALGORITHM, "ChecksumType": _TYPE}
+    return [
+        element(name, upload.metadata[key].upper())
+        for name, key in names.items()
+        if key in upload.metadata
+    ]

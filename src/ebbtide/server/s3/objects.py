@@ -19,6 +19,7 @@ from ebbtide.server.s3.errors import S3Error
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.objects.objects import Readable
+from ebbtide.store.staging.multipart import PART_NUMBER_MAX
 
 OVERRIDES: Final = {
     f"response-{name.lower()}": name
@@ -45,7 +46,8 @@ def get_object(call: S3Call) -> Response:
         return Response(status_code=304, headers=headers_of(entry))
     status, headers, part = _described(call, entry)
     # The checksum of a whole object is verified while it is sent. A range has no checksum.
-    pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
+    whole = part in (None, (0, entry.size_bytes))
+    pieces = found.stream() if part is None or whole else found.stream(start=part[0], end=part[1])
     return StreamingResponse(pieces, status, headers)
 
 
@@ -68,11 +70,13 @@ def readable(call: S3Call) -> Readable:
 
 def _described(call: S3Call, entry: Entry) -> tuple[int, dict[str, str], tuple[int, int] | None]:
     """Returns the status, the headers, and the range that the request names."""
-    if "partNumber" in call.query:
-        raise S3Error("NotImplemented", "an object does not keep its parts: ask for a range")
-    header = call.headers.get("range") if may_use_range(entry, call.headers) else None
-    part = find_range(header, entry.size_bytes)
     headers = headers_of(entry) | _overrides(call)
+    if "partNumber" in call.query:
+        part = _only_part(call, entry)
+        headers |= {"x-amz-mp-parts-count": "1"} | checksum_headers(entry, call.headers)
+    else:
+        header = call.headers.get("range") if may_use_range(entry, call.headers) else None
+        part = find_range(header, entry.size_bytes)
     if part is None:
         size = {"Content-Length": str(entry.size_bytes)}
         return 200, headers | checksum_headers(entry, call.headers) | size, None
@@ -80,6 +84,20 @@ def _described(call: S3Call, entry: Entry) -> tuple[int, dict[str, str], tuple[i
     headers["Content-Length"] = str(end - start)
     headers["Content-Range"] = f"bytes {start}-{end - 1}/{entry.size_bytes}"
     return 206, headers, part
+
+
+def _only_part(call: S3Call, entry: Entry) -> tuple[int, int] | None:
+    """Returns the range of a part. Objects do not keep their parts: part 1 is the whole object.
+
+    None for an object without bytes, which has no range. Raises S3Error `InvalidPartNumber` or
+    `InvalidRequest`.
+    """
+    number = call.number("partNumber", 1, least=1, most=PART_NUMBER_MAX)
+    if "range" in call.headers:
+        raise S3Error("InvalidRequest", "give either a range or partNumber")
+    if number > 1:
+        raise S3Error("InvalidPartNumber", "an object does not keep its parts: it has part 1 alone")
+    return (0, entry.size_bytes) if entry.size_bytes else None
 
 
 def _overrides(call: S3Call) -> dict[str, str]:

@@ -10,12 +10,13 @@ from ebbtide.errors import NotFound
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, split_key
 from ebbtide.server.s3.call import S3Call, operation, reads, writing
+from ebbtide.server.s3.conditions import condition_of_write
 from ebbtide.server.s3.described import (
     SOURCE,
-    condition_of,
     etag_of,
     is_unchanged,
     metadata_of,
+    metadata_of_sums,
 )
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, date_text, element, root
@@ -25,6 +26,7 @@ from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reserved import checksums_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects.objects import Readable
 
@@ -38,7 +40,7 @@ async def put_object(call: S3Call) -> Response:
     if path == "":
         return await _put_directory(call, payload, branch)
     branch, path = call.place()
-    only_if = condition_of(call.headers)
+    only_if = condition_of_write(call.headers)
 
     def put(data: Content) -> Entry:
         repository = call.repository()
@@ -49,6 +51,7 @@ async def put_object(call: S3Call) -> Response:
                 data,
                 content_type=call.headers.get("content-type"),
                 metadata=metadata_of(call.headers),
+                late_metadata=lambda: metadata_of_sums(payload.found),
                 only_if=only_if,
             )
 
@@ -75,7 +78,7 @@ async def copy_object(call: S3Call) -> Response:
     """Copies an object, also from another repository."""
     require_standard(call)
     branch, path = call.place()
-    only_if = condition_of(call.headers)
+    only_if = condition_of_write(call.headers)
     directive = call.headers.get("x-amz-metadata-directive", "COPY").upper()
     if directive not in ("COPY", "REPLACE"):
         raise S3Error("InvalidArgument", "x-amz-metadata-directive is COPY or REPLACE")
@@ -114,7 +117,8 @@ def _described(
     """Returns type and metadata of a copy."""
     if directive == "COPY":
         return source.entry.content_type, source.entry.metadata
-    return call.headers.get("content-type"), metadata_of(call.headers)
+    kept = checksums_of(source.entry.metadata)
+    return call.headers.get("content-type"), metadata_of(call.headers) | kept
 
 
 def source_of(call: S3Call, bucket: str, key: str) -> Readable:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.model import EPOCH
+from ebbtide.store.content.reserved import without_checksums
 
 _EXTERNAL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -59,7 +60,8 @@ def same_content(left: Entry | None, right: Entry | None) -> bool:
     """Whether two entries are equal to a user: in checksum, size, content type and metadata.
 
     Addresses and dates may differ: uploading the same bytes again is no visible change. If a
-    checksum is not known, the addresses must be equal too.
+    checksum is not known, the addresses must be equal too. Further checksums among the metadata are
+    not compared.
     """
     if left is None or right is None:
         return left is right
@@ -69,8 +71,12 @@ def same_content(left: Entry | None, right: Entry | None) -> bool:
         left.checksum == right.checksum
         and left.size_bytes == right.size_bytes
         and left.content_type == right.content_type
-        and left.metadata == right.metadata
+        and _same_metadata(left.metadata, right.metadata)
     )
+
+
+def _same_metadata(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
+    return left == right or without_checksums(left) == without_checksums(right)
 
 
 def to_table(entries: Sequence[Entry]) -> pa.Table:

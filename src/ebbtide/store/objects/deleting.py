@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ebbtide.errors import Conflict
+from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
@@ -16,6 +17,7 @@ from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.queries import delete_staged, find_staged, write_staged
+from ebbtide.store.staging.uploads import Condition
 
 BATCH_PATHS: Final = 1000
 
@@ -51,6 +53,49 @@ def _delete_batch(context: RepositoryContext, branch_name: str, paths: Sequence[
             if same_base(before, branch):
                 return _delete_in(tx, context, branch, paths, committed)
     raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
+
+
+def delete_path_if(
+    context: RepositoryContext, branch_name: str, path: str, only_if: Condition
+) -> bool:
+    """Deletes the object at a path if it meets a condition. Returns false if there is none.
+
+    Raises as `only_if` does, NotFound `branch_not_found`, Conflict `branch_moved`.
+    """
+    context.touch_owner()
+    for _ in range(BRANCH_ATTEMPTS_MAX):
+        with context.metadata.snapshot() as tx:
+            before = require_branch(tx, context.repository_id, branch_name)
+            commit = require_commit(tx, context.repository_id, before.commit_id)
+        tree = context.tree_of(commit)
+        committed = find_entry(context.storage, tree, path, read=context.cache.range)
+        with context.metadata.transaction() as tx:
+            # Other writers wait, so that the object which is checked is the one that is deleted.
+            branch = require_writable(tx, context.repository_id, branch_name, lock="exclusive")
+            if not same_base(before, branch):
+                continue
+            visible = _visible(tx, context, branch, path, committed)
+            if visible is None:
+                return False
+            only_if.check(path, visible)
+            _delete_in(tx, context, branch, [path], set() if committed is None else {path})
+            return True
+    raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
+
+
+def _visible(
+    tx: Transaction,
+    context: RepositoryContext,
+    branch: BranchRow,
+    path: str,
+    committed: Entry | None,
+) -> Entry | None:
+    """Returns the entry that the branch shows at a path."""
+    staged = find_staged(tx, context.repository_id, branch.tokens, [path])
+    for token in branch.tokens:
+        if path in staged[token]:
+            return staged[token][path]
+    return committed
 
 
 def same_base(before: BranchRow, now: BranchRow) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ebbtide.errors import Conflict
 from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.reserved import checksums_of
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_intact_commits
 from ebbtide.store.database.engine import Transaction
@@ -48,7 +49,8 @@ def _stage(
     branch = locked(tx, context, seen)
     row = _visible(tx, context, branch, seen, path)
     require_not_purged(tx, repository_id, [row.entry.address])
-    entry = replace(row.entry, metadata=dict(metadata))
+    # The bytes stay the same, and so do their checksums.
+    entry = replace(row.entry, metadata={**metadata, **checksums_of(row.entry.metadata)})
     write_staged(
         tx,
         repository_id,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from ebbtide.errors import Failed, NotFound
@@ -20,13 +20,13 @@ from ebbtide.store.database.engine import Transaction
 from ebbtide.store.listing import Page, page_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects import views
-from ebbtide.store.objects.deleting import delete_paths
+from ebbtide.store.objects.deleting import delete_path_if, delete_paths
 from ebbtide.store.objects.describing import replace_metadata
 from ebbtide.store.objects.moving import move_path
 from ebbtide.store.objects.sharing import share_staged
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
-from ebbtide.store.staging.uploads import NewObject, OnlyIf, Uploads, UploadTotals
+from ebbtide.store.staging.uploads import Condition, NewObject, Uploads, UploadTotals
 
 FIRST_ROWS: Final = 16
 """The number of rows that are read first if a directory may be skipped at once."""
@@ -71,15 +71,17 @@ class Objects:
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
-        only_if: OnlyIf | None = None,
+        late_metadata: Callable[[], Mapping[str, str]] = dict,
+        only_if: Condition | None = None,
     ) -> Entry:
         """Writes an object and stages it. Memory is bounded unless `data` is `bytes`.
 
-        After an error nothing is staged. Raises InvalidInput `invalid_path` or `invalid_argument`,
-        NotFound `branch_not_found`, Conflict `write_expired`, Refused `storage_foreign`, Failed
-        `storage_error`. Raises Conflict `precondition_failed` or `branch_moved` with `only_if`.
+        `late_metadata` is called after the last byte, and returns more metadata. After an error
+        nothing is staged. Raises InvalidInput `invalid_path` or `invalid_argument`, NotFound
+        `branch_not_found`, Conflict `write_expired`, Refused `storage_foreign`, Failed
+        `storage_error`. Raises as `only_if` does, and then Conflict `branch_moved`, too.
         """
-        new = NewObject(path, data, content_type, metadata or {})
+        new = NewObject(path, data, content_type, metadata or {}, late_metadata=late_metadata)
         return self._uploads.put(branch, new, only_if=only_if)
 
     def put_many(self, branch: str, items: Iterable[NewObject]) -> UploadTotals:
@@ -167,6 +169,14 @@ class Objects:
         """Deletes many objects. Returns the paths that had none, sorted."""
         return delete_paths(self._context, branch, paths)
 
+    def delete_if(self, branch: str, path: str, only_if: Condition) -> bool:
+        """Deletes an object that meets a condition. Returns false if the path has no object.
+
+        No other change of the branch comes between check and delete. Raises as `only_if` and
+        `delete` do.
+        """
+        return delete_path_if(self._context, branch, path, only_if)
+
     def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
         """Copies an object, with type and metadata, and stages the copy.
 
@@ -202,7 +212,7 @@ class Objects:
         *,
         content_type: str | None,
         metadata: Mapping[str, str],
-        only_if: OnlyIf | None = None,
+        only_if: Condition | None = None,
     ) -> Entry:
         """Writes a copy of an object, which may be of another repository of the store, and stages
         it. The copy has its own bytes, type and metadata. Raises as `put` and `copy` do."""

@@ -37,7 +37,7 @@ from ebbtide.store.staging.upload_tokens import (
     insert_token,
     is_outstanding,
 )
-from ebbtide.store.staging.uploads import NewObject, OnlyIf, Uploads
+from ebbtide.store.staging.uploads import Condition, NewObject, Uploads
 
 PURPOSE: Final = "upload"
 SIZE_BYTES_MAX: Final = 2**63 - 1
@@ -118,7 +118,7 @@ class PhysicalAddresses:
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
         mtime: datetime | None = None,
-        only_if: OnlyIf | None = None,
+        only_if: Condition | None = None,
     ) -> Entry:
         """Stages the upload at the token's address, and uses the token up.
 

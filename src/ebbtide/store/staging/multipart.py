@@ -19,6 +19,7 @@ from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.storage import Content
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reserved import without_checksums
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.protection import require_writable
@@ -37,7 +38,7 @@ from ebbtide.store.staging.multipart_queries import (
 )
 from ebbtide.store.staging.released import Dropped, release
 from ebbtide.store.staging.upload_tokens import insert_token, is_outstanding
-from ebbtide.store.staging.uploads import Check, NewObject, OnlyIf, Uploads, write_object
+from ebbtide.store.staging.uploads import Check, Condition, NewObject, Uploads, write_object
 
 PART_NUMBER_MAX: Final = 10_000
 TOKEN: Final = "part of an upload"
@@ -168,13 +169,14 @@ class Multipart:
         wanted: Sequence[WantedPart],
         pieces: PartReader | None = None,
         *,
-        only_if: OnlyIf | None = None,
+        only_if: Condition | None = None,
     ) -> Entry:
         """Stages an object of the wanted parts, in their order, and ends the upload.
 
-        `pieces` may check the bytes of the parts: it is given them in order. After an error the
-        upload can still be used. Raises InvalidInput `part_invalid` if a part does not exist or has
-        another ETag, NotFound `upload_not_found`, and as `Objects.put` does.
+        `pieces` may check the bytes of the parts: it is given them in order. Checksums among the
+        upload's metadata describe the upload alone, and do not become the object's. After an error
+        the upload can still be used. Raises InvalidInput `part_invalid` if a part does not exist
+        or has another ETag, NotFound `upload_not_found`, and as `Objects.put` does.
         """
         context = self._context
         parts = self._chosen(upload, wanted)
@@ -193,8 +195,14 @@ class Multipart:
                     raise _invalid(part.part_number)
             released.extend(self._drop_parts(tx, upload))
 
-        read = (pieces or PartReader()).read(self._stream(upload, part) for part in parts)
-        new = NewObject(upload.path, read, upload.content_type, upload.metadata)
+        reader = pieces or PartReader()
+        new = NewObject(
+            upload.path,
+            reader.read(self._stream(upload, part) for part in parts),
+            upload.content_type,
+            without_checksums(upload.metadata),
+            late_metadata=reader.metadata,
+        )
         entry = self._uploads.put(upload.branch, new, check=end, only_if=only_if)
         self._delete_files(released)
         return entry
@@ -304,6 +312,10 @@ class PartReader:
         """Yields the bytes of all parts."""
         for pieces in parts:
             yield from pieces
+
+    def metadata(self) -> Mapping[str, str]:
+        """Returns more metadata for the object, after the last byte."""
+        return {}
 
 
 def _no_upload(upload_id: str) -> NotFound:

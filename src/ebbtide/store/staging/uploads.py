@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from ebbtide.errors import Conflict
 from ebbtide.escaping import shown
@@ -41,13 +41,14 @@ Check = Callable[[Transaction], None]
 @dataclass(frozen=True, slots=True)
 class NewObject:
     """An object to write. `data` is read once, in pieces. Without `mtime`, its date is the time of
-    the upload."""
+    the upload. `late_metadata` is called after the last byte, and returns more metadata."""
 
     path: str
     data: Content
     content_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
     mtime: datetime | None = None
+    late_metadata: Callable[[], Mapping[str, str]] = field(default=dict, hash=False)
 
     def check(self) -> None:
         """Raises InvalidInput `invalid_path` or `invalid_argument`."""
@@ -55,6 +56,13 @@ class NewObject:
         check_metadata(self.metadata)
         if self.content_type is not None:
             check_text("the content type", self.content_type, bytes_max=CONTENT_TYPE_BYTES_MAX)
+
+
+class Condition(Protocol):
+    """A condition on the object that a branch shows at a path, or on its absence."""
+
+    def check(self, path: str, found: Entry | None) -> None:
+        """Raises an EbbtideError unless `found` meets the condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class Uploads:
         new: NewObject,
         *,
         check: Check | None = None,
-        only_if: OnlyIf | None = None,
+        only_if: Condition | None = None,
     ) -> Entry:
         """Writes one object and stages it. `check` runs in the transaction that stages it."""
         new.check()
@@ -136,7 +144,7 @@ class Uploads:
             committed = find_entry(context.storage, tree, path, read=context.cache.range)
         return _Seen(commit.commit_id, committed, _visible(row, staged, path, committed))
 
-    def _stage_if(self, branch: str, entry: Entry, only_if: OnlyIf, check: Check | None) -> None:
+    def _stage_if(self, branch: str, entry: Entry, only_if: Condition, check: Check | None) -> None:
         """Stages an entry if `only_if` holds. No other change comes between check and write.
 
         Raises Conflict `precondition_failed` or `branch_moved`.
@@ -306,5 +314,5 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
         checksum=digest.hexdigest(),
         mtime=new.mtime or now,
         content_type=new.content_type,
-        metadata=dict(new.metadata),
+        metadata={**new.metadata, **new.late_metadata()},
     )

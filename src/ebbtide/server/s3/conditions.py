@@ -1,0 +1,107 @@
+"""Conditions on writes and deletes, which the store checks when nobody else can change the branch.
+
+Not for: conditions on reads and on the source of a copy (`described`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from ebbtide.errors import Conflict, NotFound
+from ebbtide.escaping import shown
+from ebbtide.server.s3.described import date_of, etag_of, lists, second_of
+from ebbtide.server.s3.errors import S3Error
+from ebbtide.store.content.entries import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class IfMatch:
+    """The object must have one of the listed ETags; `*` stands for each."""
+
+    tags: str
+
+    def check(self, path: str, found: Entry | None) -> None:
+        """Raises NotFound `object_not_found` or Conflict `precondition_failed`."""
+        if found is None:
+            raise NotFound("object_not_found", f"there is no object {shown(path)}")
+        if not lists(self.tags, etag_of(found)):
+            raise _failed(path, found)
+
+
+@dataclass(frozen=True, slots=True)
+class IfNoneMatch:
+    """There must be no object with one of the listed ETags; `*` stands for each."""
+
+    tags: str
+
+    def check(self, path: str, found: Entry | None) -> None:
+        """Raises Conflict `precondition_failed`."""
+        if found is not None and lists(self.tags, etag_of(found)):
+            raise _failed(path, found)
+
+
+@dataclass(frozen=True, slots=True)
+class IfUnchanged:
+    """The condition of a delete: the object must have these ETags, date or size. None: any."""
+
+    tags: str | None = None
+    modified: datetime | None = None
+    size_bytes: int | None = None
+
+    def check(self, path: str, found: Entry | None) -> None:
+        """Raises Conflict `precondition_failed`. A path without an object meets the condition:
+        nothing is deleted."""
+        if found is None:
+            return
+        is_met = (
+            (self.tags is None or lists(self.tags, etag_of(found)))
+            and (self.modified is None or second_of(found) == self.modified)
+            and self.size_bytes in (None, found.size_bytes)
+        )
+        if not is_met:
+            raise _failed(path, found)
+
+
+def condition_of_write(headers: Mapping[str, str]) -> IfMatch | IfNoneMatch | None:
+    """Returns the condition of a write. Raises S3Error `InvalidArgument`."""
+    if_none_match, if_match = headers.get("if-none-match"), headers.get("if-match")
+    if if_none_match is not None and if_match is not None:
+        raise S3Error("InvalidArgument", "give either If-None-Match or If-Match")
+    if if_none_match is not None:
+        return IfNoneMatch(if_none_match)
+    return None if if_match is None else IfMatch(if_match)
+
+
+def condition_of_delete(
+    tags: str | None, modified: str | None, size: str | None
+) -> IfUnchanged | None:
+    """Returns the condition of a delete from its texts. Raises S3Error `InvalidArgument`: a delete
+    whose condition cannot be read must not happen."""
+    if tags is None and modified is None and size is None:
+        return None
+    date = None if modified is None else _instant(modified)
+    if size is not None and not (size.isascii() and size.isdigit() and len(size) < 16):
+        raise S3Error("InvalidArgument", "the size in the condition is no number")
+    return IfUnchanged(tags, date, None if size is None else int(size))
+
+
+def _instant(text: str) -> datetime:
+    """Reads a date as headers or as XML have it, in whole seconds."""
+    found = date_of(text)
+    if found is None:
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise S3Error("InvalidArgument", "the date in the condition is no date") from None
+    if found.tzinfo is None:
+        raise S3Error("InvalidArgument", "the date in the condition has no zone")
+    return found.replace(microsecond=0)
+
+
+def _failed(path: str, found: Entry) -> Conflict:
+    return Conflict(
+        "precondition_failed",
+        f"the object {shown(path)} with the ETag {etag_of(found)} does not meet the condition",
+    )
