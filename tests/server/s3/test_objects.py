@@ -159,8 +159,14 @@ def test_conditions_of_writes(s3: Client, bucket: str) -> None:
     etag = put(IfNoneMatch="*")
     assert code_of(lambda: put(IfNoneMatch="*")) == ("PreconditionFailed", 412)
     assert code_of(lambda: put(IfMatch='"x"')) == ("PreconditionFailed", 412)
-    assert put(IfMatch=etag) == etag
-    assert code_of(lambda: put(IfNoneMatch=etag)) == ("NotImplemented", 501)
+    assert code_of(lambda: put(IfNoneMatch=etag)) == ("PreconditionFailed", 412)
+    assert code_of(lambda: put(IfNoneMatch="*", IfMatch=etag)) == ("InvalidArgument", 400)
+    for met in ({"IfMatch": etag}, {"IfMatch": "*"}, {"IfNoneMatch": '"x"'}):
+        assert put(**met) == etag
+    s3.delete_object(Bucket=bucket, Key="main/a")
+    for tags in ("*", etag):
+        assert code_of(lambda: put(IfMatch=tags)) == ("NoSuchKey", 404)  # noqa: B023
+    assert put(IfNoneMatch=etag) == etag
 
 
 def test_deletes(s3: Client, repo: lakefs.Repository) -> None:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.server.limits import limited
+from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import split_key
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, document, parsed
@@ -79,9 +80,15 @@ class S3Call:
         """Runs work of the store in a thread."""
         return await run_in_threadpool(work)
 
-    def payload(self, bytes_max: int) -> Payload:
-        """Returns the reader of the body. Raises S3Error if its headers are wrong."""
-        found = Payload(self.content_hash, self.scope_key, self.headers, bytes_max)
+    def payload(self, bytes_max: int, *, has_sums: bool = True) -> Payload:
+        """Returns the reader of the body. `has_sums` is as in `document`. Raises S3Error if its
+        headers are wrong."""
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if has_sums or not name.startswith(checksums.PREFIX)
+        }
+        found = Payload(self.content_hash, self.scope_key, headers, bytes_max)
         found.check()
         return found
 
@@ -94,9 +101,12 @@ class S3Call:
             self.request.app.state.transfers,
         )
 
-    async def document(self, root_name: str, *, bytes_max: int = XML_BYTES_MAX) -> Element:
-        """Returns the root of the XML body. Raises S3Error."""
-        payload = self.payload(bytes_max)
+    async def document(
+        self, root_name: str, *, bytes_max: int = XML_BYTES_MAX, has_sums: bool = True
+    ) -> Element:
+        """Returns the root of the XML body. Without `has_sums`, the checksums in the headers are
+        not those of the body, and are not compared with it. Raises S3Error."""
+        payload = self.payload(bytes_max, has_sums=has_sums)
         # Chunks have heads and signatures besides their bytes.
         raw = await limited(self.request, 2 * bytes_max).body()
         data = payload.read(raw)

@@ -171,7 +171,10 @@ _BEHIND_IDS: Final = "z"
 @operation("CompleteMultipartUpload", Role.WRITER, "object", "POST", "uploadId")
 async def complete_upload(call: S3Call) -> Response:
     """Makes the object of the parts that the body lists."""
-    body = await call.document("CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX)
+    # The checksums in the headers are those of the object.
+    body = await call.document(
+        "CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX, has_sums=False
+    )
     wanted = _wanted_of(body)
     only_if = condition_of_write(call.headers)
     size_bytes = _size_of(call)
@@ -216,15 +219,15 @@ class ListedPart:
 
 @dataclass(frozen=True, slots=True)
 class WantedSums:
-    """The checksums that an object gets, by algorithm: of all its bytes, and of the checksums of its
-    parts. The value is what the client sent, or None."""
+    """The checksums that an object gets, by algorithm: of all its bytes, and of its parts'
+    checksums. The value is what the client sent, or None."""
 
     whole: Mapping[str, str | None]
     composite: Mapping[str, str | None]
 
     @classmethod
     def of(cls, call: S3Call, upload: MultipartUpload) -> WantedSums:
-        """Returns the checksums that the upload was begun with, and those in a request's headers."""
+        """Returns the checksums that the upload was begun with, and those of the request."""
         chosen = upload.metadata.get(_ALGORITHM)
         is_composite = upload.metadata.get(_TYPE) == "COMPOSITE"
         whole: dict[str, str | None] = {}
