@@ -109,9 +109,7 @@ def test_the_checksum_of_an_upload(s3: Client, repo: lakefs.Repository, name: st
         assert attributes["Checksum"][f"Checksum{name}"] == put[f"Checksum{name}"]
         assert found["Metadata"] == {}
         assert repo.branch("main").object("a").stat().metadata == {}
-        s3.copy_object(
-            Bucket=repo.id, Key="main/b", CopySource=where, MetadataDirective="REPLACE"
-        )
+        s3.copy_object(Bucket=repo.id, Key="main/b", CopySource=where, MetadataDirective="REPLACE")
         where = {"Bucket": repo.id, "Key": "main/b"}
 
 

@@ -172,9 +172,7 @@ _BEHIND_IDS: Final = "z"
 async def complete_upload(call: S3Call) -> Response:
     """Makes the object of the parts that the body lists."""
     # The checksums in the headers are those of the object.
-    body = await call.document(
-        "CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX, has_sums=False
-    )
+    body = await call.document("CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX, has_sums=False)
     wanted = _wanted_of(body)
     only_if = condition_of_write(call.headers)
     size_bytes = _size_of(call)
