@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,8 @@ from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import descending_id
 from ebbtide.store.collecting.tasks import EXPORTS_PREFIX
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.reading import find_entry
 from ebbtide.store.embedded import Store
 from ebbtide.store.refs.policies import DayRules
 from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS
@@ -98,6 +101,47 @@ def test_writes_on_a_condition(repository: Repository) -> None:
     repository.objects.put("main", "a", b"4", only_if=OnlyIf())
     assert contents(repository, "main") == {"a": b"4"}
     assert contents(repository, "main@") == {"a": b"1"}
+
+
+@pytest.mark.twins
+def test_deletes_on_a_condition(repository: Repository) -> None:
+    objects = repository.objects
+    first = objects.put("main", "a", b"1")
+    with raises("precondition_failed"):
+        objects.delete_if("main", "a", OnlyIf("x"))
+    assert objects.delete_if("main", "a", OnlyIf(first.checksum))
+    assert not objects.delete_if("main", "a", OnlyIf(first.checksum))
+    commit(repository, a=b"1", b=b"2")
+    objects.put("main", "a", b"3")
+    with raises("precondition_failed"):
+        objects.delete_if("main", "a", OnlyIf(first.checksum))
+    assert objects.delete_if("main", "a", OnlyIf(objects.stat("main", "a").checksum))
+    assert contents(repository, "main") == {"b": b"2"}
+    assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
+    assert not objects.delete_if("main", "a", OnlyIf(first.checksum))
+    with raises("branch_not_found"):
+        objects.delete_if("no", "a", OnlyIf("x"))
+
+
+def test_a_delete_sees_what_was_committed_meanwhile(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(repository, a=b"1")
+    old = repository.objects.stat("main", "a")
+    looks = 0
+
+    def find(*arguments: Any, **more: Any) -> Entry | None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            commit(repository, a=b"2")
+        return find_entry(*arguments, **more)
+
+    monkeypatch.setattr("ebbtide.store.objects.deleting.find_entry", find)
+    with raises("precondition_failed"):
+        repository.objects.delete_if("main", "a", OnlyIf(old.checksum))
+    assert looks == 2
+    assert contents(repository, "main") == {"a": b"2"}
 
 
 @pytest.mark.twins

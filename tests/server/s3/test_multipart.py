@@ -161,7 +161,14 @@ def test_parts_that_are_copies(s3: Client, server: Server, repo: lakefs.Reposito
     upload.complete(parts)
     assert s3.get_object(Bucket=other.id, Key=KEY)["Body"].read() == b"0123456789234"
     again = Upload(s3, other.id)
-    for asked, code in (("bytes=10-", "InvalidRange"), ("2-4", "InvalidArgument")):
+    for asked, code in (
+        ("bytes=10-", "InvalidRange"),
+        ("bytes=2-10", "InvalidRange"),
+        ("bytes=10-11", "InvalidRange"),
+        ("bytes=4-2", "InvalidArgument"),
+        ("bytes=-2", "InvalidArgument"),
+        ("2-4", "InvalidArgument"),
+    ):
         wrong = code_of(
             lambda: s3.upload_part_copy(
                 **again.where,

@@ -88,14 +88,29 @@ async def copy_part(call: S3Call) -> Response:
         repository = call.repository()
         upload = _upload(call, repository)
         source = source_of(call, *copy_source(call.headers["x-amz-copy-source"]))
-        asked = find_range(header, source.entry.size_bytes)
-        if header is not None and asked is None:
-            raise S3Error("InvalidArgument", "write x-amz-copy-source-range as bytes=FIRST-LAST")
+        asked = _range_of_copy(header, source.entry.size_bytes)
         pieces = source.stream() if asked is None else source.stream(start=asked[0], end=asked[1])
         part = repository.multipart.put_part(upload, number, pieces, check=source.require_kept)
         return copy_result("CopyPartResult", f'"{part.etag}"', date_text(part.created_at))
 
     return patient(call, copy)
+
+
+def _range_of_copy(header: str | None, size_bytes: int) -> tuple[int, int] | None:
+    """Returns the range of a source that is copied, or None for all of it. A range that ends behind
+    the source is an error: the client would get fewer bytes than it counts on.
+
+    Raises RangeBehindEnd, S3Error `InvalidArgument` or `InvalidRange`.
+    """
+    if header is None:
+        return None
+    asked = find_range(header, size_bytes)
+    first, _, last = header.strip().removeprefix("bytes=").partition("-")
+    if asked is None or not first:
+        raise S3Error("InvalidArgument", "write x-amz-copy-source-range as bytes=FIRST-LAST")
+    if last and int(last) >= size_bytes:
+        raise S3Error("InvalidRange", f"the source of the copy has {size_bytes} bytes")
+    return asked
 
 
 @operation("ListParts", Role.READER, "object", "GET", "uploadId")
