@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
-from xml.etree.ElementTree import Element
 
 from starlette.responses import Response
 
-from ebbtide.escaping import shown
 from ebbtide.server.api.downloads import find_range
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, key_of, split_key
 from ebbtide.server.s3.buckets import owner_element
 from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
 from ebbtide.server.s3.call import writing as writing_to
+from ebbtide.server.s3.completing import (
+    CheckedParts,
+    WantedSums,
+    chosen_checksum,
+    chosen_elements,
+    wanted_of,
+)
 from ebbtide.server.s3.conditions import condition_of_write
-from ebbtide.server.s3.described import etag_of, metadata_of, metadata_of_sums, sums_of
+from ebbtide.server.s3.described import etag_of, metadata_of, sums_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.listing import KEYS_MAX
 from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
@@ -33,7 +35,7 @@ from ebbtide.storage import Content
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.reserved import CHECKSUM
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.multipart import PART_NUMBER_MAX, PartReader, WantedPart
+from ebbtide.store.staging.multipart import PART_NUMBER_MAX
 from ebbtide.store.staging.multipart_queries import MultipartUpload, UploadPart
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -46,7 +48,7 @@ def create_upload(call: S3Call) -> Response:
     """Begins an upload in parts."""
     require_standard(call)
     branch, path = call.place()
-    chosen = _chosen_checksum(call)
+    chosen = chosen_checksum(call)
     repository = call.repository()
     with writing_to(repository, branch):
         upload = repository.multipart.create(
@@ -134,7 +136,7 @@ def list_parts(call: S3Call) -> Response:
             element("IsTruncated", "true" if len(found) > amount else "false"),
             *map(_part_element, listed),
             element("StorageClass", "STANDARD"),
-            *_chosen_elements(upload),
+            *chosen_elements(upload),
         )
     )
 
@@ -188,7 +190,7 @@ async def complete_upload(call: S3Call) -> Response:
     """Makes the object of the parts that the body lists."""
     # The checksums in the headers are those of the object.
     body = await call.document("CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX, has_sums=False)
-    wanted = _wanted_of(body)
+    wanted = wanted_of(body)
     only_if = condition_of_write(call.headers)
     size_bytes = _size_of(call)
 
@@ -220,122 +222,6 @@ def abort_upload(call: S3Call) -> Response:
     branch, path = call.place()
     call.repository().multipart.abort(branch, path, call.query["uploadId"])
     return Response(status_code=204)
-
-
-@dataclass(frozen=True, slots=True)
-class ListedPart:
-    """A part in the body of a request, with the checksums that its bytes must have."""
-
-    part: WantedPart
-    sums: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class WantedSums:
-    """The checksums that an object gets, by algorithm: of all its bytes, and of its parts'
-    checksums. The value is what the client sent, or None."""
-
-    whole: Mapping[str, str | None]
-    composite: Mapping[str, str | None]
-
-    @classmethod
-    def of(cls, call: S3Call, upload: MultipartUpload) -> WantedSums:
-        """Returns the checksums that the upload was begun with, and those of the request."""
-        chosen = upload.metadata.get(_ALGORITHM)
-        is_composite = upload.metadata.get(_TYPE) == "COMPOSITE"
-        whole: dict[str, str | None] = {}
-        composite: dict[str, str | None] = {}
-        if chosen is not None:
-            (composite if is_composite else whole)[chosen] = None
-        given_type = call.headers.get("x-amz-checksum-type", "")
-        for name in checksums.ALGORITHMS:
-            value = call.headers.get(checksums.PREFIX + name)
-            if value is None:
-                continue
-            of_parts = checksums.is_composite(value) or given_type == "COMPOSITE"
-            (composite if of_parts or name in composite else whole)[name] = value
-        return cls(whole, composite)
-
-
-class CheckedParts(PartReader):
-    """Reads parts, and compares checksums of each part and of all, and the size of all."""
-
-    def __init__(
-        self, parts: list[Mapping[str, str]], wanted: WantedSums, size_bytes: int | None
-    ) -> None:
-        self._parts = parts
-        self._wanted = wanted
-        self._size_bytes = size_bytes
-        self._found: dict[str, str] = {}
-
-    def read(self, parts: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
-        """Yields the bytes of all parts. Raises S3Error `BadDigest`, `InvalidPart` or
-        `InvalidRequest`."""
-        whole = {name: checksums.ALGORITHMS[name]() for name in self._wanted.whole}
-        of_parts: dict[str, list[checksums.Summing]] = {name: [] for name in self._wanted.composite}
-        size = 0
-        for number, (pieces, expected) in enumerate(zip(parts, self._parts, strict=True)):
-            sums = {name: checksums.ALGORITHMS[name]() for name in {*expected, *of_parts}}
-            for piece in pieces:
-                size += len(piece)
-                for each in (*sums.values(), *whole.values()):
-                    each.update(piece)
-                yield piece
-            if any(checksums.encoded(sums[name]) != expected[name] for name in expected):
-                raise S3Error("InvalidPart", f"the part at place {number + 1} has another checksum")
-            for name, each_sum in of_parts.items():
-                each_sum.append(sums[name])
-        if self._size_bytes not in (None, size):
-            raise S3Error("InvalidRequest", f"the parts have {size} bytes together")
-        self._found = {name: checksums.encoded(each) for name, each in whole.items()} | {
-            name: checksums.composite(each, name) for name, each in of_parts.items()
-        }
-        for name, given in (*self._wanted.whole.items(), *self._wanted.composite.items()):
-            # The number of parts may be left out.
-            if given not in (None, self._found[name], self._found[name].partition("-")[0]):
-                raise S3Error("BadDigest", "the object's checksum is not the one of the request")
-
-    def metadata(self) -> Mapping[str, str]:
-        """Returns the checksums of the object, as metadata."""
-        return metadata_of_sums(self._found)
-
-
-_ALGORITHM: Final = CHECKSUM + "algorithm"
-_TYPE: Final = CHECKSUM + "type"
-
-
-def _chosen_checksum(call: S3Call) -> dict[str, str]:
-    """Returns, as metadata of the upload, the checksum that the object is to get. Raises S3Error
-    `InvalidRequest`."""
-    name = call.headers.get("x-amz-checksum-algorithm", "").lower()
-    default = "FULL_OBJECT" if name == "crc64nvme" else "COMPOSITE"
-    kind = call.headers.get("x-amz-checksum-type", default).upper()
-    if not name:
-        return {}
-    if name not in checksums.ALGORITHMS:
-        raise S3Error("InvalidRequest", f"this server has no checksum {shown(name)}")
-    if kind not in ("FULL_OBJECT", "COMPOSITE") or (name, kind) == ("crc64nvme", "COMPOSITE"):
-        raise S3Error("InvalidRequest", f"{name} has no checksum of the type {shown(kind)}")
-    return {_ALGORITHM: name, _TYPE: kind}
-
-
-def _wanted_of(body: Element) -> list[ListedPart]:
-    """Returns the parts that a body lists. Raises S3Error `MalformedXML` or `InvalidPartOrder`."""
-    found: list[ListedPart] = []
-    for item in body.findall("Part"):
-        number = (item.findtext("PartNumber") or "").strip()
-        etag = (item.findtext("ETag") or "").strip().strip('"')
-        if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
-            raise S3Error("MalformedXML", "a part needs a PartNumber and an ETag")
-        sums = {name: item.findtext(f"Checksum{name.upper()}") for name in checksums.ALGORITHMS}
-        given = {name: text.strip() for name, text in sums.items() if text}
-        found.append(ListedPart(WantedPart(int(number), etag), given))
-    if not 1 <= len(found) <= PART_NUMBER_MAX:
-        raise S3Error("MalformedXML", f"list between 1 and {PART_NUMBER_MAX} parts")
-    numbers = [each.part.part_number for each in found]
-    if any(first >= second for first, second in pairwise(numbers)):
-        raise S3Error("InvalidPartOrder", "list the parts by their numbers, each once")
-    return found
 
 
 def _size_of(call: S3Call) -> int | None:
@@ -386,15 +272,5 @@ def _upload_element(upload: MultipartUpload, *, is_encoded: bool) -> Markup:
         owner_element(),
         element("StorageClass", "STANDARD"),
         element("Initiated", date_text(upload.created_at)),
-        *_chosen_elements(upload),
+        *chosen_elements(upload),
     )
-
-
-def _chosen_elements(upload: MultipartUpload) -> list[Markup]:
-    """Returns the checksum that an upload was begun with."""
-    names = {"ChecksumAlgorithm": _ALGORITHM, "ChecksumType": _TYPE}
-    return [
-        element(name, upload.metadata[key].upper())
-        for name, key in names.items()
-        if key in upload.metadata
-    ]
