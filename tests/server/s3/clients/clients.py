@@ -5,6 +5,7 @@ Paths are `REF/PATH` in one repository. Clients for tables have tests of their o
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -43,7 +44,7 @@ class S3Files(Protocol):
         """Writes a file in parts of `PART_BYTES`."""
 
     def read(self, path: str) -> bytes:
-        """The whole file."""
+        """The whole file. Raises Refused."""
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         """Some bytes of a file."""
@@ -78,13 +79,14 @@ class Boto3:
             raise Refused(str(error)) from error
 
     def write_parts(self, path: str, data: bytes) -> None:
-        import io
-
         config = TransferConfig(multipart_threshold=1, multipart_chunksize=PART_BYTES)
         self.s3.upload_fileobj(io.BytesIO(data), self.bucket, path, Config=config)
 
     def read(self, path: str) -> bytes:
-        return bytes(self.s3.get_object(Bucket=self.bucket, Key=path)["Body"].read())
+        try:
+            return bytes(self.s3.get_object(Bucket=self.bucket, Key=path)["Body"].read())
+        except ClientError as error:
+            raise Refused(str(error)) from error
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         wanted = f"bytes={start}-{start + count - 1}"
@@ -115,7 +117,7 @@ class Program:
 
     def __init__(self, program: Sequence[str], **environment: str) -> None:
         self._program = program
-        self._environment = {"PATH": os.environ["PATH"], **environment}
+        self._environment = {"PATH": os.environ["PATH"]} | environment
 
     def __call__(self, *arguments: str, data: bytes = b"") -> bytes:
         """What it prints. Raises Refused with what it says about a failure."""
@@ -280,7 +282,10 @@ class S3fs:
             file.write(data)
 
     def read(self, path: str) -> bytes:
-        return bytes(self.fs.cat_file(f"{self.bucket}/{path}"))
+        try:
+            return bytes(self.fs.cat_file(f"{self.bucket}/{path}"))
+        except OSError as error:
+            raise Refused(str(error)) from error
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         return bytes(self.fs.cat_file(f"{self.bucket}/{path}", start=start, end=start + count))
@@ -324,8 +329,11 @@ class Pyarrow:
             stream.write(data)
 
     def read(self, path: str) -> bytes:
-        with self.fs.open_input_stream(f"{self.bucket}/{path}") as stream:
-            return bytes(stream.read())
+        try:
+            with self.fs.open_input_stream(f"{self.bucket}/{path}") as stream:
+                return bytes(stream.read())
+        except OSError as error:
+            raise Refused(str(error)) from error
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         with self.fs.open_input_file(f"{self.bucket}/{path}") as file:
