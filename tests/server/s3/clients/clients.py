@@ -72,9 +72,7 @@ class Boto3:
 
     def write(self, path: str, data: bytes, color: str) -> None:
         try:
-            self.s3.put_object(
-                Bucket=self.bucket, Key=path, Body=data, Metadata={"color": color}
-            )
+            self.s3.put_object(Bucket=self.bucket, Key=path, Body=data, Metadata={"color": color})
         except ClientError as error:
             raise Refused(str(error)) from error
 
@@ -196,7 +194,9 @@ class Aws:
         return str(self._api("head-object", path)["Metadata"]["color"])
 
     def listed(self, prefix: str) -> Found:
-        words = [line.split() for line in self.run("s3", "ls", self.url(prefix)).decode().splitlines()]
+        words = [
+            line.split() for line in self.run("s3", "ls", self.url(prefix)).decode().splitlines()
+        ]
         return (
             [each[-1] for each in words if each[0] != "PRE"],
             [each[-1] for each in words if each[0] == "PRE"],

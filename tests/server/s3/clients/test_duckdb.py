@@ -26,6 +26,8 @@ def duck(plain: Server, lake: lakefs.Repository) -> Iterator[duckdb.DuckDBPyConn
     with duckdb.connect() as connection:
         connection.load_extension(str(files("duckdb_extension_httpfs").joinpath(file)))
         connection.execute(snippet.partition("SELECT")[0])
+        # It would answer from its memory what it has read before.
+        connection.execute("SET enable_external_file_cache = false")
         yield connection
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +21,8 @@ from tests.server.s3.clients.clients import (
     Pyarrow,
     Rclone,
     Refused,
-    S3fs,
     S3Files,
+    S3fs,
 )
 from tests.server.s3.clients.expiry import expire_older
 from tests.server.s3.clients.page import PAGE, Page
@@ -53,9 +53,7 @@ def answered(server: Server, operation: str) -> int:
     return sum(int(float(count)) for count in found)
 
 
-def test_files(
-    client: S3Files, plain: Server, lake: lakefs.Repository, http: httpx.Client
-) -> None:
+def test_files(client: S3Files, plain: Server, lake: lakefs.Repository, http: httpx.Client) -> None:
     main = lake.branch("main")
     client.write("main/table/day=1/a", b"0123456789", color="blue")
     assert main.object("table/day=1/a").stat().checksum == hashlib.sha256(b"0123456789").hexdigest()
@@ -88,8 +86,9 @@ def test_files(
     run_id = expire_older(http, lake)
     with pytest.raises(Refused) as refused:
         client.read(f"{older}/table/large")
-    expected = f"commit {older} has expired: collector run {run_id} deleted its data"
-    assert expected in str(refused.value)
+    said = f"commit {older} has expired: collector run {run_id} deleted its data"
+    # pyarrow does not read what an answer to GET says about an error.
+    assert ("HTTP status 410" if isinstance(client, Pyarrow) else said) in str(refused.value)
 
 
 def test_the_commands_of_the_page(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> None:
@@ -103,7 +102,9 @@ def test_the_commands_of_the_page(plain: Server, lake: lakefs.Repository, tmp_pa
     commands = f"""{page.snippet("sh", "aws")}
 {set_up}
 aws --endpoint-url {page.url} s3 presign {aws.url("main/data.csv")}"""
-    done = Program(["bash", "-ec", f"cd '{tmp_path}'; {commands}"], **aws.environment | {"PATH": path})()
+    done = Program(
+        ["bash", "-ec", f"cd '{tmp_path}'; {commands}"], **aws.environment | {"PATH": path}
+    )()
     listed, url = done.decode().splitlines()[-2:]
     assert listed.split()[-2:] == ["3", "data.csv"]
     assert lake.branch("main").object("data.csv").stat().size_bytes == 3
