@@ -16,8 +16,8 @@ _SNIPPET: Final = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
 class Page:
-    """The snippets for one repository. Users fill in the same: the server's address, the name of the
-    repository, and a key."""
+    """The snippets for one repository. Users fill in the same: the server's address, the name of
+    the repository, and a key."""
 
     def __init__(self, server: Server, bucket: str, role: str = "writer") -> None:
         self.url = server.url

@@ -8,6 +8,8 @@ import json
 import os
 import sys
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 
@@ -22,7 +24,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             answer = {"rows": [list(row) for row in spark.sql(json.loads(line)).collect()]}
-        except Exception as error:
+        except (PySparkException, Py4JError) as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), file=answers, flush=True)
     spark.stop()

@@ -1,5 +1,5 @@
-"""DuckDB's httpfs, set up as `docs/s3.md` says. A package of PyPI brings this extension, which DuckDB
-would fetch from a host of its own.
+"""DuckDB's httpfs, set up as `docs/s3.md` says. A package of PyPI brings this extension: DuckDB
+would fetch it from a host of its own.
 """
 
 from __future__ import annotations
