@@ -1,0 +1,111 @@
+"""Clients of S3, set up as `docs/s3.md` says, on one repository: each does the same work."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import lakefs
+import pytest
+
+from tests.server.s3.clients.clients import (
+    PART_BYTES,
+    Aws,
+    Boto3,
+    Program,
+    Pyarrow,
+    Rclone,
+    Refused,
+    S3Files,
+    S3fs,
+)
+from tests.server.s3.clients.expiry import expire_older
+from tests.server.s3.clients.page import PAGE, Page
+from tests.support.server import Server
+
+CLIENTS: dict[str, Callable[[Page, Path], S3Files]] = {
+    "boto3": Boto3,
+    "aws": Aws,
+    "rclone": Rclone,
+    "s3fs": S3fs,
+    "pyarrow": Pyarrow,
+}
+
+
+@pytest.fixture(params=CLIENTS)
+def client(
+    request: pytest.FixtureRequest, plain: Server, lake: lakefs.Repository, tmp_path: Path
+) -> S3Files:
+    """Each client in turn."""
+    return CLIENTS[request.param](Page(plain, lake.id), tmp_path)
+
+
+def answered(server: Server, operation: str) -> int:
+    """How often the server has carried out an operation of S3."""
+    with server.http() as http:
+        text = http.get("/metrics").text
+    found = re.findall(rf'^ebbtide_requests_total{{.*route="s3:{operation}".*}} (\S+)', text, re.M)
+    return sum(int(float(count)) for count in found)
+
+
+def test_files(client: S3Files, plain: Server, lake: lakefs.Repository, http: httpx.Client) -> None:
+    main = lake.branch("main")
+    client.write("main/table/day=1/a", b"0123456789", color="blue")
+    assert main.object("table/day=1/a").stat().checksum == hashlib.sha256(b"0123456789").hexdigest()
+    assert client.read("main/table/day=1/a") == b"0123456789"
+    assert client.read_range("main/table/day=1/a", 2, 3) == b"234"
+    assert client.color("main/table/day=1/a") == "blue"
+
+    large = random.Random(1).randbytes(PART_BYTES + 100)
+    parts = answered(plain, "UploadPart")
+    client.write_parts("main/table/large", large)
+    assert answered(plain, "UploadPart") - parts >= 1
+    with main.object("table/large").reader() as reader:
+        assert reader.read() == large
+    assert client.listed("main/table/") == (["large"], ["day=1/"])
+
+    older = main.commit("with large").get_commit().id
+    client.copy("main/table/day=1/a", "main/table/b")
+    client.delete("main/table/large")
+    client.write("main/table/day=1/a", b"changed", color="red")
+    assert client.listed("main/table/") == (["b"], ["day=1/"])
+    assert client.read("main/table/b") == b"0123456789"
+    assert client.read(f"{older}/table/day=1/a") == b"0123456789"
+    assert client.listed(f"{older}/table/") == (["large"], ["day=1/"])
+
+    lake.tag("v1").create(main.commit("without large").get_commit().id)
+    assert client.read("v1/table/day=1/a") == b"changed"
+    with pytest.raises(Refused) as refused:
+        client.write("v1/table/day=1/a", b"changed", color="red")
+    assert "'v1' is a tag or a commit, which never changes: write to a branch" in str(refused.value)
+    run_id = expire_older(http, lake)
+    with pytest.raises(Refused) as refused:
+        client.read(f"{older}/table/large")
+    said = f"commit {older} has expired: collector run {run_id} deleted its data"
+    # pyarrow does not read what an answer to GET says about an error.
+    assert ("HTTP status 410" if isinstance(client, Pyarrow) else said) in str(refused.value)
+
+
+def test_the_commands_of_the_page(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> None:
+    """As they stand, and the URL that `aws s3 presign` makes after what the page says."""
+    page = Page(plain, lake.id)
+    aws = Aws(page, tmp_path)
+    (tmp_path / "data.csv").write_text("1,2")
+    path = f"{Path(aws.program).parent}:{os.environ['PATH']}"
+    set_up = "aws configure set default.s3.signature_version s3v4"
+    assert set_up in PAGE.read_text()
+    commands = f"""{page.snippet("sh", "aws")}
+{set_up}
+aws --endpoint-url {page.url} s3 presign {aws.url("main/data.csv")}"""
+    done = Program(
+        ["bash", "-ec", f"cd '{tmp_path}'; {commands}"], **aws.environment | {"PATH": path}
+    )()
+    listed, url = done.decode().splitlines()[-2:]
+    assert listed.split()[-2:] == ["3", "data.csv"]
+    assert lake.branch("main").object("data.csv").stat().size_bytes == 3
+    assert httpx.get(url, verify=False).text == "1,2"
