@@ -40,7 +40,9 @@ MAPPED_BYTES_MAX: Final = 1 << 40
 SCATTERED_KIBIBYTES: Final = 256
 """The page cache of a connection (KiB) while it reads scattered rows. SQLite's default is 2,000."""
 BEGIN_OPTION: Final = "ebbtide_begin"
-"""The execution option of a connection that has the statement which begins a transaction."""
+"""The execution option of a connection that has the statement which begins a transaction on
+SQLite."""
+_BEGIN_POSTGRESQL: Final = "ebbtide_begin_postgresql"
 IDLE_SECONDS_MAX: Final = 1.0
 _IDLE_SINCE: Final = "ebbtide_idle_since"
 
@@ -226,10 +228,9 @@ class Metadata:
 
     @contextmanager
     def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
-        is_sqlite = self.engine.dialect.name == "sqlite"
-        statement = sqlite if is_sqlite else postgresql or _READ_WRITE
+        options = {BEGIN_OPTION: sqlite, _BEGIN_POSTGRESQL: postgresql or _READ_WRITE}
         with translated_errors(self.engine), self.engine.connect() as connection:
-            connection = connection.execution_options(**{BEGIN_OPTION: statement})
+            connection = connection.execution_options(**options)
             with connection.begin():
                 yield Transaction(connection, self.clock)
 
@@ -387,7 +388,7 @@ def _open_sqlite(url: URL) -> sa.Engine:
         if running is not None and not isinstance(context.original_exception, Exception):
             running.cursor.close()
 
-    _begin_by_statement(engine)
+    _begin_by_statement(engine, BEGIN_OPTION)
     return engine
 
 
@@ -400,17 +401,17 @@ def _open_postgresql(url: URL) -> sa.Engine:
         connect_args={"options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s"},
         hide_parameters=True,
     )
-    _begin_by_statement(engine)
+    _begin_by_statement(engine, _BEGIN_POSTGRESQL)
     _ping_idle(engine)
     return engine
 
 
-def _begin_by_statement(engine: sa.Engine) -> None:
-    """Lets each transaction begin by the statement in its connection's options."""
+def _begin_by_statement(engine: sa.Engine, option: str) -> None:
+    """Lets each transaction begin by the statement in that option of its connection."""
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        statement = connection.get_execution_options().get(BEGIN_OPTION, "BEGIN")
+        statement = connection.get_execution_options().get(option, "BEGIN")
         # `exec_driver_sql` would take several times as long: it prepares for a result.
         with closing(connection.connection.cursor()) as cursor:
             connection.dialect.do_execute(cursor, statement, ())

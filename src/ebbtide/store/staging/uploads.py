@@ -191,7 +191,7 @@ class Uploads:
             require_writable(tx, self._context.repository_id, branch)
             now = tx.now()
             addresses = self._context.slices.new_addresses(count, now=now)
-            self._writes.register_in(tx, addresses)
+            self._writes.register_in(tx, addresses, now=now)
         return addresses, now
 
     def _stage(
