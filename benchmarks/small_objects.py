@@ -146,7 +146,9 @@ class ByS3:
         request.context["payload_signing_enabled"] = True
         S3SigV4Auth(Credentials(*self.key), "s3", "us-east-1").add_auth(request)
         headers = dict(request.headers.items())
-        return self.sender.send(method, target, {"Host": self.host or self.sender.host} | headers, body)
+        return self.sender.send(
+            method, target, {"Host": self.host or self.sender.host} | headers, body
+        )
 
 
 def measure(running: Running, send: Send, *, requests: int) -> Figure:

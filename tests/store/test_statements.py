@@ -9,9 +9,16 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
+from ebbtide.clock import SystemClock
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.app import serving
+
+
+@pytest.fixture(autouse=True)
+def real_clock(store: Store) -> None:
+    """On PostgreSQL it costs statements."""
+    store.metadata.clock = SystemClock()
 
 
 @contextmanager

@@ -73,7 +73,8 @@ def start_postgres(
 ) -> PostgresServer:
     """Starts a server with its files under ``directory``, on a free port of the loopback address.
 
-    With ``durable`` each commit waits for the disk, which benchmarks need. It ends when ``lifeline``, the end of a pipe that it reads, closes: the one that `stop` closes,
+    With ``durable`` each commit waits for the disk, which benchmarks need. The server
+    ends when ``lifeline``, the end of a pipe that it reads, closes: the one that `stop` closes,
     unless another is given.
 
     PostgreSQL refuses to run as root. Root therefore starts it as another user; where that user

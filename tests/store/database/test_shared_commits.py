@@ -60,12 +60,11 @@ def in_one_queue(metadata: Metadata, *blocks: Block, joins: bool = True) -> list
         with metadata.transaction(joins=joins) as tx:
             block(tx)
 
-    with ThreadPoolExecutor(len(blocks)) as pool:
-        with metadata._writing.turn(10):
-            futures = []
-            for number, block in enumerate(blocks):
-                futures.append(pool.submit(work, block))
-                waiting(metadata._writing, number + 1)
+    with ThreadPoolExecutor(len(blocks)) as pool, metadata._writing.turn(10):
+        futures = []
+        for number, block in enumerate(blocks):
+            futures.append(pool.submit(work, block))
+            waiting(metadata._writing, number + 1)
     return futures
 
 

@@ -128,9 +128,7 @@ def find_commits(
 
 def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> CommitRecord:
     """Returns one commit, or its stub. Raises NotFound `commit_not_found`."""
-    row = tx.execute(
-        _BY_ID, {"repository_id": repository_id, "commit_id": commit_id}
-    ).one_or_none()
+    row = tx.execute(_BY_ID, {"repository_id": repository_id, "commit_id": commit_id}).one_or_none()
     if row is None:
         raise NotFound("commit_not_found", f"there is no commit {shown(commit_id)}")
     return _record(row)

@@ -75,7 +75,9 @@ class Group:
         some. Keeps the error for `wait`."""
         try:
             if self.member_count == 0 or self.is_undone:
-                undone = Failed("database_error", "the database has undone a transaction: try again")
+                undone = Failed(
+                    "database_error", "the database has undone a transaction: try again"
+                )
                 self._error = undone
                 self._stack.__exit__(Failed, undone, None)
             else:
