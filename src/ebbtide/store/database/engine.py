@@ -10,6 +10,7 @@ caller can then try the whole operation again.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import sqlite3
@@ -364,6 +365,7 @@ def _open_sqlite(url: URL) -> sa.Engine:
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         connect_args={"timeout": LOCK_TIMEOUT_SECONDS},
+        json_deserializer=_parsed,
         hide_parameters=True,
     )
 
@@ -404,6 +406,11 @@ def _open_postgresql(url: URL) -> sa.Engine:
     _begin_by_statement(engine, _BEGIN_POSTGRESQL)
     _ping_idle(engine)
     return engine
+
+
+def _parsed(text: str) -> object:
+    """Parses a value in JSON. Most objects have no metadata, and listings have many objects."""
+    return {} if text == "{}" else json.loads(text)
 
 
 def _begin_by_statement(engine: sa.Engine, option: str) -> None:
