@@ -195,7 +195,12 @@ def listening_at(url: str) -> Running:
     """Returns the process of this machine that listens at the URL."""
     port = urlsplit(url).port
     for each in psutil.net_connections("tcp"):
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid:
+        if (
+            each.status == psutil.CONN_LISTEN
+            and each.laddr
+            and each.laddr.port == port
+            and each.pid
+        ):
             return Running(url, psutil.Process(each.pid))
     raise SystemExit(f"no process of this machine listens at {url}")
 

@@ -90,12 +90,12 @@ class RefTable(Generic[Row]):
             # statement.
             found = tx.execute(self._persistent_by_name[lock], place).one_or_none()
             if found is not None:
-                return self._row(*found)
+                return self._row(**found._mapping)
         row = tx.execute(self._live_by_name[lock], place | {"now": tx.now()}).one_or_none()
         if row is None or (row.expires_at is not None and row.expires_at <= tx.now()):
             # Checked again: the ref may have expired while this transaction waited for the lock.
             return None
-        return self._row(*row)
+        return self._row(**row._mapping)
 
     def require(
         self, tx: Transaction, repository_id: str, name: str, *, lock: LockMode | None = None
