@@ -437,8 +437,10 @@ def _ping_idle(engine: sa.Engine) -> None:
         since = record.info.get(_IDLE_SINCE)
         if since is None or time.monotonic() - since < IDLE_SECONDS_MAX:
             return
+        driver = engine.dialect.dbapi
+        assert driver is not None
         try:
             engine.dialect.do_ping(connection)
-        except engine.dialect.dbapi.Error as error:
+        except driver.Error as error:
             # SQLAlchemy then opens another connection.
             raise sa.exc.DisconnectionError from error
