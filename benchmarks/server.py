@@ -195,16 +195,22 @@ def serve_bare(file: Path) -> None:
     import socket
 
     import uvicorn
-    from fastapi import FastAPI, Response
+    from fastapi import Body, FastAPI, Response
 
     canned: dict[str, str] = json.loads(file.read_text())
     content = bytes.fromhex(canned.pop("objects"))
+    uploaded = canned.pop("uploaded", "{}")
     app = FastAPI(openapi_url=None)
     root = API + "/repositories/{repository}/refs/{ref}/objects"
 
     @app.get(root)
     def get() -> Response:
         return Response(content, media_type="application/octet-stream")
+
+    @app.post(API + "/repositories/{repository}/branches/{branch}/objects")
+    def upload(data: bytes = Body()) -> Response:
+        del data
+        return Response(uploaded, 201, media_type="application/json")
 
     @app.get(root + "/{what}")
     def answer(what: str) -> Response:
@@ -218,7 +224,9 @@ def serve_bare(file: Path) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def write_files(directory: Path, *, requests: int, threads: int) -> Figure:
+def write_files(
+    directory: Path, *, requests: int, threads: int, content: bytes | None = None
+) -> Figure:
     """Writes as many files as there were uploads, each flushed with its directory. Returns the
     figure."""
     directory.mkdir()
@@ -226,7 +234,7 @@ def write_files(directory: Path, *, requests: int, threads: int) -> Figure:
 
     def write(number: int) -> None:
         with (directory / str(number)).open("xb") as file:
-            file.write(_content(number))
+            file.write(_content(number) if content is None else content)
             file.flush()
             os.fsync(file.fileno())
         os.fsync(descriptor)

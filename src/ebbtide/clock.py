@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -41,6 +42,15 @@ class Clock(Protocol):
         """Returns the storage's time, UTC, from the date of a file that was written just now."""
 
 
+@cache
+def _clock_timestamp() -> sa.Select[Any]:
+    """Returns the statement that reads PostgreSQL's clock. It is built once: building it takes
+    longer than running it."""
+    import sqlalchemy as sa  # slow, and not needed for repositories without a database
+
+    return sa.select(sa.func.clock_timestamp())
+
+
 class SystemClock:
     """The real clocks."""
 
@@ -58,9 +68,7 @@ class SystemClock:
         if tx.dialect_name == "sqlite":
             return self.host_now()
 
-        import sqlalchemy as sa  # slow, and not needed for repositories without a database
-
-        now: datetime = tx.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        now: datetime = tx.execute(_clock_timestamp()).scalar_one()
         return now.astimezone(UTC)
 
     def storage_time(self, last_modified: datetime) -> datetime:

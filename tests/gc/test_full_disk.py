@@ -49,13 +49,13 @@ class OnDisk(Metadata):
 
     def __init__(self, inner: Metadata, disk: Disk) -> None:
         super().__init__(inner.engine, inner.clock)
-        self._writing = inner._writing
+        self._writing, self._commits = inner._writing, inner._commits
         self._disk = disk
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
         """See `Metadata.transaction`."""
-        with super().transaction() as tx:
+        with super().transaction(joins=joins) as tx:
             yield tx
             self._disk.write()
 

@@ -82,7 +82,7 @@ class SimulatedMetadata(Metadata):
         self._database = database
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
         """See `Metadata.transaction`."""
         database, scheduler = self._database, self._database.scheduler
         _require(scheduler.point("begin", allowed=READ))
@@ -92,7 +92,7 @@ class SimulatedMetadata(Metadata):
         database.writer = scheduler.current
         lost = None
         try:
-            with super().transaction() as tx:
+            with super().transaction(joins=joins) as tx:
                 watched = _Transaction(tx.connection, self.clock)
                 watched.scheduler = scheduler
                 yield watched

@@ -24,10 +24,10 @@ class SteppingMetadata(Metadata):
         self._before = before
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
         """See `Metadata.transaction`."""
         self._before("transaction")
-        with super().transaction() as tx:
+        with super().transaction(joins=joins) as tx:
             yield tx
 
     @contextmanager
@@ -46,9 +46,9 @@ class HeldMetadata(Metadata):
         self._before_commit = before_commit
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
         """See `Metadata.transaction`."""
-        with super().transaction() as tx:
+        with super().transaction(joins=joins) as tx:
             yield tx
             self._before_commit(tx)
 

@@ -57,13 +57,13 @@ class CutMetadata(Metadata):
 
     def __init__(self, inner: Metadata, cut: Cut) -> None:
         super().__init__(inner.engine, inner.clock)
-        self._writing = inner._writing
+        self._writing, self._commits = inner._writing, inner._commits
         self._cut = cut
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
         """See `Metadata.transaction`."""
-        with super().transaction() as tx:
+        with super().transaction(joins=joins) as tx:
             yield tx
             is_due = self._cut.is_due()
             if is_due and self._cut.moment == "before":

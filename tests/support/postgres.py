@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ SETTINGS = {
     "synchronous_commit": "off",
     "timezone": "UTC",
 }
+DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
 PORT_ATTEMPTS_MAX = 5
 
 # Runs a server for as long as its own standard input stays open. The pipe closes with the test
@@ -66,10 +68,13 @@ class PostgresServer:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start_postgres(directory: Path, lifeline: int = subprocess.PIPE) -> PostgresServer:
+def start_postgres(
+    directory: Path, lifeline: int = subprocess.PIPE, *, durable: bool = False
+) -> PostgresServer:
     """Starts a server with its files under ``directory``, on a free port of the loopback address.
 
-    It ends when ``lifeline``, the end of a pipe that it reads, closes: the one that `stop` closes,
+    With ``durable`` each commit waits for the disk, which benchmarks need. The server
+    ends when ``lifeline``, the end of a pipe that it reads, closes: the one that `stop` closes,
     unless another is given.
 
     PostgreSQL refuses to run as root. Root therefore starts it as another user; where that user
@@ -83,7 +88,8 @@ def start_postgres(directory: Path, lifeline: int = subprocess.PIPE) -> Postgres
     home = _Home.make(directory)
     try:
         password = _make_cluster(binaries, home)
-        port, keeper = _start_on_free_port(binaries, home, lifeline)
+        settings = SETTINGS | (DURABLE if durable else {})
+        port, keeper = _start_on_free_port(binaries, home, lifeline, settings)
     except BaseException:
         shutil.rmtree(home.path)
         raise
@@ -161,13 +167,13 @@ def _make_cluster(binaries: Path, home: _Home) -> str:
 
 
 def _start_on_free_port(
-    binaries: Path, home: _Home, lifeline: int
+    binaries: Path, home: _Home, lifeline: int, settings: Mapping[str, str]
 ) -> tuple[int, subprocess.Popen[str]]:
     output = ""
     for _ in range(PORT_ATTEMPTS_MAX):
         port = free_port()
-        settings = {**SETTINGS, "port": str(port)}
-        options = shlex.join(f"--{name}={value}" for name, value in settings.items())
+        given = {**settings, "port": str(port)}
+        options = shlex.join(f"--{name}={value}" for name, value in given.items())
         command: list[str | Path] = [
             "/bin/sh",
             "-c",

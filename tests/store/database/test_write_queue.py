@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from ebbtide.store.embedded import Store
 from tests.support.randomized import randomized
 
 
-def waiting(queue: WriteQueue, count: int) -> None:
+def waiting(queue: WriteQueue[Any], count: int) -> None:
     """Until so many wait."""
     for _ in range(1000):
         if len(queue._waiting) == count:
@@ -28,7 +29,7 @@ def waiting(queue: WriteQueue, count: int) -> None:
 
 
 def test_first_come_first_served() -> None:
-    queue, order = WriteQueue(), list[int]()
+    queue, order = WriteQueue[object](), list[int]()
 
     def take(number: int) -> None:
         with queue.turn(10):
@@ -43,7 +44,7 @@ def test_first_come_first_served() -> None:
 
 def test_whoever_comes_back_at_once_waits_behind_those_who_wait() -> None:
     """The writer that goes on and on, and the one beside it who has been waiting."""
-    queue, order = WriteQueue(), list[str]()
+    queue, order = WriteQueue[object](), list[str]()
 
     def take() -> None:
         with queue.turn(10):
@@ -59,7 +60,7 @@ def test_whoever_comes_back_at_once_waits_behind_those_who_wait() -> None:
 
 
 def test_a_turn_that_does_not_come_in_time() -> None:
-    queue = WriteQueue()
+    queue = WriteQueue[object]()
     with queue.turn(10), pytest.raises(TimeoutError), queue.turn(0.01):
         raise AssertionError("two at a time")
     with queue.turn(0.01):
@@ -67,7 +68,7 @@ def test_a_turn_that_does_not_come_in_time() -> None:
 
 
 def test_an_exception_passes_the_turn_on() -> None:
-    queue = WriteQueue()
+    queue = WriteQueue[object]()
     with pytest.raises(ZeroDivisionError), queue.turn(1):
         raise ZeroDivisionError
     with queue.turn(0.01):
@@ -77,7 +78,7 @@ def test_an_exception_passes_the_turn_on() -> None:
 class Interrupted(threading.Thread):
     """Waits for a turn in vain: what it waits at raises, before the turn came or after it."""
 
-    def __init__(self, queue: WriteQueue, *, late: bool) -> None:
+    def __init__(self, queue: WriteQueue[object], *, late: bool) -> None:
         super().__init__()
         self.queue, self.late = queue, late
         self.raised = False
@@ -115,7 +116,7 @@ class Interrupted(threading.Thread):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_an_interrupt_while_waiting_keeps_nobody_waiting(late: bool) -> None:
-    queue = WriteQueue()
+    queue = WriteQueue[object]()
     thread = Interrupted(queue, late=late)
     with queue.turn(10):
         thread.start()
@@ -132,7 +133,7 @@ def test_an_interrupt_while_waiting_keeps_nobody_waiting(late: bool) -> None:
 @randomized("turns of threads")
 def test_many_threads_are_alone_in_their_turns(seed: int) -> None:
     """Also where some give up, and where the block fails."""
-    queue, inside, entered = WriteQueue(), list[int](), [0] * 6
+    queue, inside, entered = WriteQueue[object](), list[int](), [0] * 6
 
     def work(number: int) -> None:
         random = Random(f"{seed} {number}")

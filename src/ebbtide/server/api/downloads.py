@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Annotated, Final, Protocol
@@ -18,6 +18,9 @@ from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.objects.signed_reads import SignedRead
+
+WHOLE_BYTES_MAX: Final = 256 * 1024
+"""An answer of at most this size (bytes) is read as a whole before it is sent."""
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f-\x9f"\\]')
@@ -105,9 +108,29 @@ def answer(found: Download, options: DownloadOptions, path: str = "") -> Respons
         return Response(status_code=304, headers=_headers(entry))
     part = parse_range(options.range, entry.size_bytes)
     status, headers = _described(entry, part, path)
-    # The checksum of a whole object is verified while it is sent. A range has no checksum.
-    pieces = found.stream() if part is None else found.stream(start=part[0], end=part[1])
-    return StreamingResponse(pieces, status, headers, media_type=_media_type(entry))
+    return response_of(found, part, status, headers, media_type=_media_type(entry))
+
+
+def response_of(
+    found: Download,
+    part: tuple[int, int] | None,
+    status: int,
+    headers: Mapping[str, str],
+    media_type: str | None = None,
+) -> Response:
+    """Returns the response with the object's bytes, or those of a range.
+
+    The checksum of a whole object is verified: before the answer if it is small, else while it is
+    sent. A range has no checksum. For threads: it reads the bytes of a small answer.
+    """
+    start, end = part or (0, None)
+    size_bytes = (found.entry.size_bytes if end is None else end) - start
+    is_whole = part in (None, (0, found.entry.size_bytes))
+    pieces = found.stream() if is_whole else found.stream(start=start, end=end)
+    if size_bytes <= WHOLE_BYTES_MAX:
+        # Each piece of a stream costs a switch of threads.
+        return Response(b"".join(pieces), status, dict(headers), media_type=media_type)
+    return StreamingResponse(pieces, status, headers, media_type=media_type)
 
 
 def redirect(signed: SignedRead, options: DownloadOptions) -> Response:

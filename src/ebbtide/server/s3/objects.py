@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from ebbtide.server.api.downloads import find_range
+from ebbtide.server.api.downloads import find_range, response_of
 from ebbtide.server.s3.call import S3Call, in_thread, operation, reads
 from ebbtide.server.s3.described import (
     checksum_headers,
@@ -45,10 +45,7 @@ def get_object(call: S3Call) -> Response:
     if is_unchanged(entry, call.headers):
         return Response(status_code=304, headers=headers_of(entry))
     status, headers, part = _described(call, entry)
-    # The checksum of a whole object is verified while it is sent. A range has no checksum.
-    whole = part in (None, (0, entry.size_bytes))
-    pieces = found.stream() if part is None or whole else found.stream(start=part[0], end=part[1])
-    return StreamingResponse(pieces, status, headers)
+    return response_of(found, part, status, headers)
 
 
 @operation("HeadObject", Role.READER, "object", "HEAD")

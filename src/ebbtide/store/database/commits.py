@@ -108,6 +108,11 @@ _BY_IDS: Final = sa.select(*_COLUMNS).where(
     commits.c.commit_id.in_(sa.bindparam("commit_ids", expanding=True)),
 )
 """Built once: many requests run this statement, and building it takes longer than running it."""
+_BY_ID: Final = sa.select(*_COLUMNS).where(
+    commits.c.repository_id == sa.bindparam("repository_id"),
+    commits.c.commit_id == sa.bindparam("commit_id"),
+)
+"""For one commit. SQLAlchemy writes a statement with a list anew for each list."""
 
 
 def find_commits(
@@ -123,10 +128,10 @@ def find_commits(
 
 def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> CommitRecord:
     """Returns one commit, or its stub. Raises NotFound `commit_not_found`."""
-    found = find_commits(tx, repository_id, [commit_id]).get(commit_id)
-    if found is None:
+    row = tx.execute(_BY_ID, {"repository_id": repository_id, "commit_id": commit_id}).one_or_none()
+    if row is None:
         raise NotFound("commit_not_found", f"there is no commit {shown(commit_id)}")
-    return found
+    return _record(row)
 
 
 def require_intact_commits(

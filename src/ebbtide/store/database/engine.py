@@ -10,11 +10,13 @@ caller can then try the whole operation again.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -27,7 +29,8 @@ from ebbtide.clock import Clock
 from ebbtide.errors import Failed, InvalidInput, NotFound, disk_full
 from ebbtide.store.database.parallel_reads import READERS, Reader, in_turn, open_readers
 from ebbtide.store.database.schema import repositories, store_info
-from ebbtide.store.database.write_queue import WriteQueue
+from ebbtide.store.database.shared_commits import Group, SharedCommits
+from ebbtide.store.database.write_queue import TurnTimeout, WriteQueue
 
 LOCK_TIMEOUT_SECONDS: Final = 30
 ROOM_BYTES_MIN: Final = 1 << 20
@@ -38,12 +41,17 @@ MAPPED_BYTES_MAX: Final = 1 << 40
 SCATTERED_KIBIBYTES: Final = 256
 """The page cache of a connection (KiB) while it reads scattered rows. SQLite's default is 2,000."""
 BEGIN_OPTION: Final = "ebbtide_begin"
-"""The execution option of a connection that says how a transaction on SQLite begins."""
+"""The execution option of a connection that has the statement which begins a transaction on
+SQLite."""
+_BEGIN_POSTGRESQL: Final = "ebbtide_begin_postgresql"
+IDLE_SECONDS_MAX: Final = 1.0
+_IDLE_SINCE: Final = "ebbtide_idle_since"
 
 _Item = TypeVar("_Item")
 _DISK_FULL: Final = "53100"
 """The SQLSTATE `disk_full`: PostgreSQL's documentation, Appendix A, "PostgreSQL Error Codes"."""
-_READ_ONLY: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_READ_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 LockMode = Literal["share", "exclusive"]
 
@@ -130,18 +138,41 @@ class Metadata:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
-        self._writing = WriteQueue()
+        self._writing = WriteQueue[Group]()
+        self._commits = SharedCommits(self._writing, self._writer)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
         """Opens a transaction that writes: `BEGIN IMMEDIATE` on SQLite, READ COMMITTED on
         PostgreSQL.
+
+        With `joins`, it may share its commit with those of other threads on SQLite. PostgreSQL
+        itself writes the commits of several connections to the disk at once. The block must be
+        short, and must do nothing outside the database: what it reads may not be committed yet.
 
         Raises Failed `database_error` if the database fails, or if it does not grant a lock in
         time.
         """
+        if joins and self.engine.dialect.name == "sqlite":
+            with self._joined() as tx:
+                yield tx
+            return
         with self._turn(), self._begin("BEGIN IMMEDIATE", None) as tx:
             yield tx
+
+    @contextmanager
+    def _joined(self) -> Iterator[Transaction]:
+        with translated_errors(self.engine):
+            try:
+                with self._commits.transaction(LOCK_TIMEOUT_SECONDS) as connection:
+                    yield Transaction(connection, self.clock)
+            except TurnTimeout as error:
+                raise _failed("other threads were writing all the time") from error
+
+    @contextmanager
+    def _writer(self) -> Iterator[sa.Connection]:
+        with self._begin("BEGIN IMMEDIATE", None) as tx:
+            yield tx.connection
 
     @contextmanager
     def snapshot(self, *, scans: bool = False) -> Iterator[Transaction]:
@@ -192,17 +223,16 @@ class Metadata:
             if self.engine.dialect.name == "sqlite":
                 try:
                     stack.enter_context(self._writing.turn(LOCK_TIMEOUT_SECONDS))
-                except TimeoutError as error:
+                except TurnTimeout as error:
                     raise _failed("other threads were writing all the time") from error
             yield
 
     @contextmanager
     def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
+        options = {BEGIN_OPTION: sqlite, _BEGIN_POSTGRESQL: postgresql or _READ_WRITE}
         with translated_errors(self.engine), self.engine.connect() as connection:
-            connection = connection.execution_options(**{BEGIN_OPTION: sqlite})
+            connection = connection.execution_options(**options)
             with connection.begin():
-                if postgresql is not None and connection.dialect.name == "postgresql":
-                    connection.exec_driver_sql(postgresql)
                 yield Transaction(connection, self.clock)
 
 
@@ -335,6 +365,7 @@ def _open_sqlite(url: URL) -> sa.Engine:
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         connect_args={"timeout": LOCK_TIMEOUT_SECONDS},
+        json_deserializer=_parsed,
         hide_parameters=True,
     )
 
@@ -359,19 +390,57 @@ def _open_sqlite(url: URL) -> sa.Engine:
         if running is not None and not isinstance(context.original_exception, Exception):
             running.cursor.close()
 
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        statement = connection.get_execution_options().get(BEGIN_OPTION, "BEGIN")
-        connection.exec_driver_sql(statement)
-
+    _begin_by_statement(engine, BEGIN_OPTION)
     return engine
 
 
 def _open_postgresql(url: URL) -> sa.Engine:
-    return sa.create_engine(
+    engine = sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
-        isolation_level="READ COMMITTED",
+        # The driver must not begin transactions by itself: the statement that begins one also says
+        # its kind, which would otherwise be one more message to the server and its answer.
+        isolation_level="AUTOCOMMIT",
         connect_args={"options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s"},
         hide_parameters=True,
-        pool_pre_ping=True,
     )
+    _begin_by_statement(engine, _BEGIN_POSTGRESQL)
+    _ping_idle(engine)
+    return engine
+
+
+def _parsed(text: str) -> object:
+    """Parses a value in JSON. Most objects have no metadata, and listings have many objects."""
+    return {} if text == "{}" else json.loads(text)
+
+
+def _begin_by_statement(engine: sa.Engine, option: str) -> None:
+    """Lets each transaction begin by the statement in that option of its connection."""
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        statement = connection.get_execution_options().get(option, "BEGIN")
+        # `exec_driver_sql` would take several times as long: it prepares for a result.
+        with closing(connection.connection.cursor()) as cursor:
+            connection.dialect.do_execute(cursor, statement, ())
+
+
+def _ping_idle(engine: sa.Engine) -> None:
+    """Lets each connection that was idle be tried before it is used: the server may have ended it.
+    Connections in steady use are not tried, because each try is a message and its answer."""
+
+    @sa.event.listens_for(engine, "checkin")
+    def note(_connection: object, record: sa.pool.ConnectionPoolEntry) -> None:
+        record.info[_IDLE_SINCE] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def ping(connection: Any, record: sa.pool.ConnectionPoolEntry, _proxy: object) -> None:
+        since = record.info.get(_IDLE_SINCE)
+        if since is None or time.monotonic() - since < IDLE_SECONDS_MAX:
+            return
+        driver = engine.dialect.dbapi
+        assert driver is not None
+        try:
+            engine.dialect.do_ping(connection)
+        except driver.Error as error:
+            # SQLAlchemy then opens another connection.
+            raise sa.exc.DisconnectionError from error

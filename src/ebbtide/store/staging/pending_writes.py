@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
@@ -30,20 +30,36 @@ _GIVE_UP: Final = (
     )
     .returning(pending.c.address)
 )
-_PUBLISH: Final = _GIVE_UP.where(pending.c.ends_at > sa.bindparam("now"))
+_IN_TIME: Final = pending.c.ends_at > sa.bindparam("now")
+_PUBLISH: Final = _GIVE_UP.where(_IN_TIME)
+# For one address. SQLAlchemy writes a statement with a list anew for each list.
+_PUBLISH_ONE: Final = (
+    sa.delete(pending)
+    .where(
+        pending.c.repository_id == sa.bindparam("repository_id"),
+        pending.c.address == sa.bindparam("address"),
+        _IN_TIME,
+    )
+    .returning(pending.c.address)
+)
 
 
 def register_writes(
-    tx: Transaction, repository_id: str, addresses: Collection[str], *, write_ttl: timedelta
+    tx: Transaction,
+    repository_id: str,
+    addresses: Collection[str],
+    *,
+    write_ttl: timedelta,
+    now: datetime | None = None,
 ) -> None:
     """Protects `addresses`, which are about to be written, for `write_ttl` from now on, by the
-    database's clock.
+    database's clock. `now` is its time, if the transaction has read it already.
 
     This transaction must have ended before the first byte is written.
     """
     if not addresses:
         return
-    now = tx.now()
+    now = now or tx.now()
     tx.execute(
         _REGISTER,
         [
@@ -68,11 +84,13 @@ def publish_writes(tx: Transaction, repository_id: str, addresses: Collection[st
     published = 0
     # Sorted, so that two transactions that end the same registrations do not deadlock.
     for batch in in_batches(sorted(addresses)):
+        named = {"address": batch[0]} if len(batch) == 1 else {"addresses": batch}
         # The rows are deleted, not just counted: on PostgreSQL another transaction may be giving up
         # a registration at this moment.
         published += len(
             tx.execute(
-                _PUBLISH, {"repository_id": repository_id, "addresses": batch, "now": now}
+                _PUBLISH_ONE if len(batch) == 1 else _PUBLISH,
+                {"repository_id": repository_id, "now": now} | named,
             ).all()
         )
     if published != len(addresses):
@@ -121,13 +139,17 @@ class Writes:
                 ) from error
             raise
 
-    def register_in(self, tx: Transaction, addresses: Collection[str]) -> None:
-        """Registers writes. The first byte may be written once the transaction has ended."""
+    def register_in(
+        self, tx: Transaction, addresses: Collection[str], *, now: datetime | None = None
+    ) -> None:
+        """Registers writes. The first byte may be written once the transaction has ended. `now` is
+        as in `register_writes`."""
         register_writes(
             tx,
             self._context.repository_id,
             addresses,
             write_ttl=self._context.settings.write_ttl,
+            now=now,
         )
 
     @contextmanager

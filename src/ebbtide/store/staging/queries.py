@@ -102,6 +102,12 @@ _BY_PATHS: Final = sa.select(staged.c.token, *_COLUMNS).where(
     staged.c.path.in_(sa.bindparam("paths", expanding=True)),
 )
 """Built once: many requests run this statement, and building it takes longer than running it."""
+_BY_PATH: Final = sa.select(staged.c.token, *_COLUMNS).where(
+    staged.c.repository_id == sa.bindparam("repository_id"),
+    staged.c.token == sa.bindparam("token"),
+    staged.c.path == sa.bindparam("path"),
+)
+"""For one path under one token. SQLAlchemy writes a statement with a list anew for each list."""
 
 
 def find_staged(
@@ -112,9 +118,13 @@ def find_staged(
     if not tokens:
         return found
     for batch in in_batches(paths):
-        rows = tx.execute(
-            _BY_PATHS, {"repository_id": repository_id, "tokens": list(tokens), "paths": batch}
-        )
+        if len(tokens) == len(batch) == 1:
+            one = {"repository_id": repository_id, "token": tokens[0], "path": batch[0]}
+            rows = tx.execute(_BY_PATH, one)
+        else:
+            rows = tx.execute(
+                _BY_PATHS, {"repository_id": repository_id, "tokens": list(tokens), "paths": batch}
+            )
         for row in rows:
             found[row.token][row.path] = _change(row)
     return found

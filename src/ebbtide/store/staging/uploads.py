@@ -152,7 +152,7 @@ class Uploads:
         repository_id = self._context.repository_id
         for _ in range(BRANCH_ATTEMPTS_MAX):
             seen = self._look(branch, entry.path)
-            with self._context.metadata.transaction() as tx:
+            with self._context.metadata.transaction(joins=True) as tx:
                 tx.lock_repository(repository_id)
                 row = require_writable(tx, repository_id, branch, lock="exclusive")
                 if row.commit_id != seen.commit_id:
@@ -194,12 +194,12 @@ class Uploads:
         return entries
 
     def _register(self, branch: str, count: int) -> tuple[list[str], datetime]:
-        with self._context.metadata.transaction() as tx:
+        with self._context.metadata.transaction(joins=True) as tx:
             # Checked here too, so that a wrong name is reported before the bytes are sent.
             require_writable(tx, self._context.repository_id, branch)
             now = tx.now()
             addresses = self._context.slices.new_addresses(count, now=now)
-            self._writes.register_in(tx, addresses)
+            self._writes.register_in(tx, addresses, now=now)
         return addresses, now
 
     def _stage(
@@ -213,7 +213,7 @@ class Uploads:
     ) -> None:
         repository_id = self._context.repository_id
         published = list(entries.values()) if written is None else written
-        with self._context.metadata.transaction() as tx:
+        with self._context.metadata.transaction(joins=True) as tx:
             if check is not None:
                 tx.lock_repository(repository_id)
             row = require_writable(tx, repository_id, branch, lock="share")

@@ -1,0 +1,96 @@
+"""How many statements and commits the database gets for an upload and a read. Each costs time, so
+that a new one should be a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.clock import SystemClock
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.app import serving
+
+
+@pytest.fixture(autouse=True)
+def real_clock(store: Store) -> None:
+    """On PostgreSQL it costs statements."""
+    store.metadata.clock = SystemClock()
+
+
+@contextmanager
+def counted(store: Store) -> Iterator[list[str]]:
+    """Gets the first word of each statement, and "commit" for each transaction's end."""
+    found: list[str] = []
+    engine = store.metadata.engine
+
+    def executed(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        found.append("clock" if "clock_timestamp" in statement else statement.split()[0].lower())
+
+    def committed(_connection: object) -> None:
+        found.append("commit")
+
+    sa.event.listen(engine, "before_cursor_execute", executed)
+    sa.event.listen(engine, "commit", committed)
+    try:
+        yield found
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", executed)
+        sa.event.remove(engine, "commit", committed)
+
+
+def without_clock(statements: list[str], store: Store, count: int) -> list[str]:
+    """The statements but those that read PostgreSQL's clock, which are `count` there."""
+    is_postgresql = store.metadata.engine.dialect.name == "postgresql"
+    assert statements.count("clock") == (count if is_postgresql else 0)
+    return [each for each in statements if each != "clock"]
+
+
+REGISTERED = ["select", "select", "insert", "commit"]
+STAGED = ["select", "select", "delete", "insert", "commit"]
+FOUND = ["select", "select", "select", "commit"]
+ONE = ["select", "commit"]
+
+
+@pytest.mark.twins
+def test_an_upload(store: Store, repository: Repository) -> None:
+    """One transaction registers the address, and one stages the object."""
+    repository.objects.put("main", "a", b"1")
+    with counted(store) as statements:
+        repository.objects.put("main", "b", b"2")
+    assert without_clock(statements, store, 2) == REGISTERED + STAGED
+
+
+@pytest.mark.twins
+def test_a_read(store: Store, repository: Repository) -> None:
+    """One transaction, whether the object is staged or committed."""
+    repository.objects.put("main", "a", b"1")
+    with counted(store) as statements:
+        assert repository.objects.get("main", "a") == b"1"
+    assert without_clock(statements, store, 0) == FOUND
+    repository.commits.commit("main", "change")
+    repository.objects.get("main", "a")
+    with counted(store) as statements:
+        assert repository.objects.get("main", "a") == b"1"
+    assert without_clock(statements, store, 0) == FOUND
+
+
+@pytest.mark.twins
+def test_requests(store: Store, repository: Repository) -> None:
+    """The server adds one transaction for the key and one for the repository."""
+    name = repository.info.name
+    upload, read = (
+        f"/repositories/{name}/{part}/main/objects?path=a" for part in ("branches", "refs")
+    )
+    with serving(store) as client:
+        client.post(upload, content=b"1").raise_for_status()
+        with counted(store) as statements:
+            client.post(upload.replace("path=a", "path=b"), content=b"2").raise_for_status()
+        assert without_clock(statements, store, 2) == ONE + ONE + REGISTERED + STAGED
+        client.get(read).raise_for_status()
+        with counted(store) as statements:
+            assert client.get(read).raise_for_status().content == b"1"
+        assert without_clock(statements, store, 0) == ONE + ONE + FOUND
