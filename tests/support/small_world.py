@@ -77,6 +77,8 @@ VIEWS: Final[Mapping[str, str]] = {
     "access_keys": "SELECT role, name, revoked_at IS NULL FROM access_keys",
     "signing_keys": "SELECT secret IS NULL FROM signing_keys",
     "upload_tokens": f"SELECT r.name FROM upload_tokens AS x {_OF}",
+    "multipart_uploads": f"SELECT r.name, x.path FROM multipart_uploads AS x {_OF}",
+    "multipart_parts": f"SELECT r.name, x.part_number, x.size_bytes FROM multipart_parts AS x {_OF}",
     "imports": f"SELECT r.name, x.branch, x.state FROM imports AS x {_OF}",
 }
 """What the tables say that somebody asked for."""
@@ -389,6 +391,13 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
         source = ImportSource("s3://bucket/key", "away", is_prefix=False)
         asked = ImportRequest(branch="dev", sources=(source,), details=CommitDetails("imported"))
         world.names["import"] = lake.imports.begin(asked)
+        upload = lake.multipart.create("dirty", "in-parts")
+        part = lake.multipart.put_part(upload, 1, b"part".ljust(40, b"."))
+        world.names |= {
+            "upload": upload.upload_id,
+            "upload_url": lake.signed_parts.url_of(upload.upload_id),
+            "part_etag": part.etag,
+        }
         world.names["locator"] = lake.locators.sign_path("main", "a").locator
     do("promises", "--lease-ttl", "0s", "--yes")
 

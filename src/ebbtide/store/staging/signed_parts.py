@@ -39,8 +39,6 @@ from ebbtide.store.staging.multipart_queries import (
 )
 from ebbtide.store.staging.upload_tokens import insert_tokens
 
-UPLOADS: Final = "uploads"
-"""The URL of an upload ends in this and its id. Nothing is ever written there."""
 _HEADS_AT_ONCE: Final = 16
 
 
@@ -92,12 +90,12 @@ class SignedParts:
             parts = self._register(tx, upload, range(1, part_count + 1))
             insert_parts(tx, context.repository_id, upload.upload_id, parts)
         urls = tuple(self._sign(upload, part.address, now) for part in parts)
-        return SignedUpload(upload.upload_id, self._url_of(upload.upload_id), urls)
+        return SignedUpload(upload.upload_id, self.url_of(upload.upload_id), urls)
 
     def get(self, branch: str, path: str, upload_id: str, url: str) -> MultipartUpload:
         """Returns an upload. Raises InvalidInput `invalid_address` unless `url` is that of the
         upload, and as `Multipart.get` does."""
-        if url != self._url_of(upload_id):
+        if url != self.url_of(upload_id):
             raise InvalidInput(
                 "invalid_address",
                 f"{shown(url)} is not the address that this upload was given: send it unchanged",
@@ -226,8 +224,9 @@ class SignedParts:
             raise invalid_part(part.part_number)
         return part.address, found.etag
 
-    def _url_of(self, upload_id: str) -> str:
-        return f"{self._context.storage.url.rstrip('/')}/{UPLOADS}/{upload_id}"
+    def url_of(self, upload_id: str) -> str:
+        """Returns the URL that names an upload to its client. Nothing is ever written there."""
+        return f"{self._context.storage.url.rstrip('/')}/uploads/{upload_id}"
 
 
 def _unsupported() -> InvalidInput:
