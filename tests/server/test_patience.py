@@ -42,7 +42,7 @@ def answered(work: Callable[[Event], bytes], sent: Sent, interval_seconds: float
 
 def test_a_quick_answer() -> None:
     sent: Sent = []
-    answered(lambda waiting: b"{}", sent, 60)
+    answered(lambda _: b"{}", sent, 60)
     assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
     assert (sent[0]["status"], sent[1]["body"]) == (200, b"{}")
     assert dict(sent[0]["headers"])[b"content-type"] == b"application/json"
@@ -51,7 +51,7 @@ def test_a_quick_answer() -> None:
 def test_a_quick_failure() -> None:
     sent: Sent = []
 
-    def work(waiting: Event) -> bytes:
+    def work(_: Event) -> bytes:
         raise Failed("storage_error", "no answer")
 
     with pytest.raises(Failed):

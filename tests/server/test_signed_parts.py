@@ -34,17 +34,17 @@ class Lake:
         self.api = client.experimental_api
         self.objects = client.objects_api
 
-    def begin(self, path: str = PATH, parts: int | None = None) -> lakefs_sdk.PresignMultipartUpload:
+    def begin(self, parts: int | None = None) -> lakefs_sdk.PresignMultipartUpload:
         """Begins an upload."""
-        return self.api.create_presign_multipart_upload(self.name, "main", path, parts=parts)
+        return self.api.create_presign_multipart_upload(self.name, "main", PATH, parts=parts)
 
-    def named(self, begun: lakefs_sdk.PresignMultipartUpload, path: str = PATH) -> dict[str, str]:
+    def named(self, begun: lakefs_sdk.PresignMultipartUpload) -> dict[str, str]:
         """The arguments that name an upload."""
         return {
             "repository": self.name,
             "branch": "main",
             "upload_id": begun.upload_id,
-            "path": path,
+            "path": PATH,
         }
 
     def sign(self, begun: lakefs_sdk.PresignMultipartUpload, number: int) -> str:
@@ -74,9 +74,9 @@ class Lake:
             **self.named(begun), abort_presign_multipart_upload=asked
         )
 
-    def read(self, path: str = PATH) -> bytes:
-        """The bytes of an object."""
-        return bytes(self.objects.get_object(self.name, "main", path))
+    def read(self) -> bytes:
+        """The bytes of the object."""
+        return bytes(self.objects.get_object(self.name, "main", PATH))
 
     def files(self) -> set[str]:
         """The addresses of all data files."""
@@ -118,9 +118,7 @@ def test_parts_become_an_object(lake: Lake) -> None:
     put(urls[1], b"earlier")
     etags = {number: put(urls[number], data[number]) for number in urls}
     etags[2] = etags[2].strip('"')
-    made = lake.complete(
-        begun, etags, content_type="text/x", user_metadata={"Key": "value"}
-    )
+    made = lake.complete(begun, etags, content_type="text/x", user_metadata={"Key": "value"})
     whole = b"".join(data.values())
     assert lake.read() == whole
     assert made.checksum == hashlib.sha256(whole).hexdigest()

@@ -78,7 +78,8 @@ VIEWS: Final[Mapping[str, str]] = {
     "signing_keys": "SELECT secret IS NULL FROM signing_keys",
     "upload_tokens": f"SELECT r.name FROM upload_tokens AS x {_OF}",
     "multipart_uploads": f"SELECT r.name, x.path FROM multipart_uploads AS x {_OF}",
-    "multipart_parts": f"SELECT r.name, x.part_number, x.size_bytes FROM multipart_parts AS x {_OF}",
+    "multipart_parts": "SELECT r.name, x.part_number, x.size_bytes"
+    f" FROM multipart_parts AS x {_OF}",
     "imports": f"SELECT r.name, x.branch, x.state FROM imports AS x {_OF}",
 }
 """What the tables say that somebody asked for."""

@@ -278,10 +278,15 @@ class Multipart:
         """Yields the bytes of a part. Raises as `complete` does if the part was replaced, or the
         upload ended, meanwhile."""
         try:
-            yield from self._context.storage.stream(part.address) if stream is None else stream(part)
+            yield from (
+                self._context.storage.stream(part.address) if stream is None else stream(part)
+            )
         except NotFound:
             self._chosen(upload, [WantedPart(part.part_number, part.etag)])
             raise invalid_part(part.part_number) from None
+
+    def _plain(self, part: UploadPart) -> Iterator[bytes]:
+        return self._context.storage.stream(part.address)
 
     def _drop_parts(self, tx: Transaction, upload: MultipartUpload) -> list[str]:
         """Deletes the records of all parts of an upload that ends, and releases their addresses.
@@ -309,9 +314,7 @@ class PartReader:
             yield from pieces
 
 
-def release_parts(
-    context: RepositoryContext, tx: Transaction, addresses: Sequence[str]
-) -> None:
+def release_parts(context: RepositoryContext, tx: Transaction, addresses: Sequence[str]) -> None:
     """Releases the addresses of parts, and deletes their tokens.
 
     A signed part can be written again until its URLs have ended: it is due one lease later. Nobody

@@ -228,9 +228,7 @@ def delete_tokens(
                 upload_tokens.c.repository_id == repository_id,
                 upload_tokens.c.address.in_(batch),
             )
-            .returning(
-                upload_tokens.c.address, upload_tokens.c.token, upload_tokens.c.expires_at
-            )
+            .returning(upload_tokens.c.address, upload_tokens.c.token, upload_tokens.c.expires_at)
         )
         found.update((row.address, row.expires_at) for row in rows if row.token == SIGNED_TOKEN)
     return found
