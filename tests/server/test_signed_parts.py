@@ -53,7 +53,7 @@ class Lake:
         signed = self.api.upload_part(
             **self.named(begun), part_number=number, upload_part_from=asked
         )
-        return signed.presigned_url
+        return str(signed.presigned_url)
 
     def complete(
         self, begun: lakefs_sdk.PresignMultipartUpload, etags: dict[int, str], **more: Any
@@ -208,24 +208,24 @@ def test_what_lakefs_refuses(lake: Lake) -> None:
             assert answer.status_code == 400, answer.text
         away = http.post(place.replace("main", "no"), params={"path": "a"})
         refused(away, 404, "branch_not_found")
-        parts = [{"part_number": 1, "etag": "x"}]
+        listed = [{"part_number": 1, "etag": "x"}]
         for path, address in (("", "addr"), ("a", "")):
-            body = {"physical_address": address, "parts": parts}
+            body = {"physical_address": address, "parts": listed}
             for method in ("PUT", "DELETE"):
                 answer = http.request(method, f"{place}/id", params={"path": path}, json=body)
                 assert answer.status_code == 400, answer.text
-        body = {"physical_address": "addr", "parts": parts}
+        body = {"physical_address": "addr", "parts": listed}
         missing = http.put(
             "/repositories/no/branches/main/staging/pmpu/id", params={"path": "a"}, json=body
         )
         refused(missing, 404, "repository_not_found")
         begun = lake.begin()
-        address = {"physical_address": begun.physical_address}
+        named = {"physical_address": begun.physical_address}
         for number in (0, 10_001, "x"):
             asked = f"{place}/{begun.upload_id}/parts/{number}"
-            assert http.put(asked, params={"path": PATH}, json=address).status_code == 400
+            assert http.put(asked, params={"path": PATH}, json=named).status_code == 400
         other = http.put(
-            f"{place}/{begun.upload_id}/parts/1", params={"path": "other"}, json=address
+            f"{place}/{begun.upload_id}/parts/1", params={"path": "other"}, json=named
         )
         refused(other, 404, "upload_not_found")
 

@@ -22,9 +22,7 @@ def copy(source: Repository, target: Repository) -> object:
 
 
 @pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
-def test_no_deadlock(
-    store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_deadlock(store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each copy has its own repository shared, and asks for the other one, for which a fence waits.
     PostgreSQL gives a shared lock beside shared ones, whoever waits: so nobody waits in a circle.
     On SQLite each transaction that writes runs alone."""

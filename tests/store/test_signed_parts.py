@@ -369,10 +369,8 @@ def test_ten_thousand_parts(holders: Holders) -> None:
     """The most that lakeFS has."""
     lake = holders.lake()
     for count in (-1, 10_001):
-        refused(
-            "invalid_argument",
-            lambda count=count: lake.signed_parts.create("main", "a", part_count=count),
-        )
+        with pytest.raises(EbbtideError, check=lambda error: error.kind == "invalid_argument"):
+            lake.signed_parts.create("main", "a", part_count=count)
     upload, made = begun(lake, 10_000)
     assert len(set(made.part_urls)) == 10_000
     wanted = [

@@ -28,6 +28,7 @@ from ebbtide.store.content.trees import read_tree
 from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.importing.imports import ImportRequest
 from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.repository import Repository
 from tests.support.icechunk import backdate, create_repository
 from tests.support.templates import AGE, date_files
 
@@ -392,15 +393,20 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
         source = ImportSource("s3://bucket/key", "away", is_prefix=False)
         asked = ImportRequest(branch="dev", sources=(source,), details=CommitDetails("imported"))
         world.names["import"] = lake.imports.begin(asked)
-        upload = lake.multipart.create("dirty", "in-parts")
-        part = lake.multipart.put_part(upload, 1, b"part".ljust(40, b"."))
-        world.names |= {
-            "upload": upload.upload_id,
-            "upload_url": lake.signed_parts.url_of(upload.upload_id),
-            "part_etag": part.etag,
-        }
+        world.names |= _begin_upload(lake)
         world.names["locator"] = lake.locators.sign_path("main", "a").locator
     do("promises", "--lease-ttl", "0s", "--yes")
+
+
+def _begin_upload(lake: Repository) -> dict[str, str]:
+    """An upload in parts that has one; the names of both."""
+    upload = lake.multipart.create("dirty", "in-parts")
+    part = lake.multipart.put_part(upload, 1, b"part".ljust(40, b"."))
+    return {
+        "upload": upload.upload_id,
+        "upload_url": lake.signed_parts.url_of(upload.upload_id),
+        "part_etag": part.etag,
+    }
 
 
 def _fill_trash(world: SmallWorld, do: Do) -> None:

@@ -61,7 +61,7 @@ class ChosenParts:
     etags: Mapping[str, str]
 
 
-class SignedParts:
+class SignedUploads:
     """The uploads of one repository whose parts go to signed URLs."""
 
     def __init__(self, context: RepositoryContext, multipart: Multipart) -> None:
