@@ -68,9 +68,11 @@ class KillingStorage:
         """See `Storage.get_versioned`."""
         return self.inner.get_versioned(address)
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
         """See `Storage.stream`."""
-        return self.inner.stream(address, start=start, end=end)
+        return self.inner.stream(address, start=start, end=end, etag=etag)
 
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True

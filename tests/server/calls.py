@@ -76,6 +76,8 @@ def send(
 _R: Final = "/repositories/lake"
 _B: Final = f"{_R}/branches"
 _D: Final = f"{_B}/dirty"
+_UPLOAD: Final = f"{_D}/staging/pmpu/{{upload}}"
+_UPLOAD_URL: Final[Body] = {"physical_address": "<upload_url>"}
 _P: Final = "/projects/{inner_project}"
 _C: Final = "/collections/{collection}"
 _LATER: Final = "2099-01-01T00:00:00Z"
@@ -186,6 +188,26 @@ _OBJECTS: Final = (
         {"staging": {"physical_address": "<linked>"}, "checksum": "", "size_bytes": 40},
         "token_used",
         adds="data",  # as of `fs link`
+    ),
+    send(
+        "POST",
+        f"{_D}/staging/pmpu?path=new&parts=2",
+        adds="upload_tokens multipart_uploads multipart_parts",
+    ),
+    send(
+        "PUT",
+        f"{_UPLOAD}?path=in-parts",
+        _UPLOAD_URL | {"parts": [{"part_number": 1, "etag": "<part_etag>"}]},
+        "upload_not_found",
+        adds="data",  # a file that could not be deleted is left to the reclaimer
+    ),
+    send("DELETE", f"{_UPLOAD}?path=in-parts", _UPLOAD_URL, "upload_not_found", adds="data"),
+    send("PUT", f"{_UPLOAD}/parts/2?path=in-parts", _UPLOAD_URL),
+    send(
+        "PUT",
+        f"{_UPLOAD}/parts/1/copy?path=in-parts",
+        _UPLOAD_URL | {"copy_source": {"repository": "lake", "ref": "main", "path": "a"}},
+        adds="data upload_tokens",
     ),
     send(
         "POST",

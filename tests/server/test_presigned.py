@@ -24,7 +24,7 @@ def test_all_ways_to_a_signed_url(remote: Server) -> None:
     with remote.http() as http, httpx.Client(verify=False, timeout=60.0) as anybody:
         config = http.get("/config").json()["storage_config"]
         assert config["pre_sign_support"]
-        assert not config["pre_sign_multipart_upload"]
+        assert config["pre_sign_multipart_upload"]
         name = new_repository(http, a="committed")
         place = f"/repositories/{name}/refs/main/objects"
         staged = f"/repositories/{name}/branches/main/objects"

@@ -27,6 +27,7 @@ from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.server.errors import STATUS
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
+from ebbtide.storage import LocalStorage
 from ebbtide.store.embedded import Store
 from tests.server.calls import ASKED, Asked
 from tests.support.app import asking
@@ -238,6 +239,8 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
     """In the world that is made once."""
     world = made_world(tmp_path_factory.getbasetemp() / "small")
     with in_world(world) as program, pytest.MonkeyPatch.context() as patched:
+        # A directory signs nothing; these URLs lead nowhere.
+        patched.setattr(LocalStorage, "sign_put", lambda _, address, **__: f"signed:{address}")
         yield Requests(program, patched)
 
 

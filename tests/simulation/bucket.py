@@ -82,11 +82,13 @@ class SimulatedStorage(MemoryStorage):
         """See `Storage.get_versioned`."""
         return self._read("get", address, lambda: self._plain.get_versioned(address))
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
         """See `Storage.stream`. Others may delete it before its first byte."""
         return self._scheduler.call(
             f"stream {self._shown(address)}",
-            lambda: self._plain.stream(address, start=start, end=end),
+            lambda: self._plain.stream(address, start=start, end=end, etag=etag),
             allowed=READ,
             effect=False,
         )

@@ -306,6 +306,32 @@ def test_streams_of_ranges(storage: Storage, subtests: pytest.Subtests) -> None:
             assert all(0 < len(piece) <= 8 * 1024 * 1024 for piece in pieces)
 
 
+def test_streams_of_one_version(storage: Storage) -> None:
+    """With an ETag, no two pieces are of two objects; a directory has no ETags."""
+    storage.put("x", LARGE)
+    info = storage.head("x")
+    assert info is not None
+    if storage.url.startswith("file:"):
+        assert info.etag is None
+        with pytest.raises(Conflict, check=lambda error: error.kind == "object_changed"):
+            storage.stream("x", etag="any")
+        return
+    assert b"".join(storage.stream("x", etag=info.etag)) == LARGE
+    pieces = storage.stream("x", etag=info.etag)
+    first = next(pieces)
+    storage.put("x", bytes(len(LARGE)))
+    with pytest.raises(Conflict, check=lambda error: error.kind == "object_changed"):
+        b"".join((first, *pieces))
+    storage.put("x", b"")
+    for start, end in ((0, None), (2, 1)):
+        with pytest.raises(Conflict, check=lambda error: error.kind == "object_changed"):
+            storage.stream("x", start=start, end=end, etag=info.etag)
+    empty = storage.head("x")
+    assert empty is not None
+    assert empty.etag != info.etag
+    assert list(storage.stream("x", etag=empty.etag)) == []
+
+
 def test_a_stream_from_behind_the_end_is_empty(storage: Storage) -> None:
     storage.put("x", b"123")
     storage.put("empty", b"")

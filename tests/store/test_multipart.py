@@ -21,8 +21,8 @@ from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.multipart import TOKEN, Multipart, PartReader, WantedPart
-from ebbtide.store.staging.multipart_queries import MultipartUpload
+from ebbtide.store.staging.multipart import Multipart, PartReader, WantedPart
+from ebbtide.store.staging.multipart_queries import TOKEN, MultipartUpload
 from tests.conftest import START
 from tests.support.clock import ManualClock
 from tests.support.databases import SqliteDatabases

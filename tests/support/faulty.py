@@ -53,10 +53,12 @@ class FaultyStorage:
         """See `Storage.get_versioned`."""
         return self._around("get_versioned", address, lambda: self.inner.get_versioned(address))
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
         """See `Storage.stream`."""
         return self._around(
-            "stream", address, lambda: self.inner.stream(address, start=start, end=end)
+            "stream", address, lambda: self.inner.stream(address, start=start, end=end, etag=etag)
         )
 
     def put(

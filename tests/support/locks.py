@@ -21,22 +21,22 @@ _WAITING: Final = sa.text(
 )
 
 
-def waits_for_a_lock(metadata: Metadata, work: Future[Any]) -> bool:
-    """Returns True once a transaction waits for another one, False if `work` ends before that.
+def waits_for_a_lock(metadata: Metadata, work: Future[Any], *, count: int = 1) -> bool:
+    """Returns True once `count` transactions wait for others, False if `work` ends before that.
 
     On SQLite a transaction that writes waits for its turn; on PostgreSQL the server says who waits.
     """
     deadline = time.monotonic() + SECONDS_MAX
     while not work.done():
-        if _is_anybody_waiting(metadata):
+        if _waiting(metadata) >= count:
             return True
         assert time.monotonic() < deadline, "neither ended nor waiting for a lock"
         time.sleep(0.001)
     return False
 
 
-def _is_anybody_waiting(metadata: Metadata) -> bool:
+def _waiting(metadata: Metadata) -> int:
     if metadata.engine.dialect.name == "sqlite":
-        return bool(metadata._writing._waiting)
+        return len(metadata._writing._waiting)
     with metadata.engine.connect() as connection:
-        return bool(connection.execute(_WAITING).scalar_one())
+        return int(connection.execute(_WAITING).scalar_one())

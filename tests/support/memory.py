@@ -101,8 +101,12 @@ class MemoryStorage:
         data = self.get(address)
         return data, hashlib.sha256(data).hexdigest()
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
         """See `Storage.stream`. In two pieces, so that something can happen between them."""
+        if etag is not None and self.get_versioned(address)[1] != etag:
+            raise storage_base.changed(address)
         data = self.get(address)[start : None if end is None else max(start, end)]
         return iter([piece for piece in (data[:1], data[1:]) if piece])
 
@@ -151,7 +155,10 @@ class MemoryStorage:
         """See `Storage.head`."""
         split_address(address)
         found = self.bucket.objects.get(self.prefix + address)
-        return None if found is None else ObjectInfo(address, len(found.data), found.modified)
+        if found is None:
+            return None
+        etag = hashlib.sha256(found.data).hexdigest()
+        return ObjectInfo(address, len(found.data), found.modified, etag)
 
     def list(
         self,

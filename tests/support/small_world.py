@@ -28,6 +28,7 @@ from ebbtide.store.content.trees import read_tree
 from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.importing.imports import ImportRequest
 from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.repository import Repository
 from tests.support.icechunk import backdate, create_repository
 from tests.support.templates import AGE, date_files
 
@@ -77,6 +78,9 @@ VIEWS: Final[Mapping[str, str]] = {
     "access_keys": "SELECT role, name, revoked_at IS NULL FROM access_keys",
     "signing_keys": "SELECT secret IS NULL FROM signing_keys",
     "upload_tokens": f"SELECT r.name FROM upload_tokens AS x {_OF}",
+    "multipart_uploads": f"SELECT r.name, x.path FROM multipart_uploads AS x {_OF}",
+    "multipart_parts": "SELECT r.name, x.part_number, x.size_bytes"
+    f" FROM multipart_parts AS x {_OF}",
     "imports": f"SELECT r.name, x.branch, x.state FROM imports AS x {_OF}",
 }
 """What the tables say that somebody asked for."""
@@ -389,8 +393,20 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
         source = ImportSource("s3://bucket/key", "away", is_prefix=False)
         asked = ImportRequest(branch="dev", sources=(source,), details=CommitDetails("imported"))
         world.names["import"] = lake.imports.begin(asked)
+        world.names |= _begin_upload(lake)
         world.names["locator"] = lake.locators.sign_path("main", "a").locator
     do("promises", "--lease-ttl", "0s", "--yes")
+
+
+def _begin_upload(lake: Repository) -> dict[str, str]:
+    """An upload in parts that has one; the names of both."""
+    upload = lake.multipart.create("dirty", "in-parts")
+    part = lake.multipart.put_part(upload, 1, b"part".ljust(40, b"."))
+    return {
+        "upload": upload.upload_id,
+        "upload_url": lake.signed_parts.url_of(upload.upload_id),
+        "part_etag": part.etag,
+    }
 
 
 def _fill_trash(world: SmallWorld, do: Do) -> None:

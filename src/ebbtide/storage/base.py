@@ -41,11 +41,13 @@ Outcome = Literal["deleted", "moved", "missing", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object. `last_modified` is UTC, in microseconds or with the storage's own precision."""
+    """One object. `last_modified` is UTC, in microseconds or with the storage's own precision.
+    `etag` is the ETag as the storage writes it, or None if it has none."""
 
     address: str
     size_bytes: int
     last_modified: datetime
+    etag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,15 @@ class Storage(Protocol):
         NotFound (`object_not_found`), and Failed (`storage_error`) if the storage has no versions.
         """
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
         """Returns the bytes from `start` to before `end`, in pieces of bounded size.
 
         A range that reaches past the end of the object stops there. The call itself raises
-        NotFound (`object_not_found`), not the first piece.
+        NotFound (`object_not_found`), not the first piece. With an `etag`, as `head` returns it,
+        all pieces are of one object: Conflict (`object_changed`) if the object has another ETag.
+        Later pieces raise it too.
         """
 
     def put(
@@ -123,7 +129,7 @@ class Storage(Protocol):
         """
 
     def head(self, address: str) -> ObjectInfo | None:
-        """Returns the object's size and date, or None if there is no object."""
+        """Returns the object's size, date and ETag, or None if there is no object."""
 
     def list(
         self,

@@ -80,10 +80,15 @@ class LocalStorage:
         ):
             return _versioned(parent, name)
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Returns the bytes from `start` to before `end`, in pieces of bounded size."""
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
+        """Returns the bytes from `start` to before `end`, in pieces of bounded size. Files have no
+        ETags, so that none matches."""
         if self.head(address) is None:
             raise base.not_found(address)
+        if etag is not None:
+            raise base.changed(address)
         return self._pieces(address, start, end)
 
     def put(

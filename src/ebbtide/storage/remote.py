@@ -28,7 +28,7 @@ from ebbtide.storage.deleting import deletes_of
 
 if TYPE_CHECKING:
     import arro3.core
-    from obstore import ListResult, ObjectMeta, PutResult, UpdateVersion
+    from obstore import GetOptions, ListResult, ObjectMeta, PutResult, UpdateVersion
 
 _PART_BYTES: Final = 16 * 1024 * 1024
 """Size of a part of a multipart upload. S3 allows 10,000 parts, and so objects up to 156 GiB."""
@@ -82,14 +82,17 @@ class RemoteStorage:
             found = self._client().get(address)
             return bytes(found.bytes()), _version(address, found.meta)
 
-    def stream(self, address: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+    ) -> Iterator[bytes]:
         """Returns the bytes of a range in pieces. Each piece is a request of its own, so that no
-        timeout includes the time that the caller takes between two pieces."""
+        timeout includes the time that the caller takes between two pieces. The `etag` is a
+        condition of each request."""
         base.split_address(address)
         if end is not None and end <= start:
-            self._size(address)
+            self._size(address, etag)
             return iter(())
-        return self._pieces(address, start, end)
+        return self._pieces(address, start, end, etag)
 
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
@@ -132,14 +135,14 @@ class RemoteStorage:
         return _version(address, written)
 
     def head(self, address: str) -> ObjectInfo | None:
-        """Returns the object's size and date, or None if there is no object."""
+        """Returns the object's size, date and ETag, or None if there is no object."""
         base.split_address(address)
         try:
             with clients.translated(address):
                 found = self._client().head(address)
         except NotFound:
             return None
-        return ObjectInfo(address, found["size"], found["last_modified"])
+        return ObjectInfo(address, found["size"], found["last_modified"], found["e_tag"])
 
     def list(
         self,
@@ -328,37 +331,47 @@ class RemoteStorage:
         name, _, prefix = self.url.partition("://")[2].partition("/")
         return keys.Bucket(name, self.options), f"{prefix}/" if prefix else ""
 
-    def _pieces(self, address: str, start: int, end: int | None) -> Iterator[bytes]:
+    def _pieces(
+        self, address: str, start: int, end: int | None, etag: str | None
+    ) -> Iterator[bytes]:
         """Returns an iterator. Its first piece is fetched at once, so that the call itself raises
         errors."""
-        first, size = self._piece(address, start, end)
-        return chain([first] if first else [], self._more(address, start + len(first), end, size))
+        first, size = self._piece(address, start, end, etag)
+        stop = size if end is None else min(end, size)
+        return chain([first] if first else [], self._more(address, start + len(first), stop, etag))
 
-    def _more(self, address: str, start: int, end: int | None, size: int) -> Iterator[bytes]:
-        position, stop = start, size if end is None else min(end, size)
+    def _more(self, address: str, start: int, stop: int, etag: str | None) -> Iterator[bytes]:
+        position = start
         while position < stop:
-            piece, _ = self._piece(address, position, stop)
+            piece, _ = self._piece(address, position, stop, etag)
             position += len(piece)
             yield piece
 
-    def _piece(self, address: str, start: int, end: int | None) -> tuple[bytes, int]:
+    def _piece(
+        self, address: str, start: int, end: int | None, etag: str | None
+    ) -> tuple[bytes, int]:
         """Returns the bytes from `start` on, at most CHUNK_BYTES, and the whole object's size."""
         stop = start + base.CHUNK_BYTES if end is None else min(end, start + base.CHUNK_BYTES)
         try:
             with clients.translated(address):
-                found = obstore.get(self._client(), address, options={"range": (start, stop)})
+                options: GetOptions = {"range": (start, stop)}
+                if etag is not None:
+                    options["if_match"] = etag
+                found = obstore.get(self._client(), address, options=options)
                 return bytes(found.bytes()), found.meta["size"]
         except Failed:
             # Storages refuse a range that begins past the end of the object.
-            size = self._size(address)
+            size = self._size(address, etag)
             if start >= size:
                 return b"", size
             raise
 
-    def _size(self, address: str) -> int:
+    def _size(self, address: str, etag: str | None) -> int:
         found = self.head(address)
         if found is None:
             raise base.not_found(address)
+        if etag not in (None, found.etag):
+            raise base.changed(address)
         return found.size_bytes
 
     def _client(self) -> clients.Client:

@@ -22,6 +22,7 @@ from ebbtide.store.refs.tags import Tags
 from ebbtide.store.repositories.queries import RepositoryInfo
 from ebbtide.store.staging.addresses import PhysicalAddresses
 from ebbtide.store.staging.multipart import Multipart
+from ebbtide.store.staging.signed_parts import SignedUploads
 from ebbtide.store.staging.uploads import Uploads
 
 
@@ -36,6 +37,7 @@ class Repository:
         self.objects = Objects(context, uploads)
         self.addresses = PhysicalAddresses(context, uploads)
         self.multipart = Multipart(context, uploads)
+        self.signed_parts = SignedUploads(context, self.multipart)
         self.commits = Commits(context)
         self.retention = Retention(context)
         self.protection = Protection(context)

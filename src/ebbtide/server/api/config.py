@@ -171,8 +171,10 @@ def _version() -> VersionConfig:
 def _storage(served: Served) -> StorageConfig:
     url = served.settings.storage_url or ""
     scheme = url.partition("://")[0] if "://" in url else "file"
+    can_sign = served.store.can_sign()
     return StorageConfig(
-        pre_sign_support=served.store.can_sign(),
+        pre_sign_support=can_sign,
+        pre_sign_multipart_upload=can_sign,
         blockstore_type="local" if scheme == "file" else scheme,
         blockstore_description="a directory" if scheme == "file" else f"a bucket ({scheme})",
         blockstore_namespace_example="local://my-repository/",

@@ -416,7 +416,8 @@ multipart_parts = _table(
     sa.Column("created_at", Timestamp, nullable=False),
 )
 """The parts of uploads. Each part is a file at an address with an upload token, so that runs keep
-the file until the token expires. `checksum` is the SHA-256 of the part."""
+the file until the token expires. `checksum` is the SHA-256 of the part. A part that its client
+writes to a signed URL has only an address: its size is 0, its checksum and ETag are empty."""
 
 imports = _table(
     "imports",

@@ -9,7 +9,7 @@ Not for: HTTP, or the signatures of clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +24,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.staging.multipart_queries import (
+    TOKEN,
     MultipartUpload,
     UploadPart,
     delete_parts,
@@ -41,8 +42,7 @@ from ebbtide.store.staging.upload_tokens import insert_token, is_outstanding
 from ebbtide.store.staging.uploads import Check, Condition, NewObject, Uploads, write_object
 
 PART_NUMBER_MAX: Final = 10_000
-TOKEN: Final = "part of an upload"
-"""Stands in place of a signed token: nobody can link a part to a path."""
+PartStream = Callable[[UploadPart], Iterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,16 @@ class Multipart:
     def parts(
         self, upload: MultipartUpload, *, after: int = 0, amount: int = 1000
     ) -> list[UploadPart]:
-        """Returns the parts with numbers above `after`, at most `amount`, by number."""
+        """Returns the parts with numbers above `after`, at most `amount`, by number. Signed parts
+        are left out."""
         with self._context.metadata.snapshot() as tx:
             return list_parts(
-                tx, self._context.repository_id, upload.upload_id, after=after, amount=amount
+                tx,
+                self._context.repository_id,
+                upload.upload_id,
+                after=after,
+                amount=amount,
+                signed=False,
             )
 
     def put_part(
@@ -128,10 +134,7 @@ class Multipart:
         After an error the earlier part is unchanged. Raises InvalidInput `invalid_argument`,
         NotFound `upload_not_found`, Conflict `write_expired`, Failed `storage_error`.
         """
-        if not 1 <= number <= PART_NUMBER_MAX:
-            raise InvalidInput(
-                "invalid_argument", f"the number of a part is from 1 to {PART_NUMBER_MAX}"
-            )
+        check_number(number)
         context = self._context
         context.touch_owner()
         with context.metadata.transaction() as tx:
@@ -170,13 +173,15 @@ class Multipart:
         pieces: PartReader | None = None,
         *,
         only_if: Condition | None = None,
+        stream: PartStream | None = None,
     ) -> Entry:
         """Stages an object of the wanted parts, in their order, and ends the upload.
 
-        `pieces` may check the bytes of the parts: it is given them in order. Checksums among the
-        upload's metadata describe the upload alone, and do not become the object's. After an error
-        the upload can still be used. Raises InvalidInput `part_invalid` if a part does not exist
-        or has another ETag, NotFound `upload_not_found`, and as `Objects.put` does.
+        `pieces` may check the bytes of the parts: it is given them in order. `stream` reads a part
+        in another way. Checksums among the upload's metadata describe the upload alone, and do not
+        become the object's. After an error the upload can still be used. Raises InvalidInput
+        `part_invalid` if a part does not exist or has another ETag, NotFound `upload_not_found`,
+        and as `Objects.put` does.
         """
         context = self._context
         parts = self._chosen(upload, wanted)
@@ -192,13 +197,13 @@ class Multipart:
             }
             for part in parts:
                 if now.get(part.part_number) != part.address:
-                    raise _invalid(part.part_number)
+                    raise invalid_part(part.part_number)
             released.extend(self._drop_parts(tx, upload))
 
         reader = pieces or PartReader()
         new = NewObject(
             upload.path,
-            reader.read(self._stream(upload, part) for part in parts),
+            reader.read(self._stream(upload, part, stream) for part in parts),
             upload.content_type,
             without_checksums(upload.metadata),
             late_metadata=reader.metadata,
@@ -218,6 +223,11 @@ class Multipart:
             released = self._drop_parts(tx, upload)
         self._delete_files(released)
 
+    def lock(self, tx: Transaction, upload: MultipartUpload) -> None:
+        """Lets nobody else end the upload, or change its parts, before the transaction ends. Raises
+        NotFound `upload_not_found`."""
+        self._require(tx, upload.branch, upload.path, upload.upload_id, lock=True)
+
     def _require(
         self, tx: Transaction, branch: str, path: str, upload_id: str, *, lock: bool = False
     ) -> MultipartUpload:
@@ -233,7 +243,7 @@ class Multipart:
             if check is not None:
                 tx.lock_repository(context.repository_id)
                 check(tx)
-            self._require(tx, upload.branch, upload.path, upload.upload_id, lock=True)
+            self.lock(tx, upload)
             if not is_outstanding(tx, context.repository_id, part.address):
                 raise Conflict(
                     "write_expired",
@@ -267,17 +277,24 @@ class Multipart:
             }
         for each in wanted:
             if each.part_number not in parts or parts[each.part_number].etag != each.etag:
-                raise _invalid(each.part_number)
+                raise invalid_part(each.part_number)
         return [parts[each.part_number] for each in wanted]
 
-    def _stream(self, upload: MultipartUpload, part: UploadPart) -> Iterator[bytes]:
+    def _stream(
+        self, upload: MultipartUpload, part: UploadPart, stream: PartStream | None
+    ) -> Iterator[bytes]:
         """Yields the bytes of a part. Raises as `complete` does if the part was replaced, or the
         upload ended, meanwhile."""
         try:
-            yield from self._context.storage.stream(part.address)
+            yield from (
+                self._context.storage.stream(part.address) if stream is None else stream(part)
+            )
         except NotFound:
             self._chosen(upload, [WantedPart(part.part_number, part.etag)])
-            raise _invalid(part.part_number) from None
+            raise invalid_part(part.part_number) from None
+
+    def _plain(self, part: UploadPart) -> Iterator[bytes]:
+        return self._context.storage.stream(part.address)
 
     def _drop_parts(self, tx: Transaction, upload: MultipartUpload) -> list[str]:
         """Deletes the records of all parts of an upload that ends, and releases their addresses.
@@ -287,16 +304,7 @@ class Multipart:
         return addresses
 
     def _release(self, tx: Transaction, addresses: Sequence[str]) -> None:
-        """Releases addresses, and deletes their tokens. Nobody outside this program has the
-        addresses, so that nothing arrives there later."""
-        context = self._context
-        delete_tokens(tx, context.repository_id, addresses)
-        release(
-            tx,
-            context.repository_id,
-            map(Dropped, addresses),
-            lease_ttl=context.settings.lease_ttl,
-        )
+        release_parts(self._context, tx, addresses)
 
     def _delete_files(self, addresses: Sequence[str]) -> None:
         """Deletes the files of an upload that has ended. The reclaimer deletes those that are
@@ -318,6 +326,21 @@ class PartReader:
         return {}
 
 
+def release_parts(context: RepositoryContext, tx: Transaction, addresses: Sequence[str]) -> None:
+    """Releases the addresses of parts, and deletes their tokens.
+
+    A signed part can be written again until its URLs have ended: it is due one lease later. Nobody
+    outside this program has the other addresses, so that nothing arrives there later.
+    """
+    lease_ttl = context.settings.lease_ttl
+    ends = delete_tokens(tx, context.repository_id, addresses)
+    others = (Dropped(address) for address in addresses if address not in ends)
+    release(tx, context.repository_id, others, lease_ttl=lease_ttl)
+    for since in sorted(set(ends.values())):
+        signed = (Dropped(address) for address, end in ends.items() if end == since)
+        release(tx, context.repository_id, signed, lease_ttl=lease_ttl, since=since)
+
+
 def _no_upload(upload_id: str) -> NotFound:
     return NotFound(
         "upload_not_found",
@@ -325,7 +348,16 @@ def _no_upload(upload_id: str) -> NotFound:
     )
 
 
-def _invalid(number: int) -> InvalidInput:
+def check_number(number: int) -> None:
+    """Raises InvalidInput `invalid_argument` if no part can have the number."""
+    if not 1 <= number <= PART_NUMBER_MAX:
+        raise InvalidInput(
+            "invalid_argument", f"the number of a part is from 1 to {PART_NUMBER_MAX}"
+        )
+
+
+def invalid_part(number: int) -> InvalidInput:
+    """Returns the error for a part that does not exist, or has another ETag."""
     return InvalidInput(
         "part_invalid",
         f"part {number} does not exist, or is not the one with that ETag: list the parts, and send "

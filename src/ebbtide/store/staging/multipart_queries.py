@@ -1,11 +1,12 @@
 """Queries: uploads in parts, and their parts.
 
-The files of parts are kept by their upload tokens (`upload_tokens`). Not for: the bytes.
+The files of parts are kept by their upload tokens (`upload_tokens`). A part is written by this
+program, or by its client through a signed URL. Not for: the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -32,7 +33,11 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadPart:
-    """One part of an upload. `checksum` is its SHA-256, and so is `etag`."""
+    """One part of an upload. `checksum` is its SHA-256, and so is `etag`.
+
+    The address of a signed part was given to the client, in a signed URL. Whether there is a file,
+    only the storage knows: size, checksum and ETag are empty.
+    """
 
     part_number: int
     address: str
@@ -40,6 +45,16 @@ class UploadPart:
     checksum: str
     etag: str
     created_at: datetime
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the client writes the part through a signed URL."""
+        return not self.etag
+
+
+TOKEN: Final = "part of an upload"
+SIGNED_TOKEN: Final = "signed part of an upload"
+"""These stand in place of a signed token: nobody can link a part to a path."""
 
 
 _UPLOAD: Final = tuple(column for column in multipart_uploads.c if column.name != "repository_id")
@@ -122,19 +137,29 @@ def write_part(tx: Transaction, repository_id: str, upload_id: str, part: Upload
         .where(*_of(repository_id, upload_id), multipart_parts.c.part_number == part.part_number)
         .returning(multipart_parts.c.address)
     ).scalar_one_or_none()
-    tx.execute(
-        sa.insert(multipart_parts).values(
-            repository_id=repository_id,
-            upload_id=upload_id,
-            part_number=part.part_number,
-            address=part.address,
-            size_bytes=part.size_bytes,
-            checksum=part.checksum,
-            etag=part.etag,
-            created_at=part.created_at,
-        )
-    )
+    insert_parts(tx, repository_id, upload_id, [part])
     return replaced
+
+
+def insert_parts(
+    tx: Transaction, repository_id: str, upload_id: str, parts: Sequence[UploadPart]
+) -> None:
+    """Records parts with numbers that no part of the upload has yet."""
+    rows = [
+        {
+            "repository_id": repository_id,
+            "upload_id": upload_id,
+            "part_number": part.part_number,
+            "address": part.address,
+            "size_bytes": part.size_bytes,
+            "checksum": part.checksum,
+            "etag": part.etag,
+            "created_at": part.created_at,
+        }
+        for part in parts
+    ]
+    if rows:
+        tx.execute(sa.insert(multipart_parts), rows)
 
 
 def list_parts(
@@ -144,15 +169,29 @@ def list_parts(
     *,
     after: int = 0,
     amount: int | None = None,
+    signed: bool = True,
 ) -> list[UploadPart]:
-    """Returns the parts with numbers above `after`, at most `amount`, by number."""
-    rows = tx.execute(
-        sa.select(*_PART)
-        .where(*_of(repository_id, upload_id), multipart_parts.c.part_number > after)
-        .order_by(multipart_parts.c.part_number)
-        .limit(amount)
+    """Returns the parts with numbers above `after`, at most `amount`, by number. Without `signed`,
+    signed parts are left out."""
+    query = sa.select(*_PART).where(
+        *_of(repository_id, upload_id), multipart_parts.c.part_number > after
     )
+    if not signed:
+        query = query.where(multipart_parts.c.etag != "")
+    rows = tx.execute(query.order_by(multipart_parts.c.part_number).limit(amount))
     return [UploadPart(**row._mapping) for row in rows]
+
+
+def find_part(
+    tx: Transaction, repository_id: str, upload_id: str, number: int
+) -> UploadPart | None:
+    """Returns a part by its number, or None."""
+    row = tx.execute(
+        sa.select(*_PART).where(
+            *_of(repository_id, upload_id), multipart_parts.c.part_number == number
+        )
+    ).one_or_none()
+    return None if row is None else UploadPart(**row._mapping)
 
 
 def has_part_at(tx: Transaction, repository_id: str, upload_id: str, address: str) -> bool:
@@ -175,9 +214,12 @@ def delete_parts(tx: Transaction, repository_id: str, upload_id: str) -> list[st
     return sorted(rows.scalars())
 
 
-def delete_tokens(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> list[str]:
-    """Deletes the upload tokens of parts. Returns the addresses that had one."""
-    found: list[str] = []
+def delete_tokens(
+    tx: Transaction, repository_id: str, addresses: Iterable[str]
+) -> dict[str, datetime]:
+    """Deletes the upload tokens of parts. Returns the addresses of signed parts, each with the time
+    when its signed URLs have ended."""
+    found: dict[str, datetime] = {}
     # Sorted, so that two transactions that delete the same tokens do not deadlock.
     for batch in in_batches(sorted(addresses)):
         rows = tx.execute(
@@ -186,9 +228,9 @@ def delete_tokens(tx: Transaction, repository_id: str, addresses: Iterable[str])
                 upload_tokens.c.repository_id == repository_id,
                 upload_tokens.c.address.in_(batch),
             )
-            .returning(upload_tokens.c.address)
+            .returning(upload_tokens.c.address, upload_tokens.c.token, upload_tokens.c.expires_at)
         )
-        found += rows.scalars()
+        found.update((row.address, row.expires_at) for row in rows if row.token == SIGNED_TOKEN)
     return found
 
 

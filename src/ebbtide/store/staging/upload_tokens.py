@@ -17,15 +17,31 @@ def insert_token(
     tx: Transaction, repository_id: str, address: str, *, expires_at: datetime, token: str
 ) -> None:
     """Records an upload token: data uploaded to `address` stays until `expires_at`."""
-    tx.execute(
-        sa.insert(upload_tokens).values(
-            repository_id=repository_id,
-            address=address,
-            created_at=tx.now(),
-            expires_at=expires_at,
-            token=token,
-        )
-    )
+    insert_tokens(tx, repository_id, [address], expires_at=expires_at, token=token)
+
+
+def insert_tokens(
+    tx: Transaction,
+    repository_id: str,
+    addresses: Iterable[str],
+    *,
+    expires_at: datetime,
+    token: str,
+) -> None:
+    """Records one upload token for several addresses, as `insert_token` does for one."""
+    now = tx.now()
+    rows = [
+        {
+            "repository_id": repository_id,
+            "address": address,
+            "created_at": now,
+            "expires_at": expires_at,
+            "token": token,
+        }
+        for address in addresses
+    ]
+    if rows:
+        tx.execute(sa.insert(upload_tokens), rows)
 
 
 def find_token(tx: Transaction, repository_id: str, address: str) -> str | None:
