@@ -224,9 +224,7 @@ def test_what_lakefs_refuses(lake: Lake) -> None:
         for number in (0, 10_001, "x"):
             asked = f"{place}/{begun.upload_id}/parts/{number}"
             assert http.put(asked, params={"path": PATH}, json=named).status_code == 400
-        other = http.put(
-            f"{place}/{begun.upload_id}/parts/1", params={"path": "other"}, json=named
-        )
+        other = http.put(f"{place}/{begun.upload_id}/parts/1", params={"path": "other"}, json=named)
         refused(other, 404, "upload_not_found")
 
 
