@@ -64,9 +64,10 @@ def _retrieve(description: Path, target: Path) -> None:
     (ivy,) = JARS_OF_SPARK.glob("ivy-*.jar")
     home = os.environ.get("JAVA_HOME")
     java = "java" if home is None else f"{home}/bin/java"
-    fetching = ["-ivy", description, "-cache", description.parent / "cache", "-confs", "default"]
+    fetching: list[str | Path] = ["-ivy", description, "-cache", description.parent / "cache"]
+    fetching += ["-confs", "default", "-retrieve", target / _PATTERN]
     done = subprocess.run(
-        [java, "-XX:TieredStopAtLevel=1", "-jar", ivy, *fetching, "-retrieve", target / _PATTERN],
+        [java, "-XX:TieredStopAtLevel=1", "-jar", ivy, *fetching],
         capture_output=True,
         text=True,
         check=False,

@@ -111,7 +111,7 @@ _BY_NAME: Final = (
 def repositories_named(tx: Transaction, name: str) -> list[RepositoryInfo]:
     """Returns all repositories of this name, also trashed and gone ones, the latest expiry
     first."""
-    return [RepositoryInfo(*row) for row in tx.execute(_BY_NAME, {"name": name})]
+    return [RepositoryInfo(**row._mapping) for row in tx.execute(_BY_NAME, {"name": name})]
 
 
 def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,7 +23,9 @@ def main() -> None:
     spark = builder.getOrCreate()
     for line in sys.stdin:
         try:
-            answer = {"rows": [list(row) for row in spark.sql(json.loads(line)).collect()]}
+            answer: dict[str, object] = {
+                "rows": [list(row) for row in spark.sql(json.loads(line)).collect()]
+            }
         except (PySparkException, Py4JError) as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), file=answers, flush=True)
