@@ -15,10 +15,10 @@ from ebbtide.store.access.keys import Role
 
 
 class VersionConfig(Wire):
-    """`version` is the version of the wire format, which clients compare. The server asks nobody for
-    newer versions: so the latest version is its own, and no upgrade is recommended. There is no
-    `version_context`: lakeFS's command line takes every other word than `lakeFS` for another
-    edition, and warns at each command. `ebbtide_version` is a field of Ebbtide's own."""
+    """`version` is the version of the wire format, which clients compare. The server asks nobody
+    for newer versions: so the latest version is its own, and no upgrade is recommended. There is no
+    `version_context`: lakeFS's command line warns at each command if that is not `lakeFS`.
+    `ebbtide_version` is a field of Ebbtide's own."""
 
     version: str
     ebbtide_version: str
