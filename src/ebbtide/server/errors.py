@@ -279,10 +279,16 @@ def _validation_error(_request: Request, error: Exception) -> JSONResponse:
     return _answer(400, "invalid_argument", f"{place}: {text}" if place else text)
 
 
-def _http_error(_request: Request, error: Exception) -> JSONResponse:
+def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    kind = "route_not_found" if error.status_code in (404, 405) else "invalid_argument"
-    return _answer(error.status_code, kind, str(error.detail), error.headers)
+    if error.status_code not in (404, 405):
+        return _answer(error.status_code, "invalid_argument", str(error.detail), error.headers)
+    path = request.scope["raw_path"].decode("latin-1")  # in `path`, slashes of segments differ
+    text = (
+        f"this server has no {request.method} {path}: docs/lakefs-api.md lists the operations of "
+        "lakeFS that it has"
+    )
+    return _answer(error.status_code, "route_not_found", text, error.headers)
 
 
 def _unexpected(_request: Request, _error: Exception) -> JSONResponse:

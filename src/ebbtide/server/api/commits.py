@@ -124,7 +124,7 @@ def log_commits(
             after=paging.after or None,
             amount=paging.amount_and_one,
             since=since,
-            stop_at=stop_at,
+            stop_at=stop_at or None,  # lakeFS's command line sends an empty one
             paths=objects,
             prefixes=prefixes,
         )

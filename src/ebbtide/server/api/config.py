@@ -15,12 +15,13 @@ from ebbtide.store.access.keys import Role
 
 
 class VersionConfig(Wire):
-    """`version` is the version of the wire format, which clients compare; `version_context` names
-    Ebbtide. The server asks nobody for newer versions: so the latest version is its own, and no
-    upgrade is recommended."""
+    """`version` is the version of the wire format, which clients compare. The server asks nobody
+    for newer versions: so the latest version is its own, and no upgrade is recommended. There is no
+    `version_context`: lakeFS's command line warns at each command if that is not `lakeFS`.
+    `ebbtide_version` is a field of Ebbtide's own."""
 
     version: str
-    version_context: str
+    ebbtide_version: str
     latest_version: str
     upgrade_recommended: bool = False
 
@@ -163,7 +164,7 @@ def post_statistics(asked: UsageEvents) -> Response:
 def _version() -> VersionConfig:
     return VersionConfig(
         version=WIRE_VERSION,
-        version_context=f"ebbtide {version('ebbtide')}",
+        ebbtide_version=version("ebbtide"),
         latest_version=WIRE_VERSION,
     )
 

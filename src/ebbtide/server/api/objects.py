@@ -234,7 +234,7 @@ def list_objects(
     )
 
 
-@routes.add("PUT", _BRANCH + "/objects/stat/user_metadata", Role.WRITER, status=201)
+@routes.add("PUT", _BRANCH + "/objects/stat/user_metadata", Role.WRITER, status=204)
 def set_user_metadata(
     repository: Segment,
     branch: Segment,
@@ -242,9 +242,10 @@ def set_user_metadata(
     asked: UserMetadataChange,
     served: ServedDep,
 ) -> Response:
-    """Replaces the metadata of an object. The object keeps its bytes and its date."""
+    """Replaces the metadata of an object. The object keeps its bytes and its date. lakeFS's
+    document says 201, but its server answers 204, and its command line accepts nothing else."""
     served.repository(repository).objects.set_metadata(branch, path, asked.set)
-    return Response(status_code=201)
+    return Response(status_code=204)
 
 
 @routes.add("DELETE", _BRANCH + "/objects", Role.WRITER, status=204)
