@@ -157,8 +157,8 @@ _REFS: Final = {
     "retention unset": (_changes("retention unset lake", "policy_not_found"),),
     "retention show": (_reads("retention show lake --commits"),),
     "fs put": (
-        _changes("fs put lake dirty new source"),
-        _changes("fs put -r lake dirty new tree"),
+        _changes("fs put lake dirty source new"),
+        _changes("fs put -r lake dirty tree new"),
     ),
     "fs get": (_changes("fs get lake main a out/a"), _reads("fs get lake dirty staged")),
     "fs cat": (_reads("fs cat lake main a"),),

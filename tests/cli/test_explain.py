@@ -34,7 +34,7 @@ def test_what_a_branch_shows(lake: Ebbtide, write: Write) -> None:
 
 def test_what_is_staged(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("1")
-    lake("fs", "put", "lake", "main", "x", tmp_path / "file")
+    lake("fs", "put", "lake", "main", tmp_path / "file", "x")
     assert "branch main, path x" in lake("explain", "lake", "main", "x").out
 
 
