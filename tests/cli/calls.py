@@ -142,7 +142,7 @@ _REFS: Final = {
         _changes("import lake main source one -m imported", adds="imports commits"),
     ),
     "merge": (_changes("merge lake dev main -m message", "nothing_to_merge"),),
-    "revert": (_changes("revert lake main {head}", "nothing_to_commit"),),
+    "revert": (_changes("revert lake {head} main", "nothing_to_commit"),),
     "reset": (
         _changes("reset lake dirty --yes"),
         _changes("reset lake dirty --path staged --yes"),
@@ -173,7 +173,7 @@ _REFS: Final = {
     "fs address": (_changes("fs address lake dirty new", adds="upload_tokens"),),
     # What was uploaded stays for the reclaimer where the answer to the COMMIT is lost.
     "fs link": (_changes("fs link lake dirty linked {token}", "token_used", adds="data"),),
-    "fs stage": (_changes("fs stage lake dirty away s3://bucket/key --size 3"),),
+    "fs stage": (_changes("fs stage lake dirty s3://bucket/key away --size 3"),),
 }
 
 _PLACES: Final = {

@@ -136,11 +136,11 @@ def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
     """Outside the storage root, by URL; inside is refused."""
     (tmp_path / "import").write_text("theirs")
     url = (tmp_path / "import").as_uri()
-    staged = lake("fs", "stage", "lake", "main", "a", url, "--size", "6", "--json").document
+    staged = lake("fs", "stage", "lake", "main", url, "a", "--size", "6", "--json").document
     assert staged["address"] == url
     assert lake("fs", "cat", "lake", "main", "a").out == "theirs"
     inside = (tmp_path / "store" / "storage" / "lake" / "data" / "x").as_uri()
-    refused = lake("fs", "stage", "lake", "main", "b", inside, "--size", "1", "--json", code=2)
+    refused = lake("fs", "stage", "lake", "main", inside, "b", "--size", "1", "--json", code=2)
     assert refused.error_kind == "invalid_address"
     assert "never" in lake("fs", "stage", "--help").out
 

@@ -96,7 +96,7 @@ def told_of_repositories_and_objects(told: Told, tmp_path: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("text")
     told("fs link", "lake", "main", "d", str(given["token"]))
-    told("fs stage", "lake", "main", "e", (tmp_path / "file").as_uri(), "--size", "4")
+    told("fs stage", "lake", "main", (tmp_path / "file").as_uri(), "e", "--size", "4")
     told("fs rm", "lake", "main", "c")
     told("reset", "lake", "main", "--yes")
 

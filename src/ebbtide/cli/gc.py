@@ -25,6 +25,7 @@ from ebbtide.cli.command import (
 )
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
+from ebbtide.cli.parsing import DATE_FORMS
 from ebbtide.cli.summary import show_summary
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError
@@ -145,7 +146,7 @@ InventoryDateOption = Annotated[
     typer.Option(
         "--inventory-date",
         metavar="DATE",
-        help="Date at which the inventory began. A manifest.json contains it.",
+        help=f"Date at which the inventory began: {DATE_FORMS}. A manifest.json contains it.",
         show_default=False,
     ),
 ]
