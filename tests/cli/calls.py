@@ -154,6 +154,8 @@ _REFS: Final = {
         _changes("retention set lake --default 7d --branch dev=keep"),
         _changes("retention set lake --file policy.json"),
     ),
+    "retention default": (_changes("retention default lake 7d"),),
+    "retention branch": (_changes("retention branch lake dev keep_last:2"),),
     "retention unset": (_changes("retention unset lake", "policy_not_found"),),
     "retention show": (_reads("retention show lake --commits"),),
     "fs put": (
