@@ -48,7 +48,11 @@ _COLLECTING: Final = {
         _changes(f"gc plan {{ice}} {_SHORT}", in_repository=None),
     ),
     "gc sweep": (
-        _changes(f"gc sweep planned {{plan}} {_SHORT} --yes", "plan_used", in_repository="planned"),
+        _changes(
+            f"gc sweep planned {{plan}} {_SHORT} --quarantine none --yes",
+            "plan_used",
+            in_repository="planned",
+        ),
         _changes(
             f"gc sweep planned {_SHORT} --quarantine 1d --yes",
             "plan_used",
@@ -57,10 +61,13 @@ _COLLECTING: Final = {
         ),
     ),
     "gc run": (
-        _changes(f"gc run lake {_SHORT} --yes", adds="gc_runs"),
+        _changes(f"gc run lake {_SHORT} --quarantine none --yes", adds="gc_runs"),
         _changes(f"gc run lake --mode clean --quarantine 1d {_SHORT} --yes", adds="gc_runs"),
         _changes(f"gc run gone {_SHORT} --yes", "repository_not_found", in_repository="gone"),
-        _changes(f"gc run {{ice}} --quiet-repository {_SHORT} --yes", in_repository=None),
+        _changes(
+            f"gc run {{ice}} --quiet-repository {_SHORT} --quarantine none --yes",
+            in_repository=None,
+        ),
     ),
     "gc give-up": (_changes("gc give-up lake {first} --reason lost --yes"),),
     "gc runs": (

@@ -47,7 +47,9 @@ def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
     assert "nothing keeps it" in shown
     assert "collectable from" in shown
 
-    run_id = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document["run_id"]
+    run_id = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document[
+        "run_id"
+    ]
 
     after = lake("explain", "lake", before["address"], "--json").document
     assert (after["state"], after["went"]["run_id"]) == ("gone", run_id)

@@ -22,6 +22,7 @@ PARSED: Final = {
     "expire": "needs an Icechunk repository",
     "fs link": "needs a token",
     "collection find-hash": "needs the hash of a content",
+    "gc give-up": "needs a damaged commit",
     "gc undo": "needs a run with a quarantine",
     "gc purge": "needs a run with a quarantine",
     "purge resume": "needs a purge",

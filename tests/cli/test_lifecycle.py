@@ -154,7 +154,7 @@ def test_a_repository_from_the_trash_to_its_end(
     typing("n\n")
     assert "the plan stays" in lake("gc", "sweep", thing).err
     assert (root / "_ebbtide" / "OWNER").exists()
-    swept = lake("gc", "run", "lake", "--yes", "--json").document
+    swept = lake("gc", "run", "lake", "--yes", "--quarantine", "none", "--json").document
     assert (swept["state"], swept["run_path"], swept["mode"]) == ("swept", "", "removal")
     assert swept["deleted_count"] == swept["candidate_count"] > 0
     left = [path for path in root.rglob("*") if path.is_file()]
@@ -164,6 +164,9 @@ def test_a_repository_from_the_trash_to_its_end(
         assert lake("gc", "runs", name, "--json").document["runs"] == [swept]
         assert lake("gc", "show", name, swept["run_id"], "--json").document == swept
         assert "swept" in lake("gc", "show", name, swept["run_id"]).out
-    assert lake("gc", "run", thing, "--yes", "--json", code=1).error_kind == "repository_not_found"
+    assert (
+        lake("gc", "run", thing, "--yes", "--quarantine", "none", "--json", code=1).error_kind
+        == "repository_not_found"
+    )
     lake("repo", "create", "lake")
     assert lake("gc", "runs", "lake").out.startswith("no runs yet")

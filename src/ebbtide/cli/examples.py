@@ -122,7 +122,7 @@ _COLLECTING: Final = {
     ),
     "gc run": (
         "ebbtide gc run lake --master none --yes",
-        "ebbtide gc run --all --quarantine 14d --yes --json",
+        "ebbtide gc run lake --quarantine 14d --yes --json",
     ),
     "gc give-up": ("ebbtide gc give-up lake main~1 --reason 'disk failed, no backup' --yes",),
     "gc runs": ("ebbtide gc runs lake",),
@@ -132,7 +132,7 @@ _COLLECTING: Final = {
     "gc verify": ("ebbtide gc verify lake latest",),
     "reclaim": ("ebbtide reclaim --once",),
     "purge run": (
-        "ebbtide purge run lake --reason 'request 4711' --path main:reports/april.csv --dry-run",
+        "ebbtide purge run lake --reason 'request 4711' --path work:reports/june.csv --dry-run",
     ),
     "purge resume": ("ebbtide purge resume 7f0c5a1e93b24d68a1c2e3f405162738 --yes-i-mean lake",),
     "purge list": ("ebbtide purge list lake",),

@@ -126,7 +126,7 @@ QuarantineOption = Annotated[
         "--quarantine",
         metavar="PERIOD",
         help="Keep the files in quarantine for this period, so that 'gc undo' can restore them. "
-        "none: delete at once. Default: 7d if the command asks, otherwise none.",
+        "none: delete at once. Default: 7d, also with --yes.",
         show_default=False,
     ),
 ]
@@ -266,7 +266,7 @@ def sweep(
         allow_share=allow_share,
         quiet=quiet,
         run_dir=run_dir,
-        quarantine=quarantine or (None if yes else ASKED),
+        quarantine=quarantine or ASKED,
         master=master,
         conf=conf or (),
         starting=True,
@@ -315,7 +315,7 @@ def run_both(
         sizes=sizes,
         inventory=inventory,
         inventory_date=inventory_date,
-        quarantine=quarantine or (None if yes else ASKED),
+        quarantine=quarantine or ASKED,
         master=master,
         conf=conf or (),
         starting=True,
