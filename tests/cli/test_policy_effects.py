@@ -78,9 +78,3 @@ def test_what_is_refused(lake: Ebbtide) -> None:
     for rule in ("1m", "keep_within:1m,keep_last:1", "1y"):
         found = lake("retention", "default", "lake", rule, "--json", code=2)
         assert found.error_kind == "invalid_duration"
-
-
-def test_a_stored_bare_m_stays_readable(lake: Ebbtide) -> None:
-    from ebbtide.retention import Policy
-
-    assert Policy.parse({"default": "90m"}).to_mapping()["default"] == "1h30min"
