@@ -154,6 +154,9 @@ def told_of_projects_and_collections(told: Told, tmp_path: Path) -> None:
 
 def told_of_retention_and_runs(told: Told) -> None:
     told("retention set", "lake", "--default", "keep_last:1")
+    told("retention default", "lake", "keep_last:1")
+    told("retention branch", "lake", "dev", "keep_last:1")
+    told("retention branch", "lake", "dev", "--unset")
     told("retention show", "lake", "--commits")
     told("hold add", "lake", "main")
     told("hold list", "lake")

@@ -24,6 +24,8 @@ def effect(newly_expired: int, newly_kept: int, **kept: tuple[int, int]) -> dict
 
 
 def test_the_effect_compared_with_the_present_policy(lake: Ebbtide, write: Write) -> None:
+    # Otherwise a branch's former commits stay for the time of a lease.
+    lake("promises", "--lease-ttl", "0s", "--yes")
     for day in (1, 2, 3):
         write("--date", f"2020-01-0{day}", a=str(day))
     tried = lake("retention", "set", "lake", "--default", "keep_last:1", "--dry-run", "--json")
@@ -40,6 +42,8 @@ def test_the_effect_compared_with_the_present_policy(lake: Ebbtide, write: Write
 
 
 def test_holds_count(lake: Ebbtide, write: Write) -> None:
+    # Otherwise a branch's former commits stay for the time of a lease.
+    lake("promises", "--lease-ttl", "0s", "--yes")
     for day in (1, 2, 3):
         write("--date", f"2020-01-0{day}", a=str(day))
     lake("hold", "add", "lake", "main~1")

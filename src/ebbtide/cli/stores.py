@@ -97,7 +97,6 @@ def promises(
     from ebbtide.store.repositories.promises import times_of
 
     asked = {
-        # A minute is a usual time for the other promises.
         name: parse_period(text) if name == "trash_time" else parse_duration(text)
         for name, text in {
             "lease_ttl": lease_ttl,
