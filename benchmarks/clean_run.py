@@ -94,7 +94,7 @@ def collect(directory: Path) -> tuple[dict[str, Any], float, Peaks]:
     """Runs the program. Returns its report, its wall time in seconds, and its peak memory."""
     command = [
         *(str(Path(sys.executable).with_name("ebbtide")), "--store", str(directory)),
-        *("gc", "run", "lake", "--yes", "--json"),
+        *("gc", "run", "lake", "--yes", "--quarantine", "none", "--json"),
         *("--grace", "1s", "--unsafe", "--allow-share"),
     ]
     environment = {**os.environ, "EBBTIDE_LEASE_TTL": "0s", "EBBTIDE_TRASH_TIME": "0s"}

@@ -255,7 +255,8 @@ def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Mea
     measured = {"expire": expire(path)}
     time.sleep(2)  # the grace is one second
     measured["dry run"] = measure([ebbtide, "gc", "plan", f"icechunk:{planned}", *options])
-    measured["collect"] = measure([ebbtide, "gc", "run", f"icechunk:{path}", *options, "--yes"])
+    deleting = [*options, "--quarantine", "none", "--yes"]
+    measured["collect"] = measure([ebbtide, "gc", "run", f"icechunk:{path}", *deleting])
     return measured
 
 

@@ -210,7 +210,7 @@ def _collect() -> None:
     )
     _shell("gc", "plan", NAME, *GRACE)
     _say("The sweep: it carries out exactly this plan")
-    _shell("gc", "sweep", NAME, *GRACE, "--yes")
+    _shell("gc", "sweep", NAME, *GRACE, "--quarantine", "none", "--yes")
 
 
 def _measure(repository: Repository) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.durations import DURATION_MAX, format_duration, parse_duration
+from ebbtide.durations import DURATION_MAX, format_duration, parse_duration, parse_period
 from ebbtide.errors import InvalidInput
 from tests.support.randomized import examples, randomized
 
@@ -20,6 +20,8 @@ from tests.support.randomized import examples, randomized
         ("12h", timedelta(hours=12)),
         ("2w", timedelta(weeks=2)),
         ("30m", timedelta(minutes=30)),
+        ("30min", timedelta(minutes=30)),
+        ("1h30min", timedelta(hours=1, minutes=30)),
         ("45s", timedelta(seconds=45)),
         ("1d12h", timedelta(days=1, hours=12)),
         (" 7D ", timedelta(days=7)),
@@ -69,7 +71,31 @@ def test_a_bare_number_is_told_how_to_be_written() -> None:
 def test_a_long_text_is_cut_in_the_message() -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_duration("x" * 10_000)
-    assert len(caught.value.message) < 200
+    assert len(caught.value.message) < 220
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [("1y", "365d"), ("2years", "730d"), ("3mo", "90d"), ("6months", "180d"), ("1Y", "365d")],
+)
+def test_months_and_years_are_told_as_days(text: str, instead: str) -> None:
+    with pytest.raises(InvalidInput, match=f"such as {instead}") as caught:
+        parse_duration(text)
+    assert caught.value.kind == "invalid_duration"
+
+
+@pytest.mark.parametrize("text", ["1m", " 12M ", "0m"])
+def test_a_bare_m_is_no_period(text: str) -> None:
+    """It could be minutes or months. Where data goes, the user must say which."""
+    number = int(text.strip()[:-1])
+    with pytest.raises(InvalidInput, match=f"write {number}min for minutes, or .*{30 * number}d"):
+        parse_period(text)
+    assert parse_duration(text) == timedelta(minutes=number)
+
+
+@pytest.mark.parametrize("text", ["30min", "1h30m", "5m30s", "30d"])
+def test_other_texts_are_periods(text: str) -> None:
+    assert parse_period(text) == parse_duration(text)
 
 
 @randomized("properties of values")

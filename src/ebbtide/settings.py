@@ -6,7 +6,8 @@ Not for: the effects of the settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,8 @@ from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
 
 ENV_PREFIX: Final = "EBBTIDE_"
+_OTHER = re.compile(r"PYTHON|TEST_.*|(?:.*_)?SERVICE_(?:HOST|PORT.*)|(?:.*_)?PORT(?:_[0-9]+_.*)?")
+"""Variables that begin like settings and belong to other programs."""
 _PROMISED: Final = " Read when a store is made; later, `ebbtide promises` changes it."
 
 
@@ -293,6 +296,22 @@ def list_settings() -> Iterator[SettingInfo]:
             default=_shown(field.default),
             help=field.description or "",
         )
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Returns the names of variables that begin like settings and are none, sorted.
+
+    Variables of the project's own scripts and tests are left out. So are those that Kubernetes
+    makes for a service that is called `ebbtide`.
+    """
+    known = {setting.variable for setting in list_settings()}
+    return sorted(
+        name
+        for name in environment
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and not _OTHER.fullmatch(name.removeprefix(ENV_PREFIX))
+    )
 
 
 def _shown(default: object) -> str:

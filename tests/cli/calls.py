@@ -48,7 +48,11 @@ _COLLECTING: Final = {
         _changes(f"gc plan {{ice}} {_SHORT}", in_repository=None),
     ),
     "gc sweep": (
-        _changes(f"gc sweep planned {{plan}} {_SHORT} --yes", "plan_used", in_repository="planned"),
+        _changes(
+            f"gc sweep planned {{plan}} {_SHORT} --quarantine none --yes",
+            "plan_used",
+            in_repository="planned",
+        ),
         _changes(
             f"gc sweep planned {_SHORT} --quarantine 1d --yes",
             "plan_used",
@@ -57,10 +61,13 @@ _COLLECTING: Final = {
         ),
     ),
     "gc run": (
-        _changes(f"gc run lake {_SHORT} --yes", adds="gc_runs"),
+        _changes(f"gc run lake {_SHORT} --quarantine none --yes", adds="gc_runs"),
         _changes(f"gc run lake --mode clean --quarantine 1d {_SHORT} --yes", adds="gc_runs"),
         _changes(f"gc run gone {_SHORT} --yes", "repository_not_found", in_repository="gone"),
-        _changes(f"gc run {{ice}} --quiet-repository {_SHORT} --yes", in_repository=None),
+        _changes(
+            f"gc run {{ice}} --quiet-repository {_SHORT} --quarantine none --yes",
+            in_repository=None,
+        ),
     ),
     "gc give-up": (_changes("gc give-up lake {first} --reason lost --yes"),),
     "gc runs": (
@@ -142,7 +149,7 @@ _REFS: Final = {
         _changes("import lake main source one -m imported", adds="imports commits"),
     ),
     "merge": (_changes("merge lake dev main -m message", "nothing_to_merge"),),
-    "revert": (_changes("revert lake main {head}", "nothing_to_commit"),),
+    "revert": (_changes("revert lake {head} main", "nothing_to_commit"),),
     "reset": (
         _changes("reset lake dirty --yes"),
         _changes("reset lake dirty --path staged --yes"),
@@ -154,11 +161,13 @@ _REFS: Final = {
         _changes("retention set lake --default 7d --branch dev=keep"),
         _changes("retention set lake --file policy.json"),
     ),
+    "retention default": (_changes("retention default lake 7d"),),
+    "retention branch": (_changes("retention branch lake dev keep_last:2"),),
     "retention unset": (_changes("retention unset lake", "policy_not_found"),),
     "retention show": (_reads("retention show lake --commits"),),
     "fs put": (
-        _changes("fs put lake dirty new source"),
-        _changes("fs put -r lake dirty new tree"),
+        _changes("fs put lake dirty source new"),
+        _changes("fs put -r lake dirty tree new"),
     ),
     "fs get": (_changes("fs get lake main a out/a"), _reads("fs get lake dirty staged")),
     "fs cat": (_reads("fs cat lake main a"),),
@@ -173,7 +182,7 @@ _REFS: Final = {
     "fs address": (_changes("fs address lake dirty new", adds="upload_tokens"),),
     # What was uploaded stays for the reclaimer where the answer to the COMMIT is lost.
     "fs link": (_changes("fs link lake dirty linked {token}", "token_used", adds="data"),),
-    "fs stage": (_changes("fs stage lake dirty away s3://bucket/key --size 3"),),
+    "fs stage": (_changes("fs stage lake dirty s3://bucket/key away --size 3"),),
 }
 
 _PLACES: Final = {

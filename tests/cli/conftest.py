@@ -123,7 +123,7 @@ def write(tmp_path: Path, lake: Ebbtide) -> Write:
     def put_and_commit(*extra: str, branch: str = "main", **files: str) -> str:
         for name, text in files.items():
             (tmp_path / "upload").write_text(text)
-            lake("fs", "put", "lake", branch, name, tmp_path / "upload")
+            lake("fs", "put", "lake", branch, tmp_path / "upload", name)
         made = lake("commit", "lake", branch, "-m", "change", *extra, "--json")
         return str(made.document["commit_id"])
 

@@ -68,7 +68,7 @@ from ebbtide.program.app import run
 assert run({[*asked, "--master", "local[1]"]!r}) == 0
 assert not {{"pyspark", "py4j"}} & set(sys.modules)
 """
-    lake("fs", "put", "lake", "main", "a", __file__)
+    lake("fs", "put", "lake", "main", __file__, "a")
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
     assert lake(*asked, "--conf", "nonsense", "--json", code=2).error_kind == "invalid_argument"
 
@@ -94,7 +94,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(lake: Ebbtide, tmp_path: Path
     source.mkdir()
     for number in range(300):
         (source / f"{number:0100}").write_text("")
-    lake("fs", "put", "-r", "lake", "main", "x", source)
+    lake("fs", "put", "-r", "lake", "main", source, "x")
     one_line = (
         f"{sys.executable} -c 'from ebbtide.program import main; main()' "
         f"--store {tmp_path / 'store'} fs ls lake main -r | true"

@@ -407,7 +407,9 @@ class TestCollecting:
         assert bool(backups) == (spec_version > 1)
         assert candidates - backups == {each["address"] for each in named}
 
-        swept = program_free("gc", "sweep", lake.name, run_id, *SHORT, "--yes", "--json").document
+        swept = program_free(
+            "gc", "sweep", lake.name, run_id, *SHORT, "--yes", "--quarantine", "none", "--json"
+        ).document
         assert (swept["state"], swept["failed_count"]) == ("swept", 0)
         assert swept["deleted_count"] == len(candidates)
         assert swept["deleted_kinds"].keys() <= EVERY_KIND
@@ -419,7 +421,9 @@ class TestCollecting:
         runs = program_free("gc", "runs", lake.name, "--json").document["runs"]
         assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
         assert "outcome" in program_free("gc", "show", lake.name, run_id).out
-        again = program_free("gc", "run", lake.name, *SHORT, "--yes", "--json").document
+        again = program_free(
+            "gc", "run", lake.name, *SHORT, "--yes", "--quarantine", "none", "--json"
+        ).document
         assert again["state"] == "swept"
         assert again["deleted_kinds"].keys() <= {"backup"}
 
@@ -427,7 +431,9 @@ class TestCollecting:
         """A run right after an expiry is done, and deletes nothing."""
         program_free("expire", lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(lake.path)
-        done = program_free("gc", "run", lake.name, "--yes", "--json").document
+        done = program_free(
+            "gc", "run", lake.name, "--yes", "--quarantine", "none", "--json"
+        ).document
         assert (done["state"], done["candidate_count"]) == ("swept", 0)
         assert listing(lake.path) == before
 
@@ -455,13 +461,17 @@ class TestCollecting:
         program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(any_lake.path)
         monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
-        found = program_free("gc", "run", any_lake.name, *SHORT, "--yes", "--json", code=3)
+        found = program_free(
+            "gc", "run", any_lake.name, *SHORT, "--yes", "--quarantine", "none", "--json", code=3
+        )
         assert found.document["error"]["kind"] == "over_share"
         assert listing(any_lake.path) == before
         run_id = found.document["run_id"]
 
         (any_lake.path / "snapshots" / any_lake.ids[-1]).rename(any_lake.path / "aside")
-        found = program_free("gc", "run", any_lake.name, *SHORT, "--yes", "--json", code=3)
+        found = program_free(
+            "gc", "run", any_lake.name, *SHORT, "--yes", "--quarantine", "none", "--json", code=3
+        )
         assert (found.document["state"], found.document["error"]["kind"]) == (
             "refused",
             "missing_tree",
@@ -469,9 +479,30 @@ class TestCollecting:
         (any_lake.path / "aside").rename(any_lake.path / "snapshots" / any_lake.ids[-1])
         assert listing(any_lake.path) == before
 
-        program_free("gc", "sweep", any_lake.name, run_id, *SHORT, "--yes", "--json", code=3)
+        program_free(
+            "gc",
+            "sweep",
+            any_lake.name,
+            run_id,
+            *SHORT,
+            "--yes",
+            "--quarantine",
+            "none",
+            "--json",
+            code=3,
+        )
         assert listing(any_lake.path) == before
-        program_free("gc", "sweep", any_lake.name, run_id, *SHORT, "--allow-share", "--yes")
+        program_free(
+            "gc",
+            "sweep",
+            any_lake.name,
+            run_id,
+            *SHORT,
+            "--allow-share",
+            "--yes",
+            "--quarantine",
+            "none",
+        )
         assert before.keys() - listing(any_lake.path).keys()
 
 

@@ -34,7 +34,7 @@ def test_what_a_branch_shows(lake: Ebbtide, write: Write) -> None:
 
 def test_what_is_staged(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("1")
-    lake("fs", "put", "lake", "main", "x", tmp_path / "file")
+    lake("fs", "put", "lake", "main", tmp_path / "file", "x")
     assert "branch main, path x" in lake("explain", "lake", "main", "x").out
 
 
@@ -47,7 +47,9 @@ def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
     assert "nothing keeps it" in shown
     assert "collectable from" in shown
 
-    run_id = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document["run_id"]
+    run_id = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document[
+        "run_id"
+    ]
 
     after = lake("explain", "lake", before["address"], "--json").document
     assert (after["state"], after["went"]["run_id"]) == ("gone", run_id)

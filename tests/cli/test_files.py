@@ -16,7 +16,7 @@ def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
     """Through a file, with its type and metadata."""
     data = bytes(range(256)) * 5000
     (tmp_path / "in").write_bytes(data)
-    put = ("fs", "put", "lake", "main", "a/b.bin", tmp_path / "in")
+    put = ("fs", "put", "lake", "main", tmp_path / "in", "a/b.bin")
     lake(*put, "--content-type", "x/y", "--meta", "who=me")
     lake("commit", "lake", "main", "-m", "first")
     got = lake("fs", "get", "lake", "main", "a/b.bin", tmp_path / "out", "--json").document
@@ -30,7 +30,7 @@ def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
 def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """`-` stands for both."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"typed")))
-    lake("fs", "put", "lake", "main", "a", "-")
+    lake("fs", "put", "lake", "main", "-", "a")
     assert lake("fs", "cat", "lake", "main", "a").out == "typed"
     assert lake("fs", "get", "lake", "main", "a").out == "typed"
     assert lake("fs", "cat", "lake", "main", "a", "--json", code=2).error_kind == "invalid_argument"
@@ -43,7 +43,7 @@ def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
     (tree / "one").write_text("1")
     (tree / "deep" / "two").write_text("22")
     (tree / "big").write_bytes(b"x" * (3 * 1024 * 1024))
-    done = lake("fs", "put", "-r", "lake", "main", "in/", tree, "--json").document
+    done = lake("fs", "put", "-r", "lake", "main", tree, "in/", "--json").document
     assert (done["object_count"], done["bytes_total"]) == (3, 3 + 3 * 1024 * 1024)
     entries = lake("fs", "ls", "lake", "main", "-r", "--json").document["entries"]
     assert [entry["path"] for entry in entries] == ["in/big", "in/deep/two", "in/one"]
@@ -53,8 +53,8 @@ def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
         ("in/deep/", "directory"),
         ("in/one", "object"),
     ]
-    assert lake("fs", "put", "-r", "lake", "main", "in", tree / "one", code=2).out == ""
-    assert "add --recursive" in lake("fs", "put", "lake", "main", "in", tree, code=2).err
+    assert lake("fs", "put", "-r", "lake", "main", tree / "one", "in", code=2).out == ""
+    assert "add --recursive" in lake("fs", "put", "lake", "main", tree, "in", code=2).err
 
 
 def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
@@ -70,7 +70,7 @@ def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
 def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path, path: str) -> None:
     """Exit code 2, and nothing is staged."""
     (tmp_path / "in").write_text("1")
-    found = lake("fs", "put", "lake", "main", path, tmp_path / "in", "--json", code=2)
+    found = lake("fs", "put", "lake", "main", tmp_path / "in", path, "--json", code=2)
     assert found.error_kind == "invalid_path"
     assert lake("diff", "lake", "main", "--json").document["changes"] == []
 
@@ -82,7 +82,7 @@ def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
         ("fs", "cat", "lake", "main", "a"): "object_not_found",
         ("fs", "stat", "lake", "nothing", "a"): "ref_not_found",
         ("fs", "rm", "lake", "main", "a"): "object_not_found",
-        ("fs", "put", "lake", "nothing", "a", str(tmp_path / "in")): "branch_not_found",
+        ("fs", "put", "lake", "nothing", str(tmp_path / "in"), "a"): "branch_not_found",
         ("commit", "lake", "main", "-m", "x"): "nothing_to_commit",
         ("fs", "cp", "lake", "main", "a", "b"): "object_not_found",
     }
@@ -95,7 +95,7 @@ def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
     """Of this machine: the command line is wrong."""
-    put = ("fs", "put", "lake", "main", "a", tmp_path / "nothing", "--json")
+    put = ("fs", "put", "lake", "main", tmp_path / "nothing", "a", "--json")
     assert lake(*put, code=2).error_kind == "invalid_argument"
     assert "nothing: No such file" in lake(*put, code=2).err
 
@@ -136,11 +136,11 @@ def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
     """Outside the storage root, by URL; inside is refused."""
     (tmp_path / "import").write_text("theirs")
     url = (tmp_path / "import").as_uri()
-    staged = lake("fs", "stage", "lake", "main", "a", url, "--size", "6", "--json").document
+    staged = lake("fs", "stage", "lake", "main", url, "a", "--size", "6", "--json").document
     assert staged["address"] == url
     assert lake("fs", "cat", "lake", "main", "a").out == "theirs"
     inside = (tmp_path / "store" / "storage" / "lake" / "data" / "x").as_uri()
-    refused = lake("fs", "stage", "lake", "main", "b", inside, "--size", "1", "--json", code=2)
+    refused = lake("fs", "stage", "lake", "main", inside, "b", "--size", "1", "--json", code=2)
     assert refused.error_kind == "invalid_address"
     assert "never" in lake("fs", "stage", "--help").out
 
@@ -205,7 +205,7 @@ def test_reset_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
     """It says how much would be lost; only what is named is."""
     (tmp_path / "in").write_text("1")
     for path in ("a", "d/b", "d/c"):
-        lake("fs", "put", "lake", "main", path, tmp_path / "in")
+        lake("fs", "put", "lake", "main", tmp_path / "in", path)
     lake("reset", "lake", "main", code=2)
     typing("no\n")
     assert "drop 3 staged changes on main?" in lake("reset", "lake", "main").err

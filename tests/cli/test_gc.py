@@ -69,18 +69,25 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
     assert [row["address"] for row in shown["candidates"]] == [candidates[0]["address"]]
     assert candidates[0]["address"] in lake("gc", "show", "lake", run_id, "--candidates").out
 
-    swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
+    swept = lake(
+        "gc", "sweep", "lake", run_id, *SHORT, "--yes", "--quarantine", "none", "--json"
+    ).document
     assert (swept["state"], swept["deleted_count"], swept["deleted_bytes"]) == ("swept", 1, 3)
     gone = lake("fs", "stat", "lake", expired, "a")
     assert "path" in gone.out
     assert lake("fs", "cat", "lake", expired, "a", code=1).err.count(run_id) == 1
     assert lake("fs", "cat", "lake", "main", "a").out == "new"
     assert "expired" in lake("log", "lake", "main").out
-    again = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json", code=1)
+    again = lake(
+        "gc", "sweep", "lake", run_id, *SHORT, "--yes", "--quarantine", "none", "--json", code=1
+    )
     assert again.error_kind == "plan_used"
     runs = lake("gc", "runs", "lake", "--json").document["runs"]
     assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
-    assert lake("gc", "sweep", "lake", "--yes", "--json", code=1).error_kind == "run_not_found"
+    assert (
+        lake("gc", "sweep", "lake", "--yes", "--quarantine", "none", "--json", code=1).error_kind
+        == "run_not_found"
+    )
 
 
 def test_verify(lake: Ebbtide, expired: str) -> None:
@@ -93,7 +100,9 @@ def test_verify(lake: Ebbtide, expired: str) -> None:
     told = lake("gc", "verify", "lake", run_id).out
     assert re.search(rf"^run +{run_id} passes$", told, re.MULTILINE)
     assert re.search(r"^checked +1 candidates, 0 outcomes,", told, re.MULTILINE)
-    swept = lake("gc", "sweep", "lake", run_id, *SHORT, "--yes", "--json").document
+    swept = lake(
+        "gc", "sweep", "lake", run_id, *SHORT, "--yes", "--quarantine", "none", "--json"
+    ).document
     assert lake("gc", "verify", "lake", run_id, "--json").document["checked"]["outcomes"] == 1
 
     (record,) = Path(swept["run_path"], "deleted").rglob("*.parquet")
@@ -114,7 +123,7 @@ def test_verify_where_nothing_can_be_written(
     lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del expired
-    swept = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    swept = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document
     (record,) = Path(swept["run_path"], "deleted").rglob("*.parquet")
     record.unlink()
 
@@ -139,7 +148,7 @@ def test_run_asks_with_the_figures(
     typing("y\n")
     assert "swept" in lake("gc", "sweep", "lake", *SHORT).out
     lake("fs", "cat", "lake", expired, "a", code=1)
-    assert "swept" in lake("gc", "run", "lake", *SHORT, "--yes").out
+    assert "swept" in lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none").out
 
 
 def test_more_than_the_allowed_share_is_refused(
@@ -147,13 +156,15 @@ def test_more_than_the_allowed_share_is_refused(
 ) -> None:
     """Exit code 3, the figures, and nothing deleted; `--allow-share` goes on."""
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
-    found = lake("gc", "run", "lake", *SHORT, "--yes", "--json", code=3)
+    found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json", code=3)
     assert (found.document["state"], found.document["error"]["kind"]) == ("refused", "over_share")
     assert "error: " in found.err
     planned = lake("gc", "plan", "lake", *SHORT, "--run-dir", tmp_path / "runs", code=3)
     assert "would be deleted" in planned.out
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
-    done = lake("gc", "run", "lake", *SHORT, "--allow-share", "--yes", "--json").document
+    done = lake(
+        "gc", "run", "lake", *SHORT, "--allow-share", "--yes", "--quarantine", "none", "--json"
+    ).document
     assert done["state"] == "swept"
 
 
@@ -163,7 +174,9 @@ def test_a_process_of_its_own_says_nothing_of_spark(
 ) -> None:
     """Spark's log reaches neither stdout nor stderr, and Python's path needs no help."""
     environment = {"EBBTIDE_STORE": str(tmp_path / "store")}
-    done = program("gc", "run", "lake", *SHORT, "--yes", "--json", **environment)
+    done = program(
+        "gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json", **environment
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["deleted_count"] == 1
     assert lake("fs", "cat", "lake", "main", "keep").out == "1"
@@ -205,7 +218,7 @@ def test_a_run_that_is_not_there(lake: Ebbtide) -> None:
 def test_modes(lake: Ebbtide, expired: str) -> None:
     """The second run goes on from the first, and says so; what is no mode is told."""
     del expired
-    run = ("gc", "run", "lake", *SHORT, "--yes", "--json")
+    run = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
     first = lake(*run, "--mode", "incremental").document
     assert (first["mode"], first["mode_reason"]) == ("clean", "no run was swept before")
     second = lake(*run).document
@@ -239,7 +252,9 @@ def test_sizes_of_candidates_alone(
 
     monkeypatch.setenv("EBBTIDE_SIZES", "candidates")
     assert lake(*plan, "--json").document["live_bytes"] is None
-    told = lake("gc", "sweep", "lake", planned["run_id"], *SHORT, "--yes").out
+    told = lake(
+        "gc", "sweep", "lake", planned["run_id"], *SHORT, "--yes", "--quarantine", "none"
+    ).out
     summary = told.partition("\nrun ")[2]
     assert ("unknown" in summary, "--sizes all" in summary) == (False, True)
     told = lake(*plan, "--sizes", "all").out
@@ -281,7 +296,7 @@ def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyP
     conf = ("--conf", "spark.b=3", "--conf", "spark.c=4")
     lake("gc", "plan", "lake", *SHORT, "--master", "spark://one", *conf)
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "spark://two")
-    found = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document
     assert (found["state"], found["deleted_count"]) == ("swept", 1)
     first, *others = asked
     assert first == ("spark://one", {"spark.a": "1", "spark.b": "3", "spark.c": "4"})

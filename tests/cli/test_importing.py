@@ -13,7 +13,7 @@ def test_a_directory_and_a_file(lake: Ebbtide, tmp_path: Path) -> None:
     (tree / "one").write_text("1")
     (tree / "deep" / "two").write_text("22")
     (tmp_path / "file").write_text("f")
-    lake("fs", "put", "lake", "main", "in/old", tmp_path / "file")
+    lake("fs", "put", "lake", "main", tmp_path / "file", "in/old")
     lake("commit", "lake", "main", "-m", "first")
     done = lake("import", "lake", "main", f"{tree}/", "in", "-m", "data", "--meta", "a=b", "--json")
     assert (done.document["object_count"], done.document["message"]) == (2, "data")
@@ -35,7 +35,7 @@ def test_what_cannot_be_imported(lake: Ebbtide, tmp_path: Path) -> None:
     assert refused.error_kind == "object_not_found"
     assert "end it in a slash" in lake(*importing, tree, "in", code=1).err
     (tree / "x").write_text("x")
-    lake("fs", "put", "lake", "main", "staged", tree / "x")
+    lake("fs", "put", "lake", "main", tree / "x", "staged")
     refused = lake(*importing, f"{tree}/", "in", "--json", code=1)
     assert refused.error_kind == "branch_dirty"
     lake("reset", "lake", "main", "--yes")

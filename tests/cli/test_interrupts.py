@@ -144,7 +144,7 @@ def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -
 @pytest.mark.parametrize("step", ["list", "read", "subtract"])
 def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
     """There is none then, and nothing went; the next is not held up."""
-    command = ("gc", "run", "lake", *SHORT, "--yes", "--store", str(store))
+    command = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--store", str(store))
     found = interrupted(store, *command, when=f"start {step}", how="SIGTERM")
     assert (found.returncode, found.stdout) == (TERMINATED, "")
     assert "the plan was not finished, and nothing was deleted" in found.stderr
@@ -174,7 +174,7 @@ def test_while_spark_starts(lake: Ebbtide, store: Path, seconds: float) -> None:
 def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> None:
     """What the fence closed is open again: as if nobody had begun."""
     run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
-    command = ("gc", "sweep", "lake", "--yes", *SHORT)
+    command = ("gc", "sweep", "lake", "--yes", "--quarantine", "none", *SHORT)
     found = interrupted(store, *command, when=moment)
     assert found.returncode == INTERRUPTED
     assert "before any file was deleted" in found.stderr
@@ -188,11 +188,11 @@ def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> N
 @pytest.mark.parametrize(
     ("command", "when", "options", "how"),
     [
-        ("sweep", "done 3", (), "SIGINT"),
-        ("run", "done 3", (), "SIGTERM"),
+        ("sweep", "done 3", ("--quarantine", "none"), "SIGINT"),
+        ("run", "done 3", ("--quarantine", "none"), "SIGTERM"),
         ("run", "done 3", ("--quarantine", "1d"), "SIGINT"),
-        ("sweep", "end forget", (), "SIGTERM"),
-        ("run", "end delete object", (), "SIGINT"),
+        ("sweep", "end forget", ("--quarantine", "none"), "SIGTERM"),
+        ("run", "end delete object", ("--quarantine", "none"), "SIGINT"),
     ],
 )
 def test_a_sweep_that_deletes(
@@ -221,7 +221,7 @@ def test_a_sweep_that_deletes(
 def test_as_a_document(lake: Ebbtide, store: Path) -> None:
     """With `--json`, one document on stdout."""
     lake("gc", "plan", "lake", *SHORT)
-    command = ("gc", "sweep", "lake", *SHORT, "--yes", "--json")
+    command = ("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
     found = interrupted(store, *command, when="done 3")
     error = json.loads(found.stdout)["error"]
     assert (found.returncode, error["kind"]) == (INTERRUPTED, "interrupted")
@@ -231,11 +231,11 @@ def test_as_a_document(lake: Ebbtide, store: Path) -> None:
 
 def test_a_second_time_ends_it_at_once(lake: Ebbtide, store: Path) -> None:
     """Though what is in hands takes longer; what was deleted and not recorded is found missing."""
-    command = ("gc", "run", "lake", *SHORT, "--yes")
+    command = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none")
     found = interrupted(store, *command, when="stuck", times="until it ends")
     assert found.returncode == INTERRUPTED
     assert "Interrupted" not in found.stderr
-    lake("gc", "sweep", "lake", *SHORT, "--yes")
+    lake("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none")
     check_outcome(lake, exactly=False)
 
 

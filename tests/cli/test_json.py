@@ -84,7 +84,7 @@ def told_of_repositories_and_objects(told: Told, tmp_path: Path) -> None:
     told("repo delete", "pond", "--yes")
     told("repo restore", "pond")
 
-    told("fs put", "lake", "main", "a", file)
+    told("fs put", "lake", "main", file, "a")
     told("commit", "lake", "main", "-m", "one", "--date", "2020-01-01T00:00:00Z")
     told("fs ls", "lake", "main")
     told("fs stat", "lake", "main", "a")
@@ -96,7 +96,7 @@ def told_of_repositories_and_objects(told: Told, tmp_path: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("text")
     told("fs link", "lake", "main", "d", str(given["token"]))
-    told("fs stage", "lake", "main", "e", (tmp_path / "file").as_uri(), "--size", "4")
+    told("fs stage", "lake", "main", (tmp_path / "file").as_uri(), "e", "--size", "4")
     told("fs rm", "lake", "main", "c")
     told("reset", "lake", "main", "--yes")
 
@@ -105,7 +105,7 @@ def told_of_refs(told: Told, tmp_path: Path) -> None:
     told("branch create", "lake", "dev")
     told("branch list", "lake")
     told("branch expire", "lake", "dev", "--in", "3d")
-    told("fs put", "lake", "dev", "x", str(tmp_path / "file"))
+    told("fs put", "lake", "dev", str(tmp_path / "file"), "x")
     told("commit", "lake", "dev", "-m", "two", "--date", "2020-01-02T00:00:00Z")
     told("diff", "lake", "main", "dev")
     told("merge", "lake", "dev", "main", "-m", "merged")
@@ -154,6 +154,9 @@ def told_of_projects_and_collections(told: Told, tmp_path: Path) -> None:
 
 def told_of_retention_and_runs(told: Told) -> None:
     told("retention set", "lake", "--default", "keep_last:1")
+    told("retention default", "lake", "keep_last:1")
+    told("retention branch", "lake", "dev", "keep_last:1")
+    told("retention branch", "lake", "dev", "--unset")
     told("retention show", "lake", "--commits")
     told("hold add", "lake", "main")
     told("hold list", "lake")
@@ -174,7 +177,7 @@ def told_of_retention_and_runs(told: Told) -> None:
 def told_of_purges_and_keys(told: Told, tmp_path: Path) -> None:
     told("purge key")
     told("purge list", "lake")
-    told("fs put", "lake", "main", "z", str(tmp_path / "file"))
+    told("fs put", "lake", "main", str(tmp_path / "file"), "z")
     purged = told("purge run", "lake", "--reason", "x", "--path", "main:z", "--dry-run")
     told("purge show", str(purged["purge_id"]))
     told("purge resume", str(purged["purge_id"]), "--yes-i-mean", "lake")
@@ -189,7 +192,7 @@ def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:
     """Exit code 2, and the error as a document."""
     file = tmp_path / "file"
     file.write_text("text")
-    lake("fs", "put", "lake", "main", "a", file)
+    lake("fs", "put", "lake", "main", file, "a")
     lake("project", "create", "lake", "p")
     lake("collection", "create", "lake", "p/c", file)
     for arguments in (

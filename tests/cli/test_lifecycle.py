@@ -64,7 +64,9 @@ def test_life(lake: Ebbtide, kind: str) -> None:
         (["--in", "1d", "--never"], "invalid_argument"),
         (["--in", "1d", "--at", "2126-01-01T00:00:00Z"], "invalid_argument"),
         (["--in", "3"], "invalid_duration"),
-        (["--at", "2126-01-01"], "invalid_date"),
+        (["--at", "2126-01-01T12:00:00"], "invalid_date"),
+        (["--in", "1m"], "invalid_duration"),
+        (["--in", "1y"], "invalid_duration"),
         (["--at", "9999-12-31T23:59:59-12:00"], "invalid_date"),
         (["--at", "0001-01-01T00:00:00+12:00"], "invalid_date"),
     ],
@@ -152,7 +154,7 @@ def test_a_repository_from_the_trash_to_its_end(
     typing("n\n")
     assert "the plan stays" in lake("gc", "sweep", thing).err
     assert (root / "_ebbtide" / "OWNER").exists()
-    swept = lake("gc", "run", "lake", "--yes", "--json").document
+    swept = lake("gc", "run", "lake", "--yes", "--quarantine", "none", "--json").document
     assert (swept["state"], swept["run_path"], swept["mode"]) == ("swept", "", "removal")
     assert swept["deleted_count"] == swept["candidate_count"] > 0
     left = [path for path in root.rglob("*") if path.is_file()]
@@ -162,6 +164,9 @@ def test_a_repository_from_the_trash_to_its_end(
         assert lake("gc", "runs", name, "--json").document["runs"] == [swept]
         assert lake("gc", "show", name, swept["run_id"], "--json").document == swept
         assert "swept" in lake("gc", "show", name, swept["run_id"]).out
-    assert lake("gc", "run", thing, "--yes", "--json", code=1).error_kind == "repository_not_found"
+    assert (
+        lake("gc", "run", thing, "--yes", "--quarantine", "none", "--json", code=1).error_kind
+        == "repository_not_found"
+    )
     lake("repo", "create", "lake")
     assert lake("gc", "runs", "lake").out.startswith("no runs yet")

@@ -11,7 +11,7 @@ from tests.cli.conftest import Ebbtide, Terminal
 
 def save(lake: Ebbtide, file: Path, path: str, branch: str = "main") -> str:
     file.write_text(path)
-    lake("fs", "put", "lake", branch, path, file)
+    lake("fs", "put", "lake", branch, file, path)
     return str(lake("commit", "lake", branch, "-m", path, "--json").document["commit_id"])
 
 
@@ -25,7 +25,7 @@ def test_rules(lake: Ebbtide, tmp_path: Path) -> None:
     assert [(each["pattern"], len(each["branches"])) for each in made] == [("main", 1), ("r/*", 7)]
     shown = lake("branch", "protected", "lake").out
     assert "r/0, r/1, r/2, r/3, r/4 and 2 more" in shown
-    refused = lake("fs", "put", "lake", "main", "b", tmp_path / "file", code=1)
+    refused = lake("fs", "put", "lake", "main", tmp_path / "file", "b", code=1)
     assert "cannot write to protected branch 'main'" in refused.err
     for words in (["commit", "lake", "main", "-m", "m"], ["reset", "lake", "main", "--yes"]):
         assert lake(*words, "--json", code=1).error_kind == "write_protected"
@@ -36,7 +36,7 @@ def test_rules(lake: Ebbtide, tmp_path: Path) -> None:
     assert gone.error_kind == "protection_not_found"
     left = lake("branch", "unprotect", "lake", "main", "--json").document["rules"]
     assert [each["pattern"] for each in left] == ["r/*"]
-    lake("fs", "put", "lake", "main", "c", tmp_path / "file")
+    lake("fs", "put", "lake", "main", tmp_path / "file", "c")
 
 
 def test_hard_resets(lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_hard_resets(lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert lake("log", "lake", "main", "--json").document["commits"][0]["commit_id"] == second
     moved = lake("reset", "lake", "main", "--to", "main~1", "--yes", "--json").document
     assert moved["commit_id"] == first
-    lake("fs", "put", "lake", "main", "c", tmp_path / "file")
+    lake("fs", "put", "lake", "main", tmp_path / "file", "c")
     dirty = lake("reset", "lake", "main", "--to", second, "--yes", "--json", code=1)
     assert dirty.error_kind == "branch_dirty"
     lake("reset", "lake", "main", "--to", second, "--force", "--yes")

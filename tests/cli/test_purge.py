@@ -17,7 +17,7 @@ def filled(lake: Ebbtide, tmp_path: Path) -> Iterator[Ebbtide]:
     """A repository with a commit of `a` and `b`."""
     for name in "ab":
         (tmp_path / name).write_text(name)
-        lake("fs", "put", "lake", "main", name, tmp_path / name)
+        lake("fs", "put", "lake", "main", tmp_path / name, name)
     lake("commit", "lake", "main", "-m", "two files")
     yield lake
 
@@ -63,7 +63,7 @@ def test_from_a_dry_run_to_a_verified_record(filled: Ebbtide, tmp_path: Path) ->
 
 def test_what_is_in_the_way_is_shown_and_ends_with_3(filled: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("c")
-    filled("fs", "put", "lake", "main", "c", tmp_path / "c")
+    filled("fs", "put", "lake", "main", tmp_path / "c", "c")
     filled("commit", "lake", "main", "-m", "one more")
     refused = filled(
         "purge", "run", "lake", "--path", "main:a", *WHY, "--yes-i-mean", "lake", "--json", code=3

@@ -17,7 +17,7 @@ def objects(tmp_path: Path) -> int:
 def test_what_is_due_is_deleted(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("123")
     for _ in range(3):
-        lake("fs", "put", "lake", "main", "a", tmp_path / "in")
+        lake("fs", "put", "lake", "main", tmp_path / "in", "a")
     done = lake("reclaim", "--once", "--json").document
     assert (done["deleted_count"], done["backlog_count"]) == (0, 2)
     assert "2 objects not due yet" in lake("reclaim", "--once").out
@@ -36,7 +36,7 @@ def test_it_goes_on_until_it_is_interrupted(
 ) -> None:
     (tmp_path / "in").write_text("123")
     lake("promises", "--lease-ttl", "0s", "--yes")
-    lake("fs", "put", "lake", "main", "a", tmp_path / "in")
+    lake("fs", "put", "lake", "main", tmp_path / "in", "a")
     waits: list[float] = []
 
     class Waiting:
@@ -57,7 +57,7 @@ def test_it_goes_on_until_it_is_interrupted(
 
 def test_a_move(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("1")
-    put = lake("fs", "put", "lake", "main", "a", tmp_path / "in", "--json").document
+    put = lake("fs", "put", "lake", "main", tmp_path / "in", "a", "--json").document
     moved = lake("fs", "mv", "lake", "main", "a", "b", "--json").document
     assert moved == put | {"path": "b"}
     assert lake("fs", "cat", "lake", "main", "b").out == "1"

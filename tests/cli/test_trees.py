@@ -25,15 +25,24 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-PUTS = (["fs", "put", "-r", "lake", "main", "in"], ["collection", "create", "lake", "p/c"])
+PUTS = (
+    ["fs", "put", "-r", "lake", "main", "TREE", "in"],
+    ["collection", "create", "lake", "p/c", "TREE"],
+)
+"""Commands that upload a directory, which stands for TREE."""
 
 
 @pytest.fixture(params=PUTS, ids=["fs put", "collection create"])
 def words(request: pytest.FixtureRequest, lake: Ebbtide) -> list[str]:
-    """A command that uploads a directory, without the directory."""
+    """A command that uploads a directory."""
     lake("project", "create", "lake", "p")
     words: list[str] = request.param
     return words
+
+
+def of(words: list[str], tree: Path) -> list[str]:
+    """The command for this directory."""
+    return [str(tree) if word == "TREE" else word for word in words]
 
 
 def staged(lake: Ebbtide) -> list[str]:
@@ -42,7 +51,7 @@ def staged(lake: Ebbtide) -> list[str]:
 
 
 def test_links_are_refused_by_name(lake: Ebbtide, words: list[str], tree: Path) -> None:
-    message = lake(*words, tree, code=2).err
+    message = lake(*of(words, tree), code=2).err
     assert str(tree) in message
     assert "is a symbolic link: --links follow" in message
     assert staged(lake) == []
@@ -53,19 +62,19 @@ def test_links_are_refused_by_name(lake: Ebbtide, words: list[str], tree: Path) 
 def test_links_are_counted(
     lake: Ebbtide, words: list[str], tree: Path, how: str, told: str
 ) -> None:
-    result = lake(*words, tree, "--links", how)
+    result = lake(*of(words, tree), "--links", how)
     assert f"2 symbolic links {told}" in result.out + result.err
 
 
 def test_what_links_lead_to_is_stored_as_a_copy(lake: Ebbtide, tree: Path) -> None:
-    lake(*PUTS[0], tree, "--links", "follow")
+    lake(*of(PUTS[0], tree), "--links", "follow")
     assert staged(lake) == ["in/deep/two", "in/directory/two", "in/link", "in/one"]
     (tree / "one").write_text("other")
     assert lake("fs", "cat", "lake", "main", "in/link").out == "1"
 
 
 def test_links_that_are_skipped_are_left_out(lake: Ebbtide, tree: Path) -> None:
-    lake(*PUTS[0], tree, "--links", "skip")
+    lake(*of(PUTS[0], tree), "--links", "skip")
     assert staged(lake) == ["in/deep/two", "in/one"]
 
 
@@ -81,7 +90,7 @@ def test_a_directory_that_cannot_be_read_is_named(
         return scandir(path)
 
     monkeypatch.setattr("ebbtide.cli.trees.os.scandir", refusing)
-    message = lake(*words, tree, "--links", "skip", code=1).err
+    message = lake(*of(words, tree), "--links", "skip", code=1).err
     assert f"{tree / 'deep'}: Permission denied" in message
     assert "defect" not in message
     assert staged(lake) == []
@@ -98,7 +107,7 @@ def test_a_file_that_cannot_be_read_stops_all_before_the_first_byte(
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refusing)
-    message = lake(*words, tree, "--links", "skip", code=1).err
+    message = lake(*of(words, tree), "--links", "skip", code=1).err
     assert f"{tree / 'deep' / 'two'}: Permission denied" in message
     assert staged(lake) == []
 

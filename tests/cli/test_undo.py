@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_verbs_agree_with_what_is_counted(count: int, told: str) -> None:
 
 def test_a_script_deletes_at_once(lake: Ebbtide, expired: str) -> None:
     del expired
-    done = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    done = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document
     assert (done["deleted_count"], done["quarantine"]) == (1, None)
     missing = lake("gc", "undo", "lake", done["run_id"], code=1)
     assert "deleted them at once" in missing.err
@@ -101,6 +102,15 @@ def test_a_bad_period_changes_nothing(lake: Ebbtide, expired: str, period: str) 
     assert lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", period, code=2).err
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
     assert lake("gc", "runs", "lake", "--json").document["runs"] == []
+
+
+def test_yes_has_a_week_too(lake: Ebbtide, expired: str) -> None:
+    """The same default as for a user at a terminal."""
+    del expired
+    done = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    assert (done["deleted_count"], done["quarantined_count"]) == (0, 1)
+    until = datetime.fromisoformat(done["quarantine"]["until"])
+    assert timedelta(days=6) < until - datetime.now(UTC) < timedelta(days=8)
 
 
 def test_who_is_asked_has_a_week(

@@ -130,7 +130,20 @@ def environment(store: Path, **more: str) -> dict[str, str]:
     }
 
 
-RUN = ("gc", "run", "lake", "--yes", "--json", "--grace", "0s", "--unsafe", "--mode", "clean")
+RUN = (
+    "gc",
+    "run",
+    "lake",
+    "--yes",
+    "--quarantine",
+    "none",
+    "--json",
+    "--grace",
+    "0s",
+    "--unsafe",
+    "--mode",
+    "clean",
+)
 
 
 def collected(command: list[str], env: dict[str, str]) -> dict[str, Any]:

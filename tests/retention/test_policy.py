@@ -172,7 +172,7 @@ def test_with_holds() -> None:
         ("36h", "1d12h"),
         ("keep", "keep"),
         ({"keep_monthly": 12, "keep_last": 3}, "keep_last 3, keep_monthly 12"),
-        ({"keep_yearly": 1, "keep_within": "90m"}, "1h30m, keep_yearly 1"),
+        ({"keep_yearly": 1, "keep_within": "90m"}, "1h30min, keep_yearly 1"),
     ],
 )
 def test_describe(written: Any, described: str) -> None:

@@ -130,7 +130,18 @@ def test_a_server_that_is_killed_leaves_what_a_collector_finds(tmp_path: Path) -
     finally:
         server.stop(signal.SIGKILL)
     root = server.directory / "storage" / "lake" / "data"
-    run = ("gc", "run", "lake", "--grace", "0s", "--unsafe", "--yes", "--allow-share")
+    run = (
+        "gc",
+        "run",
+        "lake",
+        "--grace",
+        "0s",
+        "--unsafe",
+        "--yes",
+        "--allow-share",
+        "--quarantine",
+        "none",
+    )
 
     def swept() -> bool:
         # Until its registration ends, what the server was writing is protected.

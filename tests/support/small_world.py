@@ -321,22 +321,22 @@ def _commit(do: Do, repository: str, branch: str, message: str, day: int) -> str
 def _fill_lake(do: Do) -> None:
     do("repo", "create", "lake")
     for path, source in (("a", "source"), ("b", "other"), ("d/x", "tree/one")):
-        do("fs", "put", "lake", "main", path, source)
+        do("fs", "put", "lake", "main", source, path)
     _commit(do, "lake", "main", "first", 1)
-    do("fs", "put", "lake", "main", "a", "tree/deep/two")
+    do("fs", "put", "lake", "main", "tree/deep/two", "a")
     do("fs", "rm", "lake", "main", "d/x")
     _commit(do, "lake", "main", "second", 2)
     do("branch", "create", "lake", "dev")
-    do("fs", "put", "lake", "dev", "e", "source")
+    do("fs", "put", "lake", "dev", "source", "e")
     _commit(do, "lake", "dev", "on dev", 3)
-    do("fs", "put", "lake", "main", "f", "policy.json")
+    do("fs", "put", "lake", "main", "policy.json", "f")
     _commit(do, "lake", "main", "third", 4)
     do("branch", "protect", "lake", "kept-*")
     do("tag", "create", "lake", "v1", "main~1")
     do("hold", "add", "lake", "main~1", "--reason", "audit")
     do("branch", "create", "lake", "dirty")
     for path in ("staged", "let-go", "secret"):
-        do("fs", "put", "lake", "dirty", path, "tree/one")
+        do("fs", "put", "lake", "dirty", "tree/one", path)
     do("fs", "rm", "lake", "dirty", "let-go")
     do("retention", "set", "lake", "--default", "keep_last:1")
 
@@ -431,10 +431,10 @@ def _fill_trash(world: SmallWorld, do: Do) -> None:
 def _fill_old(do: Do, name: str) -> None:
     """One file that the policy lets go."""
     do("repo", "create", name)
-    do("fs", "put", name, "main", "old", "source")
+    do("fs", "put", name, "main", "source", "old")
     _commit(do, name, "main", "old", 1)
     do("fs", "rm", name, "main", "old")
-    do("fs", "put", name, "main", "new", "other")
+    do("fs", "put", name, "main", "other", "new")
     _commit(do, name, "main", "new", 2)
     do("retention", "set", name, "--default", "keep_last:1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from ebbtide.cli.command import BranchArgument, Cli, RepositoryArgument, command
 from ebbtide.cli.files import PathArgument, show_staged
 from ebbtide.cli.files import app as app
 from ebbtide.cli.parsing import parse_pairs
+from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.text import date_text
 
 ContentTypeOption = Annotated[
@@ -90,7 +93,6 @@ def stage(
     cli: Cli,
     repository: RepositoryArgument,
     branch: BranchArgument,
-    path: PathArgument,
     url: Annotated[
         str,
         typer.Argument(
@@ -99,6 +101,7 @@ def stage(
             show_default=False,
         ),
     ],
+    path: PathArgument,
     size: Annotated[
         int, typer.Option("--size", metavar="BYTES", help="Size of the object.", show_default=False)
     ],
@@ -109,6 +112,12 @@ def stage(
     meta: MetaOption = None,
 ) -> None:
     """Stage an object that stays where it is, outside the storage root. It is never collected."""
+    if "://" in path and "://" not in url:
+        raise InvalidInput(
+            "invalid_argument",
+            f"{shown(url)} is not a URL: the URL comes first, then the path on the branch, as in: "
+            f"ebbtide fs stage REPO BRANCH {shlex.join([path, url])}",
+        )
     staged = cli.repository(repository).addresses.stage(
         branch,
         path,

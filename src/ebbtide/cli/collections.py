@@ -32,6 +32,7 @@ from ebbtide.cli.lifecycle import (
     deleted_text,
     expiry_given,
     expiry_updated,
+    filters_of,
     may_delete,
     warn_of_end,
 )
@@ -43,7 +44,6 @@ from ebbtide.cli.projects import (
     PropertyOption,
     UnsetOption,
     changed_properties,
-    filters_of,
     given_options,
     lifecycle_fields,
     property_fields,
@@ -158,7 +158,13 @@ def list_all(
 ) -> None:
     """List the collections of a project."""
     found = cli.repository(repository)
-    filters = filters_of(include_expired, state, expires_after, expires_before)
+    filters = filters_of(
+        cli,
+        include_expired=include_expired,
+        state=state,
+        after=expires_after,
+        before=expires_before,
+    )
     expired: bool = filters["include_expired"]
     place = found.projects.find(project, include_expired=expired)
     listed = list(_pages(found.collections, place.project_id, {**filters, "name": name}))

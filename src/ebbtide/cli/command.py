@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,10 +18,12 @@ from typer.core import TyperCommand
 
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
+from ebbtide.cli.examples import examples_of
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.escaping import escaped_lines
 from ebbtide.formats.elsewhere import is_elsewhere, is_lakefs, open_lakefs
 from ebbtide.interrupts import exit_code
 
@@ -109,6 +113,8 @@ RunArgument = Annotated[
 ]
 
 
+SETTING_CUTOFF: Final = 0.85
+"""How similar a variable must be to a setting's to count as misspelt. All begin with EBBTIDE_."""
 INTERRUPTED: Final = exit_code(signal.SIGINT)
 TERMINATED: Final = exit_code(signal.SIGTERM)
 """The exit codes that shells expect if Ctrl-C or SIGTERM ended a program."""
@@ -139,6 +145,7 @@ class Cli:
         self.progress = StepProgress(quiet=as_json, verbose=verbose)
         self.told: Callable[[], str] = lambda: "interrupted"
         self._store: Store | None = None
+        self._checked_variables = False
 
     def when_interrupted(
         self,
@@ -161,6 +168,7 @@ class Cli:
     def store(self) -> Store:
         """The store that `--store` or the environment names."""
         if self._store is None:
+            self._check_variables()
             from ebbtide.store.embedded import Store
 
             self._store = Store.open(self.directory)
@@ -197,6 +205,7 @@ class Cli:
     @property
     def settings(self) -> Settings:
         """The settings of the environment, for use without a store."""
+        self._check_variables()
         from ebbtide.settings import Settings
 
         return Settings()
@@ -238,6 +247,31 @@ class Cli:
         """Answers that the user said no."""
         self.output.answer({"done": False}, lambda: self.output.say(text))
 
+    def suggested(self, error: NotFound) -> NotFound:
+        """Returns an error about a missing name with the nearest names that the store has."""
+        if self._store is None:
+            return error
+        from ebbtide.cli.suggesting import with_suggestion
+
+        return with_suggestion(self._store, error, self.context.params)
+
+    def _check_variables(self) -> None:
+        """Warns of variables of the environment that look like settings and are none. Raises
+        InvalidInput `invalid_setting` if such a name is almost the name of a setting."""
+        if self._checked_variables:
+            return
+        self._checked_variables = True
+        from ebbtide.cli.suggesting import did_you_mean
+        from ebbtide.settings import list_settings, unknown_variables
+
+        known = [setting.variable for setting in list_settings()]
+        for variable in unknown_variables(os.environ):
+            hint = did_you_mean(variable, known, cutoff=SETTING_CUTOFF)
+            problem = f"{variable} is set, but there is no such setting"
+            if hint:
+                raise InvalidInput("invalid_setting", f"{problem}: {hint}")
+            print(f"warning: {escaped_lines(problem)}", file=sys.stderr)
+
     def close(self) -> None:
         """Closes the store, if it was opened."""
         if self._store is not None:
@@ -256,9 +290,18 @@ _ADDED: Final = (
 
 
 class _Command(TyperCommand):
-    """A command that refuses an option given twice. Typer would silently use the last one."""
+    """A command with examples in its help. It refuses an option given twice, because Typer would
+    silently use the last one."""
 
-    # The context's type is from a library inside Typer.
+    # The types of contexts and formatters are from a library inside Typer.
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Writes the examples after the options, one a line and never wrapped."""
+        examples = examples_of(ctx.command_path)
+        if examples:
+            with formatter.section("Example" if len(examples) == 1 else "Examples"):
+                indent = " " * formatter.current_indent
+                formatter.write("".join(f"{indent}{each}\n" for each in examples))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises a usage error that names the option."""
         if not ctx.resilient_parsing:
@@ -305,6 +348,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
             try:
                 try:
                     function(cli, *arguments, **options)
+                except NotFound as error:
+                    raise cli.suggested(error) from error
                 except KeyboardInterrupt:
                     told = cli.told()  # may read the store, which is still open
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,14 +16,15 @@ from ebbtide.cli.command import (
     YesOption,
     command,
 )
-from ebbtide.cli.parsing import parse_date, parse_pairs
+from ebbtide.cli.parsing import DATE_FORMS, parse_date, parse_pairs
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped
+from ebbtide.escaping import escaped, shown
 from ebbtide.text import count_text, one_line, short_id
 
 if TYPE_CHECKING:
     from ebbtide.store.commits.commits import Commits
     from ebbtide.store.database.commits import CommitRecord
+    from ebbtide.store.repository import Repository
 
 MessageOption = Annotated[
     str | None,
@@ -38,9 +40,9 @@ DateOption = Annotated[
     str | None,
     typer.Option(
         "--date",
-        metavar="ISO",
-        help="Date, for imported histories, such as 2026-03-01T12:30:00Z. It needs a time zone, "
-        "and cannot be in the future, before the parent's date, or before 1970.",
+        metavar="DATE",
+        help=f"Date, for imported histories: {DATE_FORMS}. It cannot be in the future, before the "
+        "parent's date, or before 1970.",
         show_default=False,
     ),
 ]
@@ -123,8 +125,8 @@ def merge(
 def revert(
     cli: Cli,
     repository: RepositoryArgument,
-    branch: BranchArgument,
     ref: RefArgument,
+    branch: BranchArgument,
     message: MessageOption = None,
     parent: Annotated[
         int,
@@ -136,7 +138,9 @@ def revert(
     committer: CommitterOption = "",
 ) -> None:
     """Undo the changes of one commit on a branch, with a new commit."""
-    made = cli.repository(repository).commits.revert(
+    found = cli.repository(repository)
+    _require_source_first(found, ref, branch)
+    made = found.commits.revert(
         branch,
         ref,
         parent_number=parent,
@@ -145,6 +149,17 @@ def revert(
         committer=committer,
     )
     _answer(cli, made, branch)
+
+
+def _require_source_first(repository: Repository, ref: str, branch: str) -> None:
+    """Raises InvalidInput `invalid_argument` if the branch stands before the commit."""
+    names = {each.name for each in repository.branches.list()}
+    if branch not in names and ref in names:
+        raise InvalidInput(
+            "invalid_argument",
+            f"there is no branch {shown(branch)}: the commit comes first, then the branch, as in: "
+            f"ebbtide revert REPO {shlex.join([branch, ref])}",
+        )
 
 
 def reset(

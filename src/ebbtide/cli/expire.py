@@ -14,14 +14,12 @@ from ebbtide.cli.collecting import make_engine
 from ebbtide.cli.command import Cli, YesOption, command
 from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.interrupting import command_line
+from ebbtide.cli.parsing import DATE_FORMS, parse_when
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.runs import LIMIT, show_candidates
 from ebbtide.cli.summary import show_block
-from ebbtide.durations import parse_duration
-from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.errors import InvalidInput
 from ebbtide.formats.elsewhere import is_icechunk, open_icechunk
-from ebbtide.retention.dates import to_utc
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ OlderThan = Annotated[
     str | None,
     typer.Option(
         metavar="WHEN",
-        help="Expire snapshots older than a period (30d) or a date (2026-01-31, UTC).",
+        help=f"Expire snapshots older than a period, such as 30d, or a date: {DATE_FORMS}.",
         show_default=False,
     ),
 ]
@@ -154,9 +152,9 @@ def expire(
     request = ExpiryRequest.of(
         now=now,
         sessions=cli.settings.icechunk_grace,
-        older_than=None if older_than is None else _instant(older_than, now),
+        older_than=None if older_than is None else parse_when(older_than, now, before=True),
         rule={name: count for name, count in rule.items() if count is not None} or None,
-        policy=None if policy is None else Policy.parse(read_policy_file(policy)),
+        policy=None if policy is None else Policy.parse_given(read_policy_file(policy)),
         delete_refs=[kind for kind, wanted in deleted.items() if wanted],
         unsafe=unsafe,
     )
@@ -173,23 +171,6 @@ def _require_icechunk(repository: str) -> None:
             f"{repository!r} is not icechunk:PATH or icechunk:URL: for a repository of the store, "
             "use 'ebbtide retention set'",
         )
-
-
-def _instant(text: str, now: datetime) -> datetime:
-    """Returns the instant of a period before now, or of a date. A date without a zone is UTC."""
-    try:
-        return now - parse_duration(text)
-    except (EbbtideError, OverflowError):
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(
-            "invalid_date",
-            f"{shown(text)} is neither a period such as 30d nor a date such as 2026-01-31 or "
-            "2026-01-31T12:00:00Z",
-        ) from None
-    return to_utc(found if found.tzinfo is not None else found.replace(tzinfo=UTC), what="the date")
 
 
 def _expire(

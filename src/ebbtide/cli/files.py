@@ -39,19 +39,19 @@ def put(
     cli: Cli,
     repository: RepositoryArgument,
     branch: BranchArgument,
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH",
-            help="Path of the object; with --recursive, the beginning of all paths.",
-            show_default=False,
-        ),
-    ],
     source: Annotated[
         str,
         typer.Argument(
             metavar="FILE",
             help="File to upload, - for stdin; with --recursive, a directory.",
+            show_default=False,
+        ),
+    ],
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Path of the object; with --recursive, the beginning of all paths.",
             show_default=False,
         ),
     ],
@@ -70,6 +70,7 @@ def put(
     """Upload a file, or all files below a directory, and stage them on a branch."""
     metadata = parse_pairs(meta or [], option="--meta")
     objects = cli.repository(repository).objects
+    uploading.require_source_first(source, path)
     if recursive:
         uploading.put_tree(
             cli,

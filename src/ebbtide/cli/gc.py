@@ -25,6 +25,7 @@ from ebbtide.cli.command import (
 )
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
+from ebbtide.cli.parsing import DATE_FORMS
 from ebbtide.cli.summary import show_summary
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError
@@ -125,7 +126,7 @@ QuarantineOption = Annotated[
         "--quarantine",
         metavar="PERIOD",
         help="Keep the files in quarantine for this period, so that 'gc undo' can restore them. "
-        "none: delete at once. Default: 7d if the command asks, otherwise none.",
+        "none: delete at once. Default: 7d, also with --yes.",
         show_default=False,
     ),
 ]
@@ -145,7 +146,7 @@ InventoryDateOption = Annotated[
     typer.Option(
         "--inventory-date",
         metavar="DATE",
-        help="Date at which the inventory began. A manifest.json contains it.",
+        help=f"Date at which the inventory began: {DATE_FORMS}. A manifest.json contains it.",
         show_default=False,
     ),
 ]
@@ -265,7 +266,7 @@ def sweep(
         allow_share=allow_share,
         quiet=quiet,
         run_dir=run_dir,
-        quarantine=quarantine or (None if yes else ASKED),
+        quarantine=quarantine or ASKED,
         master=master,
         conf=conf or (),
         starting=True,
@@ -314,7 +315,7 @@ def run_both(
         sizes=sizes,
         inventory=inventory,
         inventory_date=inventory_date,
-        quarantine=quarantine or (None if yes else ASKED),
+        quarantine=quarantine or ASKED,
         master=master,
         conf=conf or (),
         starting=True,

@@ -7,12 +7,12 @@ import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ebbtide.cli.parsing import parse_date
-from ebbtide.durations import parse_duration
+from ebbtide.cli.parsing import DATE_FORMS, WHEN_FORMS, later, parse_date, parse_when
+from ebbtide.durations import parse_period
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.text import age_text, date_text
@@ -45,7 +45,7 @@ ExpiresAtOption = Annotated[
     typer.Option(
         "--expires-at",
         metavar="DATE",
-        help="Date at which it goes to the trash by itself, such as 2027-01-01T00:00:00Z.",
+        help=f"Date at which it goes to the trash by itself: {DATE_FORMS}.",
         show_default=False,
     ),
 ]
@@ -55,9 +55,7 @@ InOption = Annotated[
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option(
-        "--at", metavar="DATE", help="Date, such as 2027-01-01T00:00:00Z.", show_default=False
-    ),
+    typer.Option("--at", metavar="DATE", help=f"Date: {DATE_FORMS}.", show_default=False),
 ]
 NeverOption = Annotated[bool, typer.Option("--never", help="No date: it stays until deleted.")]
 
@@ -72,17 +70,19 @@ StateOption = Annotated[
 AfterOption = Annotated[
     str | None,
     typer.Option(
-        "--expires-after", metavar="DATE", help="List only items that expire at this date or later."
+        "--expires-after",
+        metavar="WHEN",
+        help=f"List only items that expire at this date or later. {WHEN_FORMS}",
     ),
 ]
 BeforeOption = Annotated[
     str | None,
     typer.Option(
-        "--expires-before", metavar="DATE", help="List only items that expire before this date."
+        "--expires-before",
+        metavar="WHEN",
+        help=f"List only items that expire before this date. {WHEN_FORMS}",
     ),
 ]
-
-LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def expiry_given(
@@ -98,11 +98,25 @@ def expiry_given(
         return None if date is None else parse_date(date)
     with cli.store.metadata.snapshot() as tx:
         now = tx.now()
-    return _later(now, parse_duration(period))
+    return later(now, parse_period(period))
 
 
-def _later(now: datetime, by: timedelta) -> datetime:
-    return LAST if LAST - now < by else now + by
+def filters_of(
+    cli: Cli, *, include_expired: bool, state: str | None, after: str | None, before: str | None
+) -> dict[str, Any]:  # arguments of `page`, of several types
+    """Returns the filters of a list. The state `trashed` includes the content of the trash."""
+    wanted: LifecycleState | None = None if state is None else LifecycleState(state)
+    dates: list[datetime | None] = [None, None]
+    if after is not None or before is not None:
+        with cli.store.metadata.snapshot() as tx:
+            now = tx.now()
+        dates = [None if text is None else parse_when(text, now) for text in (after, before)]
+    return {
+        "include_expired": include_expired or wanted is LifecycleState.TRASHED,
+        "state": wanted,
+        "from_date": dates[0],
+        "to_date": dates[1],
+    }
 
 
 def expiry_changed(

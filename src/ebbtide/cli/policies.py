@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import completing, documents
 from ebbtide.cli.command import Cli, WithPolicyArgument, command, group
 from ebbtide.cli.figures import refs_table
 from ebbtide.cli.parsing import parse_pairs
 from ebbtide.documents import read_document
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.formats.elsewhere import is_lakefs
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id
@@ -22,9 +23,11 @@ from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ebbtide.formats.base import WithPolicy
     from ebbtide.model import Commit
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
+    from ebbtide.retention.rules import Rule
     from ebbtide.store.repository import Repository
 
 app = group("Show and set the retention policy of a repository.")
@@ -68,6 +71,18 @@ PolicyFile = Annotated[
         show_default=False,
     ),
 ]
+RuleArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RULE",
+        help="The rule: a period such as 30d, or keep, or parts such as keep_last:3.",
+        show_default=False,
+    ),
+]
+UnsetOption = Annotated[bool, typer.Option("--unset", help="Remove the rule instead.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only show which commits would expire. Changes nothing.")
+]
 
 
 @command(app, "set")
@@ -79,12 +94,14 @@ def set_policy(
     tags: TagsRule = None,
     mode: ModeOption = None,
     file: PolicyFile = None,
+    dry_run: DryRunOption = False,
 ) -> None:
-    """Set the policy. It replaces the present policy as a whole.
+    """Set the policy. It replaces the present policy as a whole, and says which commits expire.
 
     A RULE is a period with a unit (12h, 20d, 2w), or keep, or parts such as
     keep_within:30d,keep_last:3,keep_monthly:12. Each part keeps the commits that it names.
-    Nothing is deleted before a 'gc run' or 'gc sweep'.
+    Nothing is deleted before a 'gc run' or 'gc sweep'. 'retention default' and 'retention branch'
+    change one rule.
     """
     given = {"default": default, "branches": branch, "tags": tags, "mode": mode}
     written = {key: value for key, value in given.items() if value is not None}
@@ -93,25 +110,125 @@ def set_policy(
     mapping = read_policy_file(file) if file is not None else _mapping(written)
     from ebbtide.retention import Policy
 
-    policy = Policy.parse(mapping)
+    policy = Policy.parse_given(mapping)
     found = cli.with_policy(repository)
     before = found.written_policy()
-    unmatched = found.set_policy(policy)
-    warnings = [f"the rule for {pattern!r} matches no branch" for pattern in unmatched]
-    if before is not None:
-        warnings += [
-            f"{name} of the previous policy is dropped: a policy is set as a whole"
-            for name in _dropped(before, policy)
-        ]
-    elif is_lakefs(repository):
-        warnings.append("lakeFS's own rules do not apply to runs of Ebbtide any more")
+    dropped = [] if before is None else _dropped(before, policy)
+    warnings = [
+        f"{name} of the previous policy is dropped: a policy is set as a whole" for name in dropped
+    ]
+    _change(cli, repository, found, policy, warnings, dry_run=dry_run)
+
+
+@command(app, "default")
+def set_default(
+    cli: Cli,
+    repository: WithPolicyArgument,
+    rule: RuleArgument = None,
+    unset: UnsetOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Set the rule for branches without a rule of their own. The other rules stay as they are.
+
+    'ebbtide retention set --help' describes rules.
+    """
+    parsed = _one_rule(rule, unset=unset)
+    found, before = _present(cli, repository)
+    _change(cli, repository, found, replace(before, default=parsed), [], dry_run=dry_run)
+
+
+@command(app, "branch")
+def set_branch(
+    cli: Cli,
+    repository: WithPolicyArgument,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of a branch, or a glob for several, such as 'user-*'.",
+            autocompletion=completing.branches,
+            show_default=False,
+        ),
+    ],
+    rule: RuleArgument = None,
+    unset: UnsetOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Set the rule for a branch, or for all branches that a glob matches. The other rules stay.
+
+    'ebbtide retention set --help' describes rules.
+    """
+    parsed = _one_rule(rule, unset=unset)
+    found, before = _present(cli, repository)
+    rules = {pattern: each for pattern, each in before.branches.items() if pattern != name}
+    if parsed is None and name not in before.branches:
+        raise NotFound("policy_not_found", f"the policy has no rule for {shown(name)} to remove")
+    if parsed is not None:
+        rules[name] = parsed
+    _change(cli, repository, found, replace(before, branches=rules), [], dry_run=dry_run)
+
+
+def _one_rule(text: str | None, *, unset: bool) -> Rule | None:
+    """Returns the rule of the arguments, or None to remove it. Raises InvalidInput
+    `invalid_argument`, `invalid_policy` or `invalid_duration`."""
+    if (text is None) != unset:
+        raise InvalidInput("invalid_argument", "give either a RULE or --unset")
+    if text is None:
+        return None
+    from ebbtide.retention import Policy
+
+    return Policy.parse_given({"default": parse_rule_text(text)}).default
+
+
+def _present(cli: Cli, repository: str) -> tuple[WithPolicy, Policy]:
+    """Returns a repository, and its policy, to change one rule of it. A repository without a policy
+    has one without rules."""
+    from ebbtide.retention import Policy
+
+    found = cli.with_policy(repository)
+    return found, found.written_policy() or Policy()
+
+
+def _change(
+    cli: Cli,
+    repository: str,
+    found: WithPolicy,
+    policy: Policy,
+    warnings: list[str],
+    *,
+    dry_run: bool,
+) -> None:
+    """Sets the policy, and answers with its effect on commits. With `dry_run`, only answers."""
+    from ebbtide.cli.policy_effects import effect_of, show_effect
+    from ebbtide.retention import Policy
+
+    # A policy without any rule is refused. It would be the same as none.
+    policy = Policy.parse(policy.to_mapping())
+    is_first = found.written_policy() is None
+    effect = effect_of(found, policy)
+    if not dry_run:
+        unmatched = found.set_policy(policy)
+        warnings = [f"the rule for {each!r} matches no branch" for each in unmatched] + warnings
+    if is_first and is_lakefs(repository):
+        warnings = [*warnings, "lakeFS's own rules do not apply to runs of Ebbtide any more"]
     for warning in warnings:
         cli.output.warn(warning)
-    document = {"repository": repository, "policy": policy.to_mapping(), "warnings": warnings}
+    document = {
+        "repository": repository,
+        "done": not dry_run,
+        "policy": policy.to_mapping(),
+        "effect": None if effect is None else effect.to_json(),
+        "warnings": warnings,
+    }
 
     def show() -> None:
         _show_policy(cli, policy)
-        cli.output.line(f"to see its effect: ebbtide retention show {repository} --commits")
+        cli.output.line()
+        show_effect(cli.output, effect)
+        if dry_run:
+            cli.output.line("nothing was changed")
+        else:
+            cli.output.line(f"to see its effect: ebbtide retention show {repository} --commits")
 
     cli.output.answer(document, show)
 

@@ -22,10 +22,11 @@ from ebbtide.cli.lifecycle import (
     deleted_text,
     expiry_given,
     expiry_updated,
+    filters_of,
     may_delete,
     warn_of_end,
 )
-from ebbtide.cli.parsing import parse_date, parse_pairs
+from ebbtide.cli.parsing import parse_pairs
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import escaped, shown
 from ebbtide.retention.lifecycle import LifecycleState
@@ -121,7 +122,13 @@ def list_all(
 ) -> None:
     """List the projects in a project, or at the top."""
     projects = cli.repository(repository).projects
-    filters = filters_of(include_expired, state, expires_after, expires_before)
+    filters = filters_of(
+        cli,
+        include_expired=include_expired,
+        state=state,
+        after=expires_after,
+        before=expires_before,
+    )
     expired: bool = filters["include_expired"]
     parent_id = projects.find(parent, include_expired=expired).project_id if parent else None
     found = list(_pages(projects, parent_id, filters))
@@ -155,21 +162,6 @@ def _pages(
     while page := projects.page(parent_id=parent_id, after=after, amount=PAGE, **filters):
         yield from page
         after = (page[-1].name, page[-1].project_id)
-
-
-def filters_of(
-    include_expired: bool, state: str | None, after: str | None, before: str | None
-) -> dict[str, Any]:  # arguments of `page`, of several types
-    """Returns the filters of a list. The state `trashed` includes the content of the trash."""
-    wanted: LifecycleState | None = None if state is None else LifecycleState(state)
-    from_date: datetime | None = None if after is None else parse_date(after)
-    to_date: datetime | None = None if before is None else parse_date(before)
-    return {
-        "include_expired": include_expired or wanted is LifecycleState.TRASHED,
-        "state": wanted,
-        "from_date": from_date,
-        "to_date": to_date,
-    }
 
 
 @command(app, "show")

@@ -10,7 +10,7 @@ import typer
 
 from ebbtide.cli.command import Cli, YesOption, command
 from ebbtide.cli.keys import pair_document, show_pair
-from ebbtide.durations import format_duration, parse_duration
+from ebbtide.durations import format_duration, parse_duration, parse_period
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +97,7 @@ def promises(
     from ebbtide.store.repositories.promises import times_of
 
     asked = {
-        name: parse_duration(text)
+        name: parse_period(text) if name == "trash_time" else parse_duration(text)
         for name, text in {
             "lease_ttl": lease_ttl,
             "trash_time": trash_time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,7 @@ from ebbtide.cli.command import Cli
 from ebbtide.cli.progress import ProgressBar
 from ebbtide.cli.trees import Links, read_tree
 from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.text import count_text, size_text
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ def content_of(source: str) -> AbstractContextManager[BinaryIO]:
             "invalid_argument", f"{source} is a directory: name a file, or add --recursive"
         )
     return Path(source).open("rb")
+
+
+def require_source_first(source: str, path: str) -> None:
+    """Raises InvalidInput `invalid_argument` if the file stands where the path on the branch
+    belongs."""
+    if source == "-" or Path(source).exists():
+        return
+    if path == "-" or Path(path).exists():
+        raise InvalidInput(
+            "invalid_argument",
+            f"there is no file {shown(source)}: the file comes first, then its path on the branch, "
+            f"as in: ebbtide fs put REPO BRANCH {shlex.join([path, source])}",
+        )
 
 
 def put_tree(

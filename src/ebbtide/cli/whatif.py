@@ -66,7 +66,7 @@ def what_if(
             f"{repository} has no policy: 'ebbtide expire REPO … --dry-run' shows the files that "
             "an expiry would free",
         )
-    policies = [Policy.parse(_mapping(text)) for text in policy]
+    policies = [Policy.parse_given(_mapping(text)) for text in policy]
     run = open_collector(
         cli,
         repository,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from ebbtide.durations import parse_duration
+from ebbtide.durations import parse_period
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.elsewhere import ASKED
 
@@ -60,7 +60,7 @@ def parse_quarantine(text: str | None, found: RepositoryFormat) -> timedelta | N
         if text == ASKED:
             return None
         raise
-    return ASKED_PERIOD if text == ASKED else parse_duration(text)
+    return ASKED_PERIOD if text == ASKED else parse_period(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

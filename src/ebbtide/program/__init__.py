@@ -7,6 +7,10 @@ and does not need them. Not for: what a command does (`ebbtide.cli`).
 
 def main() -> None:
     """The program `ebbtide`."""
+    from ebbtide.program.starting import end_when_interrupted
+
+    end_when_interrupted()
+
     from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
 
     leave_algebra_alone()

@@ -12,9 +12,24 @@ from typing import Any, Final
 import typer
 
 from ebbtide.cli.command import INTERRUPTED, TERMINATED
+from ebbtide.cli.examples import examples_of
 from ebbtide.errors import ExitCode
 from ebbtide.program.app import app
 
+_PERIODS: Final = """\
+## Periods and dates
+
+| value | form |
+|---|---|
+| PERIOD | a number with a unit, `s`, `min`, `h`, `d` or `w`: `20d`, `12h`, `30min`, `1d12h` |
+| DATE | a day, which is its midnight in UTC: `2026-03-01`; or an instant with its zone: \
+`2026-03-01T12:30:00Z`, `2026-03-01T14:30:00+02:00` |
+| WHEN | a DATE, or a PERIOD from now; for `--older-than`, a PERIOD before now |
+
+Months and years have no fixed length: write `30d` or `365d`. A number with a bare `m` could be
+minutes or months. Rules, expiry, the trash and the quarantine refuse it: write `60min` or `30d`.
+Other periods take `m` as minutes. Settings in the environment have the same forms.
+"""
 EXIT_TEXT: Final = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "failed; the message says why",
@@ -51,7 +66,7 @@ def render() -> str:
     codes = [f"| {int(code)} | {text} |" for code, text in EXIT_TEXT.items()]
     codes.append(f"| {INTERRUPTED}, {TERMINATED} | interrupted by Ctrl-C, by SIGTERM |")
     sections = [_section(path, command) for path, command in commands()]
-    return _INTRODUCTION + "\n".join(codes) + "\n\n" + "\n".join(sections)
+    return "\n\n".join([_INTRODUCTION + "\n".join(codes), _PERIODS, "\n".join(sections)])
 
 
 Node = Any  # a command or group: a type of Typer's copy of Click
@@ -79,6 +94,9 @@ def _section(path: str, command: Node) -> str:
     rows += [f"| {option_text(option)} | {_meaning(option)} |" for option in options]
     if rows:
         lines += ["| | |", "|---|---|", *rows, ""]
+    examples = examples_of(path)
+    if examples:
+        lines += ["For example:", "", "```sh", *examples, "```", ""]
     return "\n".join(lines)
 
 

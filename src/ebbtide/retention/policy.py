@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
+from ebbtide.durations import require_clear
+from ebbtide.errors import InvalidInput
 from ebbtide.retention.rules import Rule, invalid_policy, parse_rule
 
 Mode = Literal["age", "rewrite"]
@@ -66,6 +68,17 @@ class Policy:
         holds = parse_holds(written.get("holds", {}))
         mode = _parse_mode(written.get("mode", "age"))
         return cls(default=default, branches=branches, tags=tags, holds=holds, mode=mode)
+
+    @classmethod
+    def parse_given(cls, mapping: object) -> Policy:
+        """Parses a policy that a user wrote, as `parse` does, and refuses periods that could mean
+        months, such as `1m`. Stored policies are read by `parse`, and may have them.
+
+        Raises InvalidInput `invalid_policy` or `invalid_duration`, naming the key at fault.
+        """
+        policy = cls.parse(mapping)
+        _require_clear_periods(mapping, key="")
+        return policy
 
     def to_mapping(self) -> dict[str, object]:
         """Returns the policy in JSON. `parse` reads it back to an equal policy."""
@@ -178,6 +191,19 @@ def _parse_mode(value: object) -> Mode:
         if value == mode:
             return mode
     raise invalid_policy("mode", f"{value!r:.60} is not a mode: write {' or '.join(MODES)}")
+
+
+def _require_clear_periods(value: object, *, key: str) -> None:
+    """Raises InvalidInput `invalid_duration` if a rule has a period that could mean months."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if name != "holds":
+                _require_clear_periods(each, key=f"{key}.{name}" if key else str(name))
+        return
+    try:
+        require_clear(value)
+    except InvalidInput as error:
+        raise InvalidInput(error.kind, f"policy: {key}: {error.message}", key=key) from error
 
 
 def _string_keys(value: object, *, key: str) -> dict[str, object]:

@@ -22,7 +22,7 @@ This repository has a small table of lakes, `lakes.parquet`. Make a branch, chan
 and merge the branch:
 
     ebbtide branch create REPO my-change
-    ebbtide fs put REPO my-change lakes.parquet FILE
+    ebbtide fs put REPO my-change FILE lakes.parquet
     ebbtide commit REPO my-change -m "other lakes"
     ebbtide merge REPO my-change main
 """

@@ -91,7 +91,7 @@ def parse_policy(text: str) -> Policy:
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
-    return Policy.parse(read_document(text, kind="invalid_policy", what="this"))
+    return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
 
 
 def _given(visit: Visit) -> dict[str, Policy]:

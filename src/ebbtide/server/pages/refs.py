@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.durations import parse_duration
+from ebbtide.durations import parse_period
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.routing import Pages
@@ -34,7 +34,7 @@ def create_ref(visit: Visit) -> Response:
     source = visit.form("source").strip() or repository.info.default_branch
     period = visit.form("expires_in").strip()
     try:
-        expires_at = visit.now() + parse_duration(period) if period else None
+        expires_at = visit.now() + parse_period(period) if period else None
         if _kind(visit.form("kind")) == "branch":
             repository.branches.create(name, source, expires_at=expires_at)
         else:

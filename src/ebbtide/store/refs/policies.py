@@ -94,7 +94,7 @@ class Retention:
 
         Raises InvalidInput `invalid_policy` or `invalid_duration`.
         """
-        parsed = policy if isinstance(policy, Policy) else Policy.parse(policy)
+        parsed = policy if isinstance(policy, Policy) else Policy.parse_given(policy)
         with self._context.changing() as tx:
             write_policy(tx, self._repository_id, parsed.to_mapping())
             now = tx.now()

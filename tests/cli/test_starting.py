@@ -1,0 +1,37 @@
+"""Ctrl-C and SIGTERM while the program is still being imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+IMPORTING = """
+import builtins, os, signal, sys
+from ebbtide.program import main
+
+imported = builtins.__import__
+
+def importing(name, *rest, **named):
+    if name == "typer":
+        os.kill(os.getpid(), signal.{signal})
+    return imported(name, *rest, **named)
+
+builtins.__import__ = importing
+sys.argv = ["ebbtide", "repo", "list"]
+main()
+"""
+"""A program that gets the signal when it begins to import a module."""
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_during_the_import(signal: str, code: int) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", IMPORTING.format(signal=signal)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (code, "", "interrupted\n")
