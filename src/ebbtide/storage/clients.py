@@ -12,6 +12,7 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput
 from ebbtide.storage import base
+from ebbtide.storage.failures import StorageFailure
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
@@ -27,26 +28,6 @@ BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
     "gs": GCSStore,
     "az": AzureStore,
 }
-
-_THROTTLED: Final = (
-    "SlowDown",
-    "Throttl",
-    "RequestLimit",
-    "TooManyRequests",
-    "status code: 429",
-    "status code: 503",
-)
-
-
-_TRANSIENT: Final = (
-    "error sending request",
-    "timed out",
-    "connection",
-    "InternalError",
-    "status code: 500",
-    "status code: 502",
-    "status code: 504",
-)
 
 _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
 """Timeouts. A bulk delete can take more than a minute, and obstore's own limit is 30 s."""
@@ -72,12 +53,13 @@ def connect(
         return _memory(url)
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
+    changed = {} if in_bulk or scheme != "s3" else _SINGLE_DELETES
     try:
         return BUCKET_SCHEMES[scheme](
             bucket,
             prefix=prefix or None,
             # Not as `client_options`: these would replace the settings of the environment.
-            config={**_PATIENCE, **dict(options), **({} if in_bulk else _SINGLE_DELETES)},
+            config={**_PATIENCE, **dict(options), **changed},
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:
@@ -115,22 +97,6 @@ def translated(address: str) -> Iterator[None]:
         ) from error
 
 
-THROTTLED: Final = "throttled: "
-"""The beginning of an error's text if the storage asks to slow down."""
-
-
-def is_throttled(text: str | None) -> bool:
-    """Whether an error's text, as `explained` returns it, asks to slow down."""
-    return text is not None and text.startswith(THROTTLED)
-
-
-def is_transient(text: str) -> bool:
-    """Whether an error's text describes a failure that a retry may avoid."""
-    return any(word in text for word in _TRANSIENT)
-
-
 def explained(error: BaseException) -> str:
-    """Returns an error's text without obstore's debugging part. It begins with THROTTLED if the
-    storage asks to slow down."""
-    text = str(error).partition("\n\nDebug source")[0][:500]
-    return f"{THROTTLED}{text}" if any(word in text for word in _THROTTLED) else text
+    """Returns the text of an exception for users (`StorageFailure.explained`)."""
+    return StorageFailure.of(error).explained
