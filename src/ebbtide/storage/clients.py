@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput
 from ebbtide.storage import base
 from ebbtide.storage.failures import StorageFailure
 
-Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
+Client: TypeAlias = S3Store | AzureStore | MemoryStore
 
 ERRORS: Final = (BaseError, OSError, ValueError)
 """The exceptions that obstore raises."""
@@ -23,11 +23,10 @@ CHANGED: Final = (PreconditionError, FileNotFoundError, AlreadyExistsError)
 """The exceptions of a conditional write if the object does not have the version to replace. The
 last one is S3's 409: other conditional writes of the object were under way during all retries."""
 
-BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
-    "s3": S3Store,
-    "gs": GCSStore,
-    "az": AzureStore,
-}
+BUCKET_SCHEMES: Final = ("s3", "gs", "az")
+"""The schemes of URLs that name a bucket. `gs` is known and refused."""
+
+_CLIENTS: Final[Mapping[str, Callable[..., Client]]] = {"s3": S3Store, "az": AzureStore}
 
 _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
 """Timeouts. A bulk delete can take more than a minute, and obstore's own limit is 30 s."""
@@ -46,16 +45,22 @@ def connect(
     """Returns the client of a storage at a normalized URL: one for each process and set of options.
 
     Without `tries_again` the client does not retry. Without `in_bulk` it sends S3 one request for
-    each delete. Raises InvalidInput (`invalid_setting`) for options that the kind of storage does
-    not know.
+    each delete. Raises InvalidInput: `invalid_setting` for options that the kind of storage does
+    not know, and `invalid_argument` for `gs://`.
     """
     if url.startswith("memory:"):
         return _memory(url)
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
+    if scheme == "gs":
+        raise InvalidInput(
+            "invalid_argument",
+            f"{url} cannot be opened: Google's own interface is not supported, because no test runs "
+            "against it. Use a bucket with S3's or Azure's interface",
+        )
     changed = {} if in_bulk or scheme != "s3" else _SINGLE_DELETES
     try:
-        return BUCKET_SCHEMES[scheme](
+        return _CLIENTS[scheme](
             bucket,
             prefix=prefix or None,
             # Not as `client_options`: these would replace the settings of the environment.

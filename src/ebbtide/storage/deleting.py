@@ -2,9 +2,8 @@
 
 If some keys of a bulk delete fail, obstore tells of the first one only. The other keys were deleted
 or not, and a second attempt cannot tell a key that was absent from a key that the first attempt
-deleted. S3's bulk delete confirms absent keys, so that this does not matter there. Azure and Google
-report absent keys. Their keys are therefore deleted one by one. obstore does the same with Google;
-on Azure it would put 256 keys in one request.
+deleted. S3's bulk delete confirms absent keys, so that this does not matter there. Azure reports
+absent keys. Its keys are therefore deleted one by one, and not 256 in one request.
 
 Not for: which addresses are allowed, or how many calls go on at once (`remote`).
 """

@@ -153,8 +153,8 @@ class RemoteStorage:
         is always streamed if it is `recursive`: all its keys are addresses.
 
         A key of S3 that is not an address is not regular. This includes a key that ends in a slash;
-        but below its prefix, a `streamed` listing returns such a key without the slash. On `gs://`
-        and `az://`, any other key that is not an address raises Failed (`storage_error`), which
+        but below its prefix, a `streamed` listing returns such a key without the slash. On
+        `az://`, any other key that is not an address raises Failed (`storage_error`), which
         names the key.
         """
         del sized
@@ -418,17 +418,11 @@ def _prefixes(found: ListResult[arro3.core.Table]) -> list[str]:
 
 def _stray(place: str, error: InvalidPathError) -> Failed:
     """Returns the error for a listing that cannot continue past a key."""
-    more = (
-        ", or list the bucket by Google's S3 interface: s3://, with the endpoint "
-        "https://storage.googleapis.com and HMAC keys"
-        if place.startswith("gs:")
-        else ""
-    )
     return Failed(
         "storage_error",
         f"{place} cannot be listed: a key there is not an address ({clients.explained(error)}), so "
         "that the keys beside it are unknown. Nothing was deleted. If that object is not needed, "
-        f"delete it by other means; otherwise rename it{more}",
+        f"delete it by other means; otherwise rename it",
     )
 
 
