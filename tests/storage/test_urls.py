@@ -239,3 +239,10 @@ def test_links_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "two").symlink_to(tmp_path / "one")
     with pytest.raises(EbbtideError):
         stream_external(f"file://{tmp_path}/one/x")
+
+
+def test_google_is_refused_with_a_reason() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        open_storage("gs://bucket/lake")
+    assert caught.value.kind == "invalid_argument"
+    assert "not supported" in caught.value.message
