@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -81,13 +81,12 @@ def test_files_move_back(storage: RemoteStorage) -> None:
     assert storage.get("data/x") == b"the content"
 
 
-
-
 def test_a_copy_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure may copy later. A status other than `success` fails."""
     statuses = iter(["pending", "pending", "success"])
     waits: list[float] = []
-    monkeypatch.setattr(copying.time, "sleep", waits.append)
+    clock = SimpleNamespace(sleep=waits.append, monotonic=lambda: sum(waits))
+    monkeypatch.setattr(copying, "time", clock)
     with monkeypatch.context() as patched:
         patched.setattr(copying.Copier, "_copy_status", lambda _self, _address: next(statuses))
         copier = copying.Copier(azure_client(), lambda _address: None, lambda _address: None)

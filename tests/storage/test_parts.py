@@ -49,7 +49,7 @@ def test_no_upload_of_known_size_has_too_many_parts(
         assert chunk_size * max_concurrency <= max(64 * 2**20, chunk_size)
 
     monkeypatch.setattr(obstore, "put", put)
-    open_storage(f"memory:{new_id()}").put("x", HugeFile(size))  # type: ignore[arg-type]
+    open_storage(f"memory:{new_id()}").put("x", HugeFile(size))
     (part,) = used
     assert -(-size // part) <= parts.PARTS_MAX
     assert 16 * 2**20 <= part <= 5 * 2**30
@@ -61,7 +61,7 @@ def test_more_than_parts_can_hold_is_refused_before_the_first_byte(
     monkeypatch.setattr(obstore, "put", lambda *_, **__: pytest.fail("it was begun"))
     file = HugeFile(parts.PARTS_MAX * parts.PART_BYTES_MAX + 1)
     with pytest.raises(InvalidInput) as caught:
-        open_storage(f"memory:{new_id()}").put("x", file)  # type: ignore[arg-type]
+        open_storage(f"memory:{new_id()}").put("x", file)
     assert caught.value.kind == "invalid_argument"
     assert file.tell() == 0
 

@@ -1,4 +1,4 @@
-"""Exceptions as obstore raises them for answers of a storage, and a small server that gives them."""
+"""Exceptions as obstore raises them, and a small server with set answers."""
 
 from __future__ import annotations
 

@@ -61,6 +61,6 @@ def bounded(address: str, pieces: Iterator[bytes], part: int, known: int) -> Ite
 def _too_large(address: str, bytes_max: int) -> InvalidInput:
     return InvalidInput(
         "invalid_argument",
-        f"{address} is too large for one upload, which has at most {bytes_max} bytes: write it from "
-        "a file, whose size is known before, or write several objects",
+        f"{address} is too large for one upload, which has at most {bytes_max} bytes: write it "
+        "from a file, whose size is known before, or write several objects",
     )

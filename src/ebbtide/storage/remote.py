@@ -43,8 +43,8 @@ class RemoteStorage:
 
     `options` have the names that obstore uses for the kind of storage: for S3 `endpoint`,
     `allow_http`, `region`, `virtual_hosted_style_request`, `access_key_id`, … Missing options come
-    from the environment (`AWS_…`, `AZURE_…`). Options are part of the value: they are pickled and compared,
-    and never shown.
+    from the environment (`AWS_…`, `AZURE_…`). Options are part of the value: they are pickled and
+    compared, and never shown.
     """
 
     url: str
