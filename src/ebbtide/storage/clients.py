@@ -55,8 +55,8 @@ def connect(
     if scheme == "gs":
         raise InvalidInput(
             "invalid_argument",
-            f"{url} cannot be opened: Google's own interface is not supported: no test runs against "
-            "it. Use a bucket with S3's or Azure's interface",
+            f"{url} cannot be opened: Google's own interface is not supported: no test runs "
+            "against it. Use a bucket with S3's or Azure's interface",
         )
     changed = {} if in_bulk or scheme != "s3" else _SINGLE_DELETES
     try:

@@ -2,7 +2,7 @@
 
 A storage can confirm a copy that is not complete. S3 can send an error after the status 200. Azure
 can answer that the copy is still going on (`x-ms-copy-status: pending`), while the copy has its
-full size already. obstore looks at neither. Source: Azure, "Copy Blob".
+full size already. obstore looks at neither. Source: Azure, `Copy Blob`.
 """
 
 from __future__ import annotations
