@@ -21,6 +21,7 @@ from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support import randomized
+from tests.support.azurite import CONTAINER, find_azurite, start_azurite
 from tests.support.ceph import BUCKET, find_ceph, start_ceph
 from tests.support.clock import ManualClock
 from tests.support.databases import PostgresDatabases, SqliteDatabases, new_database
@@ -192,6 +193,18 @@ def s3_url() -> Iterator[str]:
         for name, value in environment.items():
             patched.setenv(name, value)
         yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(scope="session")
+def azure_url() -> Iterator[str]:
+    """The URL of a container on a server for the whole test run."""
+    if find_azurite() is None:
+        require_or_skip("azure", "no azurite-blob on PATH or in .azurite: npm's package azurite")
+    environment = shared("azurite", start_azurite, lambda server: server.environment())
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in environment.items():
+            patched.setenv(name, value)
+        yield f"az://{CONTAINER}"
 
 
 @pytest.fixture(scope="session")

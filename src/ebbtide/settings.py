@@ -236,7 +236,7 @@ class Settings(BaseSettings):
         timedelta(hours=12), description="How long a login to the pages lasts."
     )
     import_prefixes: str = Field(
-        "s3:// gs:// az://",
+        "s3:// az://",
         description="Prefixes, separated by blanks, of the URLs of objects that may be imported "
         "through the server.",
     )

@@ -295,7 +295,7 @@ def test_a_mismatch_of_what_is_copied_in_parts(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage is in the middle of an upload in parts when it is found."""
-    monkeypatch.setattr("ebbtide.storage.remote._PART_BYTES", 5 << 20)
+    monkeypatch.setattr("ebbtide.storage.parts.PART_BYTES_MIN", 5 << 20)
     found = repository.addresses.get("main", "a")
     repository.context.storage.put(found.address, b"x" * (17 << 20))
     before = everything(repository)

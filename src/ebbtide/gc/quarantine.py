@@ -152,6 +152,38 @@ def move_in(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[Del
     return storage.move([(address, prefix + address) for address in addresses])
 
 
+def move_back(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[DeleteOutcome]:
+    """Moves files from a run's quarantine to their addresses. Returns the outcome for each file in
+    quarantine.
+
+    A move that was broken off may have left two files, the original and an incomplete copy. If
+    their sizes differ, neither is touched, and the outcome is `failed`.
+    """
+    prefix = prefix_of(run_id)
+    held = _sizes(storage.sizes([prefix + address for address in addresses]))
+    there = _sizes(storage.sizes(addresses))
+    found = [
+        DeleteOutcome(
+            prefix + address,
+            "failed",
+            f"it has {held_bytes} bytes there and {there_bytes} bytes at {address}: one of the two "
+            "is not complete, delete that one",
+        )
+        if None not in (held_bytes, there_bytes) and held_bytes != there_bytes
+        else None
+        for address, held_bytes, there_bytes in zip(addresses, held, there, strict=True)
+    ]
+    safe = [each for each, failed in zip(addresses, found, strict=True) if failed is None]
+    moved = iter(storage.move([(prefix + address, address) for address in safe]))
+    return [next(moved) if failed is None else failed for failed in found]
+
+
+def _sizes(batch: pa.RecordBatch) -> list[int | None]:
+    """Returns the sizes in a batch of `Storage.sizes`."""
+    sizes: list[int | None] = batch.column("size_bytes").to_pylist()
+    return sizes
+
+
 Share = tuple[str, bool]
 """A prefix within a quarantine, and whether files in deeper directories are included."""
 

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput
 from ebbtide.storage import base
+from ebbtide.storage.failures import StorageFailure
 
-Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
+Client: TypeAlias = S3Store | AzureStore | MemoryStore
 
 ERRORS: Final = (BaseError, OSError, ValueError)
 """The exceptions that obstore raises."""
@@ -22,31 +23,10 @@ CHANGED: Final = (PreconditionError, FileNotFoundError, AlreadyExistsError)
 """The exceptions of a conditional write if the object does not have the version to replace. The
 last one is S3's 409: other conditional writes of the object were under way during all retries."""
 
-BUCKET_SCHEMES: Final[Mapping[str, Callable[..., Client]]] = {
-    "s3": S3Store,
-    "gs": GCSStore,
-    "az": AzureStore,
-}
+BUCKET_SCHEMES: Final = ("s3", "gs", "az")
+"""The schemes of URLs that name a bucket. `gs` is known and refused."""
 
-_THROTTLED: Final = (
-    "SlowDown",
-    "Throttl",
-    "RequestLimit",
-    "TooManyRequests",
-    "status code: 429",
-    "status code: 503",
-)
-
-
-_TRANSIENT: Final = (
-    "error sending request",
-    "timed out",
-    "connection",
-    "InternalError",
-    "status code: 500",
-    "status code: 502",
-    "status code: 504",
-)
+_CLIENTS: Final[Mapping[str, Callable[..., Client]]] = {"s3": S3Store, "az": AzureStore}
 
 _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150s"}
 """Timeouts. A bulk delete can take more than a minute, and obstore's own limit is 30 s."""
@@ -65,19 +45,26 @@ def connect(
     """Returns the client of a storage at a normalized URL: one for each process and set of options.
 
     Without `tries_again` the client does not retry. Without `in_bulk` it sends S3 one request for
-    each delete. Raises InvalidInput (`invalid_setting`) for options that the kind of storage does
-    not know.
+    each delete. Raises InvalidInput: `invalid_setting` for options that the kind of storage does
+    not know, and `invalid_argument` for `gs://`.
     """
     if url.startswith("memory:"):
         return _memory(url)
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
+    if scheme == "gs":
+        raise InvalidInput(
+            "invalid_argument",
+            f"{url} cannot be opened: Google's own interface is not supported: no test runs "
+            "against it. Use a bucket with S3's or Azure's interface",
+        )
+    changed = {} if in_bulk or scheme != "s3" else _SINGLE_DELETES
     try:
-        return BUCKET_SCHEMES[scheme](
+        return _CLIENTS[scheme](
             bucket,
             prefix=prefix or None,
             # Not as `client_options`: these would replace the settings of the environment.
-            config={**_PATIENCE, **dict(options), **({} if in_bulk else _SINGLE_DELETES)},
+            config={**_PATIENCE, **dict(options), **changed},
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:
@@ -115,22 +102,6 @@ def translated(address: str) -> Iterator[None]:
         ) from error
 
 
-THROTTLED: Final = "throttled: "
-"""The beginning of an error's text if the storage asks to slow down."""
-
-
-def is_throttled(text: str | None) -> bool:
-    """Whether an error's text, as `explained` returns it, asks to slow down."""
-    return text is not None and text.startswith(THROTTLED)
-
-
-def is_transient(text: str) -> bool:
-    """Whether an error's text describes a failure that a retry may avoid."""
-    return any(word in text for word in _TRANSIENT)
-
-
 def explained(error: BaseException) -> str:
-    """Returns an error's text without obstore's debugging part. It begins with THROTTLED if the
-    storage asks to slow down."""
-    text = str(error).partition("\n\nDebug source")[0][:500]
-    return f"{THROTTLED}{text}" if any(word in text for word in _THROTTLED) else text
+    """Returns the text of an exception for users (`StorageFailure.explained`)."""
+    return StorageFailure.of(error).explained

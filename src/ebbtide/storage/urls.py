@@ -22,10 +22,10 @@ _HOW: Final = "name a directory, or a URL such as s3://bucket/prefix"
 
 
 def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
-    """Returns the storage at a path or URL: `file://`, `s3://` (`s3a://`, `s3n://`), `gs://`,
+    """Returns the storage at a path or URL: `file://`, `s3://` (`s3a://`, `s3n://`),
     `az://`, `memory:`.
 
-    Reads and makes nothing there. Raises InvalidInput: `invalid_argument` for a URL, and
+    Reads and makes nothing there. Raises InvalidInput: `invalid_argument` for a URL or `gs://`, and
     `invalid_setting` for options, that cannot be understood.
     """
     normal = normalize_url(url)

@@ -307,17 +307,16 @@ class Undo:
     def _move_back(self, parts: Sequence[Part]) -> None:
         """Moves files from the quarantine to their addresses, kind by kind, so that a file comes
         after the files that it refers to. Raises Failed `storage_error`."""
-        storage, folder = self.repository.storage, self.folder
-        prefix = quarantine.prefix_of(self.plan.run_id)
+        storage, folder, run_id = self.repository.storage, self.folder, self.plan.run_id
 
         def work(_number: int, task: Part, answer: PartRows) -> None:
             table = next(read_tables(folder, [task], BACK_SCHEMA))
             addresses = texts(table.column("address"))
             for start in range(0, len(addresses), ROWS_PER_PART):
                 some = addresses[start : start + ROWS_PER_PART]
-                moves = [(prefix + address, address) for address in some]
-                failed = [each for each in storage.move(moves) if each.outcome == "failed"]
-                advance(len(moves))
+                outcomes = quarantine.move_back(storage, run_id, some)
+                failed = [each for each in outcomes if each.outcome == "failed"]
+                advance(len(some))
                 if failed:
                     reason = f"{failed[0].address}: {failed[0].error}"
                     message = f"{count_text(len(failed), 'file')} could not be restored: {reason}"

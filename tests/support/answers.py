@@ -1,0 +1,64 @@
+"""Exceptions as obstore raises them, and a small server with set answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from obstore.exceptions import GenericError
+
+Answer = tuple[int, bytes]
+
+
+def failed(status: int, code: str) -> GenericError:
+    """The exception for an answer with that status and code: its text is as obstore 0.12 has it."""
+    body = f"<Error><Code>{code}</Code></Error>"
+    return GenericError(
+        f"Generic S3 error: Server returned non-2xx status code: {status}: {body}\n\n"
+        'Debug source:\nGeneric {\n    store: "S3",\n    inner: Status {\n'
+        f"        status: {status},\n        body: Some(\n"
+        f'            "{body}",\n        ),\n    }},\n}}'
+    )
+
+
+def broken() -> GenericError:
+    """The exception for a connection that breaks before the answer."""
+    return GenericError(
+        "Generic S3 error: HTTP error: error sending request\n\n"
+        "Debug source:\nGeneric {\n    inner: Http(\n        HttpError {\n"
+        "            kind: Timeout,\n        },\n    ),\n}"
+    )
+
+
+def xml(code: str) -> bytes:
+    """The body of an error of S3 and Azure."""
+    return f"<Error><Code>{code}</Code><Message>of a test</Message></Error>".encode()
+
+
+@contextmanager
+def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
+    """The endpoint of a server that answers as `give` says of method and path; status 0 breaks the
+    connection."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def go(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, body = give(self.command, self.path)
+            self.close_connection = True
+            if status:
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = go  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
