@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import builtins
 import json
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
@@ -34,6 +37,9 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 """Size of a part of a multipart upload. S3 allows 10,000 parts, and so objects up to 156 GiB."""
 
 _PARTS_AT_ONCE: Final = 4
+"""How many parts this process sends at a time. Each upload sends at least one while it fills the
+next, so that it needs the memory of two parts."""
+
 _CREATE_BYTES_MAX: Final = 64 * 1024 * 1024
 _DELETE_KEYS_MAX: Final = 1_000
 _DELETES_AT_ONCE: Final = 4
@@ -101,23 +107,27 @@ class RemoteStorage:
         """
         del durable
         base.split_address(address)
-        whole, rest = _begin(data, _CREATE_BYTES_MAX if create_only else _PART_BYTES)
-        if create_only and rest is not None:
+        begun = _begin(data, _CREATE_BYTES_MAX if create_only else _PART_BYTES)
+        if create_only and not isinstance(begun, bytes):
             raise InvalidInput(
                 "invalid_argument",
                 f"{address} is too large to be created conditionally: write it to a new address",
             )
         with clients.translated(address):
             if create_only:
-                obstore.put(self._client(), address, whole, mode="create")
+                obstore.put(self._client(), address, begun, mode="create")
             else:
-                obstore.put(
-                    self._client(),
-                    address,
-                    whole if rest is None else chain([whole], _from_a_thread(rest)),
-                    chunk_size=_PART_BYTES,
-                    max_concurrency=_PARTS_AT_ONCE,
-                )
+                self._overwrite(address, begun)
+
+    def _overwrite(self, address: str, begun: bytes | Iterator[bytes]) -> None:
+        with _sending.share() as at_once:
+            obstore.put(
+                self._client(),
+                address,
+                begun if isinstance(begun, bytes) else _from_a_thread(begun),
+                chunk_size=_PART_BYTES,
+                max_concurrency=at_once,
+            )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """Writes an object if it still has `version`. Returns the new version. This is one request;
@@ -365,22 +375,53 @@ class RemoteStorage:
         return clients.connect(self.url, self.options)
 
 
+class _Sending:
+    """The uploads in parts that this process makes now. They share `_PARTS_AT_ONCE`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uploads = 0
+
+    @contextmanager
+    def share(self) -> Iterator[int]:
+        """Counts one upload more during the block. Yields how many parts it may send at a time."""
+        with self._lock:
+            self._uploads += 1
+            at_once = max(1, _PARTS_AT_ONCE // self._uploads)
+        try:
+            yield at_once
+        finally:
+            with self._lock:
+                self._uploads -= 1
+
+
+_sending: Final = _Sending()
+
+
 def _has_failed(outcome: DeleteOutcome | None) -> bool:
     return outcome is not None and outcome.outcome == "failed"
 
 
-def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None]:
-    """Returns all of `data` and None if it is `bytes`, or not longer than `bytes_max`. Otherwise
-    returns its beginning and its other pieces."""
+def _begin(data: Content, bytes_max: int) -> bytes | Iterator[bytes]:
+    """Returns all of `data` as bytes if it is not longer than `bytes_max`, else its pieces."""
     if isinstance(data, bytes):
-        return data, None
+        return data
     pieces = base.chunks(data)
-    start = bytearray()
+    start: deque[bytes] = deque()
+    size_bytes = 0
     for piece in pieces:
-        start += piece
-        if len(start) > bytes_max:
-            return bytes(start), pieces
-    return bytes(start), None
+        start.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > bytes_max:
+            return _resumed(start, pieces)
+    return b"".join(start)
+
+
+def _resumed(start: deque[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the pieces that were read already, and the others. Keeps none of them."""
+    while start:
+        yield start.popleft()
+    yield from pieces
 
 
 def _from_a_thread(pieces: Iterator[bytes]) -> Iterator[bytes]:
