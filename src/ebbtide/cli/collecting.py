@@ -21,7 +21,7 @@ from ebbtide.formats.elsewhere import (
     open_elsewhere,
     require_not_quiet,
 )
-from ebbtide.imports import allow_pandas
+from ebbtide.imports import allow_pandas, require_extra
 from ebbtide.processes import NO_SPARK, REMOTE
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def _spark_engine(
 ) -> Engine:
     from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
 
+    require_extra("Spark (leave it out with --master none)", "spark", "pyspark", "py4j")
     named = read_pairs(conf)
     if master.startswith(REMOTE):
         from ebbtide.gc.spark.connect import ConnectEngine, connect
@@ -243,6 +244,7 @@ class _Spark:
             launched = self.launch()
             # Imported while the JVM starts: functions over Arrow batches in Spark need pandas.
             allow_pandas()
+            require_extra("Spark", "spark", "pandas")
             import_module("pandas")
             try:
                 self._session = launched.session()

@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ebbtide.clock import Clock
 from ebbtide.errors import Failed, InvalidInput, NotFound, disk_full
+from ebbtide.imports import require_extra
 from ebbtide.store.database.parallel_reads import READERS, Reader, in_turn, open_readers
 from ebbtide.store.database.schema import repositories, store_info
 from ebbtide.store.database.write_queue import WriteQueue
@@ -368,6 +369,7 @@ def _open_sqlite(url: URL) -> sa.Engine:
 
 
 def _open_postgresql(url: URL) -> sa.Engine:
+    require_extra("PostgreSQL", "postgres", "psycopg")
     return sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
         isolation_level="READ COMMITTED",
