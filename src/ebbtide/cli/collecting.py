@@ -183,9 +183,11 @@ def _spark_engine(
     starting: bool,
     short: bool,
 ) -> Engine:
+    extra = "connect" if master.startswith(REMOTE) else "spark"
+    require_extra("Spark (--master none needs none)", extra, "packaging", "pyspark", "py4j")
+
     from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
 
-    require_extra("Spark (leave it out with --master none)", "spark", "pyspark", "py4j")
     named = read_pairs(conf)
     if master.startswith(REMOTE):
         from ebbtide.gc.spark.connect import ConnectEngine, connect

@@ -25,7 +25,9 @@ Gateway = tuple[int, str]
 def launch(settings: Settings) -> Launched:
     """Starts a JVM with the configuration of the settings. Raises Failed `extra_missing`, and as
     `gc.spark.session.launch` does."""
-    require_extra("Spark (leave it out with EBBTIDE_SPARK_MASTER=none)", "spark", "pyspark", "py4j")
+    what = "Spark (EBBTIDE_SPARK_MASTER=none needs none)"
+    require_extra(what, "spark", "packaging", "pyspark", "py4j")
+
     from ebbtide.gc.spark import session
     from ebbtide.gc.spark.conf import conf_of
 
