@@ -87,7 +87,7 @@ def requirements(lines: list[str], extra: str = "") -> Iterator[Requirement]:
 
 
 def closure(wanted: Iterator[Requirement]) -> set[str]:
-    """The distributions that an installation of the requirements brings, as far as they are here."""
+    """The distributions that the requirements bring, as far as they are here."""
     found: set[str] = set()
     waiting = [(each.name, extra) for each in wanted for extra in ("", *each.extras)]
     seen = set()
@@ -167,7 +167,7 @@ def run(
 def test_a_collection_without_any_extra(plain: Mapping[str, str], tmp_path: Path) -> None:
     store = {"EBBTIDE_STORE": str(tmp_path / "store"), "EBBTIDE_LEASE_TTL": "0s"}
     (tmp_path / "file").write_text("text")
-    put = ("fs", "put", "lake", "main", str(tmp_path / "file"), "file")
+    put = ("fs", "put", "lake", "main", "file", str(tmp_path / "file"))
     for arguments in (
         ("--help",),
         ("init", store["EBBTIDE_STORE"]),

@@ -106,9 +106,7 @@ def open_lakefs(
 ) -> LakefsRepository:
     """Returns the repository of `lakefs:NAME`. Raises InvalidInput `invalid_setting` if the
     settings name no server or no keys, and Failed `extra_missing`."""
-    require_extra(
-        "a lakeFS repository", "lakefs", "google_crc32c", "google.protobuf", "lakefs_sdk"
-    )
+    require_extra("a lakeFS repository", "lakefs", "google_crc32c", "google.protobuf", "lakefs_sdk")
 
     from ebbtide.formats.lakefs.repository import open_lakefs as opened
     from ebbtide.formats.lakefs.server import Account, LakefsServer

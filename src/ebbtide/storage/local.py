@@ -35,8 +35,8 @@ written for. object_store's own local storage uses the same suffix."""
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
 _READ_BYTES: Final = 1024 * 1024
-"""The most bytes of a piece of a file. A reader often has two pieces at a time in memory, and longer
-ones are not faster."""
+"""The most bytes of a piece of a file. Readers often hold two pieces at a time, and longer ones are
+not faster."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
