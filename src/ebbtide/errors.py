@@ -144,6 +144,7 @@ KINDS: Final[Mapping[str, str]] = {
     "archive_failed": "the archive for Spark's executors could not be written",
     "task_failed": "a step of a run failed unexpectedly",
     "worker_died": "the process of a run ended without a result",
+    "extra_missing": "a package that only an extra of this program installs",
     "java_not_found": "no Java that Spark can run on",
     "secret_key_missing": "the key that encrypts the secrets of access keys is missing",
     "secret_key_wrong": "the secrets of access keys were encrypted with another key",

@@ -1,5 +1,8 @@
 """Controls the import of libraries, so that processes start fast and can be forked.
 
+Extras: a plain installation lacks the libraries of the server, of PostgreSQL, of Spark and others.
+`require_extra` names the extra before a library is missed.
+
 Pandas: if it is installed, Arrow imports it to check whether a list is a pandas column. This takes
 a third of a second in each process, and only Spark needs pandas.
 
@@ -15,11 +18,30 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
+from ebbtide.errors import Failed
+
 _ALGEBRA_THREADS: Final = "OPENBLAS_NUM_THREADS"
 _MEMORY_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def require_extra(what: str, extra: str, *modules: str) -> None:
+    """Raises Failed `extra_missing` if one of the modules is not installed. `what` begins the
+    message, and needs the packages of the extra."""
+    for name in modules:
+        try:
+            is_there = find_spec(name) is not None
+        except ModuleNotFoundError:  # its parent package is missing
+            is_there = False
+        if not is_there:
+            raise Failed(
+                "extra_missing",
+                f"{what} needs Python's package {name}, which is not installed here: "
+                f"pip install 'ebbtide[{extra}]'",
+            )
 
 
 class _WithoutPandas:

@@ -21,7 +21,7 @@ from ebbtide.formats.elsewhere import (
     open_elsewhere,
     require_not_quiet,
 )
-from ebbtide.imports import allow_pandas
+from ebbtide.imports import allow_pandas, require_extra
 from ebbtide.processes import NO_SPARK, REMOTE
 
 if TYPE_CHECKING:
@@ -183,6 +183,9 @@ def _spark_engine(
     starting: bool,
     short: bool,
 ) -> Engine:
+    extra = "connect" if master.startswith(REMOTE) else "spark"
+    require_extra("Spark (--master none needs none)", extra, "packaging", "pyspark", "py4j")
+
     from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
 
     named = read_pairs(conf)
@@ -243,6 +246,7 @@ class _Spark:
             launched = self.launch()
             # Imported while the JVM starts: functions over Arrow batches in Spark need pandas.
             allow_pandas()
+            require_extra("Spark", "spark", "pandas")
             import_module("pandas")
             try:
                 self._session = launched.session()

@@ -6,10 +6,10 @@ A prefix of their names tells the format. Not for: repositories of the store.
 from __future__ import annotations
 
 from datetime import timedelta
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.imports import require_extra
 
 if TYPE_CHECKING:
     from ebbtide.formats.icechunk.repository import IcechunkRepository
@@ -84,7 +84,10 @@ def open_icechunk(
     quiet: bool = False,
     expiry: Expiry | None = None,
 ) -> IcechunkRepository:
-    """Returns the Icechunk repository of `icechunk:PATH` or `icechunk:URL`."""
+    """Returns the Icechunk repository of `icechunk:PATH` or `icechunk:URL`. Raises Failed
+    `extra_missing`."""
+    require_extra("an Icechunk repository", "icechunk", "flatbuffers", "zstandard")
+
     from ebbtide.formats.icechunk.repository import IcechunkRepository
     from ebbtide.storage import open_storage
 
@@ -102,16 +105,12 @@ def open_lakefs(
     repository: str, settings: Settings, *, run_dir: str | None = None
 ) -> LakefsRepository:
     """Returns the repository of `lakefs:NAME`. Raises InvalidInput `invalid_setting` if the
-    settings name no server or no keys, and `invalid_argument` without the extra's packages."""
-    try:
-        import_module("lakefs_sdk")
-        from ebbtide.formats.lakefs.repository import open_lakefs as opened
-        from ebbtide.formats.lakefs.server import Account, LakefsServer
-    except ImportError as error:
-        raise InvalidInput(
-            "invalid_argument",
-            f"lakeFS repositories need more packages ({error.name}): pip install 'ebbtide[lakefs]'",
-        ) from error
+    settings name no server or no keys, and Failed `extra_missing`."""
+    require_extra("a lakeFS repository", "lakefs", "google_crc32c", "google.protobuf", "lakefs_sdk")
+
+    from ebbtide.formats.lakefs.repository import open_lakefs as opened
+    from ebbtide.formats.lakefs.server import Account, LakefsServer
+
     endpoint = _set(settings.lakefs_endpoint, "lakefs_endpoint")
     account = Account(
         endpoint,

@@ -13,6 +13,7 @@ import typer
 
 from ebbtide.cli.command import Cli, command
 from ebbtide.errors import Failed
+from ebbtide.imports import require_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
     from ebbtide.settings import Settings
 
 BACKLOG: Final = 2048
+PACKAGES: Final = (
+    "awscrt",
+    "defusedxml",
+    "fastapi",
+    "jinja2",
+    "markupsafe",
+    "prometheus_client",
+    "python_multipart",
+    "uvicorn",
+)
+"""The packages of the extra `server`, by their import names."""
 GRACEFUL_SECONDS: Final = 10
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection stays open. A request that a client sends while the server closes the
@@ -48,6 +60,7 @@ def serve(
     Every request needs an access key: 'ebbtide key create' makes one. The server speaks plain HTTP.
     Unless it listens at the loopback address, put a proxy with TLS in front of it.
     """
+    require_extra("the server", "server", *PACKAGES)
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
     with _listen(host, port) as listening:

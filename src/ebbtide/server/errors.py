@@ -155,6 +155,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "worker_died",
         "interrupted",
         "answer_lost",
+        "extra_missing",
         "java_not_found",
     ),
     507: ("disk_full",),

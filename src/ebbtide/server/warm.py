@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ebbtide.imports import require_extra
 from ebbtide.processes import NO_SPARK, REMOTE
 from ebbtide.settings import Settings
 
@@ -22,7 +23,11 @@ Gateway = tuple[int, str]
 
 
 def launch(settings: Settings) -> Launched:
-    """Starts a JVM with the configuration of the settings."""
+    """Starts a JVM with the configuration of the settings. Raises Failed `extra_missing`, and as
+    `gc.spark.session.launch` does."""
+    what = "Spark (EBBTIDE_SPARK_MASTER=none needs none)"
+    require_extra(what, "spark", "packaging", "pyspark", "py4j")
+
     from ebbtide.gc.spark import session
     from ebbtide.gc.spark.conf import conf_of
 

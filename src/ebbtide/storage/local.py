@@ -34,6 +34,10 @@ written for. object_store's own local storage uses the same suffix."""
 
 _TEMPORARY: Final = re.compile(f".*{TEMPORARY_SUFFIX}", re.DOTALL)
 _KEEP_DEPTH: Final = 1
+_READ_BYTES: Final = 1024 * 1024
+"""The most bytes of a piece of a file. Readers often hold two pieces at a time, and longer ones are
+not faster."""
+
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -248,7 +252,7 @@ class LocalStorage:
             file.seek(start)
             position = start
             while end is None or position < end:
-                wanted = base.CHUNK_BYTES if end is None else min(base.CHUNK_BYTES, end - position)
+                wanted = _READ_BYTES if end is None else min(_READ_BYTES, end - position)
                 piece = file.read(wanted)
                 if not piece:
                     return

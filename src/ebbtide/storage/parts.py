@@ -4,7 +4,9 @@ Guide, "Amazon S3 multipart upload limits")."""
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ebbtide.errors import InvalidInput
@@ -13,7 +15,9 @@ from ebbtide.storage.base import Content
 PARTS_MAX: Final = 10_000
 PART_BYTES_MIN: Final = 16 * 1024 * 1024
 PART_BYTES_MAX: Final = 5 * 1024**3
-_PARTS_AT_ONCE: Final = 4
+PARTS_AT_ONCE: Final = 4
+"""How many parts of PART_BYTES_MIN a process sends at a time. Each upload sends at least one while
+it fills the next, so that it needs the memory of two parts."""
 _MIB: Final = 1024 * 1024
 
 
@@ -42,15 +46,34 @@ def part_bytes(address: str, size: int | None) -> int:
     return found
 
 
-def parts_at_once(part: int) -> int:
-    """Returns how many parts may be in memory: as many bytes as for small parts, or one part."""
-    return max(1, _PARTS_AT_ONCE * PART_BYTES_MIN // part)
+class Sending:
+    """The uploads in parts that a process makes now. They share the memory for parts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uploads = 0
+
+    @contextmanager
+    def share(self, part: int) -> Iterator[int]:
+        """Counts one upload more during the block. Yields how many parts of `part` bytes it may
+        send at a time: as many bytes as PARTS_AT_ONCE small parts have, or one part."""
+        with self._lock:
+            self._uploads += 1
+            at_once = max(1, PARTS_AT_ONCE * PART_BYTES_MIN // part // self._uploads)
+        try:
+            yield at_once
+        finally:
+            with self._lock:
+                self._uploads -= 1
 
 
-def bounded(address: str, pieces: Iterator[bytes], part: int, known: int) -> Iterator[bytes]:
-    """Yields the pieces of an upload of unknown size, of which `known` bytes came before. Raises
-    InvalidInput `invalid_argument` before it has more than PARTS_MAX parts of `part` bytes."""
-    total = known
+sending: Final = Sending()
+
+
+def bounded(address: str, pieces: Iterator[bytes], part: int) -> Iterator[bytes]:
+    """Yields the pieces of an upload of unknown size. Raises InvalidInput `invalid_argument` before
+    it has more than PARTS_MAX parts of `part` bytes."""
+    total = 0
     for piece in pieces:
         total += len(piece)
         if total > part * PARTS_MAX:

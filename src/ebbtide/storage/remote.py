@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -100,24 +101,29 @@ class RemoteStorage:
         del durable
         base.split_address(address)
         part = parts.part_bytes(address, parts.size_of(data))
-        whole, rest = _begin(data, _CREATE_BYTES_MAX if create_only else parts.PART_BYTES_MIN)
-        if create_only and rest is not None:
+        begun = _begin(data, _CREATE_BYTES_MAX if create_only else parts.PART_BYTES_MIN)
+        if create_only and not isinstance(begun, bytes):
             raise InvalidInput(
                 "invalid_argument",
                 f"{address} is too large to be created conditionally: write it to a new address",
             )
         with clients.translated(address):
             if create_only:
-                obstore.put(self._client(), address, whole, mode="create")
+                obstore.put(self._client(), address, begun, mode="create")
             else:
-                more = parts.bounded(address, rest or iter(()), part, len(whole))
-                obstore.put(
-                    self._client(),
-                    address,
-                    whole if rest is None else chain([whole], _from_a_thread(more)),
-                    chunk_size=part,
-                    max_concurrency=parts.parts_at_once(part),
-                )
+                self._overwrite(address, begun, part)
+
+    def _overwrite(self, address: str, begun: bytes | Iterator[bytes], part: int) -> None:
+        with parts.sending.share(part) as at_once:
+            obstore.put(
+                self._client(),
+                address,
+                begun
+                if isinstance(begun, bytes)
+                else _from_a_thread(parts.bounded(address, begun, part)),
+                chunk_size=part,
+                max_concurrency=at_once,
+            )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """Writes an object if it still has `version`. Returns the new version. This is one request;
@@ -380,18 +386,26 @@ def _has_failed(outcome: DeleteOutcome | None) -> bool:
     return outcome is not None and outcome.outcome == "failed"
 
 
-def _begin(data: Content, bytes_max: int) -> tuple[bytes, Iterator[bytes] | None]:
-    """Returns all of `data` and None if it is `bytes`, or not longer than `bytes_max`. Otherwise
-    returns its beginning and its other pieces."""
+def _begin(data: Content, bytes_max: int) -> bytes | Iterator[bytes]:
+    """Returns all of `data` as bytes if it is not longer than `bytes_max`, else its pieces."""
     if isinstance(data, bytes):
-        return data, None
+        return data
     pieces = base.chunks(data)
-    start = bytearray()
+    start: deque[bytes] = deque()
+    size_bytes = 0
     for piece in pieces:
-        start += piece
-        if len(start) > bytes_max:
-            return bytes(start), pieces
-    return bytes(start), None
+        start.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > bytes_max:
+            return _resumed(start, pieces)
+    return b"".join(start)
+
+
+def _resumed(start: deque[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the pieces that were read already, and the others. Keeps none of them."""
+    while start:
+        yield start.popleft()
+    yield from pieces
 
 
 def _from_a_thread(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.imports import require_extra
 from ebbtide.storage import base, clients
 from ebbtide.storage.base import Storage
 from ebbtide.storage.local import LocalStorage
@@ -26,10 +27,12 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     `az://`, `memory:`.
 
     Reads and makes nothing there. Raises InvalidInput: `invalid_argument` for a URL or `gs://`, and
-    `invalid_setting` for options, that cannot be understood.
+    `invalid_setting` for options, that cannot be understood. Raises Failed `extra_missing`.
     """
     normal = normalize_url(url)
     if not normal.startswith("file:"):
+        # obstore answers listings with Arrow only if this package is there.
+        require_extra("a storage in a bucket", "s3", "arro3.core")
         return RemoteStorage.of(normal, options)
     if options:
         raise InvalidInput(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,7 +20,7 @@ from pyspark.sql.functions import spark_partition_id
 from ebbtide.errors import Failed
 from ebbtide.gc.spark.engine import NOT_ASKED, SparkEngine
 from ebbtide.gc.steps import Meter, ProgressReading
-from ebbtide.imports import allow_pandas
+from ebbtide.imports import allow_pandas, require_extra
 
 PACKAGES: Final = ("pandas", "grpc", "grpc_status", "google.rpc", "zstandard")
 """The packages that PySpark needs for Spark Connect, by their import names."""
@@ -33,11 +32,12 @@ ROWS_ASKED: Final = 1_000
 def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
     """Returns a session on a server, with settings that a session can change.
 
-    Raises Failed `spark_error` if packages are missing, if no server answers, or if a session
-    cannot change a setting.
+    Raises Failed `extra_missing`, and `spark_error` if no server answers, or if a session cannot
+    change a setting.
     """
     allow_pandas()
-    _require_packages()
+    # PySpark itself would end the program.
+    require_extra("Spark Connect", "connect", *PACKAGES)
     _require_answer(url)
     try:
         session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
@@ -47,21 +47,6 @@ def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise Failed("spark_error", f"no session at {url}: {reason[0]:.300}") from error
     return session
-
-
-def _require_packages() -> None:
-    """Raises Failed `spark_error` if a package is missing. PySpark itself would end the program."""
-    for name in PACKAGES:
-        try:
-            is_there = find_spec(name) is not None
-        except ModuleNotFoundError:  # its parent package is missing
-            is_there = False
-        if not is_there:
-            raise Failed(
-                "spark_error",
-                f"Spark Connect needs Python's package {name}, which is not installed here: "
-                "pip install 'ebbtide[connect]'",
-            )
 
 
 def _require_answer(url: str) -> None:

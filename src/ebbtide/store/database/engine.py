@@ -27,6 +27,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from ebbtide.clock import Clock
 from ebbtide.errors import Failed, InvalidInput, NotFound, disk_full
+from ebbtide.imports import require_extra
 from ebbtide.store.database.parallel_reads import READERS, Reader, in_turn, open_readers
 from ebbtide.store.database.schema import repositories, store_info
 from ebbtide.store.database.shared_commits import Group, SharedCommits
@@ -395,6 +396,7 @@ def _open_sqlite(url: URL) -> sa.Engine:
 
 
 def _open_postgresql(url: URL) -> sa.Engine:
+    require_extra("PostgreSQL", "postgres", "psycopg")
     engine = sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
         # The driver must not begin transactions by itself: the statement that begins one also says

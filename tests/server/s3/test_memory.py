@@ -1,0 +1,68 @@
+"""How much memory an upload in parts takes in a server that does nothing else."""
+
+from __future__ import annotations
+
+import io
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from boto3.s3.transfer import TransferConfig
+
+from tests.server.s3.conftest import s3_client
+from tests.server.test_streaming import MEGABYTE, forget_peak, peak
+from tests.support.databases import new_database
+from tests.support.server import Server, new_server
+
+LARGE = 256 * MEGABYTE
+PART = 32 * MEGABYTE
+AT_ONCE = 4
+GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 240 * MEGABYTE}
+"""On S3, each of the parts that arrive at the same time has two parts of 16 MiB in memory, one that
+is filled and one that is sent. The first few may send more."""
+
+
+class Zeros(io.RawIOBase):
+    """A file of LARGE bytes that takes no memory."""
+
+    def __init__(self) -> None:
+        self._left = LARGE
+
+    def readable(self) -> bool:
+        """Whether it can be read: yes."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fills a buffer, which is zero where nobody wrote to it."""
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        count = min(len(view), self._left)
+        view[:count] = bytes(count)
+        self._left -= count
+        return count
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest, tmp_path: Path, server_kind: str) -> Server:
+    """A server of one kind for one test alone."""
+    settings = {"EBBTIDE_RECLAIM": "false"}
+    if server_kind == "shared":
+        settings["EBBTIDE_DATABASE_URL"] = new_database(request.getfixturevalue("postgres"))
+        settings["EBBTIDE_STORAGE_URL"] = f"{request.getfixturevalue('s3_url')}/memory"
+    server = new_server(tmp_path / "store", **settings).start()
+    request.addfinalizer(server.stop)
+    return server
+
+
+@pytest.mark.twins
+def test_an_upload_in_parts_needs_little_memory(alone: Server, server_kind: str) -> None:
+    """Much less than the object: the parts pass through."""
+    alone.repository("lake")
+    config = TransferConfig(
+        multipart_threshold=MEGABYTE, multipart_chunksize=PART, max_concurrency=AT_ONCE
+    )
+    before = forget_peak(alone)
+    with closing(s3_client(alone)) as client:
+        client.upload_fileobj(io.BufferedReader(Zeros()), "lake", "main/large", Config=config)
+        head = client.head_object(Bucket="lake", Key="main/large")
+    assert head["ContentLength"] == LARGE
+    assert peak(alone) - before < GROWTH_MAX[server_kind]
