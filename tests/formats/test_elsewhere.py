@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import Failed, InvalidInput
 from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
 from ebbtide.gc.options import ASKED_PERIOD, parse_quarantine
 from ebbtide.settings import Settings
@@ -32,11 +32,12 @@ def test_a_server_and_its_keys_must_be_named(missing: str) -> None:
         open_elsewhere("lakefs:x", settings)
 
 
-@pytest.mark.parametrize("missing", ["lakefs_sdk", "ebbtide.formats.lakefs.repository"])
+@pytest.mark.parametrize("missing", ["lakefs_sdk", "google_crc32c", "google.protobuf"])
 def test_without_the_packages_of_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(InvalidInput, match=r"pip install 'ebbtide\[lakefs\]'"):
+    with pytest.raises(Failed, match=r"pip install 'ebbtide\[lakefs\]'") as failed:
         open_elsewhere("lakefs:x", Settings(**LAKEFS))
+    assert failed.value.kind == "extra_missing"
 
 
 def test_no_repository_of_a_server_is_quiet() -> None:

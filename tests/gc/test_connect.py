@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
+from ebbtide import imports
 from ebbtide.errors import Failed, Refused
 from ebbtide.gc.engine import Batches
-from ebbtide.gc.spark import connect as module
 from ebbtide.gc.spark.connect import ConnectEngine, connect
 from ebbtide.gc.spark.jvm import find_java
 from ebbtide.imports import allow_pandas
@@ -169,7 +169,7 @@ def test_a_package_is_missing(monkeypatch: pytest.MonkeyPatch, missing: str) -> 
             raise ModuleNotFoundError(name)
         return None
 
-    monkeypatch.setattr(module, "find_spec", find_spec)
+    monkeypatch.setattr(imports, "find_spec", find_spec)
     with pytest.raises(Failed, match=f"{missing}, which is not installed here: pip install"):
         connect("sc://127.0.0.1", {})
 
