@@ -293,9 +293,6 @@ class Multipart:
             self._chosen(upload, [WantedPart(part.part_number, part.etag)])
             raise invalid_part(part.part_number) from None
 
-    def _plain(self, part: UploadPart) -> Iterator[bytes]:
-        return self._context.storage.stream(part.address)
-
     def _drop_parts(self, tx: Transaction, upload: MultipartUpload) -> list[str]:
         """Deletes the records of all parts of an upload that ends, and releases their addresses.
         Returns them."""
