@@ -167,7 +167,7 @@ def run(
 def test_a_collection_without_any_extra(plain: Mapping[str, str], tmp_path: Path) -> None:
     store = {"EBBTIDE_STORE": str(tmp_path / "store"), "EBBTIDE_LEASE_TTL": "0s"}
     (tmp_path / "file").write_text("text")
-    put = ("fs", "put", "lake", "main", "file", str(tmp_path / "file"))
+    put = ("fs", "put", "lake", "main", str(tmp_path / "file"), "file")
     for arguments in (
         ("--help",),
         ("init", store["EBBTIDE_STORE"]),

@@ -87,7 +87,7 @@ def test_headers_that_the_api_set(s3: Client, server: Server, bucket: str) -> No
     }
     with server.http() as http:
         answer = http.put(place, params={"path": "a"}, json={"set": wanted})
-        assert answer.status_code == 201
+        assert answer.status_code == 204
     found = s3.head_object(Bucket=bucket, Key="main/a", ChecksumMode="ENABLED")
     assert chosen(found) == {"CacheControl": "no-cache"}
     assert found["MissingMeta"] == 1
