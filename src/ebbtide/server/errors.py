@@ -279,10 +279,17 @@ def _validation_error(_request: Request, error: Exception) -> JSONResponse:
     return _answer(400, "invalid_argument", f"{place}: {text}" if place else text)
 
 
+NO_ROUTE: Final = (
+    "there is no such route on this server: check the path, and write a slash within a name as %2F"
+)
+"""A branch or tag may be named `team/x`. Its slash would otherwise separate two parts of the path."""
+
+
 def _http_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     kind = "route_not_found" if error.status_code in (404, 405) else "invalid_argument"
-    return _answer(error.status_code, kind, str(error.detail), error.headers)
+    text = NO_ROUTE if error.status_code == 404 else str(error.detail)
+    return _answer(error.status_code, kind, text, error.headers)
 
 
 def _unexpected(_request: Request, _error: Exception) -> JSONResponse:

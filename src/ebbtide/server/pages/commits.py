@@ -18,6 +18,7 @@ from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, Roots, decide
 from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.server.pages.graph import Row, newest_first, rows
+from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
@@ -97,6 +98,7 @@ def show_commits(visit: Visit) -> Response:
         width=_width(window),
         name=name,
         at=visit.query("at"),
+        choices=choices_of(repository),
         date=visit.query("date"),
         warnings=decision.warnings,
         now=roots.now,

@@ -36,6 +36,10 @@ SECTIONS: Final = (
 )
 
 
+_WITHIN: Final = {"object": "files"}
+"""Pages that belong to a section of another name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShownSection:
     """A section as the navigation shows it."""
@@ -50,6 +54,7 @@ def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, .
     browser wrote it."""
     base = link("repositories", repository)
     below = path.removeprefix(base).strip("/").partition("/")[0]
+    below = _WITHIN.get(below, below)
     return tuple(
         ShownSection(
             section.name,
