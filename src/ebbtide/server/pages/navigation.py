@@ -27,6 +27,7 @@ SECTIONS: Final = (
     Section("Files", "files"),
     Section("Commits", "commits"),
     Section("Branches and tags", "refs"),
+    Section("Compare", "compare"),
     Section("Collections", "collections"),
     Section("Policy", "policy", of="policy"),
     Section("Runs", "runs", of="all"),

@@ -159,8 +159,10 @@ def _limit_resources() -> None:
 
 
 def _parquet(source: _Asked) -> dict[str, Any]:
-    # A buffer makes the reader stop after the pages of the first rows.
-    file = pq.ParquetFile(pa.PythonFile(source, mode="r"), buffer_size=BUFFER_BYTES)
+    # With these options the reader stops after the pages of the first rows.
+    file = pq.ParquetFile(
+        pa.PythonFile(source, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False
+    )
     schema = file.schema_arrow
     names = None if len(schema) <= COLUMNS_MAX else schema.names[:COLUMNS_MAX]
     batches = file.iter_batches(batch_size=ROWS_MAX, columns=names, use_threads=False)
