@@ -94,7 +94,9 @@ def collector_of(store: Store, lake: Repository, *, allow_share: bool = True) ->
     return Collector(
         EmbeddedRepository(lake.context, store_id=store.store_id),
         engine=INLINE,
-        options=RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, allow_share=allow_share),
+        options=RunOptions.of(
+            store.settings, grace=timedelta(0), unsafe=True, allow_share=allow_share
+        ),
     )
 
 

@@ -282,7 +282,7 @@ def _validation_error(_request: Request, error: Exception) -> JSONResponse:
 NO_ROUTE: Final = (
     "there is no such route on this server: check the path, and write a slash within a name as %2F"
 )
-"""A branch or tag may be named `team/x`. Its slash would otherwise separate two parts of the path."""
+"""A branch or tag may be named `team/x`. Its slash would otherwise separate parts of the path."""
 
 
 def _http_error(_request: Request, error: Exception) -> JSONResponse:

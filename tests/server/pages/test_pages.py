@@ -387,7 +387,7 @@ def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:
     assert "(collections) contents that collections need 4 0" in run
 
 
-def test_a_wrong_policy_is_marked_where_it_is(lake: Lake, admin: Browser) -> None:
+def test_a_wrong_policy_is_marked_where_it_is(admin: Browser) -> None:
     good, wrong = '{"default": "7d"}', '{"default": "7"}'
     for texts, marked in (
         ({"policy": good, "policy_b": wrong}, "policy_b"),
@@ -432,7 +432,7 @@ def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plan_used", "plan_corrupt", "zero_refs", "clock_skew"])
-def test_each_refusal_leads_on(lake: Lake, admin: Browser, kind: str) -> None:
+def test_each_refusal_leads_on(admin: Browser, kind: str) -> None:
     for can_sweep in (False, True):
         advice = advice_of(kind, NAME, can_sweep=can_sweep)
         if advice.url.startswith("#"):

@@ -63,7 +63,7 @@ def file_diff(repository: Repository, left: str, right: str, change: Change) -> 
     found = list(islice(_differing(before, after), LINES_SHOWN_MAX + 1))
     note = f"Only the first {LINES_SHOWN_MAX} lines are shown." if _is_cut(found) else ""
     if not found:
-        note = "Both sides have the same lines."
+        note = "The lines are the same. The end of the file, its type or its metadata differ."
     return FileDiff(change.path, tuple(found[:LINES_SHOWN_MAX]), note)
 
 
@@ -102,8 +102,10 @@ def _lines(repository: Repository, ref: str, entry: Entry | None) -> list[str] |
         return None
     found = repository.objects.open(ref, entry.path)
     text = decode_text(read_range(found, 0, TEXT_BYTES_MAX), is_cut=False)
-    lines = None if text is None else text.split("\n")
-    return lines if lines is None or len(lines) <= LINES_MAX else None
+    if text is None:
+        return None
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return lines if len(lines) <= LINES_MAX else None
 
 
 def _differing(before: Sequence[str], after: Sequence[str]) -> Iterator[DiffLine]:

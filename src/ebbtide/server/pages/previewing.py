@@ -83,8 +83,8 @@ def image_type(head: bytes, entry: Entry) -> str | None:
 
 
 def decode_text(data: bytes, *, is_cut: bool) -> str | None:
-    """Returns bytes as text; None if they are not UTF-8 text. If `is_cut`, the last character may be
-    incomplete."""
+    """Returns bytes as text; None if they are not UTF-8 text. If `is_cut`, the last character may
+    be incomplete."""
     if b"\0" in data:
         return None
     try:
@@ -107,6 +107,4 @@ def _table_kind(head: bytes, entry: Entry, *, is_text: bool) -> TableKind | None
         return None
     given = (entry.content_type or "").partition(";")[0].strip().lower()
     by_name: Callable[[str], bool] = entry.path.lower().endswith
-    return next(
-        (kind for name, kind in _TABLES.items() if name == given or by_name(name)), None
-    )
+    return next((kind for name, kind in _TABLES.items() if name == given or by_name(name)), None)

@@ -241,9 +241,7 @@ def _has_effect(report: Mapping[str, Any] | None) -> bool:
     if report is None:
         return False
     commits = report["commits"]
-    return bool(
-        report["candidate_count"] or commits.get("expired") or commits.get("forgettable")
-    )
+    return bool(report["candidate_count"] or commits.get("expired") or commits.get("forgettable"))
 
 
 def _counts(report: Mapping[str, Any]) -> list[CountRow]:

@@ -179,12 +179,12 @@ def _csv(source: _Asked, *, is_tsv: bool) -> dict[str, Any]:
         newlines_in_values=True,
         invalid_row_handler=lambda _: "skip",
     )
-    names = pv.open_csv(pa.BufferReader(data), reading, parsing).schema.names
+    names = pv.open_csv(io.BytesIO(data), reading, parsing).schema.names
     # As text: a number such as 007 is shown as it was written.
     converting = pv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
     )
-    table = pv.read_csv(pa.BufferReader(data), reading, parsing, converting)
+    table = pv.read_csv(io.BytesIO(data), reading, parsing, converting)
     heading = [str(column[0].as_py()) for column in table.columns] if table.num_rows else []
     schema = pa.schema([pa.field(name, pa.string()) for name in heading])
     rows = pa.Table.from_arrays(table.slice(1).columns, schema=schema)
