@@ -90,7 +90,7 @@ def test_an_image_is_told_by_its_bytes(
     lake.objects.put("main", "p", png(), content_type=content_type)
     asked = {"ref": "main", "path": "p"}
     assert ("<img " in shown(reader, "p")) is is_image
-    sent = reader.get(f"{PLACE}/image", params=asked)
+    sent = reader.get(f"{PLACE}/content", params=asked | {"as": "image"})
     assert sent.status_code == (200 if is_image else 404)
     if is_image:
         assert sent.content == png() and sent.headers["content-type"] == "image/png"
@@ -112,8 +112,8 @@ def test_no_file_runs(
     asked = {"ref": "main", "path": path}
     page = shown(reader, path)
     assert "<img " not in page and data.decode() not in page
-    assert reader.get(f"{PLACE}/image", params=asked).status_code == 404
-    saved = reader.get(f"{PLACE}/download", params=asked)
+    assert reader.get(f"{PLACE}/content", params=asked | {"as": "image"}).status_code == 404
+    saved = reader.get(f"{PLACE}/content", params=asked)
     assert saved.content == data
     assert saved.headers["content-type"] == "application/octet-stream"
     assert saved.headers["content-disposition"].startswith(f'attachment; filename="{path}"')
@@ -124,9 +124,9 @@ def test_no_file_runs(
 def test_a_range_is_saved(lake: Repository, reader: Browser) -> None:
     lake.objects.put("main", "x", b"0123456789")
     asked = {"ref": "main", "path": "x"}
-    part = reader.get(f"{PLACE}/download", params=asked, headers={"Range": "bytes=2-4"})
+    part = reader.get(f"{PLACE}/content", params=asked, headers={"Range": "bytes=2-4"})
     assert (part.status_code, part.content) == (206, b"234")
-    assert reader.get(f"{PLACE}/download", params={"ref": "main", "path": "y"}).status_code == 404
+    assert reader.get(f"{PLACE}/content", params={"ref": "main", "path": "y"}).status_code == 404
 
 
 def test_tables_are_shown(lake: Repository, reader: Browser) -> None:

@@ -20,6 +20,7 @@ from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.reserved import without_checksums
+from ebbtide.store.objects.objects import Readable
 
 pages = Pages()
 
@@ -55,11 +56,14 @@ def show_object(visit: Visit) -> Response:
     )
 
 
-@pages.add("GET", _OBJECT + "/download", Role.READER)
-def download_object(visit: Visit) -> Response:
-    """Sends a file, or a range of it, for saving."""
+@pages.add("GET", _OBJECT + "/content", Role.READER)
+def send_object(visit: Visit) -> Response:
+    """Sends a file, or a range of it, for saving. With `as=image`, sends an image for the page that
+    shows it."""
     path, headers = visit.query("path"), visit.request.headers
     found = visit.repository().objects.open(visit.query("ref"), path)
+    if visit.query("as") == "image":
+        return _image(found)
     options = downloads.DownloadOptions(
         headers.get("range"), headers.get("if-none-match"), headers.get("if-modified-since")
     )
@@ -70,13 +74,13 @@ def download_object(visit: Visit) -> Response:
     return answer
 
 
-@pages.add("GET", _OBJECT + "/image", Role.READER)
-def send_image(visit: Visit) -> Response:
-    """Sends an image for the page that shows it. Its type is that of its first bytes."""
-    path = visit.query("path")
-    found = visit.repository().objects.open(visit.query("ref"), path)
+def _image(found: Readable) -> Response:
+    """Returns an image, under the type that its first bytes have. Raises NotFound
+    `object_not_found` for any other file."""
     media_type = image_type(read_range(found, 0, HEAD_BYTES), found.entry)
     if media_type is None:
-        raise NotFound("object_not_found", f"{shown(path)} is no image that a page can show")
+        raise NotFound(
+            "object_not_found", f"{shown(found.entry.path)} is no image that a page can show"
+        )
     headers = {**CONTENT_HEADERS, "Content-Length": str(found.entry.size_bytes)}
     return StreamingResponse(found.stream(), 200, headers, media_type=media_type)
