@@ -359,6 +359,14 @@ class TestReport:
             ("dangling", "(dangling)", None, "3d", 2, 0, 2),
         ]
 
+    def test_contents_of_collections_are_not_dangling(self) -> None:
+        content = Commit("content", (), NOW, "t", is_content=True)
+        commits = [*two_branches(), content]
+        by_kind = {each.kind: each for each in select(commits, {"main": "E"}, "3d").by_ref}
+        assert by_kind["dangling"].commit_count == 2
+        found = by_kind["collections"]
+        assert (found.name, found.commit_id, found.commit_count) == ("(collections)", None, 1)
+
     def test_the_mapping_is_one(self) -> None:
         active = select(two_branches(), {"main": "E"}, "3d").active
         assert len(active) == len(list(active)) == 2

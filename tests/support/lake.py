@@ -77,22 +77,26 @@ def _make_collections(lake: Repository, now: datetime, odd: str) -> None:
     lake.projects.delete(dropped.project_id)
 
 
-def leave_garbage(lake: Repository, *, count: int = 40, scale: int = 1) -> None:
+def leave_garbage(
+    lake: Repository, *, branch: str = "dev", count: int = 40, scale: int = 1
+) -> None:
     """Files that were staged and dropped, which a run may delete."""
     for number in range(count):
-        lake.objects.put("dev", f"late/{number}", b"y" * (scale * (5000 + number)))
-        lake.objects.delete("dev", f"late/{number}")
+        lake.objects.put(branch, f"late/{number}", b"y" * (scale * (5000 + number)))
+        lake.objects.delete(branch, f"late/{number}")
 
 
-def collector_of(store: Store, lake: Repository) -> Collector:
-    """A collector for which nothing is too young, and nothing too much: the files that the store
-    has by now are dated back."""
+def collector_of(store: Store, lake: Repository, *, allow_share: bool = True) -> Collector:
+    """A collector for which nothing is too young: the files that the store has by now are dated
+    back. Nothing is too much for it, either, unless `allow_share` is false."""
     assert store.directory is not None
     date_files(store.directory, datetime.now(UTC) - AGE)
     return Collector(
         EmbeddedRepository(lake.context, store_id=store.store_id),
         engine=INLINE,
-        options=RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, allow_share=True),
+        options=RunOptions.of(
+            store.settings, grace=timedelta(0), unsafe=True, allow_share=allow_share
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from ebbtide.retention.rules import Rule
 
 _REWRITTEN: Final = "whole history (mode rewrite)"
 _REWRITTEN_DANGLING: Final = "only commits that refs reach (mode rewrite)"
+_CONTENTS: Final = "contents that collections need"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +26,12 @@ class RefSummary:
 
     `kept_count` counts every active commit, whatever keeps it: `commit_count` is `kept_count +
     expired_count`. There is one summary for each branch. If commits are on no branch's main
-    ancestry, one of kind "dangling" follows for all of them. If tags have a rule, one of kind
-    "tags" follows for the tagged commits. The last two have no `commit_id`.
+    ancestry, one of kind "dangling" follows for all of them. The contents of collections are not
+    among them: one of kind "collections" follows for all contents. If tags have a rule, one of kind
+    "tags" follows for the tagged commits. Only summaries of branches have a `commit_id`.
     """
 
-    kind: Literal["branch", "dangling", "tags"]
+    kind: Literal["branch", "dangling", "collections", "tags"]
     name: str
     commit_id: str | None
     rule: str
@@ -51,10 +53,15 @@ def summaries(inputs: SelectionInput, marks: Marks) -> Iterator[RefSummary]:
             counts=(totals[head.position], kept[head.position]),
             commit_id=inputs.history.commits[head.position].commit_id,
         )
-    off_branch = _count(active, _on_no_branch(inputs))
-    if off_branch[0]:
+    off_branch = list(_on_no_branch(inputs))
+    contents = [place for place in off_branch if inputs.history.commits[place].is_content]
+    dangling = _count(active, set(off_branch).difference(contents))
+    if dangling[0]:
         rule = _REWRITTEN_DANGLING if rewritten else _rule_text(inputs.policy.default)
-        yield _summary("dangling", "(dangling)", rule=rule, counts=off_branch)
+        yield _summary("dangling", "(dangling)", rule=rule, counts=dangling)
+    if contents:
+        counts = _count(active, contents)
+        yield _summary("collections", "(collections)", rule=_CONTENTS, counts=counts)
     tagged = {position for _, position in inputs.tagged()}
     if tagged and inputs.policy.tags is not None and not rewritten:
         rule = inputs.policy.tags.describe()
@@ -62,7 +69,7 @@ def summaries(inputs: SelectionInput, marks: Marks) -> Iterator[RefSummary]:
 
 
 def _summary(
-    kind: Literal["branch", "dangling", "tags"],
+    kind: Literal["branch", "dangling", "collections", "tags"],
     name: str,
     *,
     rule: str,

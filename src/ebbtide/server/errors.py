@@ -286,8 +286,8 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
         return _answer(error.status_code, "invalid_argument", str(error.detail), error.headers)
     path = request.scope["raw_path"].decode("latin-1")  # in `path`, slashes of segments differ
     text = (
-        f"this server has no {request.method} {path}: docs/lakefs-api.md lists the operations of "
-        "lakeFS that it has"
+        f"this server has no {request.method} {path}: write a slash within a name as %2F; "
+        "docs/lakefs-api.md lists the operations of lakeFS that it has"
     )
     return _answer(error.status_code, "route_not_found", text, error.headers)
 

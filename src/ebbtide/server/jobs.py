@@ -9,7 +9,6 @@ for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
 
 from __future__ import annotations
 
-import multiprocessing
 import secrets
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_els
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
+from ebbtide.server.forks import fork_server
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
@@ -158,9 +158,7 @@ class Jobs:
         messages."""
         idle = order.settings.server_spark_idle
         gateway = self._warm.lend(order.settings)
-        # The fork server has no threads, and has already loaded all modules that a run imports.
-        forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload(["ebbtide.server.preload"])
+        forks = fork_server()
         ours, theirs = forks.Pipe(duplex=False)
         given = replace(order, gateway=gateway)
         process = forks.Process(target=_work, args=(given, theirs), name="collector")

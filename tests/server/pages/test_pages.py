@@ -15,13 +15,14 @@ from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.jobs import Job, StepState
+from ebbtide.server.pages.advice import advice_of
 from ebbtide.server.pages.runs import MEANINGS, SWEPT
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
-from tests.support.lake import HOSTILE, NAME, collector_of, fill_lake
+from tests.support.lake import HOSTILE, NAME, collector_of, fill_lake, leave_garbage
 
 pytestmark = pytest.mark.xdist_group("pages")  # which share a lake
 
@@ -370,3 +371,72 @@ def test_a_purge_is_confirmed(store: Store, browsers: Browsers) -> None:
     assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 409
     assert admin.get(shown.replace("lake", "pond")).status_code == 404
     assert [row for row in rows_of(admin.get(place).text) if "done" in row]
+
+
+def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:
+    """The contents of collections are no commits of the history, on any page."""
+    assert lake.store.repository(NAME).projects.find("genomes").project_id
+    overview = text_of(admin.get(PLACE).text)
+    known = re.search(r"Commits (\d+) (\d+) keep their data", overview)
+    assert known is not None
+    policy = text_of(admin.get(f"{PLACE}/policy").text)
+    assert f"{known[2]} commits kept, 0 expired" in policy
+    assert f"{known[1]} commits by date" in text_of(admin.get(f"{PLACE}/commits").text)
+    assert "(dangling)" not in overview and "(dangling)" not in policy
+    run = text_of(admin.get(f"{PLACE}/runs/{lake.planned}").text)
+    assert "(collections) contents that collections need 4 0" in run
+
+
+def test_a_wrong_policy_is_marked_where_it_is(admin: Browser) -> None:
+    good, wrong = '{"default": "7d"}', '{"default": "7"}'
+    for texts, marked in (
+        ({"policy": good, "policy_b": wrong}, "policy_b"),
+        ({"policy": wrong, "policy_b": good}, "policy"),
+    ):
+        answer = admin.post(f"{PLACE}/policy", action="try", **texts)
+        assert answer.status_code == 400 and "has no unit" in answer.text
+        assert re.findall(r'<textarea id="(\w+)"[^>]* aria-invalid', answer.text) == [marked]
+    answer = admin.post(f"{PLACE}/policy", policy=wrong)
+    assert re.findall(r'<textarea id="(\w+)"[^>]* aria-invalid', answer.text) == ["policy"]
+
+
+def test_a_plan_that_names_nothing_offers_no_sweep(store: Store, browsers: Browsers) -> None:
+    lake = store.create_repository("lake")
+    run = collector_of(store, lake).plan().run_id
+    page = browsers().get(f"/repositories/lake/runs/{run}").text
+    assert "Nothing is to be deleted" in page
+    assert "/sweep" not in page and "/undo" not in page and "/candidates" not in page
+
+
+def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
+    """A plan above the allowed share leads to the box that allows it. Nothing is deleted before."""
+    settings = Settings(
+        reclaim=False, spark_master="none", lease_ttl=timedelta(0), grace=timedelta(0)
+    )
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        lake = store.create_repository("lake")
+        leave_garbage(lake, branch="main")
+        made = collector_of(store, lake, allow_share=False).plan()
+        assert made.state == "refused", made
+        place = f"/repositories/lake/runs/{made.run_id}"
+        with browsing(store) as browsers:
+            admin = browsers()
+            page = admin.get(place).text
+            assert 'href="#sweep"' in page and 'id="sweep" open>' in page
+            assert 'name="allow_share"' in page
+            assert "This needs the role admin" in browsers(Role.READER).get(place).text
+            undone = admin.post(f"{place}/undo")
+            assert undone.status_code == 404
+            assert "has no files in quarantine" in undone.text
+            assert "Sweep all the same" in undone.text
+
+
+@pytest.mark.parametrize("kind", ["plan_used", "plan_corrupt", "zero_refs", "clock_skew"])
+def test_each_refusal_leads_on(admin: Browser, kind: str) -> None:
+    for can_sweep in (False, True):
+        advice = advice_of(kind, NAME, can_sweep=can_sweep)
+        if advice.url.startswith("#"):
+            assert can_sweep and advice.url == "#sweep"
+        else:
+            assert admin.get(advice.url.removeprefix("/ui")).status_code == 200
+    assert 'id="start" open' in admin.get(f"{PLACE}/runs?form=start").text

@@ -191,7 +191,15 @@ def find_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
 def disposition(entry: Entry, path: str) -> str:
     """Returns the header `Content-Disposition` (RFC 6266). Only types that run no script are shown
     in a browser; all others are saved. The name is the last part of `path`."""
-    kind = "inline" if entry.content_type in _SHOWN_TYPES else "attachment"
+    return _named("inline" if entry.content_type in _SHOWN_TYPES else "attachment", path)
+
+
+def attachment(path: str) -> str:
+    """Returns the header `Content-Disposition` for a file that a browser always saves."""
+    return _named("attachment", path)
+
+
+def _named(kind: str, path: str) -> str:
     name = _UNSAFE.sub("_", path.rstrip("/").rpartition("/")[2])
     if name in ("", ".", ".."):
         return kind

@@ -17,12 +17,15 @@ from ebbtide.server.errors import STATUS
 from ebbtide.server.pages import (
     candidates,
     collections,
+    commit_view,
     commits,
     explaining,
     files,
     login,
+    objects,
     policies,
     purges,
+    ref_diff,
     refs,
     repositories,
     runs,
@@ -41,7 +44,10 @@ TOPICS: Final = (
     login,
     repositories,
     files,
+    objects,
     commits,
+    commit_view,
+    ref_diff,
     explaining,
     refs,
     collections,
@@ -105,9 +111,11 @@ def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             given = list(message.get("headers", ()))
-            if not any(name.lower() == b"cache-control" for name, _ in given):
-                given.append((b"cache-control", b"no-store"))
-            message = {**message, "headers": [*given, *HEADERS]}
+            names = {name.lower() for name, _ in given}
+            # A file of a user brings its own policy, which is stricter than that of a page.
+            added = [(b"cache-control", b"no-store"), *HEADERS]
+            given += [(name, value) for name, value in added if name not in names]
+            message = {**message, "headers": given}
         await send(message)
 
     return sending

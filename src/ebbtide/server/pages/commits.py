@@ -14,10 +14,11 @@ from starlette.responses import Response
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.model import EPOCH, Commit
+from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit
 from ebbtide.retention.decision import Decision, Roots, decide
 from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.server.pages.graph import Row, newest_first, rows
+from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
@@ -97,6 +98,7 @@ def show_commits(visit: Visit) -> Response:
         width=_width(window),
         name=name,
         at=visit.query("at"),
+        choices=choices_of(repository),
         date=visit.query("date"),
         warnings=decision.warnings,
         now=roots.now,
@@ -147,7 +149,7 @@ def _window(
         stop=start + WINDOW,
         first_lane=heads.get(repository.info.default_branch),
     )
-    refs = _refs(roots, visit.served.settings.trash_time)
+    refs = refs_by_commit(roots, visit.served.settings.trash_time)
     with repository.context.metadata.snapshot() as tx:
         ids = [row.commit.commit_id for row in drawn]
         records = find_commits(tx, repository.info.repository_id, ids)
@@ -160,7 +162,7 @@ def _window(
 def _shown(
     row: Row, decision: Decision, record: CommitRecord | None, refs: Sequence[ShownRef]
 ) -> ShownCommit:
-    fate, reason = _fate(row.commit, decision, record)
+    fate, reason = fate_of(row.commit, decision, record)
     return ShownCommit(
         row=row,
         fate=fate,
@@ -172,19 +174,23 @@ def _shown(
     )
 
 
-def _fate(commit: Commit, decision: Decision, record: CommitRecord | None) -> tuple[str, str]:
-    reason = decision.active.get(commit.commit_id)
+def fate_of(
+    commit: Commit | None, decision: Decision, record: CommitRecord | None
+) -> tuple[str, str]:
+    """Returns the fate of a commit, as in ShownCommit, and the reason. `commit` is None if a run
+    has deleted the commit's record, too."""
+    reason = None if commit is None else decision.active.get(commit.commit_id)
     if reason is not None:
         return "kept", reason
-    if not commit.tombstoned:
+    if commit is not None and not commit.tombstoned:
         return "expired", "no rule keeps it: the next run deletes its data"
     if record is not None and record.given_up_at is not None:
         return "gone", f"given up as damaged: {record.given_up_reason}"
-    run_id = None if record is None else record.tombstoned_by
+    run_id = None if record is None else record.forgotten_by or record.tombstoned_by
     return "gone", f"{'a run' if run_id is None else f'run {run_id}'} deleted its data"
 
 
-def _refs(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:
+def refs_by_commit(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:
     """Returns the branches and tags of each commit, branches first."""
     found: dict[str, list[ShownRef]] = {}
     for ref in sorted(roots.refs, key=lambda ref: (ref.kind, ref.name)):
@@ -206,7 +212,8 @@ def _buckets(history: Sequence[Commit], decision: Decision, start: int) -> list[
     oldest = _oldest(history)
     if oldest is None or history[0].created_at == oldest:
         return []
-    length = (history[0].created_at - oldest) / BUCKETS
+    # Programs can make many commits within microseconds.
+    length = max((history[0].created_at - oldest) / BUCKETS, ONE_MICROSECOND)
     kept, lost = [0] * BUCKETS, [0] * BUCKETS
     newest: list[str | None] = [None] * BUCKETS
     shown: set[int] = set()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ebbtide.formats.base import WithPolicy
 from ebbtide.gc.planning.whatif import Alternative, RefOutlook, alternative_of
-from ebbtide.retention.decision import decide
+from ebbtide.retention.decision import Roots, decide
 from ebbtide.retention.policy import Policy
 
 NAMES: Final = ("A", "B", "C")
@@ -39,12 +39,34 @@ class Comparison:
         return {PRESENT: self.present, **self.others}
 
 
+def history_of(roots: Roots) -> Roots:
+    """Returns the roots without the contents of collections, which no policy changes. Contents have
+    no parents, so that no other commit is kept or expired because of them."""
+    contents = {commit.commit_id for commit in roots.commits if commit.is_content}
+    holds = {held: why for held, why in roots.holds.items() if held not in contents}
+    policy = roots.policy
+    if policy is not None:
+        kept = {held: why for held, why in policy.holds.items() if held not in contents}
+        policy = replace(policy, holds=kept)
+    return replace(
+        roots,
+        commits=tuple(commit for commit in roots.commits if not commit.is_content),
+        refs=tuple(ref for ref in roots.refs if ref.commit_id not in contents),
+        policy=policy,
+        holds=holds,
+    )
+
+
 def compare(
     repository: WithPolicy, present: Policy | None, policies: Mapping[str, Policy]
 ) -> Comparison:
     """Compares policies with the `present` one, in one reading of refs and commits. Files are not
-    listed."""
-    roots = repository.roots(present)
+    listed.
+
+    Only the commits of the history are counted, as on the other pages. The contents of collections
+    are left out: no policy changes them.
+    """
+    roots = history_of(repository.roots(present))
     decision = decide(roots)
     now = alternative_of(roots, decision, decision)
     others: dict[str, Alternative] = {}

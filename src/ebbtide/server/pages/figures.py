@@ -139,12 +139,15 @@ def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
     state = report.get("state", "planned")
     is_open = state in ("planned", "refused")
     deleted_bytes = report.get("deleted_bytes", 0)
+    # A file that was already gone when the sweep came to it is not on the storage any more either.
+    gone = report.get("deleted_count", 0) + report.get("missing_count", 0)
+    gone_bytes = deleted_bytes + (report.get("missing_bytes") or 0)
     return RunFigures(
         run_id=run_id,
         made_at=made_at,
         state=state,
-        object_count=whole["objects"] - report.get("deleted_count", 0),
-        size_bytes=None if whole["bytes_total"] is None else whole["bytes_total"] - deleted_bytes,
+        object_count=whole["objects"] - gone,
+        size_bytes=None if whole["bytes_total"] is None else whole["bytes_total"] - gone_bytes,
         reclaimable_count=candidates.get("objects", 0) if is_open else 0,
         reclaimable_bytes=candidates.get("bytes_total", 0) if is_open else 0,
         deleted_bytes=deleted_bytes,

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.access.keys import Role
@@ -114,7 +115,8 @@ def _list(
         name=repository.info.name,
         ref=ref,
         prefix=prefix,
-        crumbs=_crumbs(prefix),
+        choices=choices_of(repository),
+        crumbs=crumbs_of(prefix),
         page=page,
         is_branch=changes is not None,
         changes=() if changes is None else changes.entries,
@@ -134,7 +136,8 @@ def _changes(repository: Repository, ref: str) -> Page[Change] | None:
         return None
 
 
-def _crumbs(prefix: str) -> list[Crumb]:
+def crumbs_of(prefix: str) -> list[Crumb]:
+    """Returns the directories of a prefix, the outermost first."""
     parts = prefix.split("/")
     return [
         Crumb(part, "/".join(parts[: place + 1]) + "/") for place, part in enumerate(parts[:-1])

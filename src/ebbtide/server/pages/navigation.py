@@ -27,6 +27,7 @@ SECTIONS: Final = (
     Section("Files", "files"),
     Section("Commits", "commits"),
     Section("Branches and tags", "refs"),
+    Section("Compare", "compare"),
     Section("Collections", "collections"),
     Section("Policy", "policy", of="policy"),
     Section("Runs", "runs", of="all"),
@@ -34,6 +35,10 @@ SECTIONS: Final = (
     Section("Trash", "trash"),
     Section("Purges", "purges", Role.ADMIN),
 )
+
+
+_WITHIN: Final = {"object": "files"}
+"""Pages that belong to a section of another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, .
     browser wrote it."""
     base = link("repositories", repository)
     below = path.removeprefix(base).strip("/").partition("/")[0]
+    below = _WITHIN.get(below, below)
     return tuple(
         ShownSection(
             section.name,

@@ -43,8 +43,10 @@ def set_policy(visit: Visit) -> Response:
         if visit.form("action") == "try":
             return _try(visit)
         unmatched = here.with_policy.set_policy(parse_policy(visit.form("policy")))
+    except WrongPolicy as error:
+        return _page(visit, error=error, wrong_field=error.field, status=400)
     except InvalidInput as error:
-        return _page(visit, error=error, status=400)
+        return _page(visit, error=error, wrong_field=FIELDS["A"], status=400)
     if unmatched:
         return _page(visit, saved=True, unmatched=unmatched)
     return visit.to("repositories", here.name, "policy", notice="policy_set")
@@ -86,6 +88,14 @@ def show_look(visit: Visit) -> Response:
     return visit.page("look_page.html", **values)
 
 
+class WrongPolicy(InvalidInput):
+    """The error for a text that is no policy. `field` is the form field that has the text."""
+
+    def __init__(self, name: str, error: InvalidInput) -> None:
+        super().__init__(error.kind, f"Policy {name}: {error.message}")
+        self.field = FIELDS[name]
+
+
 def parse_policy(text: str) -> Policy:
     """Returns the policy of a JSON text, in the form of `ebbtide retention set --file`.
 
@@ -95,7 +105,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def _given(visit: Visit) -> dict[str, Policy]:
-    """Returns the policies of the editors, by name. The first one is required. Raises InvalidInput,
+    """Returns the policies of the editors, by name. The first one is required. Raises WrongPolicy,
     whose message names the editor."""
     found: dict[str, Policy] = {}
     for name, field in FIELDS.items():
@@ -105,7 +115,7 @@ def _given(visit: Visit) -> dict[str, Policy]:
         try:
             found[name] = parse_policy(text)
         except InvalidInput as error:
-            raise InvalidInput(error.kind, f"Policy {name}: {error.message}") from None
+            raise WrongPolicy(name, error) from None
     return found
 
 
@@ -151,6 +161,7 @@ def _page(
     comparison: Comparison | None = None,
     look: Job | None = None,
     error: InvalidInput | None = None,
+    wrong_field: str | None = None,
     saved: bool = False,
     unmatched: tuple[str, ...] = (),
     status: int = 200,
@@ -175,6 +186,7 @@ def _page(
         fields=FIELDS,
         texts=texts,
         error=error,
+        wrong_field=wrong_field,
         saved=saved,
         unmatched=unmatched,
         shares=shares(

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from ebbtide.durations import parse_period
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.access.keys import Role
@@ -91,6 +92,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         state=state,
         prefix=prefix,
         default_branch=repository.info.default_branch,
+        choices=choices_of(repository),
         now=visit.now(),
         trash_time=visit.served.settings.trash_time,
     )

@@ -18,6 +18,7 @@ from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.api import runs
 from ebbtide.server.api.repositories import storage_url_of
 from ebbtide.server.pages.charts import Line, line, shares
+from ebbtide.server.pages.comparing import history_of
 from ebbtide.server.pages.figures import RunFigures
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
@@ -123,21 +124,20 @@ def show_repository(visit: Visit) -> Response:
     found = visit.store.catalog.get(repository.info.repository_id)
     form = EmbeddedRepository(repository.context, store_id=visit.store.store_id)
     with form.reading() as reading:
-        roots = reading.roots()
+        roots = history_of(reading.roots())
     decision = decide(roots)
     branches = sorted(
         decision.by_ref, key=lambda each: (each.kind != "branch", -each.expired_count, each.name)
     )
     latest, _ = runs.page(visit.served, visit.collected, after="", amount=RUNS_LISTED)
-    histories = [commit for commit in roots.commits if not commit.is_content]
     return visit.page(
         "repository.html",
         found=found,
         row=_rows(visit, [found])[0],
         branch_count=sum(ref.kind == "branch" for ref in roots.refs),
         tag_count=sum(ref.kind == "tag" for ref in roots.refs),
-        commit_count=len(histories),
-        active_count=sum(commit.commit_id in decision.active for commit in histories),
+        commit_count=len(roots.commits),
+        active_count=len(decision.active),
         shares=shares(
             (each.name, each.rule, each.kept_count, each.expired_count)
             for each in branches[:BRANCHES_CHARTED]

@@ -9,15 +9,16 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.gc.options import NO_QUARANTINE
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
 from ebbtide.server.api import runs
 from ebbtide.server.api.runs import RunAnswer, RunCreation, UndoRequest
+from ebbtide.server.pages.advice import START_FORM, advice_of
 from ebbtide.server.pages.charts import Bar, bars, shares
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import Visit
+from ebbtide.server.pages.visit import Visit, mendable
 from ebbtide.store.access.keys import Role
 
 pages = Pages()
@@ -81,8 +82,8 @@ def start_run(visit: Visit) -> Response:
             }
         )
         run = runs.start(visit.served, visit.collected, asked)
-    except InvalidInput as error:
-        return _list(visit, error=error, status=400)
+    except EbbtideError as error:
+        return _list(visit, error=error, status=mendable(error))
     return visit.to("repositories", name, "runs", run.run_id, notice="run_started")
 
 
@@ -107,8 +108,8 @@ def sweep_run(visit: Visit) -> Response:
         allow_share, period = visit.form("allow_share") == "yes", _quarantine(visit)
         asked = RunCreation(sweep=run_id, allow_share=allow_share, quarantine=period)
         runs.start(visit.served, visit.collected, asked)
-    except InvalidInput as error:
-        return _show(visit, error=error, status=400)
+    except EbbtideError as error:
+        return _show(visit, error=error, status=mendable(error))
     return visit.to("repositories", name, "runs", run_id, notice="run_started")
 
 
@@ -116,7 +117,10 @@ def sweep_run(visit: Visit) -> Response:
 def undo_run(visit: Visit) -> Response:
     """Restores the files in a run's quarantine."""
     name, run_id = visit.collected.name, visit.segment("run_id")
-    runs.undo(visit.served, visit.collected, run_id, UndoRequest())
+    try:
+        runs.undo(visit.served, visit.collected, run_id, UndoRequest())
+    except EbbtideError as error:
+        return _show(visit, error=error, status=mendable(error))
     return visit.to("repositories", name, "runs", run_id, notice="undo_started")
 
 
@@ -130,7 +134,10 @@ def purge_run(visit: Visit) -> Response:
             f"type the name of the repository, {name}, to confirm. Nothing was deleted",
         )
         return _show(visit, error=error, status=400)
-    runs.purge(visit.served, visit.collected, run_id)
+    try:
+        runs.purge(visit.served, visit.collected, run_id)
+    except EbbtideError as error:
+        return _show(visit, error=error, status=mendable(error))
     return visit.to("repositories", name, "runs", run_id, notice="aside_purged")
 
 
@@ -152,7 +159,7 @@ def progress(visit: Visit) -> Response:
     )
 
 
-def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200) -> Response:
+def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     here = visit.collected
     found, more = runs.page(visit.served, here, after=visit.query("after"), amount=RUNS_PER_PAGE)
     return visit.page(
@@ -161,6 +168,7 @@ def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         runs=[(run, instant_of(run.run_id)) for run in found],
         more=more,
         error=error,
+        is_starting=visit.query("form") == START_FORM,
         modes=MODES,
         grace=here.options.grace,
         quarantine=QUARANTINE,
@@ -169,12 +177,14 @@ def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
     )
 
 
-def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200) -> Response:
+def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     name, run_id = visit.collected.name, visit.segment("run_id")
     run = runs.get(visit.served, visit.collected, run_id)
     report = run.report
     known = None if report is None else RunReport.from_json(report)
     has_plan = known is not None and known.has_plan
+    can_sweep = has_plan and _can_sweep(run) and _has_effect(report)
+    told = run.error or _refusal(visit, run)
     return visit.page(
         "run.html",
         status=status,
@@ -187,7 +197,10 @@ def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         kinds=[] if report is None else _kinds(report["kinds"]),
         deleted_kinds=[] if report is None else _kinds(report["deleted_kinds"]),
         shares=_branches(() if report is None else report["by_ref"]),
-        can_sweep=has_plan and _can_sweep(run),
+        can_sweep=can_sweep,
+        has_effect=has_plan and _has_effect(report),
+        told=told,
+        advice=None if told is None else advice_of(told["kind"], name, can_sweep=can_sweep),
         held=None if known is None else known.quarantine,
         held_until=None if known is None else _quarantine_until(known),
         quarantine=QUARANTINE,
@@ -197,8 +210,22 @@ def _show(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
     )
 
 
+def _refusal(visit: Visit, run: RunAnswer) -> Mapping[str, str] | None:
+    """Returns the error of the newest sweep or undo of a run, if this server started it. The record
+    of the run does not have it, because a refused sweep changes nothing."""
+    job = visit.served.jobs.find(visit.collected.key, run.run_id)
+    if job is None or not job.ended:
+        return None
+    found: Mapping[str, str] | None = job.error if job.report is None else job.report["error"]
+    return found
+
+
 def _quarantine_until(report: RunReport) -> datetime | None:
-    """Returns when the quarantine of a run ends; None if it has none."""
+    """Returns when the quarantine of a run ends; None if it has none, or if an undo would change
+    nothing."""
+    held = report.quarantine or {}
+    if not (held.get("objects") or report.commits.get("expired")):
+        return None
     until = (report.quarantine or {}).get("until")
     return None if until is None else datetime.fromisoformat(until)
 
@@ -207,6 +234,14 @@ def _can_sweep(run: RunAnswer) -> bool:
     """Whether a sweep of the run has anything left to do."""
     is_over_share = run.error is not None and run.error["kind"] == "over_share"
     return run.state in ("planned", "incomplete") or (run.state == "refused" and is_over_share)
+
+
+def _has_effect(report: Mapping[str, Any] | None) -> bool:
+    """Whether a sweep of the plan would delete a file, close a commit or forget one."""
+    if report is None:
+        return False
+    commits = report["commits"]
+    return bool(report["candidate_count"] or commits.get("expired") or commits.get("forgettable"))
 
 
 def _counts(report: Mapping[str, Any]) -> list[CountRow]:

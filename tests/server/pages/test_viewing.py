@@ -1,0 +1,192 @@
+"""Files on a page: images, tables and text are shown, anything can be saved, and nothing in a file
+runs."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ebbtide.ids import new_id
+from ebbtide.server.pages import tables
+from ebbtide.server.pages.tables import FirstRows, TableKind, TableUnreadable, read_first_rows
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.server.pages.conftest import Browser, Browsers
+from tests.server.pages.test_pages import rows_of, text_of
+from tests.support.lake import HOSTILE
+
+PLACE = "/repositories/lake/object"
+
+
+@pytest.fixture
+def lake(store: Store) -> Repository:
+    return store.create_repository("lake", storage_url=f"memory:{new_id()}")
+
+
+@pytest.fixture
+def reader(browsers: Browsers) -> Browser:
+    return browsers(Role.READER)
+
+
+def png() -> bytes:
+    """A picture of one point."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        whole = kind + data
+        return struct.pack(">I", len(data)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    points = zlib.compress(b"\0\x80")
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", points), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def first_rows(kind: TableKind, data: bytes) -> FirstRows:
+    return read_first_rows(kind, len(data), lambda start, end: data[start:end])
+
+
+def shown(reader: Browser, path: str) -> str:
+    page = reader.get(PLACE, params={"ref": "main", "path": path})
+    assert page.status_code == 200, page.text
+    return page.text
+
+
+def test_text_is_shown_and_is_no_markup(lake: Repository, reader: Browser) -> None:
+    lake.objects.put("main", "a/notes.md", f"# Größe\n\tx {HOSTILE}\n".encode())
+    page = shown(reader, "a/notes.md")
+    assert "# Größe\n\tx &lt;script&gt;" in page and HOSTILE not in page
+    assert re.search(r'href="[^"]*files\?ref=main&amp;prefix=a%2F"', page)
+    lake.objects.put("main", "large", b"y" * 100_000)
+    page = shown(reader, "large")
+    assert "The first 64 KiB are shown" in page and page.count("y") < 70_000
+    lake.objects.put("main", "empty", b"")
+    assert "The file is empty" in shown(reader, "empty")
+    lake.objects.put("main", "binary", b"\0\1\2")
+    assert "neither text, nor an image or table" in shown(reader, "binary")
+    gone = reader.get(PLACE, params={"ref": "main", "path": "nothing"})
+    assert gone.status_code == 404 and "object_not_found" in gone.text
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_image"),
+    [(None, True), ("image/png", True), ("application/octet-stream", True), ("text/html", False)],
+)
+def test_an_image_is_told_by_its_bytes(
+    lake: Repository, reader: Browser, content_type: str | None, is_image: bool
+) -> None:
+    lake.objects.put("main", "p", png(), content_type=content_type)
+    asked = {"ref": "main", "path": "p"}
+    assert ("<img " in shown(reader, "p")) is is_image
+    sent = reader.get(f"{PLACE}/content", params=asked | {"as": "image"})
+    assert sent.status_code == (200 if is_image else 404)
+    if is_image:
+        assert sent.content == png() and sent.headers["content-type"] == "image/png"
+        assert sent.headers.get_list("content-security-policy") == ["default-src 'none'; sandbox"]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "content_type"),
+    [
+        ("a.svg", b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>", "image/svg+xml"),
+        ("a.html", b"<html><script>alert(1)</script>", "text/html"),
+        ("a.png", b"<html><script>alert(1)</script>", "image/png"),
+    ],
+)
+def test_no_file_runs(
+    lake: Repository, reader: Browser, path: str, data: bytes, content_type: str
+) -> None:
+    lake.objects.put("main", path, data, content_type=content_type)
+    asked = {"ref": "main", "path": path}
+    page = shown(reader, path)
+    assert "<img " not in page and data.decode() not in page
+    assert reader.get(f"{PLACE}/content", params=asked | {"as": "image"}).status_code == 404
+    saved = reader.get(f"{PLACE}/content", params=asked)
+    assert saved.content == data
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert saved.headers["content-disposition"].startswith(f'attachment; filename="{path}"')
+    assert saved.headers.get_list("content-security-policy") == ["default-src 'none'; sandbox"]
+    assert saved.headers.get_list("x-content-type-options") == ["nosniff"]
+
+
+def test_a_range_is_saved(lake: Repository, reader: Browser) -> None:
+    lake.objects.put("main", "x", b"0123456789")
+    asked = {"ref": "main", "path": "x"}
+    part = reader.get(f"{PLACE}/content", params=asked, headers={"Range": "bytes=2-4"})
+    assert (part.status_code, part.content) == (206, b"234")
+    assert reader.get(f"{PLACE}/content", params={"ref": "main", "path": "y"}).status_code == 404
+
+
+def test_tables_are_shown(lake: Repository, reader: Browser) -> None:
+    table = pa.table({"n": range(250), "name": [HOSTILE] * 250, "deep": [[1, None]] * 250})
+    lake.objects.put("main", "t", parquet(table))
+    page = shown(reader, "t")
+    rows = rows_of(page)
+    assert rows[0] == "n int64 name string deep list<element: int64>"
+    assert len(rows) == 101 and rows[1] == f"0 {HOSTILE} [1, None]"
+    assert HOSTILE not in page
+    assert "250 rows, 3 columns; the first 100 rows are shown" in text_of(page)
+    lake.objects.put("main", "t.csv", b'id,text\n007,"two\nlines"\n8,\n')
+    rows = rows_of(shown(reader, "t.csv"))
+    assert rows == ["id string text string", "007 two lines", "8"]
+    lake.objects.put("main", "broken.parquet", b"PAR1" + b"x" * 100 + b"PAR1")
+    page = shown(reader, "broken.parquet")
+    assert "not shown as a table: it cannot be read as parquet" in page
+
+
+def test_values_as_text() -> None:
+    table = pa.table(
+        {
+            "b": pa.array([b"\0\1", None]),
+            "t": pa.array([2**62 + 1, 0], pa.timestamp("ns")),
+            "d": pa.array([None, {"x": 1}]),
+            "s": pa.array(["y" * 1000, ""]),
+        }
+    )
+    found = first_rows("parquet", parquet(table))
+    assert found.rows[0][0] == "2 bytes" and found.rows[1][0] is None
+    assert found.rows[0][1] == "2116-02-20 23:53:38.427387905"
+    assert found.rows[1][2] == "{'x': 1}"
+    assert found.rows[0][3] == "y" * tables.CELL_CHARACTERS_MAX + "…"
+    wide = first_rows("parquet", parquet(pa.table({f"c{n}": [n] for n in range(80)})))
+    assert (len(wide.columns), wide.column_count) == (tables.COLUMNS_MAX, 80)
+    none = first_rows("parquet", parquet(pa.table({"x": pa.array([], pa.int8())})))
+    assert (none.rows, none.row_count) == ((), 0)
+
+
+def test_only_the_bytes_that_the_rows_need_are_read() -> None:
+    """The first rows of a large file need its footer and the pages in front."""
+    sink = io.BytesIO()
+    numbers = pa.table({"n": pa.array(range(2_000_000), pa.int64())})
+    pq.write_table(numbers, sink, compression="none", use_dictionary=False)
+    data, sizes = sink.getvalue(), []
+
+    def read(start: int, end: int) -> bytes:
+        sizes.append(end - start)
+        return data[start:end]
+
+    assert read_first_rows("parquet", len(data), read).rows[99] == ("99",)
+    assert sum(sizes) < len(data) / 4
+
+
+def test_limits_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = parquet(pa.table({"n": range(100_000)}))
+    monkeypatch.setattr(tables, "READ_BYTES_MAX", 100)
+    with pytest.raises(TableUnreadable, match="need more than 100 bytes"):
+        first_rows("parquet", data)
+    monkeypatch.undo()
+    monkeypatch.setattr(tables, "SECONDS_MAX", 0.0)
+    with pytest.raises(TableUnreadable, match="takes more than 0 seconds"):
+        first_rows("parquet", data)
