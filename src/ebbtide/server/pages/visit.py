@@ -29,7 +29,7 @@ from ebbtide.store.access.sessions import Session
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
-FIELDS_MAX: Final = 200
+FIELDS_MAX: Final = 1_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 PAGE_ROWS: Final = 50
 
