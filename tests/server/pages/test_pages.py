@@ -56,7 +56,10 @@ def admin(lake: Lake) -> Browser:
         f"{PLACE}/explain",
         f"{PLACE}/explain?what=main",
         f"{PLACE}/policy",
+        f"{PLACE}/holds",
+        f"{PLACE}/protection",
         f"{PLACE}/runs",
+        f"{PLACE}/runs/trend",
         f"{PLACE}/runs/{{run}}",
         f"{PLACE}/runs/{{run}}/candidates",
         f"{PLACE}/runs/{{run}}/charts",
@@ -223,6 +226,17 @@ def test_candidates(lake: Lake, admin: Browser) -> None:
     assert "No candidate fits" in admin.get(f"{place}?bytes_min=1+MiB").text
     for wrong in ("bytes_min=-1", "bytes_min=much", "position=-1", "position=x"):
         assert admin.get(f"{place}?{wrong}").status_code == 400, wrong
+
+
+def test_the_paths_of_candidates(lake: Lake, admin: Browser) -> None:
+    """Garbage that was staged and never committed has none; a swept run's files have theirs."""
+    place = f"{PLACE}/runs/{lake.planned}/candidates"
+    assert "Last path" not in admin.get(place).text
+    rows = rows_of(admin.get(f"{place}?paths=yes").text)[1:]
+    assert len(rows) == 40 and all(" never committed " in row for row in rows)
+    swept = f"{PLACE}/runs/{lake.swept}/candidates?kind=object&paths=yes"
+    rows = rows_of(admin.get(swept).text)[1:]
+    assert rows and any(re.search(r" tables/[\w-]+/day=\d+\.parquet in commit ", row) for row in rows)
 
 
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:
