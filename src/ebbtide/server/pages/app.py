@@ -23,6 +23,7 @@ from ebbtide.server.pages import (
     holds,
     login,
     policies,
+    preferences,
     protection,
     purges,
     refs,
@@ -35,12 +36,14 @@ from ebbtide.server.pages.figures import Figures
 from ebbtide.server.pages.guarding import HEADERS, ROOT
 from ebbtide.server.pages.rendering import render
 from ebbtide.server.pages.routing import PageRoute
+from ebbtide.server.pages.themes import theme_of
 from ebbtide.server.pages.visit import Visit
 
 logger = logging.getLogger(__name__)
 
 TOPICS: Final = (
     login,
+    preferences,
     repositories,
     files,
     commits,
@@ -146,4 +149,6 @@ def _error_page(request: Request, status: int, kind: str, message: str) -> Respo
         return visit.page(
             "error.html", status=status, code=status, kind=kind, message=message, sections=()
         )
-    return HTMLResponse(render("stranger.html", code=status, kind=kind, message=message), status)
+    theme = theme_of(request)
+    page = render("stranger.html", code=status, kind=kind, message=message, theme=theme)
+    return HTMLResponse(page, status)
