@@ -30,6 +30,7 @@ from ebbtide.server.pages import (
     repositories,
     runs,
     trash,
+    trend,
 )
 from ebbtide.server.pages.candidate_reading import ChartsKept
 from ebbtide.server.pages.figures import Figures
@@ -53,6 +54,8 @@ TOPICS: Final = (
     policies,
     holds,
     protection,
+    # Before `runs`, whose paths have the id of a run where this has a word.
+    trend,
     runs,
     candidates,
     trash,
