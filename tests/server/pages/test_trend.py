@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.gc.runs import RunFolder
-from ebbtide.server.pages.charts import DATES_HEIGHT, DATES_WIDTH, over_dates
+from ebbtide.server.pages.charts import DATES_HEIGHT, DATES_WIDTH, Scale, over_dates
 from ebbtide.server.pages.figures import read_figures
 from ebbtide.text import size_text
 from tests.server.pages.conftest import PLACE, Browser, Lake
@@ -29,30 +30,30 @@ rows = st.lists(
 )
 
 
-@given(rows, st.sampled_from([10, 1024]))
+@given(rows, st.sampled_from(get_args(Scale)))
 def test_points_are_where_the_axes_say(
-    found: list[tuple[datetime, float]], base: int
+    found: list[tuple[datetime, float]], scale: Scale
 ) -> None:
     """Each value is between the marks that enclose it; the marks are few, even, and begin at 0."""
-    chart = over_dates("t", found, text=repr, step_base=base)
+    chart = over_dates("t", found, text=repr, scale=scale)
     assert chart is not None
     marks = [(tick.at, float(tick.label)) for tick in chart.values]
     assert 2 <= len(marks) <= 6 and marks[0] == (chart.bottom, 0.0)
     steps = [after[1] - before[1] for before, after in pairwise(marks)]
     assert max(steps) == pytest.approx(min(steps))
-    top, scale = marks[-1][1], chart.bottom - marks[-1][0]
+    top, height = marks[-1][1], chart.bottom - marks[-1][0]
     for (_, value), (x, y) in zip(sorted(found), chart.points, strict=True):
         assert chart.left <= x <= chart.right and 0 <= y <= chart.bottom
         assert value <= top * 1.000001
-        assert y == pytest.approx(chart.bottom - scale * value / top, abs=0.06)
+        assert y == pytest.approx(chart.bottom - height * value / top, abs=0.06)
     assert chart.points[0][0] == chart.left and chart.points[-1][0] == chart.right
     assert all(0 <= tick.at <= DATES_WIDTH for tick in chart.dates)
     assert chart.bottom < DATES_HEIGHT
 
 
 def test_one_date_makes_no_chart() -> None:
-    assert over_dates("t", [(BEGIN, 1.0)], text=repr) is None
-    assert over_dates("t", [], text=repr) is None
+    assert over_dates("t", [(BEGIN, 1.0)], text=repr, scale="any") is None
+    assert over_dates("t", [], text=repr, scale="any") is None
 
 
 def test_the_page(lake: Lake) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 LINE_WIDTH: Final = 120
 LINE_HEIGHT: Final = 28
@@ -15,6 +15,9 @@ DATES_WIDTH: Final = 360
 DATES_HEIGHT: Final = 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 10, 164
 _TICKS: Final = 4
+
+Scale = Literal["bytes", "whole", "any"]
+"""The values of an axis: bytes, whole numbers, or any numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +118,18 @@ def over_dates(
     rows: Iterable[tuple[datetime, float]],
     *,
     text: Callable[[float], str],
-    step_base: int = 10,
+    scale: Scale,
 ) -> Dated | None:
     """Returns a chart of values over dates; None for fewer than two dates.
 
-    `text` formats a value for the axis. The marks of the axis are round numbers: 1, 2 or 5 times a
-    power of `step_base` (10, or 1024 for bytes).
+    `text` formats a value for the axis. The marks of the axis are round numbers: powers of two for
+    bytes, and 1, 2 or 5 times a power of ten for other values.
     """
     found = sorted(rows)
     if len(found) < 2 or found[0][0] == found[-1][0]:
         return None
     first, last = found[0][0], found[-1][0]
-    step = _step(max(value for _, value in found), step_base)
+    step = _step(max(value for _, value in found), scale)
     count = max(1, math.ceil(max(value for _, value in found) / step))
     width, height = DATES_WIDTH - _RIGHT - _LEFT, _BOTTOM - _TOP
 
@@ -148,16 +151,13 @@ def over_dates(
     )
 
 
-def _step(top: float, base: int) -> float:
-    """Returns the distance of the marks of an axis that reaches `top`: at most _TICKS marks fit."""
+def _step(top: float, scale: Scale) -> float:
+    """Returns the distance of the marks of an axis that reaches `top`: a round number, of which
+    _TICKS reach `top`."""
     if top <= 0:
         return 1.0
-    power = float(base) ** math.floor(math.log(top, base))
-    steps = [part * power / scale for scale in (base, 1) for part in _round_numbers(base)]
-    return next(step for step in steps if top / step <= _TICKS)
-
-
-def _round_numbers(base: int) -> list[float]:
-    """Returns the round numbers from 1 to `base`: 1, 2, 5, 10, 20, 50, …"""
-    return [part * 10.0**power for power in range(round(math.log10(base)) + 1) for part in (1, 2, 5)
-            if part * 10.0**power <= base]
+    if scale == "bytes":
+        return max(1.0, 2.0 ** math.ceil(math.log2(top / _TICKS)))
+    power = 10.0 ** math.floor(math.log10(top))
+    step = next(part * power for part in (0.2, 0.5, 1, 2, 5) if top / (part * power) <= _TICKS)
+    return max(1.0, step) if scale == "whole" else step

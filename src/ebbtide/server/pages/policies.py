@@ -17,6 +17,7 @@ from ebbtide.server.api.runs import steps_of
 from ebbtide.server.jobs import Job, Order
 from ebbtide.server.pages.charts import shares
 from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_rows
+from ebbtide.server.pages.messages import clause
 from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
@@ -143,7 +144,7 @@ def _given(visit: Visit) -> dict[str, Policy]:
         try:
             found[name] = parse_policy(text)
         except InvalidInput as error:
-            raise InvalidInput(error.kind, f"Policy {name}: {error.message}") from None
+            raise InvalidInput(error.kind, f"Policy {name}: {clause(error)}") from None
     return found
 
 

@@ -60,7 +60,9 @@ class RuleFields:
             )
         if self.keep_all:
             return KEEP
-        return {name: _number(part) if name in COUNTS else part for name, part in self.parts.items()}
+        return {
+            name: _number(part) if name in COUNTS else part for name, part in self.parts.items()
+        }
 
 
 KEPT: Final = RuleFields(keep_all=True)
@@ -84,7 +86,10 @@ class PolicyFields:
         Raises InvalidInput `invalid_argument` for too many rows."""
         text = get("branch-rows") or "0"
         if not (text.isascii() and text.isdigit() and len(text) < 4):
-            raise InvalidInput("invalid_argument", "branch-rows must be a number: reload the page")
+            raise InvalidInput(
+                "invalid_argument",
+                "the form is damaged: reload the page, and write the rules again",
+            )
         rows = [
             (get(f"branch-{number}-pattern").strip(), RuleFields.read(get, f"branch-{number}"))
             for number in range(int(text))
@@ -108,11 +113,13 @@ class PolicyFields:
             mode=policy.mode,
             default=RuleFields.of(policy.default),
             tags=KEPT if policy.tags is None else RuleFields.of(policy.tags),
-            branches=tuple((name, RuleFields.of(policy.branches[name])) for name in policy.branches),
+            branches=tuple((name, RuleFields.of(rule)) for name, rule in policy.branches.items()),
             holds="\n".join(f"{name} {why}".rstrip() for name, why in policy.holds.items()),
         )
         texts = [*policy.branches, *policy.holds, *policy.holds.values()]
-        if len(found.branches) > BRANCH_RULES_MAX or any(text != escaped(text).strip() for text in texts):
+        if len(found.branches) > BRANCH_RULES_MAX:
+            return None
+        if any(text != escaped(text).strip() for text in texts):
             return None
         try:
             return found if found.policy() == policy else None

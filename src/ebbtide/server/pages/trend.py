@@ -11,13 +11,12 @@ from ebbtide.server.pages.rendering import seconds_text
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
-from ebbtide.text import size_text
+from ebbtide.text import count_text, size_text
 
 pages = Pages()
 
 RUNS_CHARTED: Final = 200
 """The most runs that a trend reads: two files for each."""
-BYTES: Final = 1024
 
 
 @pages.add("GET", "/repositories/{repository:segment}/runs/trend", Role.READER)
@@ -31,21 +30,25 @@ def show_trend(visit: Visit) -> Response:
             "Bytes freed",
             ((run.made_at, run.freed_bytes) for run in found),
             text=_bytes_text,
-            step_base=BYTES,
+            scale="bytes",
         ),
         over_dates(
             "Candidates, in bytes",
             ((run.made_at, run.candidate_bytes) for run in found),
             text=_bytes_text,
-            step_base=BYTES,
+            scale="bytes",
         ),
         over_dates(
             "Candidates, in files",
             ((run.made_at, run.candidate_count) for run in found),
             text=_count_text,
+            scale="whole",
         ),
         over_dates(
-            "Time of the run", ((run.made_at, run.seconds) for run in found), text=_seconds_text
+            "Time of the run",
+            ((run.made_at, run.seconds) for run in found),
+            text=_seconds_text,
+            scale="any",
         ),
     )
     return visit.page(
@@ -62,8 +65,8 @@ def _bytes_text(value: float) -> str:
 
 
 def _count_text(value: float) -> str:
-    return f"{value:,g}"
+    return count_text(round(value))
 
 
 def _seconds_text(value: float) -> str:
-    return f"{value:,g} s" if value < 1 else seconds_text(value)
+    return f"{value:g} s" if value < 1 else seconds_text(value)

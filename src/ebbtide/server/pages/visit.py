@@ -87,7 +87,10 @@ class Visit:
         try:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
         except ValueError:
-            raise InvalidInput("invalid_argument", "the form cannot be understood") from None
+            raise InvalidInput(
+                "invalid_argument",
+                "the form cannot be understood: reload the page, and send it again",
+            ) from None
         self._form = {name: _storable(name, value) for name, value in pairs}
 
     def take(self, fields: Mapping[str, str], upload: Upload) -> None:
