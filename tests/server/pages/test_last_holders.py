@@ -133,9 +133,7 @@ def test_too_much_is_left_out(planned: Planned, monkeypatch: pytest.MonkeyPatch)
     assert find_last_holders(*planned) is None
 
 
-def test_paths_against_the_definition(
-    planned: Planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_against_the_definition(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path in the newest expired commit that has the object; none of files that were never
     committed, and of files that nobody asked about."""
     lake, plan, folder = planned
@@ -145,9 +143,7 @@ def test_paths_against_the_definition(
     ]
     asked = addresses[::2]
     defined: dict[str, LastPath] = {}
-    gone = [
-        row for row in read_part(folder, "commits.parquet").to_pylist() if not row["active"]
-    ]
+    gone = [row for row in read_part(folder, "commits.parquet").to_pylist() if not row["active"]]
     for row in sorted(gone, key=lambda row: row["created_at"], reverse=True):
         for entry in lake.objects.walk(row["commit_id"]):
             if entry.address in asked:

@@ -236,7 +236,9 @@ def test_the_paths_of_candidates(lake: Lake, admin: Browser) -> None:
     assert len(rows) == 40 and all(" never committed " in row for row in rows)
     swept = f"{PLACE}/runs/{lake.swept}/candidates?kind=object&paths=yes"
     rows = rows_of(admin.get(swept).text)[1:]
-    assert rows and any(re.search(r" tables/[\w-]+/day=\d+\.parquet in commit ", row) for row in rows)
+    assert rows and any(
+        re.search(r" tables/[\w-]+/day=\d+\.parquet in commit ", row) for row in rows
+    )
 
 
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:

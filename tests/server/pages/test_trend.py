@@ -31,9 +31,7 @@ rows = st.lists(
 
 
 @given(rows, st.sampled_from(get_args(Scale)))
-def test_points_are_where_the_axes_say(
-    found: list[tuple[datetime, float]], scale: Scale
-) -> None:
+def test_points_are_where_the_axes_say(found: list[tuple[datetime, float]], scale: Scale) -> None:
     """Each value is between the marks that enclose it; the marks are few, even, and begin at 0."""
     chart = over_dates("t", found, text=repr, scale=scale)
     assert chart is not None
@@ -59,7 +57,7 @@ def test_one_date_makes_no_chart() -> None:
 def test_the_page(lake: Lake) -> None:
     admin: Browser = lake.browsers()
     page = admin.get(f"{PLACE}/runs/trend").text
-    assert len(re.findall(r"<figure", page)) == 4 and len(re.findall(r"<circle class", page)) == 8
+    assert len(re.findall(r"<figure", page)) == 4 and len(re.findall(r'class="dot"', page)) == 8
     assert f'href="/ui{PLACE}/runs/trend"' in admin.get(f"{PLACE}/runs").text
     newest, older = rows_of(page)[1:]
     assert " planned 0 B " in newest and " 40 " in newest

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, NotFound
 
-_PLAIN_WORD: Final = re.compile(r"[a-z]+(?=[\s:,])")
+_PLAIN_WORD: Final = re.compile(r"[a-z]+(?=[\s,]|: )")
 _ENDS: Final = (".", "!", "?")
 
 NEXT_STEPS: Final[Mapping[int, str]] = {
@@ -49,8 +49,11 @@ def clause(error: EbbtideError) -> str:
 
 
 def explained(error: EbbtideError) -> str:
-    """Returns the message of an error as a sentence."""
-    return sentence(clause(error))
+    """Returns the message of an error as a sentence. A message about a missing item that says
+    nothing to do gets a second sentence."""
+    text = sentence(clause(error))
+    is_bare = isinstance(error, NotFound) and ": " not in text
+    return f"{text} Check the name, and send it again." if is_bare else text
 
 
 def next_step(status: int) -> str:
