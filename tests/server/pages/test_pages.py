@@ -243,8 +243,8 @@ def test_the_paths_of_candidates(lake: Lake, admin: Browser) -> None:
 
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:
     for fields, problem in (
-        ({"action": "explode"}, "choose the action and the mode"),
-        ({"mode": "wild"}, "choose the action and the mode"),
+        ({"action": "explode"}, "Choose the action and the mode"),
+        ({"mode": "wild"}, "Choose the action and the mode"),
         ({"grace": "5"}, "has no unit"),
         ({"grace": "1s"}, "grace"),
     ):
@@ -290,8 +290,8 @@ def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
     assert "everything is kept" in admin.get("/repositories/lake/policy").text
     place = "/repositories/lake/policy"
     for wrong, problem in (
-        ("{", "this is not JSON"),
-        ("[" * 100_000, "this is not JSON"),
+        ("{", "This is not JSON"),
+        ("[" * 100_000, "This is not JSON"),
         ("{}", "no rule is given"),
         ('{"default": 7}', "default"),
         ('{"default": "</textarea><script>"}', "default"),
@@ -334,7 +334,7 @@ def test_bringing_back(store: Store, browsers: Browsers, clock: ManualClock) -> 
     assert "Restore" not in re.sub("(?s)<head>.*</head>", "", reader.get(place).text)
 
     answer = writer.post(f"{place}/branch/{branch.ref_id}/restore")
-    assert answer.status_code == 409 and "there is a branch" in text_of(answer.text)
+    assert answer.status_code == 409 and "There is a branch" in text_of(answer.text)
     writer.post(f"{place}/branch/{branch.ref_id}/restore", unique="yes")
     writer.post(f"{place}/tag/{tag.ref_id}/restore")
     writer.post(f"{place}/project/{project.project_id}/restore")
