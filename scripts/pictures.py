@@ -52,6 +52,9 @@ SHOTS: Final = {
     "refs": f"{LAKE}/refs",
     "collections": f"{LAKE}/collections?project={{project}}",
     "policy": f"{LAKE}/policy",
+    "holds": f"{LAKE}/holds",
+    "protection": f"{LAKE}/protection",
+    "trend": f"{LAKE}/runs/trend",
     "runs": f"{LAKE}/runs",
     "run": f"{LAKE}/runs/{{planned}}",
     "run-swept": f"{LAKE}/runs/{{swept}}",
@@ -112,6 +115,7 @@ def _fill(server: Server) -> dict[str, str]:
         assert done.returncode == 0, done
     with Store.open(server.directory, settings=Settings()) as store:
         lake = store.repository(NAME)
+        lake.protection.add("main")
         lake.objects.put("dev", "tables/dev/day=000.parquet", b"x" * 70_000)
         lake.objects.delete("dev", "tables/dev/day=001.parquet")
     return {"project": project}

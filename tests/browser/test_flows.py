@@ -15,7 +15,7 @@ from tests.support.randomized import choose, sample
 from tests.support.server import Server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [
     pytest.mark.browser,
@@ -39,9 +39,13 @@ PAGES = (
     f"{LAKE}/explain",
     f"{LAKE}/explain?what=main",
     f"{LAKE}/policy",
+    f"{LAKE}/holds",
+    f"{LAKE}/protection",
     f"{LAKE}/runs",
+    f"{LAKE}/runs/trend",
     f"{LAKE}/runs/{{run}}",
     f"{LAKE}/runs/{{run}}/candidates",
+    f"{LAKE}/runs/{{run}}/candidates?paths=yes",
     f"{LAKE}/trash",
     f"{LAKE}/purges",
     "/repositories/empty",
@@ -199,6 +203,41 @@ def test_the_policy_editor(visitors: Visitors) -> None:
     page.wait_for_selector("text=The policy is set")
     visitor.follow("text=Drop the policy")
     page.wait_for_selector("text=The policy was dropped")
+
+
+def test_the_form_and_the_json_follow_each_other(visitors: Visitors) -> None:
+    """While one types in either, and with nothing set; a wrong text changes nothing elsewhere."""
+    visitor = visitors(size=PHONE)
+    page = visitor.page
+    visitor.go(f"{LAKE}/policy")
+    page.fill("#default-keep_within", "45d")
+    page.wait_for_function("JSON.parse(document.getElementById('policy').value).default === '45d'")
+    page.wait_for_selector("#comparison tbody th:text-is('A')")
+    page.fill("#default-keep_within", "45")
+    page.wait_for_selector("#comparison >> text=has no unit")
+    assert '"45d"' in page.input_value("#policy")
+    page.fill("#policy", '{"default": {"keep_last": 7}, "branches": {"x-*": "keep"}}')
+    page.wait_for_selector("#branch-0-pattern[value='x-*']")
+    assert page.input_value("#default-keep_last") == "7"
+    assert page.is_checked("[name='branch-0-keep']")
+    assert violations(page) == []
+    visitor.go(f"{LAKE}/policy")
+    assert page.input_value("#default-keep_within") == "14d"
+
+
+def test_the_theme_without_script(browser: Browser, lake_server: Server) -> None:
+    """The choice counts against what the system prefers, and stays for the next page."""
+    context = browser.new_context(color_scheme="light", java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{lake_server.url}/ui/login")
+    for theme, is_dark in (("Dark", True), ("System", False)):
+        with page.expect_navigation():
+            page.click(f".foot button:text-is('{theme}')")
+        page.goto(f"{lake_server.url}/ui/login?next=/ui/trash")
+        # Pages without script still have the style that a test can ask for.
+        found = page.locator("body").evaluate("each => getComputedStyle(each).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", found))) < 150) is is_dark, found
+    context.close()
 
 
 def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:

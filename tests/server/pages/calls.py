@@ -22,6 +22,7 @@ _R: Final = "/repositories/lake"
 _RUNS: Final = f"{_R}/runs"
 _SWEPT: Final = "/repositories/swept/runs/{run}"
 _PLANNED: Final = "/repositories/planned/runs/{plan}"
+_FIELDS: Final = {"mode": "age", "default-keep_within": "9d"}
 _POLICY: Final = '{"default": "9d"}'
 
 ASKED: Final = (
@@ -31,6 +32,7 @@ ASKED: Final = (
     ),
     get("/static/{digest}/app.css", in_repository=None),
     _form("/logout", in_repository=None),
+    _form("/theme", in_repository=None, theme="dark", next="/ui/trash"),
     get("", in_repository=None),
     _form("", "repository_exists", "root_not_empty", in_repository=None, name="fresh"),
     get("/trash", in_repository=None),
@@ -65,7 +67,16 @@ ASKED: Final = (
     _form(f"{_R}/policy", action="try", policy=_POLICY),
     _form(f"{_R}/policy/unset", "policy_not_found"),
     _form(f"{_R}/policy/preview", policy=_POLICY),
+    _form(f"{_R}/policy", **_FIELDS, action="set-form"),
+    _form(f"{_R}/policy", **_FIELDS, action="check-form"),
+    get(f"{_R}/holds"),
+    _form(f"{_R}/holds", commit="main", reason="audit"),
+    _form(f"{_R}/holds/remove", "hold_not_found", commit="main~1"),
+    get(f"{_R}/protection"),
+    _form(f"{_R}/protection", pattern="release/*"),
+    _form(f"{_R}/protection/remove", "protection_not_found", pattern="kept-*"),
     get(_RUNS),
+    get(f"{_RUNS}/trend"),
     _form(_RUNS, adds="gc_runs", action="plan", mode="clean", allow_share="yes"),
     _form(_RUNS, adds="gc_runs", action="run", mode="clean", allow_share="yes"),
     get(_SWEPT, in_repository="swept"),
@@ -80,6 +91,7 @@ ASKED: Final = (
     _form(f"{_SWEPT}/purge", "not_quarantined", in_repository="swept", confirmation="swept"),
     get(f"{_SWEPT}/progress", in_repository="swept"),
     get(f"{_PLANNED}/candidates", in_repository="planned"),
+    get(f"{_PLANNED}/candidates?paths=yes", in_repository="planned"),
     get(f"{_PLANNED}/charts", in_repository="planned"),
     get(f"{_R}/trash"),
     _form(f"{_R}/trash/branch/branch-bin/restore", "trashed", "branch_exists"),

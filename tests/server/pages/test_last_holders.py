@@ -13,7 +13,13 @@ from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages import last_holders
 from ebbtide.server.pages.charts import Bar
-from ebbtide.server.pages.last_holders import NEVER, UNKNOWN, find_last_holders
+from ebbtide.server.pages.last_holders import (
+    NEVER,
+    UNKNOWN,
+    LastPath,
+    find_last_holders,
+    find_last_paths,
+)
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
@@ -125,3 +131,30 @@ def test_a_tree_that_cannot_be_read(planned: Planned, monkeypatch: pytest.Monkey
 def test_too_much_is_left_out(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_holders, "OBJECTS_MAX", 3)
     assert find_last_holders(*planned) is None
+
+
+def test_paths_against_the_definition(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path in the newest expired commit that has the object; none of files that were never
+    committed, and of files that nobody asked about."""
+    lake, plan, folder = planned
+    objects = [part for part in plan.candidates if part.kind == "object"]
+    addresses = [
+        row["address"] for part in objects for row in read_part(folder, part.name).to_pylist()
+    ]
+    asked = addresses[::2]
+    defined: dict[str, LastPath] = {}
+    gone = [row for row in read_part(folder, "commits.parquet").to_pylist() if not row["active"]]
+    for row in sorted(gone, key=lambda row: row["created_at"], reverse=True):
+        for entry in lake.objects.walk(row["commit_id"]):
+            if entry.address in asked:
+                label = branch_of(lake, row["commit_id"])
+                last = LastPath(entry.path, row["commit_id"], label)
+                defined.setdefault(entry.address, last)
+    found = find_last_paths(lake, plan, folder, asked)
+    assert found.complete and found.by_address == defined
+    assert 2 < len(defined) < len(asked)
+    assert find_last_paths(lake, plan, folder, []).by_address == {}
+
+    monkeypatch.setattr(last_holders, "PATH_RANGES_MAX", 2)
+    part = find_last_paths(lake, plan, folder, asked)
+    assert not part.complete and part.by_address.items() < defined.items()

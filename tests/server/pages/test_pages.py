@@ -57,7 +57,10 @@ def admin(lake: Lake) -> Browser:
         f"{PLACE}/explain",
         f"{PLACE}/explain?what=main",
         f"{PLACE}/policy",
+        f"{PLACE}/holds",
+        f"{PLACE}/protection",
         f"{PLACE}/runs",
+        f"{PLACE}/runs/trend",
         f"{PLACE}/runs/{{run}}",
         f"{PLACE}/runs/{{run}}/candidates",
         f"{PLACE}/runs/{{run}}/charts",
@@ -226,10 +229,23 @@ def test_candidates(lake: Lake, admin: Browser) -> None:
         assert admin.get(f"{place}?{wrong}").status_code == 400, wrong
 
 
+def test_the_paths_of_candidates(lake: Lake, admin: Browser) -> None:
+    """Garbage that was staged and never committed has none; a swept run's files have theirs."""
+    place = f"{PLACE}/runs/{lake.planned}/candidates"
+    assert "Last path" not in admin.get(place).text
+    rows = rows_of(admin.get(f"{place}?paths=yes").text)[1:]
+    assert len(rows) == 40 and all(" never committed " in row for row in rows)
+    swept = f"{PLACE}/runs/{lake.swept}/candidates?kind=object&paths=yes"
+    rows = rows_of(admin.get(swept).text)[1:]
+    assert rows and any(
+        re.search(r" tables/[\w-]+/day=\d+\.parquet in commit ", row) for row in rows
+    )
+
+
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:
     for fields, problem in (
-        ({"action": "explode"}, "choose the action and the mode"),
-        ({"mode": "wild"}, "choose the action and the mode"),
+        ({"action": "explode"}, "Choose the action and the mode"),
+        ({"mode": "wild"}, "Choose the action and the mode"),
         ({"grace": "5"}, "has no unit"),
         ({"grace": "1s"}, "grace"),
     ):
@@ -275,8 +291,8 @@ def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
     assert "everything is kept" in admin.get("/repositories/lake/policy").text
     place = "/repositories/lake/policy"
     for wrong, problem in (
-        ("{", "this is not JSON"),
-        ("[" * 100_000, "this is not JSON"),
+        ("{", "This is not JSON"),
+        ("[" * 100_000, "This is not JSON"),
         ("{}", "no rule is given"),
         ('{"default": 7}', "default"),
         ('{"default": "</textarea><script>"}', "default"),
@@ -319,7 +335,7 @@ def test_bringing_back(store: Store, browsers: Browsers, clock: ManualClock) -> 
     assert "Restore" not in re.sub("(?s)<head>.*</head>", "", reader.get(place).text)
 
     answer = writer.post(f"{place}/branch/{branch.ref_id}/restore")
-    assert answer.status_code == 409 and "there is a branch" in text_of(answer.text)
+    assert answer.status_code == 409 and "There is a branch" in text_of(answer.text)
     writer.post(f"{place}/branch/{branch.ref_id}/restore", unique="yes")
     writer.post(f"{place}/tag/{tag.ref_id}/restore")
     writer.post(f"{place}/project/{project.project_id}/restore")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from markupsafe import Markup
 
+from ebbtide.errors import InvalidInput
+from ebbtide.retention.policy import Policy
+from ebbtide.server.errors import STATUS
+from ebbtide.server.pages.messages import explained, next_step, sentence
+from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import environment
 
 
@@ -22,3 +28,33 @@ def test_lines_of_a_text_field_stay() -> None:
 def test_what_is_no_text_is_left_alone() -> None:
     assert written(Markup("<b>&ndash;</b>")) == "<b>&ndash;</b>"
     assert written(3) == "3"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("there is no run 'x' of lake", "There is no run 'x' of lake."),
+        ("reload the page.", "Reload the page."),
+        ("icechunk:/data has no policy", "icechunk:/data has no policy."),
+        ("'x' is not a count: write 3", "'x' is not a count: write 3."),
+        ("ä?", "ä?"),
+        ("", ""),
+    ],
+)
+def test_messages_are_sentences(text: str, expected: str) -> None:
+    assert sentence(text) == expected
+
+
+def test_a_mistake_in_a_policy_names_its_place() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Policy.parse({"branches": {"main": {"keep_last": 0}}})
+    text = explained(caught.value)
+    assert text.startswith("'branches.main.keep_last' in the policy is wrong: 0 is not a count: ")
+    assert text.endswith("leave it out.")
+
+
+def test_every_status_has_a_next_step() -> None:
+    for status in set(STATUS.values()):
+        assert next_step(status).endswith(".")
+    for text in NOTICES.values():
+        assert text[0].isupper() and text.endswith(".")

@@ -22,6 +22,7 @@ PAGES = {
     ("POST", "/login"): None,
     ("GET", "/static/{digest}/{name}"): None,
     ("POST", "/logout"): "reader",
+    ("POST", "/theme"): None,
     ("GET", ""): "reader",
     ("POST", ""): "admin",
     ("GET", "/trash"): "reader",
@@ -49,7 +50,14 @@ PAGES = {
     ("POST", R + "/policy/unset"): "admin",
     ("POST", R + "/policy/preview"): "admin",
     ("GET", R + "/policy/looks/{look_id}"): "admin",
+    ("GET", R + "/holds"): "reader",
+    ("POST", R + "/holds"): "admin",
+    ("POST", R + "/holds/remove"): "admin",
+    ("GET", R + "/protection"): "reader",
+    ("POST", R + "/protection"): "admin",
+    ("POST", R + "/protection/remove"): "admin",
     ("GET", R + "/runs"): "reader",
+    ("GET", R + "/runs/trend"): "reader",
     ("POST", R + "/runs"): "admin",
     ("GET", R + "/runs/{run_id}"): "reader",
     ("POST", R + "/runs/{run_id}/sweep"): "admin",
@@ -261,7 +269,7 @@ def test_what_is_no_form(shared_browsers: Browsers) -> None:
     for content, kind in (
         (b"{}", "application/json"),
         (b"form_token=\xff", "application/x-www-form-urlencoded"),
-        (b"&".join(b"a=b" for _ in range(300)), "application/x-www-form-urlencoded"),
+        (b"&".join(b"a=b" for _ in range(1_100)), "application/x-www-form-urlencoded"),
         (b"a=%00", "application/x-www-form-urlencoded"),
     ):
         answer = browser.http.post(

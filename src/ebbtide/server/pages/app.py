@@ -21,27 +21,33 @@ from ebbtide.server.pages import (
     commits,
     explaining,
     files,
+    holds,
     login,
     objects,
     policies,
+    preferences,
+    protection,
     purges,
     ref_diff,
     refs,
     repositories,
     runs,
     trash,
+    trend,
 )
 from ebbtide.server.pages.candidate_reading import ChartsKept
 from ebbtide.server.pages.figures import Figures
 from ebbtide.server.pages.guarding import HEADERS, ROOT
 from ebbtide.server.pages.rendering import render
 from ebbtide.server.pages.routing import PageRoute
+from ebbtide.server.pages.themes import theme_of
 from ebbtide.server.pages.visit import Visit
 
 logger = logging.getLogger(__name__)
 
 TOPICS: Final = (
     login,
+    preferences,
     repositories,
     files,
     objects,
@@ -52,6 +58,10 @@ TOPICS: Final = (
     refs,
     collections,
     policies,
+    holds,
+    protection,
+    # Before `runs`, whose paths have the id of a run where this has a word.
+    trend,
     runs,
     candidates,
     trash,
@@ -150,4 +160,6 @@ def _error_page(request: Request, status: int, kind: str, message: str) -> Respo
         return visit.page(
             "error.html", status=status, code=status, kind=kind, message=message, sections=()
         )
-    return HTMLResponse(render("stranger.html", code=status, kind=kind, message=message), status)
+    theme = theme_of(request)
+    page = render("stranger.html", code=status, kind=kind, message=message, theme=theme)
+    return HTMLResponse(page, status)

@@ -11,11 +11,13 @@ from ebbtide.escaping import shown
 from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
-from ebbtide.server.pages.candidate_reading import CandidateFilter, find
+from ebbtide.server.pages.candidate_reading import CandidateFilter, CandidatePage, find
 from ebbtide.server.pages.figures import folder_of
+from ebbtide.server.pages.last_holders import OBJECT, LastPaths, find_last_paths
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
+from ebbtide.store.repository import Repository
 from ebbtide.text import size_text
 
 pages = Pages()
@@ -35,6 +37,8 @@ def list_candidates(visit: Visit) -> Response:
     )
     position = visit.number("position", 0, most=POSITION_MAX)
     found = find(folder, plan.candidates, search, position=position, amount=PAGE_ROWS)
+    own = None if is_elsewhere(visit.collected.name) else visit.repository()
+    with_paths = visit.query("paths") == "yes"
     return visit.page(
         "candidates.html",
         name=visit.collected.name,
@@ -47,7 +51,17 @@ def list_candidates(visit: Visit) -> Response:
         bytes_total=sum(part.bytes_total for part in plan.candidates),
         kinds=sorted({part.kind for part in plan.candidates}),
         started_at=plan.started_at,
+        can_show_paths=own is not None,
+        paths=_paths(own, plan, folder, found) if own and with_paths else None,
     )
+
+
+def _paths(
+    repository: Repository, plan: Plan, folder: RunFolder, found: CandidatePage
+) -> LastPaths:
+    """Returns where the objects of a page were last."""
+    addresses = [row.address for row in found.rows if row.kind == OBJECT]
+    return find_last_paths(repository, plan, folder, addresses)
 
 
 @pages.add("GET", _RUN + "/charts", Role.READER)

@@ -1,14 +1,23 @@
-"""Charts as numbers that templates draw: bars and lines. Not for: HTML."""
+"""Charts as numbers that templates draw: bars, lines, and values over dates. Not for: HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, Literal
 
 LINE_WIDTH: Final = 120
 LINE_HEIGHT: Final = 28
 _MARGIN: Final = 2
+DATES_WIDTH: Final = 360
+DATES_HEIGHT: Final = 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 10, 164
+_TICKS: Final = 4
+
+Scale = Literal["bytes", "whole", "any"]
+"""The values of an axis: bytes, whole numbers, or any numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +88,76 @@ def line(values: Sequence[int]) -> Line | None:
         for number, value in enumerate(values)
     ]
     return Line(" ".join(f"{x},{y}" for x, y in points), *points[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark of an axis: its coordinate, and its text."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """Values over dates, in a box of DATES_WIDTH by DATES_HEIGHT. `points` has the coordinates of
+    each value, the oldest first. `values` marks the vertical axis, from 0 at the bottom, and
+    `dates` the horizontal axis."""
+
+    title: str
+    points: Sequence[tuple[float, float]]
+    values: Sequence[Tick]
+    dates: Sequence[Tick]
+    left: float = _LEFT
+    right: float = DATES_WIDTH - _RIGHT
+    bottom: float = _BOTTOM
+
+
+def over_dates(
+    title: str,
+    rows: Iterable[tuple[datetime, float]],
+    *,
+    text: Callable[[float], str],
+    scale: Scale,
+) -> Dated | None:
+    """Returns a chart of values over dates; None for fewer than two dates.
+
+    `text` formats a value for the axis. The marks of the axis are round numbers: powers of two for
+    bytes, and 1, 2 or 5 times a power of ten for other values.
+    """
+    found = sorted(rows)
+    if len(found) < 2 or found[0][0] == found[-1][0]:
+        return None
+    first, last = found[0][0], found[-1][0]
+    step = _step(max(value for _, value in found), scale)
+    count = max(1, math.ceil(max(value for _, value in found) / step))
+    width, height = DATES_WIDTH - _RIGHT - _LEFT, _BOTTOM - _TOP
+
+    def x(instant: datetime) -> float:
+        return round(_LEFT + width * ((instant - first) / (last - first)), 1)
+
+    def y(value: float) -> float:
+        return round(_BOTTOM - height * value / (count * step), 1)
+
+    middle = first + (last - first) / 2
+    is_short = (last - first).days < 2
+    dates = (first, last) if is_short else (first, middle, last)
+    form = "%m-%d %H:%M" if is_short else "%Y-%m-%d"
+    return Dated(
+        title,
+        points=[(x(instant), y(value)) for instant, value in found],
+        values=[Tick(y(number * step), text(number * step)) for number in range(count + 1)],
+        dates=[Tick(x(instant), f"{instant:{form}}") for instant in dates],
+    )
+
+
+def _step(top: float, scale: Scale) -> float:
+    """Returns the distance of the marks of an axis that reaches `top`: a round number, of which
+    _TICKS reach `top`."""
+    if top <= 0:
+        return 1.0
+    if scale == "bytes":
+        return max(1.0, 2.0 ** math.ceil(math.log2(top / _TICKS)))
+    power = 10.0 ** math.floor(math.log10(top))
+    step = next(part * power for part in (0.2, 0.5, 1, 2, 5) if top / (part * power) <= _TICKS)
+    return max(1.0, step) if scale == "whole" else step

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
+from ebbtide.formats.base import RepositoryFormat
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
@@ -36,6 +37,8 @@ class RunFigures:
 
     `size_bytes` is the size of the whole storage after the run; None if the run did not ask for the
     sizes of kept files. `reclaimable_bytes` is the size of the candidates; 0 after a sweep.
+    `freed_bytes` is the size of the files that the run deleted for good: files in quarantine count
+    when they are purged. `seconds` is the sum of the run's steps.
     """
 
     run_id: str
@@ -46,6 +49,10 @@ class RunFigures:
     reclaimable_count: int
     reclaimable_bytes: int
     deleted_bytes: int
+    candidate_count: int
+    candidate_bytes: int
+    freed_bytes: int
+    seconds: float
     is_final: bool
 
 
@@ -61,18 +68,29 @@ class Figures:
     ) -> dict[str, tuple[RunFigures, ...]]:
         """Returns the newest runs with a plan, the newest first, for each repository by its id. A
         run whose files are damaged or missing is left out."""
-        asked: list[tuple[Repository, str, str]] = []
-        for repository in repositories:
-            paths = EmbeddedRepository(repository.context, store_id=store.store_id).run_paths()
-            asked += [(repository, *each) for each in list(paths.items())[:RUNS_SHOWN]]
-        with ThreadPoolExecutor(READERS) as readers:
-            read = list(readers.map(lambda each: self._read(*each), asked))
-        found: dict[str, tuple[RunFigures, ...]] = {
-            repository.info.repository_id: () for repository in repositories
+        forms = {
+            repository.info.repository_id: EmbeddedRepository(
+                repository.context, store_id=store.store_id
+            )
+            for repository in repositories
         }
-        for (repository, _, _), figures in zip(asked, read, strict=True):
+        return self.newest(forms, amount=RUNS_SHOWN)
+
+    def newest(
+        self, forms: Mapping[str, RepositoryFormat], *, amount: int
+    ) -> dict[str, tuple[RunFigures, ...]]:
+        """Returns the figures of at most `amount` runs of each repository, as `of` does. The keys
+        stay those of `forms`."""
+        asked: list[tuple[str, Storage, str, str]] = []
+        for key, form in forms.items():
+            paths = list(form.run_paths().items())[:amount]
+            asked += [(key, form.storage, *each) for each in paths]
+        with ThreadPoolExecutor(READERS) as readers:
+            read = list(readers.map(lambda each: self._read(*each[1:]), asked))
+        found: dict[str, tuple[RunFigures, ...]] = dict.fromkeys(forms, ())
+        for (key, *_), figures in zip(asked, read, strict=True):
             if figures is not None:
-                found[repository.info.repository_id] += (figures,)
+                found[key] += (figures,)
         return found
 
     def quarantined(self, repositories: Sequence[Repository]) -> dict[str, Count]:
@@ -86,13 +104,13 @@ class Figures:
             for repository, count in zip(repositories, counts, strict=True)
         }
 
-    def _read(self, repository: Repository, run_id: str, path: str) -> RunFigures | None:
+    def _read(self, storage: Storage, run_id: str, path: str) -> RunFigures | None:
         with self._lock:
             if run_id in self._kept:
                 self._kept.move_to_end(run_id)
                 return self._kept[run_id]
         try:
-            figures = read_figures(run_id, folder_of(repository.storage, run_id, path))
+            figures = read_figures(run_id, folder_of(storage, run_id, path))
         except EbbtideError:
             return None
         if figures is not None and figures.is_final:
@@ -128,6 +146,12 @@ def folder_of(storage: Storage, run_id: str, path: str) -> RunFolder:
     return inside if path == inside.path else RunFolder.at(path)
 
 
+def _purged_bytes(report: Mapping[str, Any]) -> int:
+    """Returns the size of the files of a quarantine that was purged."""
+    told = report.get("quarantine") or {}
+    return (told.get("bytes") or 0) if told.get("state") == "purged" else 0
+
+
 def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
     """Returns the figures of a run; None if the run made no plan. Raises EbbtideError."""
     plan = folder.get_json(PLAN_FILE)
@@ -151,6 +175,10 @@ def read_figures(run_id: str, folder: RunFolder) -> RunFigures | None:
         reclaimable_count=candidates.get("objects", 0) if is_open else 0,
         reclaimable_bytes=candidates.get("bytes_total", 0) if is_open else 0,
         deleted_bytes=deleted_bytes,
+        candidate_count=candidates.get("objects", 0),
+        candidate_bytes=candidates.get("bytes_total") or 0,
+        freed_bytes=(deleted_bytes or 0) + _purged_bytes(report),
+        seconds=sum((report.get("seconds") or plan.get("seconds") or {}).values()),
         # Files in quarantine can still be restored or deleted.
         is_final=state == "swept" and not report.get("quarantine"),
     )

@@ -1,4 +1,5 @@
-"""Finds the branch and the directory that held a plan's candidates last.
+"""Finds the branch and the directory that held a plan's candidates last, and the paths of single
+candidates.
 
 It reads the trees of the expired commits, the newest first, up to a limit. Only the page of a run
 uses it: a plan does not need it. Commits that a run has forgotten since cannot be read. Not for:
@@ -7,7 +8,7 @@ why a single file was deleted (`gc.explaining`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +34,8 @@ OBJECTS_MAX: Final = 1_000_000
 """If a plan has more objects, no trees are read, because all objects are held in memory."""
 TREES_MAX: Final = 1_000
 RANGES_MAX: Final = 4_000
+PATH_RANGES_MAX: Final = 1_000
+"""The most ranges that are read for the paths of one page of candidates."""
 READERS: Final = 16
 BARS_SHOWN: Final = 12
 OBJECT: Final = "object"
@@ -69,26 +72,83 @@ def find_last_holders(repository: Repository, plan: Plan, folder: RunFolder) -> 
         return None
     held = _Held(folder, parts)
     commits = _expired(folder, plan, repository.info.default_branch)
-    complete = True
-    seen: set[str] = set()
-    with ThreadPoolExecutor(READERS) as readers:
-        for commit, tree in _trees(repository, commits[:TREES_MAX], readers):
-            if tree is None:
-                complete = False
-                continue
-            fresh = [info for info in tree.ranges if info.range_id not in seen]
-            if len(seen) + len(fresh) > RANGES_MAX:
-                complete = False
-                break
-            seen.update(info.range_id for info in fresh)
-            for table in readers.map(lambda info: _range(repository, info), fresh):
-                if table is None:
-                    complete = False
-                else:
-                    held.take(table, commit.label)
-            if held.is_done:
-                return held.answer(complete=True)
-    return held.answer(complete=complete and len(commits) <= TREES_MAX)
+    scan = _Scan(repository, commits, ranges_max=RANGES_MAX)
+    for commit, table in scan.tables():
+        held.take(table, commit.label)
+        if held.is_done:
+            break
+    return held.answer(complete=held.is_done or scan.complete)
+
+
+@dataclass(frozen=True, slots=True)
+class LastPath:
+    """The path of an object in the newest expired commit that has it."""
+
+    path: str
+    commit_id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastPaths:
+    """The last paths of some objects, by address. If the answer is not `complete`, other commits
+    may have had the objects that are missing here; otherwise no commit had them."""
+
+    by_address: Mapping[str, LastPath]
+    complete: bool
+
+
+def find_last_paths(
+    repository: Repository, plan: Plan, folder: RunFolder, addresses: Collection[str]
+) -> LastPaths:
+    """Returns where some of a plan's objects were last. It reads at most TREES_MAX trees and
+    PATH_RANGES_MAX ranges. Raises Refused `plan_corrupt`."""
+    found: dict[str, LastPath] = {}
+    if not addresses or plan.commits is None:
+        return LastPaths(found, complete=not addresses)
+    wanted = pa.array(sorted(addresses), pa.string())
+    commits = _expired(folder, plan, repository.info.default_branch)
+    scan = _Scan(repository, commits, ranges_max=PATH_RANGES_MAX)
+    for commit, table in scan.tables():
+        rows = table.filter(pc.is_in(table.column("address"), value_set=wanted))
+        for address, path in zip(texts(rows["address"]), texts(rows["path"]), strict=True):
+            found.setdefault(address, LastPath(path, commit.commit_id, commit.label))
+        if len(found) == len(wanted):
+            break
+    return LastPaths(found, complete=len(found) == len(wanted) or scan.complete)
+
+
+class _Scan:
+    """Reads the entries of commits, in order, each range once. After `tables` has ended,
+    `complete` says whether every entry of every commit was read."""
+
+    def __init__(
+        self, repository: Repository, commits: Sequence[_Commit], *, ranges_max: int
+    ) -> None:
+        self._repository = repository
+        self._commits = commits
+        self._ranges_max = ranges_max
+        self.complete = len(commits) <= TREES_MAX
+
+    def tables(self) -> Iterator[tuple[_Commit, pa.Table]]:
+        """Yields the entries of each range (columns `path` and `address`), with the first commit
+        that has the range."""
+        seen: set[str] = set()
+        with ThreadPoolExecutor(READERS) as readers:
+            for commit, tree in _trees(self._repository, self._commits[:TREES_MAX], readers):
+                if tree is None:
+                    self.complete = False
+                    continue
+                fresh = [info for info in tree.ranges if info.range_id not in seen]
+                if len(seen) + len(fresh) > self._ranges_max:
+                    self.complete = False
+                    return
+                seen.update(info.range_id for info in fresh)
+                for table in readers.map(lambda info: _range(self._repository, info), fresh):
+                    if table is None:
+                        self.complete = False
+                    else:
+                        yield commit, table
 
 
 class _Held:

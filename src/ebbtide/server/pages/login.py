@@ -20,14 +20,14 @@ FOREVER = "public, max-age=31536000, immutable"
 def show_login(visit: Visit) -> Response:
     """Shows the login form. A visitor who is logged in is redirected to the next page."""
     if visit.session is not None:
-        return RedirectResponse(_place(visit.query("next")), status_code=303)
-    return _form(visit, next_page=_place(visit.query("next")))
+        return RedirectResponse(next_place(visit.query("next")), status_code=303)
+    return _form(visit, next_page=next_place(visit.query("next")))
 
 
 @pages.add("POST", f"/{LOGIN}", None)
 def log_in(visit: Visit) -> Response:
     """Starts a session. An earlier session of the same browser ends."""
-    next_page = _place(visit.form("next"))
+    next_page = next_place(visit.form("next"))
     access_key_id = visit.form("access_key_id").strip()
     try:
         session = visit.store.sessions.start(access_key_id, visit.form("secret").strip())
@@ -78,7 +78,7 @@ def _form(
     )
 
 
-def _place(next_page: str) -> str:
+def next_place(next_page: str) -> str:
     """Returns the page to show after the login: one of the pages, and nothing outside them."""
     is_ours = next_page == ROOT or next_page.startswith((f"{ROOT}/", f"{ROOT}?"))
     is_plain = next_page.isascii() and next_page.isprintable() and "\\" not in next_page

@@ -30,6 +30,8 @@ SECTIONS: Final = (
     Section("Compare", "compare"),
     Section("Collections", "collections"),
     Section("Policy", "policy", of="policy"),
+    Section("Holds", "holds"),
+    Section("Protection", "protection"),
     Section("Runs", "runs", of="all"),
     Section("Explain", "explain", of="all"),
     Section("Trash", "trash"),

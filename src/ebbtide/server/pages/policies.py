@@ -17,6 +17,8 @@ from ebbtide.server.api.runs import steps_of
 from ebbtide.server.jobs import Job, Order
 from ebbtide.server.pages.charts import shares
 from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_rows
+from ebbtide.server.pages.messages import clause
+from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
@@ -26,6 +28,8 @@ pages = Pages()
 BRANCHES_CHARTED: Final = 100
 FIELDS: Final[Mapping[str, str]] = dict(zip(NAMES, ("policy", "policy_b", "policy_c"), strict=True))
 """The form field of each editor, by name. The first editor holds the policy that can be set."""
+OF_FORM: Final = "-form"
+"""The end of the actions whose policy is that of the form, and not the JSON."""
 _PATH: Final = "/repositories/{repository:segment}/policy"
 
 
@@ -37,18 +41,25 @@ def show_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_policy(visit: Visit) -> Response:
-    """Sets the policy in the editor, or tries it. Errors are shown beside the editor."""
-    here = visit.collected
+    """Sets the policy in the form or in the JSON, tries it, or only checks it. The button says
+    which of the two is meant. Errors are shown beside the editor."""
+    here, action = visit.collected, visit.form("action").removesuffix(OF_FORM)
     try:
-        if visit.form("action") == "try":
+        if action == "more":
+            return _page(visit)
+        if action == "try":
             return _try(visit)
-        unmatched = here.with_policy.set_policy(parse_policy(visit.form("policy")))
+        if action == "check":
+            return _check(visit)
+        policy = _edited(visit)
+        unmatched = here.with_policy.set_policy(policy)
     except WrongPolicy as error:
         return _page(visit, error=error, wrong_field=error.field, status=400)
     except InvalidInput as error:
-        return _page(visit, error=error, wrong_field=FIELDS["A"], status=400)
+        wrong_field = "" if _is_of_form(visit) else FIELDS["A"]
+        return _page(visit, error=error, wrong_field=wrong_field, status=400)
     if unmatched:
-        return _page(visit, saved=True, unmatched=unmatched)
+        return _page(visit, edited=policy, saved=True, unmatched=unmatched)
     return visit.to("repositories", here.name, "policy", notice="policy_set")
 
 
@@ -62,15 +73,22 @@ def unset_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH + "/preview", Role.ADMIN)
 def preview(visit: Visit) -> Response:
-    """Returns as HTML which commits the policies in the editors would keep. The page's script
-    requests it while the user types."""
+    """Returns as HTML which commits the policies in the editors would keep, and the first policy as
+    the other editor shows it. The page's script requests it while the user types."""
     found = visit.collected.with_policy
+    answer: dict[str, str] = {}
     try:
-        comparison, error = compare(found, _in_force(found), _given(visit)), None
+        given = _given(visit)
+        comparison, error = compare(found, _in_force(found), given), None
+        if _is_of_form(visit):
+            answer["policy"] = _text(given[NAMES[0]])
+        else:
+            fields = PolicyFields.of(given[NAMES[0]])
+            answer["rules"] = visit.render("policy_rules.html", rules=fields)
     except InvalidInput as problem:
         comparison, error = None, problem
-    html = visit.render("policy_comparison.html", comparison=comparison, error=error)
-    return visit.json({"html": html})
+    answer["html"] = visit.render("policy_comparison.html", comparison=comparison, error=error)
+    return visit.json(answer)
 
 
 @pages.add("GET", _PATH + "/looks/{look_id:segment}", Role.ADMIN)
@@ -92,7 +110,7 @@ class WrongPolicy(InvalidInput):
     """The error for a text that is no policy. `field` is the form field that has the text."""
 
     def __init__(self, name: str, error: InvalidInput) -> None:
-        super().__init__(error.kind, f"Policy {name}: {error.message}")
+        super().__init__(error.kind, f"Policy {name}: {clause(error)}")
         self.field = FIELDS[name]
 
 
@@ -104,11 +122,33 @@ def parse_policy(text: str) -> Policy:
     return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
 
 
+def _is_of_form(visit: Visit) -> bool:
+    """Whether the form counts, and not the JSON beside it. A button says so; while the user types,
+    the editor that was changed last."""
+    action = visit.form("action")
+    return action.endswith(OF_FORM) if action else visit.form("edited") == "form"
+
+
+def _edited(visit: Visit) -> Policy:
+    """Returns the first policy, from the form or from the JSON. Raises as `parse_policy`."""
+    if _is_of_form(visit):
+        return PolicyFields.read(visit.form).policy()
+    return parse_policy(visit.form("policy"))
+
+
+def _text(policy: Policy | None) -> str:
+    return "" if policy is None else json.dumps(policy.to_mapping(), indent=2)
+
+
 def _given(visit: Visit) -> dict[str, Policy]:
     """Returns the policies of the editors, by name. The first one is required. Raises WrongPolicy,
     whose message names the editor."""
     found: dict[str, Policy] = {}
+    if _is_of_form(visit):
+        found[NAMES[0]] = _edited(visit)
     for name, field in FIELDS.items():
+        if name in found:
+            continue
         text = visit.form(field)
         if not text.strip() and found:
             continue
@@ -127,6 +167,14 @@ def _in_force(found: WithPolicy) -> Policy | None:
         return None
 
 
+def _check(visit: Visit) -> Response:
+    """Shows the policy in both editors, and which commits it keeps. Sets nothing."""
+    policies = _given(visit)
+    found = visit.collected.with_policy
+    comparison = compare(found, _in_force(found), policies)
+    return _page(visit, edited=policies[NAMES[0]], comparison=comparison)
+
+
 def _try(visit: Visit) -> Response:
     """Compares at once which commits the policies keep. Starts a look to compute the bytes, because
     this needs a listing of the storage."""
@@ -142,7 +190,7 @@ def _try(visit: Visit) -> Response:
         policies=tuple(policies.values()),
     )
     look = visit.served.jobs.look(order, owner=visit.key.access_key_id)
-    return _page(visit, comparison=comparison, look=look)
+    return _page(visit, edited=policies[NAMES[0]], comparison=comparison, look=look)
 
 
 def _look_values(look: Job) -> dict[str, Any]:
@@ -155,9 +203,25 @@ def _look_values(look: Job) -> dict[str, Any]:
     }
 
 
+def _editors(
+    visit: Visit, edited: Policy | None, in_force: Policy | None
+) -> tuple[dict[str, str], PolicyFields | None]:
+    """Returns the texts of the JSON editors and the fields of the form. Both show the `edited`
+    policy; without one, what was sent, and on the page's first view the policy in force."""
+    texts = {field: visit.form(field) for field in FIELDS.values()}
+    if visit.request.method == "GET":
+        return texts | {"policy": _text(in_force)}, PolicyFields.of(in_force)
+    if edited is None:
+        return texts, PolicyFields.read(visit.form)
+    if _is_of_form(visit):
+        texts["policy"] = _text(edited)
+    return texts, PolicyFields.of(edited)
+
+
 def _page(
     visit: Visit,
     *,
+    edited: Policy | None = None,
     comparison: Comparison | None = None,
     look: Job | None = None,
     error: InvalidInput | None = None,
@@ -174,9 +238,7 @@ def _page(
     by_ref = sorted(
         present.by_ref, key=lambda each: (each.kept_count - each.commit_count, each.name)
     )
-    texts = {field: visit.form(field) for field in FIELDS.values()}
-    if not texts["policy"] and error is None:
-        texts["policy"] = "" if in_force is None else json.dumps(in_force.to_mapping(), indent=2)
+    texts, rules = _editors(visit, edited, in_force)
     return visit.page(
         "policy.html",
         status=status,
@@ -185,6 +247,7 @@ def _page(
         is_elsewhere=is_elsewhere(here.name),
         fields=FIELDS,
         texts=texts,
+        rules=rules,
         error=error,
         wrong_field=wrong_field,
         saved=saved,

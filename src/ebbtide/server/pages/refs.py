@@ -64,7 +64,7 @@ def _to(visit: Visit, notice: str) -> Response:
 
 def _kind(text: str) -> str:
     if text not in KINDS:
-        raise InvalidInput("invalid_argument", "kind is branch or tag")
+        raise InvalidInput("invalid_argument", "kind must be branch or tag: choose one of the two")
     return text
 
 

@@ -15,6 +15,7 @@ from ebbtide.model import EPOCH
 from ebbtide.purge.request import asked_by
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT
+from ebbtide.server.pages.messages import explained, next_step, sentence
 from ebbtide.text import age_text, count_text, date_text, known_size_text, one_line, short_id
 
 
@@ -75,8 +76,10 @@ def environment() -> Environment:
         "seconds": seconds_text,
         "when": when,
         "asked_by": asked_by,
+        "sentence": sentence,
+        "explained": explained,
     }
-    made.globals |= {"link": link, "left": left_text, "asset": _asset_url}
+    made.globals |= {"link": link, "left": left_text, "asset": _asset_url, "next_step": next_step}
     return made
 
 

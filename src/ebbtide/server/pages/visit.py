@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
@@ -22,6 +22,7 @@ from ebbtide.server.pages.guarding import COOKIE
 from ebbtide.server.pages.navigation import sections_of
 from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import link, render
+from ebbtide.server.pages.themes import THEMES, theme_of
 from ebbtide.server.serving import Collected, Served
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import AccessKey, Role
@@ -29,7 +30,7 @@ from ebbtide.store.access.sessions import Session
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
-FIELDS_MAX: Final = 200
+FIELDS_MAX: Final = 1_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 PAGE_ROWS: Final = 50
 
@@ -86,7 +87,10 @@ class Visit:
         try:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
         except ValueError:
-            raise InvalidInput("invalid_argument", "the form cannot be understood") from None
+            raise InvalidInput(
+                "invalid_argument",
+                "the form cannot be understood: reload the page, and send it again",
+            ) from None
         self._form = {name: _storable(name, value) for name, value in pairs}
 
     def take(self, fields: Mapping[str, str], upload: Upload) -> None:
@@ -166,12 +170,25 @@ class Visit:
             "can_write": self.allows(Role.WRITER),
             "can_admin": self.allows(Role.ADMIN),
             "notice": NOTICES.get(self.request.query_params.get("notice", "")),
+            "theme": theme_of(self.request),
+            "themes": THEMES,
+            "here": self._here(),
             "repository": repository,
             "sections": ()
             if repository is None or self.session is None
             else sections_of(repository, self.session.key.role, raw_path(self.request)),
         }
         return render(template, **(common | values))
+
+    def _here(self) -> str:
+        """Returns the URL path of this page without its notice. After a form was refused, this is
+        the page of the repository, because the form's own path may have no page."""
+        if self.request.method not in ("GET", "HEAD"):
+            repository = self.request.path_params.get("repository")
+            return link() if repository is None else link("repositories", repository)
+        pairs = self.request.query_params.multi_items()
+        query = urlencode([pair for pair in pairs if pair[0] != "notice"])
+        return raw_path(self.request) + (f"?{query}" if query else "")
 
     def to(self, *segments: str, notice: str | None = None, **query: object) -> RedirectResponse:
         """Redirects to another page, which shows a notice."""

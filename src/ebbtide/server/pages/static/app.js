@@ -49,13 +49,13 @@ async function bring(place) {
 }
 
 function preview(form) {
-  // What is typed is tried once it rests; of answers that overtake each other the last one counts.
+  // The text is tried once typing rests. Answers that came too late are dropped. The policy stands
+  // in two editors: the answer has it as the other editor shows it.
   const place = document.getElementById(form.dataset.previewInto);
+  const rules = document.getElementById("rules");
   let waiting = 0;
   let asked = 0;
-  async function look() {
-    asked += 1;
-    const mine = asked;
+  async function look(mine) {
     try {
       const answer = await fetch(form.dataset.preview, {
         method: "POST",
@@ -63,19 +63,35 @@ function preview(form) {
         body: new URLSearchParams(new FormData(form)),
       });
       if (answer.ok && mine === asked) {
-        place.innerHTML = (await answer.json()).html;
+        const found = await answer.json();
+        if (mine !== asked) {
+          return;
+        }
+        place.innerHTML = found.html;
+        if (found.policy !== undefined) {
+          form.elements.policy.value = found.policy;
+        }
+        if (found.rules !== undefined) {
+          rules.innerHTML = found.rules;
+        }
       }
     } catch {
       // The next key asks again.
     }
   }
   const outdated = document.getElementById("outdated");
-  form.addEventListener("input", () => {
+  form.addEventListener("input", (event) => {
+    const editor = event.target.closest("[data-editor]");
+    if (editor && !("compared" in event.target.dataset)) {
+      form.elements.edited.value = editor.dataset.editor;
+    }
     if (outdated) {
       outdated.hidden = false;
     }
+    asked += 1;
+    const mine = asked;
     clearTimeout(waiting);
-    waiting = setTimeout(look, TYPING_MILLISECONDS);
+    waiting = setTimeout(() => look(mine), TYPING_MILLISECONDS);
   });
 }
 

@@ -1,0 +1,101 @@
+"""Holds: commits that are kept regardless of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from starlette.responses import Response
+
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.store.access.keys import Role
+from ebbtide.store.database.commits import CommitRecord, Hold
+from ebbtide.store.repository import Repository
+
+pages = Pages()
+
+HOLDS_MAX: Final = 10**9
+_HOLDS: Final = "/repositories/{repository:segment}/holds"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """A hold on a commit. `since` is None for a hold that the policy has. `commit` is None if the
+    commit does not exist."""
+
+    commit_id: str
+    reason: str
+    since: datetime | None
+    commit: CommitRecord | None
+
+
+@pages.add("GET", _HOLDS, Role.READER)
+def list_holds(visit: Visit) -> Response:
+    """Shows the holds, the oldest first, and the form for a new one."""
+    return _list(visit)
+
+
+@pages.add("POST", _HOLDS, Role.ADMIN)
+def add_hold(visit: Visit) -> Response:
+    """Holds the commit that a ref names now. Replaces an earlier hold on this commit."""
+    repository, ref = visit.repository(), visit.form("commit").strip()
+    try:
+        reason = visit.form("reason").strip()
+        if not reason:
+            raise InvalidInput(
+                "invalid_argument", "a hold needs a reason: write why the commit is kept"
+            )
+        repository.retention.hold(ref, reason)
+    except EbbtideError as error:
+        return _list(visit, error=error, status=mendable(error))
+    return visit.to("repositories", repository.info.name, "holds", notice="hold_added")
+
+
+@pages.add("POST", _HOLDS + "/remove", Role.ADMIN)
+def remove_hold(visit: Visit) -> Response:
+    """Removes the hold on a commit. Then the policy decides about it."""
+    repository = visit.repository()
+    try:
+        repository.retention.release(visit.form("commit"))
+    except EbbtideError as error:
+        return _list(visit, error=error, status=mendable(error))
+    return visit.to("repositories", repository.info.name, "holds", notice="hold_removed")
+
+
+def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
+    repository = visit.repository()
+    found, policy = repository.retention.holds(), repository.retention.get()
+    position = visit.number("position", 0, most=HOLDS_MAX)
+    # The policy's holds are few: somebody wrote each into it.
+    of_policy = {} if policy is None else policy.holds
+    return visit.page(
+        "holds.html",
+        status=status,
+        error=error,
+        asked={name: visit.form(name) for name in ("commit", "reason")},
+        rows=_rows(repository, found[position : position + PAGE_ROWS]),
+        of_policy=[
+            HoldRow(commit_id, reason, None, _commit(repository, commit_id))
+            for commit_id, reason in list(of_policy.items())[:PAGE_ROWS]
+        ],
+        more_of_policy=max(0, len(of_policy) - PAGE_ROWS),
+        next_position=position + PAGE_ROWS if len(found) > position + PAGE_ROWS else None,
+    )
+
+
+def _rows(repository: Repository, found: Sequence[Hold]) -> list[HoldRow]:
+    return [
+        HoldRow(hold.commit_id, hold.reason, hold.created_at, _commit(repository, hold.commit_id))
+        for hold in found
+    ]
+
+
+def _commit(repository: Repository, commit_id: str) -> CommitRecord | None:
+    try:
+        return repository.commits.get(commit_id)
+    except NotFound:
+        return None

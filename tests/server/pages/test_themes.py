@@ -1,0 +1,59 @@
+"""The theme: chosen by a button, remembered by a cookie, and nothing that another site can set."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+from ebbtide.store.access.keys import Role
+from tests.server.pages.conftest import ORIGIN, Browser, Browsers
+
+
+def theme_of(page: str) -> tuple[str | None, list[str]]:
+    """The theme of a page, and the pressed buttons."""
+    found = re.search(r'<html lang="en" data-theme="(\w+)">', page)
+    pressed = re.findall(r'value="(\w+)" aria-pressed="true"', page)
+    return (None if found is None else found[1]), pressed
+
+
+@pytest.mark.parametrize("role", [Role.READER, None])
+def test_a_theme_is_remembered(shared_browsers: Browsers, role: Role | None) -> None:
+    """Also before a login."""
+    browser = shared_browsers(role)
+    place = "/login" if role is None else "/trash"
+    assert theme_of(browser.get(place).text) == (None, ["system"])
+    for theme, shown in (("dark", "dark"), ("light", "light"), ("system", None)):
+        answer = choose(browser, role, theme, f"/ui{place}")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/ui{place}")
+        assert "SameSite=lax" in answer.headers["set-cookie"]
+        page = browser.get(place).text
+        assert theme_of(page) == (shown, [theme])
+        assert f'name="next" value="/ui{place}"' in page
+        found = re.search(r'name="color-scheme" content="([\w ]+)"', page)
+        assert found is not None and found[1] == (shown or "light dark")
+
+
+def choose(browser: Browser, role: Role | None, theme: str, place: str) -> httpx.Response:
+    fields = {"theme": theme, "next": place}
+    if role is not None:
+        return browser.post("/theme", **fields)
+    return browser.http.post("/ui/theme", data=fields, headers=ORIGIN)
+
+
+def test_other_texts(shared_browsers: Browsers) -> None:
+    browser = shared_browsers(Role.READER)
+    assert browser.post("/theme", theme='"><script>').status_code == 400
+    away = browser.post("/theme", theme="dark", next="https://evil.example/ui")
+    assert away.headers["location"] == "/ui"
+    browser.http.cookies.set("ebbtide_theme", "bright", domain="test.local", path="/ui")
+    assert theme_of(browser.get("/trash").text) == (None, ["system"])
+
+
+def test_the_page_to_come_back_to(shared_browsers: Browsers) -> None:
+    """With its search, without its notice; of a refused form, a page that there is."""
+    browser = shared_browsers()
+    page = browser.get("/trash?after=a%26b&notice=restored").text
+    assert 'name="next" value="/ui/trash?after=a%26b"' in page
+    assert 'name="next" value="/ui"' in browser.post("", name="?").text
