@@ -201,22 +201,6 @@ class Cli:
 
         return Settings()
 
-    def collected(self, name: str) -> EmbeddedRepository:
-        """Returns a repository for the collector, by its name. A gone repository is found by its
-        name or id."""
-        from ebbtide.formats.embedded import EmbeddedRepository
-        from ebbtide.formats.gone import GoneRepository
-
-        try:
-            context = self.repository(name).context
-        except NotFound:
-            gone = self.store.catalog.find_gone(name)
-            if gone is None:
-                raise
-            context = self.store.context_of(gone)
-            return GoneRepository(context, store_id=self.store.store_id)
-        return EmbeddedRepository(context, store_id=self.store.store_id)
-
     def with_policy(self, name: str) -> WithPolicy:
         """Returns a repository of the store or of a lakeFS server, whose policy can be read and
         set. Raises InvalidInput for any other one."""

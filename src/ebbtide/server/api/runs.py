@@ -78,7 +78,7 @@ def start(served: Served, found: Collected, asked: RunCreation) -> RunAnswer:
     Raises the errors of `Jobs.start`. For a sweep it also raises NotFound `run_not_found` and
     Conflict `plan_used`.
     """
-    if asked.sweep and found.collector.show(asked.sweep).state == "swept":
+    if asked.sweep and found.collector().show(asked.sweep).state == "swept":
         raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
     action: Action = "plan" if asked.dry_run else "run"
     return _start(
@@ -116,7 +116,7 @@ def purge(served: Served, found: Collected, run_id: str) -> RunAnswer:
 
 
 def _require_quarantine(found: Collected, run_id: str) -> None:
-    report = found.collector.show(run_id)
+    report = found.collector().show(run_id)
     if report.quarantine is None or report.quarantine["state"] == "purged":
         raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
     if report.state == "undone":
@@ -162,7 +162,7 @@ class _Known:
         self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
         self._held = found.form.running_id()
         self._recorded = found.form.run_paths()
-        self._collector = found.collector
+        self._collector = found.collector()
 
     @property
     def ids(self) -> set[str]:

@@ -162,7 +162,7 @@ def _list(visit: Visit, *, error: InvalidInput | None = None, status: int = 200)
         more=more,
         error=error,
         modes=MODES,
-        grace=here.options.grace,
+        grace=here.options().grace,
         quarantine=QUARANTINE,
         asked={name: visit.form(name) for name in ("action", "mode", "grace", "allow_share")},
         now=visit.now(),
