@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -121,7 +120,7 @@ def test_undo(world: World, lake: CollectedRepository) -> None:
     assert unknown.value.kind == "run_not_found"
 
 
-def test_explain(lake: CollectedRepository, world: World) -> None:
+def test_explain(lake: CollectedRepository) -> None:
     """By ref, by ref and path, and by address."""
     by_path = lake.explain("main", "new")
     assert isinstance(by_path, ExplainedAddress)

@@ -212,7 +212,9 @@ class CollectedRepository:
         planned = self.plan(**options)
         if confirm is not None and not confirm(planned):
             return planned.report
-        swept = {name: options[name] for name in ("grace", "unsafe", "allow_share") & options.keys()}
+        swept = {
+            name: options[name] for name in ("grace", "unsafe", "allow_share") & options.keys()
+        }
         return self.sweep(planned, quarantine=quarantine, **swept)
 
     def explain(
@@ -301,9 +303,7 @@ class CollectedRepository:
         return self._collected.collector(self._engine, chosen)
 
     def _reading(self) -> Collector:
-        return self._collected.collector(
-            options=self._collected.options(run_dir=self._run_dir)
-        )
+        return self._collected.collector(options=self._collected.options(run_dir=self._run_dir))
 
 
 def _policy(given: Policy | Mapping[str, object]) -> Policy:

@@ -46,9 +46,7 @@ def parse_mode(text: str) -> Mode:
     raise InvalidInput("invalid_argument", f"there is no mode {text!r}: write {', '.join(MODES)}")
 
 
-def parse_quarantine(
-    asked: str | timedelta | None, found: RepositoryFormat
-) -> timedelta | None:
+def parse_quarantine(asked: str | timedelta | None, found: RepositoryFormat) -> timedelta | None:
     """Returns the quarantine of a sweep; None for None and for NO_QUARANTINE.
 
     ASKED means ASKED_PERIOD, or no quarantine if runs of the repository cannot be undone. For

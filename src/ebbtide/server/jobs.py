@@ -310,9 +310,7 @@ def _collect(order: Order, tell: Tell) -> None:
             sizes=order.sizes,
             quarantine=order.quarantine,
         )
-        collector = found.collector(
-            _engine(order), options, lambda step, event: tell(event, step)
-        )
+        collector = found.collector(_engine(order), options, lambda step, event: tell(event, step))
         if order.action == "look":
             tell("looked", _look(order, collector, tell))
         else:

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import pytest
 
-from ebbtide.formats import elsewhere
 from ebbtide.formats.icechunk.ids import id_text
 from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
 from ebbtide.formats.lakefs.repository import GRACE
@@ -182,7 +181,9 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
             world.state.upload("main", "a", content)
             world.state.commit("main")
             world.grow_old(10 * DAY)
-        monkeypatch.setattr(elsewhere, "open_elsewhere", lambda *_, **__: (world.repository(), GRACE))
+        monkeypatch.setattr(
+            elsewhere, "open_elsewhere", lambda *_, **__: (world.repository(), GRACE)
+        )
         yield Lake(world, browsers)
 
 
