@@ -46,6 +46,8 @@ _ERRORS: Final[Mapping[int, tuple[type[EbbtideError], str]]] = {
     416: (InvalidInput, "range_invalid"),
 }
 """The class and kind of an error, by the status of a response whose kind is unknown."""
+_CONFLICTS: Final = ("nothing_to_commit", "write_protected")
+"""Kinds of Conflict with another status, which lakeFS's clients expect."""
 
 
 class ServerObject:
@@ -112,7 +114,7 @@ class ServerLake:
         data, told = self._request("GET", where, {"path": place.path}, headers=headers)
         if told.get("etag", "").strip('"') != entry.checksum:
             raise Conflict(
-                "precondition_failed",
+                "branch_moved",
                 f"{place} was replaced while it was read: open it again, or read a commit",
             )
         return data
@@ -264,5 +266,7 @@ def _document(data: bytes) -> Mapping[str, Any]:  # JSON
 def _error_of(status: int, told: Mapping[str, Any]) -> EbbtideError:  # JSON
     made, kind = _ERRORS.get(status, (Failed, "storage_error"))
     told_kind = told.get("kind")
+    if told_kind in _CONFLICTS:
+        made = Conflict
     message = str(told.get("message") or f"the server answered with status {status}")
     return made(told_kind if told_kind in KINDS else kind, message)
