@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -54,7 +55,7 @@ def test_plan_and_sweep(world: World, lake: CollectedRepository) -> None:
         planned.file_count,
         planned.bytes_total,
     )
-    data = table.filter(pc.equal(table["kind"], "object"))["address"].to_pylist()
+    data = table.filter(pc.equal(table["kind"], pa.scalar("object")))["address"].to_pylist()
 
     report = lake.sweep(planned)
     assert report.state == "swept"
@@ -171,8 +172,8 @@ def test_an_incomplete_sweep_is_an_error(world: World, lake: CollectedRepository
     """A directory in the place of a file cannot be deleted; the next attempt continues."""
     planned = lake.plan(grace=HOUR, mode="clean")
     table = planned.candidates().read_all()
-    data = table.filter(pc.equal(table["kind"], "object"))["address"].to_pylist()
-    file = world.root / data[0]
+    data = table.filter(pc.equal(table["kind"], pa.scalar("object")))["address"].to_pylist()
+    file = world.root / str(data[0])
     file.unlink()
     (file / "inside").mkdir(parents=True)
     with pytest.raises(Incomplete) as incomplete:

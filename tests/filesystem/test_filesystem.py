@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,7 +243,11 @@ def test_rights(tmp_path: Path, fs_server: Server) -> None:
     """A reader's key cannot write; a wrong secret cannot read."""
     del tmp_path
     reader = fs_server.keys["reader"]
-    asked = {"endpoint": fs_server.url, "key": reader.access_key_id, "skip_instance_cache": True}
+    asked: dict[str, Any] = {
+        "endpoint": fs_server.url,
+        "key": reader.access_key_id,
+        "skip_instance_cache": True,
+    }
     fs = EbbtideFileSystem(secret=reader.secret, **asked)
     assert fs.find(MAIN) == []
     with pytest.raises(PermissionError) as refused:

@@ -19,13 +19,12 @@ from ebbtide.cli.asking import confirm
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
-from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.errors import InvalidInput
 from ebbtide.formats.elsewhere import is_elsewhere, is_lakefs, open_lakefs
 from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:
     from ebbtide.formats.base import WithPolicy
-    from ebbtide.formats.embedded import EmbeddedRepository
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
     from ebbtide.store.repository import Repository

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
 from fsspec.spec import AbstractBufferedFile
 from fsspec.transaction import Transaction
@@ -12,19 +13,34 @@ from fsspec.transaction import Transaction
 from ebbtide.filesystem.places import Place
 
 if TYPE_CHECKING:
-    from ebbtide.filesystem.filesystem import EbbtideFileSystem
-    from ebbtide.filesystem.lake import OpenedObject
+    from ebbtide.filesystem.lake import Lake, OpenedObject
 
 IN_MEMORY_BYTES_MAX: Final = 8 * 1024 * 1024
 """A file that is written stays in memory up to this size, and is in a temporary file above it."""
 
 
+class Owner(Protocol):
+    """The part of the file system that its files use."""
+
+    commit_message: str | None
+
+    @property
+    def lake(self) -> Lake:
+        """The store or server."""
+
+    def os_errors(self, path: str) -> AbstractContextManager[None]:
+        """Raises errors of the block as those of the operating system."""
+
+    def commit(
+        self, branch: str, message: str, *, metadata: Mapping[str, str] | None = None
+    ) -> str:
+        """Commits what is staged on a branch."""
+
+
 class ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
     """An object that is read. Later writes to its path do not change it."""
 
-    def __init__(
-        self, fs: EbbtideFileSystem, path: str, opened: OpenedObject, **options: Any
-    ) -> None:
+    def __init__(self, fs: Owner, path: str, opened: OpenedObject, **options: Any) -> None:
         self._opened = opened
         super().__init__(fs, path, size=opened.entry.size_bytes, **options)
 
@@ -37,7 +53,7 @@ class WrittenFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
     """An object that is written. It is staged as a whole when the file is closed, or at the end of
     the transaction. If the block of `with` fails, nothing is staged."""
 
-    def __init__(self, fs: EbbtideFileSystem, place: Place, **options: Any) -> None:
+    def __init__(self, fs: Owner, place: Place, **options: Any) -> None:
         self.place = place
         self._written: BinaryIO | None = None
         super().__init__(fs, str(place), **options)
@@ -84,7 +100,7 @@ class CommittingTransaction(Transaction):  # type: ignore[misc]  # fsspec has no
     commit too.
     """
 
-    def __init__(self, fs: EbbtideFileSystem) -> None:
+    def __init__(self, fs: Owner) -> None:
         super().__init__(fs)
         self.message: str | None = fs.commit_message
         self.metadata: Mapping[str, str] = {}
@@ -92,7 +108,7 @@ class CommittingTransaction(Transaction):  # type: ignore[misc]  # fsspec has no
 
     def complete(self, commit: bool = True) -> None:
         """Stages the files and commits, or discards the files."""
-        fs: EbbtideFileSystem = self.fs
+        fs: Owner = self.fs
         branches = list(dict.fromkeys(str(file.place.at("")) for file in self.files))
         super().complete(commit=commit)
         if commit and self.message is not None:

@@ -74,7 +74,8 @@ class ServerLake:
         place = urlsplit(endpoint)
         if place.scheme not in ("http", "https") or not place.hostname:
             raise InvalidInput(
-                "invalid_argument", f"{endpoint!r:.100} is no URL of a server: write http://HOST:PORT"
+                "invalid_argument",
+                f"{endpoint!r:.100} is no URL of a server: write http://HOST:PORT",
             )
         self._https = place.scheme == "https"
         self._host = place.netloc.rpartition("@")[2]
@@ -265,7 +266,7 @@ def _document(data: bytes) -> Mapping[str, Any]:  # JSON
 
 def _error_of(status: int, told: Mapping[str, Any]) -> EbbtideError:  # JSON
     made, kind = _ERRORS.get(status, (Failed, "storage_error"))
-    told_kind = told.get("kind")
+    told_kind = str(told.get("kind"))
     if told_kind in _CONFLICTS:
         made = Conflict
     message = str(told.get("message") or f"the server answered with status {status}")

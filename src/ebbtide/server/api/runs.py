@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ebbtide.api.collected import Collected
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.report import RunReport
 from ebbtide.server.api.base import Pagination, Text, Wire
 from ebbtide.server.jobs import Action, Job, Order
-from ebbtide.server.serving import Collected, Served
+from ebbtide.server.serving import Served
 
 
 class RunCreation(Wire):
