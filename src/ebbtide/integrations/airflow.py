@@ -1,4 +1,4 @@
-"""An operator for Airflow, tried with version 2.11.
+"""An operator for Airflow, tried with version 3.
 
 Source: Airflow's documentation, "Creating a custom Operator".
 """
