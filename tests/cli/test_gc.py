@@ -291,7 +291,7 @@ def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyP
         return Shared()
 
     monkeypatch.setattr("ebbtide.gc.spark.session.launch", launch)
-    monkeypatch.setattr("ebbtide.cli.collecting.atexit.register", lambda _ended: None)
+    monkeypatch.setattr("ebbtide.api.engines.atexit.register", lambda _ended: None)
     monkeypatch.setenv("EBBTIDE_SPARK_CONF", "spark.a=1,spark.b=2")
     conf = ("--conf", "spark.b=3", "--conf", "spark.c=4")
     lake("gc", "plan", "lake", *SHORT, "--master", "spark://one", *conf)

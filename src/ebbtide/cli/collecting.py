@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from ebbtide.api import engines
 from ebbtide.cli.command import Cli
 from ebbtide.cli.parsing import parse_date
 from ebbtide.cli.progress import StepProgress
-from ebbtide.durations import parse_duration
-from ebbtide.errors import EbbtideError
-from ebbtide.formats.elsewhere import (
-    always_quarantined,
-    is_elsewhere,
-    open_elsewhere,
-    require_not_quiet,
-)
-from ebbtide.imports import allow_pandas, require_extra
-from ebbtide.processes import NO_SPARK, REMOTE
+from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.processes import NO_SPARK, collect_seldom
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from ebbtide.formats.base import RepositoryFormat
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
-    from ebbtide.gc.options import RunOptions
-    from ebbtide.gc.spark.session import Launched
     from ebbtide.settings import Settings
 
 
@@ -81,53 +66,28 @@ def open_collector(
     short = not is_elsewhere(repository) and _is_small(cli)
     engine = make_engine(cli.settings, chosen, progress, conf=conf, starting=starting, short=short)
 
-    from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_sizes
+    from ebbtide.api.collected import open_collected
 
-    found: RepositoryFormat
-    sessions: timedelta | None
-    if is_elsewhere(repository):
-        settings = cli.settings
-        found, sessions = open_elsewhere(repository, settings, run_dir=run_dir, quiet=quiet)
-    else:
-        require_not_quiet(quiet=quiet)
-        settings, sessions = cli.store.settings, None
-        found = cli.collected(repository)
-    options = RunOptions.of(
-        settings,
-        sessions=sessions,
-        grace=None if grace is None else parse_duration(grace),
+    found = open_collected(
+        repository,
+        settings=cli.settings,
+        store=lambda: cli.store,
+        run_dir=run_dir,
+        quiet=quiet,
+        gone=True,
+    )
+    options = found.options(
+        grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
         run_dir=run_dir,
-        mode=parse_mode(mode),
-        sizes=None if sizes is None else parse_sizes(sizes),
+        mode=mode,
+        sizes=sizes,
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
-        quarantine=parse_quarantine(quarantine or always_quarantined(repository), found),
+        quarantine=quarantine,
     )
-    return _run_of(cli, found, engine, options)
-
-
-def _run_of(cli: Cli, found: RepositoryFormat, engine: Engine, options: RunOptions) -> Run:
-    """Returns the collector of a repository. For a gone repository, it is a `Remover`."""
-    from ebbtide.formats.gone import GoneRepository
-    from ebbtide.gc.collector import Collector
-
-    progress = cli.progress
-    if isinstance(found, GoneRepository):
-        from ebbtide.gc.removing import Remover
-        from ebbtide.purge.whole import outlast
-
-        gone = found
-        remover = Remover(
-            gone,
-            engine=engine,
-            options=options,
-            observer=progress,
-            preserve=lambda: outlast(cli.store, gone.context),
-        )
-        return Run(remover, progress)
-    collector = Collector(found, engine=engine, options=options, observer=progress)
+    collector = found.collector(engine, options, progress)
     return Run(collector, progress, options.quarantine)
 
 
@@ -153,113 +113,11 @@ def make_engine(
     starting: bool = False,
     short: bool = False,
 ) -> Engine:
-    """Returns the engine of runs: Spark on a master, or this process alone for NO_SPARK.
-
-    Without `master`, the settings name it. `conf` are settings of Spark, as texts. Spark starts
-    on first use. With `starting`, its JVM starts now, while other modules load. `short` is an
-    argument of `gc.spark.session.launch`.
-    """
-    from ebbtide.processes import collect_seldom, was_submitted
-
+    """Returns the engine of a command, as `api.engines.make_engine` does. `progress` shows its
+    counts."""
     collect_seldom()
-    chosen = master or settings.spark_master
-    engine: Engine
-    if chosen == NO_SPARK and not was_submitted():
-        from ebbtide.gc.none import LocalEngine
-
-        engine = LocalEngine()
-    else:
-        engine = _spark_engine(settings, chosen, progress, conf, starting=starting, short=short)
+    engine = engines.make_engine(
+        settings, master, progress, conf=conf, starting=starting, short=short
+    )
     progress.watch(engine.meter)
     return engine
-
-
-def _spark_engine(
-    settings: Settings,
-    master: str,
-    progress: StepProgress,
-    conf: Sequence[str],
-    *,
-    starting: bool,
-    short: bool,
-) -> Engine:
-    extra = "connect" if master.startswith(REMOTE) else "spark"
-    require_extra("Spark (--master none needs none)", extra, "packaging", "pyspark", "py4j")
-
-    from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
-
-    named = read_pairs(conf)
-    if master.startswith(REMOTE):
-        from ebbtide.gc.spark.connect import ConnectEngine, connect
-
-        return ConnectEngine(
-            master, partial(connect, master, read_text(settings.spark_conf) | named)
-        )
-    spark = _Spark(settings, master, progress, conf_of(settings) | named, short=short)
-    if starting:
-        spark.launch()
-
-    from ebbtide.gc.spark.engine import SparkEngine
-
-    return SparkEngine(spark.session, executors_wait=settings.spark_executors_wait)
-
-
-class _Spark:
-    """Spark for one command. Spark ends with this process."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        master: str,
-        progress: StepProgress,
-        conf: Mapping[str, str],
-        *,
-        short: bool,
-    ) -> None:
-        self._settings = settings
-        self._master = master
-        self._progress = progress
-        self._conf = conf
-        self._short = short
-        self._launched: Launched | None = None
-        self._session: SparkSession | None = None
-
-    def launch(self) -> Launched:
-        """Starts the JVM, once. Raises Failed `java_not_found`."""
-        if self._launched is None:
-            from ebbtide.gc.spark import session
-
-            self._launched = session.launch(
-                master=self._master,
-                driver_memory=self._settings.spark_driver_memory,
-                archive=self._settings.spark_archive,
-                conf=self._conf,
-                short=self._short,
-            )
-            atexit.register(self._end)
-        return self._launched
-
-    def session(self) -> SparkSession:
-        """Returns the session when its JVM answers. Raises Failed as `Launched.session` does."""
-        if self._session is None:
-            self._progress("start", "start")
-            launched = self.launch()
-            # Imported while the JVM starts: functions over Arrow batches in Spark need pandas.
-            allow_pandas()
-            require_extra("Spark", "spark", "pandas")
-            import_module("pandas")
-            try:
-                self._session = launched.session()
-            except EbbtideError:
-                self._progress.pause()
-                raise
-            self._progress("start", "end")
-        return self._session
-
-    def _end(self) -> None:
-        from ebbtide.gc.spark import session
-
-        if self._session is not None:
-            session.end(self._session)
-        elif self._launched is not None:
-            self._launched.close()

@@ -29,7 +29,6 @@ from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:
     from ebbtide.formats.base import WithPolicy
-    from ebbtide.formats.embedded import EmbeddedRepository
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
     from ebbtide.store.repository import Repository
@@ -209,22 +208,6 @@ class Cli:
         from ebbtide.settings import Settings
 
         return Settings()
-
-    def collected(self, name: str) -> EmbeddedRepository:
-        """Returns a repository for the collector, by its name. A gone repository is found by its
-        name or id."""
-        from ebbtide.formats.embedded import EmbeddedRepository
-        from ebbtide.formats.gone import GoneRepository
-
-        try:
-            context = self.repository(name).context
-        except NotFound:
-            gone = self.store.catalog.find_gone(name)
-            if gone is None:
-                raise
-            context = self.store.context_of(gone)
-            return GoneRepository(context, store_id=self.store.store_id)
-        return EmbeddedRepository(context, store_id=self.store.store_id)
 
     def with_policy(self, name: str) -> WithPolicy:
         """Returns a repository of the store or of a lakeFS server, whose policy can be read and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,13 +10,10 @@ import typer
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import GraceOption, RunDirOption
 from ebbtide.cli.policies import rules_of
-from ebbtide.durations import parse_duration
 from ebbtide.escaping import escaped
-from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
 from ebbtide.text import count_text, date_text, short_id, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.formats.base import RepositoryFormat
     from ebbtide.gc.explaining.answers import (
         ExplainedAddress,
         ExplainedCommit,
@@ -86,25 +82,15 @@ def explain(
 def _open(
     cli: Cli, repository: str, *, limit: int, grace: str | None, run_dir: str | None
 ) -> Explainer:
-    from ebbtide.formats.embedded import EmbeddedRepository
-    from ebbtide.gc.explaining.explainer import Explainer
+    from ebbtide.api.collected import open_collected
     from ebbtide.gc.none import LocalEngine
-    from ebbtide.gc.options import RunOptions
 
-    found: RepositoryFormat
-    sessions: timedelta | None
-    if is_elsewhere(repository):
-        settings = cli.settings
-        found, sessions = open_elsewhere(repository, settings, run_dir=run_dir)
-    else:
-        context = cli.repository(repository).context
-        settings, sessions = cli.store.settings, None
-        found = EmbeddedRepository(context, store_id=cli.store.store_id)
-    asked = None if grace is None else parse_duration(grace)
-    options = RunOptions.of(settings, sessions=sessions, grace=asked)
+    found = open_collected(
+        repository, settings=cli.settings, store=lambda: cli.store, run_dir=run_dir
+    )
     engine = LocalEngine()
     cli.progress.watch(engine.meter)
-    return Explainer(found, engine=engine, grace=options.grace, limit=limit)
+    return found.explainer(limit=limit, grace=grace, engine=engine)
 
 
 def _show_address(cli: Cli, found: ExplainedAddress) -> None:

@@ -46,21 +46,23 @@ def parse_mode(text: str) -> Mode:
     raise InvalidInput("invalid_argument", f"there is no mode {text!r}: write {', '.join(MODES)}")
 
 
-def parse_quarantine(text: str | None, found: RepositoryFormat) -> timedelta | None:
+def parse_quarantine(asked: str | timedelta | None, found: RepositoryFormat) -> timedelta | None:
     """Returns the quarantine of a sweep; None for None and for NO_QUARANTINE.
 
     ASKED means ASKED_PERIOD, or no quarantine if runs of the repository cannot be undone. For
     any other period of such a repository, such as a gone one, raises InvalidInput.
     """
-    if text in (None, NO_QUARANTINE):
+    if asked in (None, NO_QUARANTINE):
         return None
     try:
         found.check_undoable()
     except InvalidInput:
-        if text == ASKED:
+        if asked == ASKED:
             return None
         raise
-    return ASKED_PERIOD if text == ASKED else parse_period(text)
+    if isinstance(asked, timedelta):
+        return asked
+    return ASKED_PERIOD if asked == ASKED else parse_period(asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,17 +14,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ebbtide.api.collected import Collected, open_collected
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
-from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
-from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.forks import fork_server
@@ -32,7 +30,6 @@ from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
-    from ebbtide.formats.base import RepositoryFormat
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engine import Engine
     from ebbtide.gc.options import Sizes
@@ -300,28 +297,18 @@ def _work(order: Order, connection: Connection) -> None:
 
 
 def _collect(order: Order, tell: Tell) -> None:
-    from ebbtide.durations import parse_duration
-    from ebbtide.gc.collector import Collector
-    from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine
-
-    with _opened(order) as (found, sessions):
-        found.on_hold = lambda run_id: tell("run", run_id)
-        quarantine = order.quarantine or always_quarantined(order.repository)
-        options = RunOptions.of(
-            order.settings,
-            sessions=sessions,
-            grace=None if order.grace is None else parse_duration(order.grace),
+    with _opened(order) as found:
+        found.form.on_hold = lambda run_id: tell("run", run_id)
+        options = found.options(
+            grace=order.grace,
             unsafe=order.unsafe or order.action == "look",  # a look deletes nothing
             allow_share=order.allow_share,
             run_dir=order.run_dir,
-            mode=parse_mode(order.mode),
+            mode=order.mode,
             sizes=order.sizes,
-            quarantine=parse_quarantine(quarantine, found),
+            quarantine=order.quarantine,
         )
-        engine = _engine(order)
-        collector = Collector(
-            found, engine=engine, options=options, observer=lambda step, event: tell(event, step)
-        )
+        collector = found.collector(_engine(order), options, lambda step, event: tell(event, step))
         if order.action == "look":
             tell("looked", _look(order, collector, tell))
         else:
@@ -329,22 +316,22 @@ def _collect(order: Order, tell: Tell) -> None:
 
 
 @contextmanager
-def _opened(order: Order) -> Iterator[tuple[RepositoryFormat, timedelta | None]]:
-    """Opens the repository of an order. Yields the repository and its shortest safe grace, which
-    is None for a repository of the store."""
+def _opened(order: Order) -> Iterator[Collected]:
+    """Opens the repository of an order."""
     from ebbtide.store.embedded import Store
 
-    if is_elsewhere(order.repository):
-        yield open_elsewhere(order.repository, order.settings)
-        return
-    with Store.open(order.directory, settings=order.settings) as store:
-        repository = store.repository(order.repository)
-        if repository.info.repository_id != order.repository_id:
+    with ExitStack() as until_done:
+
+        def store() -> Store:
+            return until_done.enter_context(Store.open(order.directory, settings=order.settings))
+
+        found = open_collected(order.repository, settings=order.settings, store=store)
+        if found.key != order.repository_id:
             raise NotFound(
                 "repository_not_found",
                 f"repository {order.repository} was deleted and made anew since the request",
             )
-        yield EmbeddedRepository(repository.context, store_id=store.store_id), None
+        yield found
 
 
 def _engine(order: Order) -> Engine:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from ebbtide.api.collected import Collected, open_collected
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
-from ebbtide.formats.base import RepositoryFormat, WithPolicy
-from ebbtide.formats.elsewhere import is_elsewhere, open_elsewhere
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.none import LocalEngine
-from ebbtide.gc.options import RunOptions
+from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.server.auth import principal_of
 from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.jobs import Jobs
@@ -23,43 +17,6 @@ from ebbtide.settings import Settings
 from ebbtide.store.access.keys import AccessKey
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """A repository of the store or elsewhere. The server shows and starts its runs.
-
-    `key` identifies the repository among the jobs: its id if it is of the store, else its name.
-    `sessions` is how long clients of a repository elsewhere can use data that no ref names; None
-    for a repository of the store.
-    """
-
-    name: str
-    key: str
-    form: RepositoryFormat
-    settings: Settings
-    sessions: timedelta | None = None
-
-    @property
-    def with_policy(self) -> WithPolicy:
-        """The repository, whose policy can be read and set. Raises NotFound `policy_not_found`
-        for one that has none."""
-        if not isinstance(self.form, WithPolicy):
-            raise NotFound(
-                "policy_not_found",
-                f"{self.name} has no policy: each 'ebbtide expire' names what to keep",
-            )
-        return self.form
-
-    @property
-    def options(self) -> RunOptions:
-        """The options of a run that is started without any."""
-        return RunOptions.of(self.settings, sessions=self.sessions)
-
-    @property
-    def collector(self) -> Collector:
-        """A collector that needs no Spark, because it only reads records."""
-        return Collector(self.form, engine=LocalEngine(), options=self.options)
 
 
 class Served:
@@ -90,18 +47,13 @@ class Served:
 
         Raises NotFound `repository_not_found`, and the errors of `open_elsewhere`.
         """
-        if not is_elsewhere(name):
-            found = self.repository(name)
-            form = EmbeddedRepository(found.context, store_id=self.store.store_id)
-            return Collected(found.info.name, found.info.repository_id, form, self.settings)
-        if name not in self.elsewhere:
+        if is_elsewhere(name) and name not in self.elsewhere:
             raise NotFound(
                 "repository_not_found",
                 f"EBBTIDE_SERVER_REPOSITORIES does not name {shown(name)}: this server shows only "
                 "the runs of its own repositories, and of those that it names",
             )
-        opened, sessions = open_elsewhere(name, self.settings)
-        return Collected(name, name, opened, self.settings, sessions)
+        return open_collected(name, settings=self.settings, store=lambda: self.store)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from ebbtide.formats.icechunk.ids import id_text
 from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
 from ebbtide.formats.lakefs.repository import GRACE
 from ebbtide.formats.lakefs.rules import written_policy
-from ebbtide.server import serving
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
@@ -182,7 +181,9 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
             world.state.upload("main", "a", content)
             world.state.commit("main")
             world.grow_old(10 * DAY)
-        monkeypatch.setattr(serving, "open_elsewhere", lambda *_: (world.repository(), GRACE))
+        monkeypatch.setattr(
+            elsewhere, "open_elsewhere", lambda *_, **__: (world.repository(), GRACE)
+        )
         yield Lake(world, browsers)
 
 

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 
 from ebbtide.errors import InvalidInput
-from ebbtide.gc.explaining.explainer import LIMIT, Explainer
-from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.explaining.explainer import LIMIT
 from ebbtide.server.api.base import Segment, Text
 from ebbtide.server.api.routing import Routes
-from ebbtide.server.serving import Collected, ServedDep
+from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 
 routes = Routes("explaining")
@@ -36,14 +35,9 @@ def explain(
         raise InvalidInput(
             "invalid_argument", "give exactly one of address, commit and ref; path needs ref"
         )
-    explainer = explainer_of(served.collected(repository), limit=limit)
+    explainer = served.collected(repository).explainer(limit=limit)
     if address is not None:
         return explainer.address(address).to_json()
     if path is not None:
         return explainer.explain(given[0], path).to_json()
     return explainer.commit(given[0]).to_json()
-
-
-def explainer_of(found: Collected, *, limit: int) -> Explainer:
-    """Returns an explainer for a repository. It works within this process, without Spark."""
-    return Explainer(found.form, engine=LocalEngine(), grace=found.options.grace, limit=limit)

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ebbtide.api.collected import Collected
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.report import RunReport
 from ebbtide.server.api.base import Pagination, Text, Wire
 from ebbtide.server.jobs import Action, Job, Order
-from ebbtide.server.serving import Collected, Served
+from ebbtide.server.serving import Served
 
 
 class RunCreation(Wire):
@@ -78,7 +79,7 @@ def start(served: Served, found: Collected, asked: RunCreation) -> RunAnswer:
     Raises the errors of `Jobs.start`. For a sweep it also raises NotFound `run_not_found` and
     Conflict `plan_used`.
     """
-    if asked.sweep and found.collector.show(asked.sweep).state == "swept":
+    if asked.sweep and found.collector().show(asked.sweep).state == "swept":
         raise Conflict("plan_used", f"run {asked.sweep} was swept already: start a new one")
     action: Action = "plan" if asked.dry_run else "run"
     return _start(
@@ -116,7 +117,7 @@ def purge(served: Served, found: Collected, run_id: str) -> RunAnswer:
 
 
 def _require_quarantine(found: Collected, run_id: str) -> None:
-    report = found.collector.show(run_id)
+    report = found.collector().show(run_id)
     if report.quarantine is None or report.quarantine["state"] == "purged":
         raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
     if report.state == "undone":
@@ -162,7 +163,7 @@ class _Known:
         self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
         self._held = found.form.running_id()
         self._recorded = found.form.run_paths()
-        self._collector = found.collector
+        self._collector = found.collector()
 
     @property
     def ids(self) -> set[str]:

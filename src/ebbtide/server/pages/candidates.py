@@ -80,7 +80,7 @@ def _plan(visit: Visit) -> tuple[Plan, RunFolder]:
     """Returns the plan of the run in the path, and the run's folder. Raises NotFound
     `run_not_found`, and Refused if the plan is damaged."""
     found, run_id = visit.collected, visit.segment("run_id")
-    plan = found.collector.plan_of(run_id)
+    plan = found.collector().plan_of(run_id)
     storage = found.form.storage
     path = found.form.run_paths().get(run_id, RunFolder.inside(storage, run_id).path)
     return plan, folder_of(storage, run_id, path)

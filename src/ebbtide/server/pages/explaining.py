@@ -13,7 +13,6 @@ from ebbtide.gc.explaining.answers import (
     ExplainedAddress,
     ExplainedCommit,
 )
-from ebbtide.server.api.explaining import explainer_of
 from ebbtide.server.errors import STATUS
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
@@ -34,7 +33,7 @@ def explain(visit: Visit) -> Response:
     problem: EbbtideError | None = None
     if what:
         try:
-            found = explainer_of(here, limit=LIMIT).explain(what, path or None)
+            found = here.explainer(limit=LIMIT).explain(what, path or None)
         except EbbtideError as error:
             problem = error
     return visit.page(

@@ -170,7 +170,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         error=error,
         is_starting=visit.query("form") == START_FORM,
         modes=MODES,
-        grace=here.options.grace,
+        grace=here.options().grace,
         quarantine=QUARANTINE,
         asked={name: visit.form(name) for name in ("action", "mode", "grace", "allow_share")},
         now=visit.now(),

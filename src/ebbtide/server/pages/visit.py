@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
+from ebbtide.api.collected import Collected
 from ebbtide.errors import Denied, EbbtideError, InvalidInput
 from ebbtide.server.auth import PRINCIPAL
 from ebbtide.server.errors import STATUS
@@ -23,7 +24,7 @@ from ebbtide.server.pages.navigation import sections_of
 from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import link, render
 from ebbtide.server.pages.themes import THEMES, theme_of
-from ebbtide.server.serving import Collected, Served
+from ebbtide.server.serving import Served
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.access.sessions import Session

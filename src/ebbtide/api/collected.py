@@ -1,0 +1,169 @@
+"""Opens repositories for the collector: those of a store, gone ones, and those elsewhere.
+
+The command line, the server and the Python interface share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ebbtide.durations import parse_duration
+from ebbtide.errors import NotFound
+from ebbtide.formats import elsewhere
+from ebbtide.formats.base import RepositoryFormat, WithPolicy
+from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, require_not_quiet
+from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_sizes
+from ebbtide.gc.steps import Observer, silent
+
+if TYPE_CHECKING:
+    from ebbtide.gc.collector import Collector
+    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.explaining.explainer import Explainer
+    from ebbtide.settings import Settings
+    from ebbtide.store.embedded import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A repository that can be collected.
+
+    `key` identifies the repository among others: its id if it is of a store, else its name.
+    `sessions` is how long clients of a repository elsewhere can use data that no ref names; None
+    for a repository of a store. `store` is the store, or None elsewhere.
+    """
+
+    name: str
+    key: str
+    form: RepositoryFormat
+    settings: Settings
+    sessions: timedelta | None = None
+    store: Store | None = None
+
+    @property
+    def with_policy(self) -> WithPolicy:
+        """The repository, whose policy can be read and set. Raises NotFound `policy_not_found`
+        for one that has none."""
+        if not isinstance(self.form, WithPolicy):
+            raise NotFound(
+                "policy_not_found",
+                f"{self.name} has no policy: each 'ebbtide expire' names what to keep",
+            )
+        return self.form
+
+    def options(
+        self,
+        *,
+        grace: str | timedelta | None = None,
+        unsafe: bool = False,
+        allow_share: bool = False,
+        run_dir: str | None = None,
+        mode: str = "auto",
+        sizes: str | None = None,
+        inventory: str | None = None,
+        inventory_date: datetime | None = None,
+        quarantine: str | timedelta | None = None,
+    ) -> RunOptions:
+        """Returns the options of a run, from the settings and these arguments.
+
+        `grace` and `quarantine` are periods. A quarantine of ASKED has an effect only if runs of
+        the repository can be undone. Raises InvalidInput `invalid_duration` or `invalid_argument`.
+        """
+        return RunOptions.of(
+            self.settings,
+            sessions=self.sessions,
+            grace=parse_duration(grace) if isinstance(grace, str) else grace,
+            unsafe=unsafe,
+            allow_share=allow_share,
+            run_dir=run_dir,
+            mode=parse_mode(mode),
+            sizes=None if sizes is None else parse_sizes(sizes),
+            inventory=inventory,
+            inventory_date=inventory_date,
+            quarantine=parse_quarantine(quarantine or always_quarantined(self.name), self.form),
+        )
+
+    def collector(
+        self,
+        engine: Engine | None = None,
+        options: RunOptions | None = None,
+        observer: Observer = silent,
+    ) -> Collector:
+        """Returns the collector. For a gone repository, it is a `Remover`.
+
+        Without an engine, it needs no Spark: this is enough to read the records of runs.
+        """
+        from ebbtide.formats.gone import GoneRepository
+        from ebbtide.gc.collector import Collector
+        from ebbtide.gc.none import LocalEngine
+
+        given: dict[str, Any] = {  # the arguments of both classes
+            "engine": LocalEngine() if engine is None else engine,
+            "options": self.options() if options is None else options,
+            "observer": observer,
+        }
+        gone, store = self.form, self.store
+        if isinstance(gone, GoneRepository) and store is not None:
+            from ebbtide.gc.removing import Remover
+            from ebbtide.purge.whole import outlast
+
+            return Remover(gone, preserve=lambda: outlast(store, gone.context), **given)
+        return Collector(self.form, **given)
+
+    def explainer(
+        self,
+        *,
+        limit: int,
+        grace: str | timedelta | None = None,
+        engine: Engine | None = None,
+    ) -> Explainer:
+        """Returns the explainer, whose lists have at most `limit` rows. `grace` is that of runs."""
+        from ebbtide.gc.explaining.explainer import Explainer
+        from ebbtide.gc.none import LocalEngine
+
+        engine = LocalEngine() if engine is None else engine
+        options = self.options(grace=grace)
+        return Explainer(self.form, engine=engine, grace=options.grace, limit=limit)
+
+
+def open_collected(
+    name: str,
+    *,
+    settings: Settings,
+    store: Callable[[], Store],
+    run_dir: str | None = None,
+    quiet: bool = False,
+    gone: bool = False,
+) -> Collected:
+    """Opens the repository of a name: of a store, or elsewhere (`icechunk:PATH`, `lakefs:NAME`).
+
+    `store` is called only for a repository of a store, whose settings then replace `settings`. With
+    `gone`, a deleted repository is found too, by its name or id. Raises NotFound
+    `repository_not_found`, and as `open_elsewhere` and `store` do.
+    """
+    if is_elsewhere(name):
+        opened, sessions = elsewhere.open_elsewhere(name, settings, run_dir=run_dir, quiet=quiet)
+        return Collected(name, name, opened, settings, sessions)
+    require_not_quiet(quiet=quiet)
+    return collected_in(store(), name, gone=gone)
+
+
+def collected_in(store: Store, name: str, *, gone: bool = False) -> Collected:
+    """Returns a repository of a store. Raises NotFound `repository_not_found`."""
+    from ebbtide.formats.embedded import EmbeddedRepository
+    from ebbtide.formats.gone import GoneRepository
+
+    form: EmbeddedRepository
+    try:
+        context = store.repository(name).context
+        form = EmbeddedRepository(context, store_id=store.store_id)
+    except NotFound:
+        info = store.catalog.find_gone(name) if gone else None
+        if info is None:
+            raise
+        context = store.context_of(info)
+        form = GoneRepository(context, store_id=store.store_id)
+    info = context.info
+    return Collected(info.name, info.repository_id, form, store.settings, store=store)

@@ -1,0 +1,165 @@
+"""Makes the engine of runs: Spark on a master, a given Spark session, or this process alone."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from ebbtide.errors import EbbtideError
+from ebbtide.imports import allow_pandas, require_extra
+from ebbtide.processes import NO_SPARK, REMOTE, was_submitted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.spark.session import Launched
+    from ebbtide.gc.steps import Event
+    from ebbtide.settings import Settings
+
+
+class Display(Protocol):
+    """An observer that shows the start of Spark as a step of its own."""
+
+    def __call__(self, step: str, event: Event) -> None:
+        """Starts or ends a step."""
+
+    def pause(self) -> None:
+        """Stops the display before an error is reported."""
+
+
+class Hidden:
+    """A display that shows nothing."""
+
+    def __call__(self, step: str, event: Event) -> None:
+        """Does nothing."""
+
+    def pause(self) -> None:
+        """Does nothing."""
+
+
+def make_engine(
+    settings: Settings,
+    master: str | None,
+    display: Display,
+    *,
+    conf: Sequence[str] = (),
+    starting: bool = False,
+    short: bool = False,
+) -> Engine:
+    """Returns the engine of runs: Spark on a master, or this process alone for NO_SPARK.
+
+    Without `master`, the settings name it. `conf` are settings of Spark, as texts. Spark starts
+    on first use. With `starting`, its JVM starts now, while other modules load. `short` is an
+    argument of `gc.spark.session.launch`.
+
+    Raises InvalidInput `invalid_argument` for a wrong setting, and Failed `java_not_found` or
+    `extra_missing`.
+    """
+    chosen = master or settings.spark_master
+    if chosen == NO_SPARK and not was_submitted():
+        from ebbtide.gc.none import LocalEngine
+
+        return LocalEngine()
+    extra = "connect" if chosen.startswith(REMOTE) else "spark"
+    require_extra("Spark (--master none needs none)", extra, "packaging", "pyspark", "py4j")
+
+    from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
+
+    named = read_pairs(conf)
+    if chosen.startswith(REMOTE):
+        from ebbtide.gc.spark.connect import ConnectEngine, connect
+
+        return ConnectEngine(
+            chosen, partial(connect, chosen, read_text(settings.spark_conf) | named)
+        )
+    spark = _Spark(settings, chosen, display, conf_of(settings) | named, short=short)
+    if starting:
+        spark.launch()
+
+    from ebbtide.gc.spark.engine import SparkEngine
+
+    return SparkEngine(spark.session, executors_wait=settings.spark_executors_wait)
+
+
+def engine_on(spark: SparkSession, settings: Settings) -> Engine:
+    """Returns an engine that uses a Spark session of the caller, and does not end it.
+
+    The runs get a session of their own on the same Spark: they change settings of SQL, which must
+    not change for the caller.
+    """
+    from ebbtide.gc.spark.connect import ConnectEngine
+    from ebbtide.gc.spark.engine import SparkEngine
+
+    if is_remote(spark):
+        return ConnectEngine("Spark Connect", spark.newSession)
+    return SparkEngine(spark.newSession, executors_wait=settings.spark_executors_wait)
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, which has no `sparkContext`."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+class _Spark:
+    """Spark for one engine. Spark ends with this process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        master: str,
+        display: Display,
+        conf: Mapping[str, str],
+        *,
+        short: bool,
+    ) -> None:
+        self._settings = settings
+        self._master = master
+        self._display = display
+        self._conf = conf
+        self._short = short
+        self._launched: Launched | None = None
+        self._session: SparkSession | None = None
+
+    def launch(self) -> Launched:
+        """Starts the JVM, once. Raises Failed `java_not_found`."""
+        if self._launched is None:
+            from ebbtide.gc.spark import session
+
+            self._launched = session.launch(
+                master=self._master,
+                driver_memory=self._settings.spark_driver_memory,
+                archive=self._settings.spark_archive,
+                conf=self._conf,
+                short=self._short,
+            )
+            atexit.register(self._end)
+        return self._launched
+
+    def session(self) -> SparkSession:
+        """Returns the session when its JVM answers. Raises Failed as `Launched.session` does."""
+        if self._session is None:
+            self._display("start", "start")
+            launched = self.launch()
+            # Imported while the JVM starts: functions over Arrow batches in Spark need pandas.
+            allow_pandas()
+            require_extra("Spark", "spark", "pandas")
+            import_module("pandas")
+            try:
+                self._session = launched.session()
+            except EbbtideError:
+                self._display.pause()
+                raise
+            self._display("start", "end")
+        return self._session
+
+    def _end(self) -> None:
+        from ebbtide.gc.spark import session
+
+        if self._session is not None:
+            session.end(self._session)
+        elif self._launched is not None:
+            self._launched.close()

@@ -1,0 +1,321 @@
+"""Stores and repositories for programs: policy, plans, sweeps, explanations and undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ebbtide.api.collected import Collected, open_collected
+from ebbtide.api.engines import Hidden, engine_on, make_engine
+from ebbtide.api.planned import PlannedRun, require_done
+from ebbtide.errors import Incomplete
+from ebbtide.gc.planning.whatif import WhatIf
+from ebbtide.gc.report import RunReport
+from ebbtide.retention import Policy
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ebbtide.gc.collector import Collector
+    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
+
+Period = str | timedelta
+"""A period: `timedelta`, or a text such as `"7d"`, `"12h"` or `"0s"`."""
+Run = str | RunReport | PlannedRun
+"""A run: its id, the beginning of its id, `"latest"`, its report, or its plan."""
+EXPLAINED_MAX: Final = 20
+
+
+def open_store(place: str | Path | None = None, *, settings: Settings | None = None) -> Store:
+    """Opens a store: in a directory, or in the database of a URL (`postgresql://…`).
+
+    Without `place`, `EBBTIDE_STORE` or `EBBTIDE_DATABASE_URL` names it. The store is a context
+    manager, and `Store.repository` returns a repository for reading, writing and committing.
+
+    Raises NotFound `store_not_found`, InvalidInput `invalid_argument`, Failed `schema_outdated` or
+    `database_error`.
+    """
+    settings = Settings() if settings is None else settings
+    if isinstance(place, str) and "://" in place:
+        chosen = settings.model_copy(update={"database_url": place})
+        return Store.open(None, settings=chosen)
+    return Store.open(None if place is None else Path(place), settings=settings)
+
+
+def open_repository(
+    name: str,
+    *,
+    store: Store | str | Path | None = None,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    run_dir: str | None = None,
+    quiet: bool = False,
+    settings: Settings | None = None,
+) -> CollectedRepository:
+    """Opens a repository, to collect it: `"lake"`, `"icechunk:PATH"` or `"lakefs:NAME"`.
+
+    - `store`: for a repository of a store, the store, or the argument of `open_store`. A store that
+      this function opens is closed with the repository.
+    - `spark`: the Spark session for plans and sweeps, which stays open.
+    - `master`: without `spark`, a Spark master, or `"none"` for this process alone. The default is
+      `EBBTIDE_SPARK_MASTER`.
+    - `run_dir`: a directory or URL for the files of runs. The default is the repository's storage.
+    - `quiet`: for Icechunk, no session is open: files that were reachable within the grace can be
+      deleted too.
+
+    Raises NotFound `repository_not_found` or `store_not_found`, InvalidInput `invalid_argument` or
+    `invalid_setting`, Refused, Failed.
+    """
+    settings = Settings() if settings is None else settings
+    with ExitStack() as opened:
+
+        def open_its_store() -> Store:
+            if isinstance(store, Store):
+                return store
+            return opened.enter_context(open_store(store, settings=settings))
+
+        found = open_collected(
+            name, settings=settings, store=open_its_store, run_dir=run_dir, quiet=quiet
+        )
+
+        def engine() -> Engine:
+            if spark is not None:
+                return engine_on(spark, found.settings)
+            return make_engine(found.settings, master, Hidden())
+
+        return CollectedRepository(
+            found, engine=engine, run_dir=run_dir, until_closed=opened.pop_all()
+        )
+
+
+class CollectedRepository:
+    """A repository of any format, with its policy and its runs. `open_repository` returns it.
+
+    A context manager: at the end of the block, it closes what it opened. Methods that delete take a
+    lease, so that two processes never sweep one repository at the same time.
+    """
+
+    def __init__(
+        self,
+        collected: Collected,
+        *,
+        engine: Callable[[], Engine],
+        run_dir: str | None,
+        until_closed: ExitStack,
+    ) -> None:
+        self._collected = collected
+        self._make_engine = engine
+        self._run_dir = run_dir
+        self._until_closed = until_closed
+
+    @property
+    def name(self) -> str:
+        """The name, as `open_repository` takes it."""
+        return self._collected.name
+
+    @property
+    def policy(self) -> Policy | None:
+        """The retention policy in force. None: everything is kept.
+
+        Raises NotFound `policy_not_found` for Icechunk, which has no policy.
+        """
+        return self._collected.with_policy.policy()
+
+    def set_policy(self, policy: Policy | Mapping[str, object] | None) -> tuple[str, ...]:
+        """Sets the policy, or removes it (None). A mapping has the form of a policy's JSON.
+
+        Returns the patterns that match no branch now. Raises InvalidInput `invalid_policy` or
+        `invalid_duration`, and NotFound `policy_not_found` for Icechunk.
+        """
+        chosen = None if policy is None else _policy(policy)
+        return self._collected.with_policy.set_policy(chosen)
+
+    def plan(
+        self,
+        *,
+        grace: Period | None = None,
+        unsafe: bool = False,
+        allow_share: bool = False,
+        mode: str = "auto",
+        sizes: str | None = None,
+        inventory: str | None = None,
+        inventory_date: datetime | None = None,
+    ) -> PlannedRun:
+        """Plans which files to delete, and deletes nothing.
+
+        - `grace`: the minimum age of candidates. `unsafe` allows a grace below the safe minimum.
+        - `allow_share`: allow a plan above EBBTIDE_SHARE_MAX of the files or bytes.
+        - `mode`: `auto`, `clean` (look at all files) or `incremental`.
+        - `sizes`: `auto`, `all` or `candidates`: the files whose sizes are read in a directory.
+        - `inventory`, `inventory_date`: an inventory to read instead of a listing.
+
+        Raises Refused if a gate refuses; the kind and the message name it, and the detail `run_id`
+        names the run. Raises InvalidInput `unsafe_grace`, `invalid_inventory`, `invalid_argument`
+        or `invalid_duration`, and Failed.
+        """
+        collector = self._collector(
+            grace=grace,
+            unsafe=unsafe,
+            allow_share=allow_share,
+            mode=mode,
+            sizes=sizes,
+            inventory=inventory,
+            inventory_date=inventory_date,
+        )
+        report = require_done(collector.plan())
+        return PlannedRun(report, collector.plan_of(report.run_id))
+
+    def sweep(
+        self,
+        run: Run | None = None,
+        *,
+        quarantine: Period | None = None,
+        grace: Period | None = None,
+        unsafe: bool = False,
+        allow_share: bool = False,
+    ) -> RunReport:
+        """Carries out a plan: deletes its candidates, except those that are needed again.
+
+        Without `run`, the newest plan that was not swept. With a `quarantine`, the files stay for
+        this period, so that `undo` can restore them. Without one they are deleted at once, except
+        for lakeFS, where the default is 7 days; `"none"` switches this off.
+
+        Raises Incomplete `incomplete` if part of the files is left: sweep the same run again.
+        Raises Refused if a gate refuses; nothing is deleted then. Raises NotFound `run_not_found`
+        and Conflict `plan_used`.
+        """
+        collector = self._collector(
+            grace=grace, unsafe=unsafe, allow_share=allow_share, quarantine=quarantine
+        )
+        return _whole(collector.sweep(None if run is None else _found(collector, run)))
+
+    def run(
+        self,
+        *,
+        confirm: Callable[[PlannedRun], bool] | None = None,
+        quarantine: Period | None = None,
+        **options: Any,  # those of `plan`
+    ) -> RunReport:
+        """Plans a run and sweeps it, with the options of `plan` and `sweep`.
+
+        `confirm` is called with the plan. If it returns False, nothing is deleted, and the state of
+        the report is `planned`. Raises as `plan` and `sweep` do.
+        """
+        planned = self.plan(**options)
+        if confirm is not None and not confirm(planned):
+            return planned.report
+        swept = {
+            name: options[name] for name in ("grace", "unsafe", "allow_share") & options.keys()
+        }
+        return self.sweep(planned, quarantine=quarantine, **swept)
+
+    def explain(
+        self,
+        what: str,
+        path: str | None = None,
+        *,
+        grace: Period | None = None,
+        limit: int = EXPLAINED_MAX,
+    ) -> ExplainedAddress | ExplainedCommit:
+        """Explains why a file or commit exists and until when, or which run deleted it.
+
+        `what` is an address within the storage root, a commit id, or a ref. With a `path`, the
+        answer is for the object of the ref or commit there. Lists have at most `limit` rows.
+        Changes nothing, and needs no Spark.
+
+        Raises NotFound `ref_not_found`, `commit_not_found` or `object_not_found`, InvalidInput
+        `invalid_argument`, and Refused if a file that the answer depends on cannot be read.
+        """
+        return self._collected.explainer(limit=limit, grace=grace).explain(what, path)
+
+    def what_if(
+        self, *policies: Policy | Mapping[str, object], grace: Period | None = None
+    ) -> WhatIf:
+        """Compares plans with other policies and with the present one. Changes nothing.
+
+        The result has `present`, and `others` in the order of `policies`: each with `reclaimable`,
+        the count of files and bytes that a plan would delete. Raises as `plan` and `set_policy` do.
+        """
+        chosen = [_policy(each) for each in policies]
+        return self._collector(grace=grace, unsafe=True, mode="clean").what_if(chosen)
+
+    def runs(self) -> list[RunReport]:
+        """Returns the reports of all recorded runs, newest first. Needs no Spark."""
+        return self._reading().runs()
+
+    def show(self, run: Run) -> RunReport:
+        """Returns the report of a run. Raises NotFound `run_not_found`, and Refused if its files
+        are damaged. Needs no Spark."""
+        collector = self._reading()
+        return collector.show(_found(collector, run))
+
+    def planned(self, run: Run) -> PlannedRun:
+        """Returns the plan of an earlier run, swept or not. Raises as `show` does. Needs no
+        Spark."""
+        collector = self._reading()
+        run_id = _found(collector, run)
+        return PlannedRun(collector.show(run_id), collector.plan_of(run_id))
+
+    def undo(self, run: Run, *, under: str = "", sweeps_ended: bool = False) -> RunReport:
+        """Restores the files that a sweep quarantined, and opens the commits that it closed.
+
+        With `under`, only files whose addresses begin with it, and no commit. `sweeps_ended` states
+        that no process of any sweep exists any more: it also restores files that an interrupted
+        sweep was about to delete. If files are left in quarantine, the state of the report is not
+        `undone`.
+
+        Raises NotFound `run_not_found` or `not_quarantined`, Conflict `plan_used`, InvalidInput
+        `invalid_argument` if the format has no undo, Refused, and Failed `storage_error`.
+        """
+        collector = self._collector()
+        run_id = _found(collector, run)
+        return require_done(collector.undo(run_id, under=under, sweeps_ended=sweeps_ended))
+
+    def close(self) -> None:
+        """Closes the store, if `open_repository` opened it. Spark runs until the program ends."""
+        self._until_closed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._make_engine()
+
+    def _collector(self, **options: Any) -> Collector:  # the arguments of `Collected.options`
+        chosen = self._collected.options(run_dir=self._run_dir, **options)
+        return self._collected.collector(self._engine, chosen)
+
+    def _reading(self) -> Collector:
+        return self._collected.collector(options=self._collected.options(run_dir=self._run_dir))
+
+
+def _policy(given: Policy | Mapping[str, object]) -> Policy:
+    return given if isinstance(given, Policy) else Policy.parse(given)
+
+
+def _found(collector: Collector, run: Run) -> str:
+    return collector.find_run(run) if isinstance(run, str) else run.run_id
+
+
+def _whole(report: RunReport) -> RunReport:
+    """Returns the report of a complete sweep. Raises Refused and Incomplete."""
+    if report.state == "incomplete" and report.error is not None:
+        raise Incomplete("incomplete", report.error["message"], run_id=report.run_id)
+    return require_done(report)

@@ -1,0 +1,44 @@
+"""One run for a scheduler: a repository, its options, and figures for the scheduler's records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ebbtide.api.planned import PlannedRun
+from ebbtide.api.repositories import open_repository
+from ebbtide.gc.report import RunReport
+
+
+def collect(
+    repository: str,
+    *,
+    store: str | None = None,
+    master: str | None = None,
+    dry_run: bool = False,
+    options: Mapping[str, Any] | None = None,  # those of `CollectedRepository.run`
+) -> RunReport:
+    """Plans a run and sweeps it; with `dry_run` it only plans. Returns the report.
+
+    Raises as `CollectedRepository.run` does: a refused or incomplete run is an error.
+    """
+    with open_repository(repository, store=store, master=master) as found:
+        return found.run(confirm=_refuse if dry_run else None, **(options or {}))
+
+
+def _refuse(_plan: PlannedRun) -> bool:
+    return False
+
+
+def figures(report: RunReport) -> dict[str, str | int | None]:
+    """Returns the figures of a run, as plain values: `run_id`, `state`, the numbers and bytes of
+    candidates and of deleted files, and the number of commits that lost their data. Bytes are None
+    if some sizes were not read."""
+    counted = report.to_json()
+    names = ("candidate_count", "candidate_bytes", "deleted_count", "deleted_bytes")
+    return {
+        "run_id": report.run_id,
+        "state": report.state,
+        **{name: counted[name] for name in names},
+        "expired_commits": report.commits.get("expired", 0),
+    }

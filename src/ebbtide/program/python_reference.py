@@ -1,0 +1,107 @@
+"""Makes the reference of the Python interface in Markdown (`docs/python.md`) from its docstrings.
+
+python -m ebbtide.program.python_reference > docs/python.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from ebbtide.api.planned import PlannedRun
+from ebbtide.api.repositories import CollectedRepository, open_repository, open_store
+from ebbtide.filesystem.filesystem import EbbtideFileSystem
+
+INTRODUCTION: Final = """\
+# Python
+
+Made by `python -m ebbtide.program.python_reference`; a test compares it with the docstrings, and runs the
+examples.
+
+`import ebbtide` is fast: modules load on first use. Errors are those of `ebbtide.errors`: a class says what
+the caller can do, and `kind` says what happened ([errors.md](errors.md)). A refused run raises `Refused`, an
+incomplete sweep `Incomplete`.
+
+```python
+import ebbtide
+
+with ebbtide.open_repository("lake", store=directory, master="none") as lake:
+    lake.set_policy({"default": "30d", "branches": {"main": "90d"}})
+    planned = lake.plan()
+    table = planned.candidates().read_all()
+    assert table.num_rows == planned.file_count
+    report = lake.sweep(planned, quarantine="7d")
+    assert report.state == "swept"
+    assert lake.runs()[0].run_id == planned.run_id
+```
+
+A store's repositories are also read and written by `ebbtide://REPO/REF/PATH` in every library that uses
+fsspec, such as pandas, pyarrow, DuckDB and Zarr. It needs `pip install 'ebbtide[fsspec]'`.
+
+```python
+import fsspec
+
+fs = fsspec.filesystem("ebbtide", store=directory)
+with fs.transaction as change:
+    change.message = "first table"
+    fs.pipe_file("lake/main/tables/a.csv", b"id,name\\n1,one\\n")
+commit = change.commits["lake/main"]
+assert fs.cat_file(f"lake/{commit}/tables/a.csv", 0, 7) == b"id,name"
+assert fs.ls("lake/main/tables", detail=False) == ["lake/main/tables/a.csv"]
+```
+
+Airflow: `ebbtide.integrations.airflow.EbbtideRunOperator`. Dagster: `ebbtide.integrations.dagster.run_op`
+and `run_asset`. A task fails if a gate refuses or files are left.
+"""
+FUNCTIONS: Final = (open_store, open_repository)
+CLASSES: Final = (CollectedRepository, PlannedRun, EbbtideFileSystem)
+
+
+def render() -> str:
+    """Returns the whole reference."""
+    sections = [_section(f"ebbtide.{each.__name__}", each) for each in FUNCTIONS]
+    for each in CLASSES:
+        lead = "" if each is EbbtideFileSystem else "ebbtide."
+        sections.append(f"## {lead}{each.__name__}\n\n{_text(each)}\n")
+        sections += [_section(name, member, level=3) for name, member in _members(each)]
+    return INTRODUCTION + "\n" + "\n".join(sections)
+
+
+def _members(owner: type) -> Iterator[tuple[str, Any]]:
+    """Yields the documented public members of a class, in the order of its source."""
+    for name, member in vars(owner).items():
+        is_public = not name.startswith("_") or (name == "__init__" and inspect.getdoc(member))
+        found = member.fget if isinstance(member, property) else member
+        if is_public and inspect.isfunction(found) and found.__doc__:
+            yield name, member
+
+
+def _section(name: str, member: Any, *, level: int = 2) -> str:
+    title = f"{'#' * level} {name.replace('__init__', 'storage options')}"
+    if isinstance(member, property):
+        returned = inspect.signature(_function(member)).return_annotation
+        return f"{title}\n\n```python\n{name}: {returned}\n```\n\n{_text(member)}\n"
+    shown = _signature(name, member)
+    return f"{title}\n\n```python\n{shown}\n```\n\n{_text(member)}\n"
+
+
+def _function(member: property) -> Callable[..., object]:
+    assert member.fget is not None  # every property of these classes can be read
+    return member.fget
+
+
+def _signature(name: str, member: Callable[..., object]) -> str:
+    signature = inspect.signature(member)
+    kept = [each for each in signature.parameters.values() if each.name != "self"]
+    text = str(signature.replace(parameters=kept)).replace("'", "")
+    return re.sub(r"^\(", f"{name}(", text)
+
+
+def _text(member: object) -> str:
+    return inspect.getdoc(member) or ""
+
+
+if __name__ == "__main__":
+    print(render(), end="")

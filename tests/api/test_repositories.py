@@ -1,0 +1,236 @@
+"""The Python interface, on a store with real files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import ebbtide
+from ebbtide.api.repositories import CollectedRepository
+from ebbtide.errors import Conflict, Incomplete, InvalidInput, NotFound, Refused
+from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.support.engines import shared_session
+from tests.support.world import World
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A branch with an expired commit: only that has the file `old`."""
+    world = World(tmp_path)
+    world.save("main", days_ago=30, put=["old"])
+    world.save("main", days_ago=20, delete=["old"])
+    world.save("main", days_ago=1, put=["new"])
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def lake(world: World) -> Iterator[CollectedRepository]:
+    with ebbtide.open_repository("lake", store=world.store, master="none") as lake:
+        lake.set_policy({"default": "7d"})
+        yield lake
+
+
+def test_plan_and_sweep(world: World, lake: CollectedRepository) -> None:
+    """The figures and the candidates are those of the files that the sweep deletes."""
+    before = world.files()
+    planned = lake.plan(grace=HOUR, mode="clean")
+    assert world.contents() == {"old", "new"}, "a plan deletes nothing"
+    assert (planned.expired_count, planned.report.state) == (2, "planned")
+
+    table = planned.candidates().read_all()
+    assert table.column_names == ["kind", "address", "size_bytes", "last_modified"]
+    assert (table.num_rows, pc.sum(table["size_bytes"]).as_py()) == (
+        planned.file_count,
+        planned.bytes_total,
+    )
+    data = table.filter(pc.equal(table["kind"], pa.scalar("object")))["address"].to_pylist()
+
+    report = lake.sweep(planned)
+    assert report.state == "swept"
+    assert set(data) == before - world.files()
+    assert world.contents() == {"new"}
+    assert [each.run_id for each in lake.runs()] == [planned.run_id]
+    assert lake.show("latest").state == "swept"
+    with pytest.raises(Conflict) as used:
+        lake.sweep(planned)
+    assert used.value.kind == "plan_used"
+
+
+@pytest.mark.spark
+def test_candidates_of_spark(world: World) -> None:
+    """On the caller's session, whose settings stay as they were."""
+    spark = shared_session()
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    with ebbtide.open_repository("lake", store=world.store, spark=spark) as lake:
+        lake.set_policy({"default": "7d"})
+        planned = lake.plan(grace=HOUR, mode="clean")
+        frame = planned.candidates_spark(spark)
+        rows = sorted(planned.candidates().read_all().to_pylist(), key=lambda row: row["address"])
+        assert planned.report.engine is not None and planned.report.engine.startswith("Spark")
+        assert frame.columns == ["kind", "address", "size_bytes", "last_modified"]
+        found = [(row.address, row.size_bytes) for row in frame.orderBy("address").collect()]
+        assert found == [(row["address"], row["size_bytes"]) for row in rows] != []
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
+    assert spark.range(3).count() == 3, "the session stays open"
+
+
+def test_no_candidates(world: World, lake: CollectedRepository) -> None:
+    lake.set_policy(None)
+    assert lake.policy is None
+    planned = lake.plan(grace=HOUR, mode="clean")
+    assert planned.file_count == 0 == planned.candidates().read_all().num_rows
+    assert world.contents() == {"old", "new"}
+
+
+def test_run_asks_with_the_plan(world: World, lake: CollectedRepository) -> None:
+    seen: list[int] = []
+
+    def refuse(plan: ebbtide.PlannedRun) -> bool:
+        seen.append(plan.file_count)
+        return False
+
+    report = lake.run(confirm=refuse, grace=HOUR, mode="clean")
+    assert (report.state, world.contents()) == ("planned", {"old", "new"})
+    swept = lake.run(confirm=lambda plan: plan.file_count == seen[0], grace=HOUR, mode="clean")
+    assert (swept.state, world.contents()) == ("swept", {"new"})
+
+
+def test_undo(world: World, lake: CollectedRepository) -> None:
+    """Files in quarantine come back, also with a period given as a timedelta."""
+    report = lake.run(grace="1h", mode="clean", quarantine=timedelta(days=2))
+    assert report.quarantine is not None
+    assert report.quarantine["state"] == "held"
+    assert "old" not in world.contents()
+    undone = lake.undo(report)
+    assert undone.state == "undone"
+    assert world.contents() == {"old", "new"}
+    with pytest.raises(NotFound) as unknown:
+        lake.undo("nothing")
+    assert unknown.value.kind == "run_not_found"
+
+
+def test_explain(lake: CollectedRepository) -> None:
+    """By ref, by ref and path, and by address."""
+    by_path = lake.explain("main", "new")
+    assert isinstance(by_path, ExplainedAddress)
+    assert by_path.state == "kept"
+    assert lake.explain(by_path.address) == by_path
+    tip = lake.explain("main")
+    assert isinstance(tip, ExplainedCommit)
+    assert tip.state == "kept"
+    old = lake.explain("main~2", "old")
+    assert isinstance(old, ExplainedAddress)
+    assert old.state == "unneeded"
+    planned = lake.plan(grace=HOUR, mode="clean")
+    assert old.address in planned.candidates().read_all()["address"].to_pylist()
+
+
+def test_what_if(lake: CollectedRepository, world: World) -> None:
+    found = lake.what_if({"default": "keep"}, ebbtide.Policy.parse({"default": "7d"}), grace=HOUR)
+    kept, same = found.others
+    assert kept.reclaimable.objects == 0
+    assert same.reclaimable == found.present.reclaimable
+    assert found.present.reclaimable.objects > 0
+    assert lake.runs() == []
+    assert world.contents() == {"old", "new"}
+
+
+def test_a_refusal_is_an_error(world: World, lake: CollectedRepository) -> None:
+    """A share that is too large, and a grace that is too short."""
+    with pytest.raises(InvalidInput) as unsafe:
+        lake.plan(grace="1s")
+    assert unsafe.value.kind == "unsafe_grace"
+    strict = world.settings.model_copy(update={"share_max": 0.0})
+    directory = world.directory / "store"
+    with (
+        Store.open(directory, settings=strict, clock=world.clock) as store,
+        ebbtide.open_repository("lake", store=store, master="none") as other,
+    ):
+        with pytest.raises(Refused) as refused:
+            other.plan(grace=HOUR, mode="clean")
+        assert refused.value.kind == "over_share"
+        run_id = refused.value.details["run_id"]
+        assert other.planned(run_id).file_count > 0
+        with pytest.raises(Refused):
+            other.sweep(run_id)
+    assert world.contents() == {"old", "new"}
+
+
+def test_an_incomplete_sweep_is_an_error(world: World, lake: CollectedRepository) -> None:
+    """A directory in the place of a file cannot be deleted; the next attempt continues."""
+    planned = lake.plan(grace=HOUR, mode="clean")
+    table = planned.candidates().read_all()
+    data = table.filter(pc.equal(table["kind"], pa.scalar("object")))["address"].to_pylist()
+    file = world.root / str(data[0])
+    file.unlink()
+    (file / "inside").mkdir(parents=True)
+    with pytest.raises(Incomplete) as incomplete:
+        lake.sweep(planned)
+    assert incomplete.value.details == {"run_id": planned.run_id}
+    (file / "inside").rmdir()
+    file.rmdir()
+    assert lake.sweep(planned).state == "swept"
+    assert world.contents() == {"new"}
+
+
+def test_places(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a directory, a URL, or the environment."""
+    directory = world.directory / "store"
+    with ebbtide.open_store(directory) as store:
+        assert store.repository("lake").info.name == "lake"
+    with ebbtide.open_store(f"sqlite:///{directory}/metadata.db") as store:
+        assert store.repository("lake").info.name == "lake"
+    monkeypatch.setenv("EBBTIDE_STORE", str(directory))
+    with ebbtide.open_store() as store:
+        assert store.directory == directory
+    with pytest.raises(NotFound) as missing:
+        ebbtide.open_store(tmp_path / "none")
+    assert missing.value.kind == "store_not_found"
+    with pytest.raises(NotFound) as unknown:
+        ebbtide.open_repository("pond", store=directory)
+    assert unknown.value.kind == "repository_not_found"
+
+
+def test_the_store_of_the_caller_stays_open(world: World) -> None:
+    with ebbtide.open_repository("lake", store=world.store) as lake:
+        assert lake.name == "lake"
+    assert world.store.repository("lake").info.name == "lake"
+
+
+LIGHT = """
+import sys
+import ebbtide
+assert ebbtide.errors.NotFound and "open_store" in dir(ebbtide)
+slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "pandas", "fsspec"} & set(sys.modules)
+assert not slow, slow
+assert ebbtide.open_repository
+assert not {"pyspark", "py4j", "pandas", "fsspec"} & set(sys.modules)
+try:
+    ebbtide.nothing
+except AttributeError as error:
+    assert "nothing" in str(error)
+else:
+    raise SystemExit("no error")
+"""
+
+
+def test_the_import_is_light() -> None:
+    subprocess.run([sys.executable, "-c", LIGHT], check=True)
+
+
+def test_every_export_exists() -> None:
+    for name in ebbtide.__all__:
+        assert getattr(ebbtide, name) is not None
+    assert Settings().spark_master == "none", "tests start no Spark by themselves"

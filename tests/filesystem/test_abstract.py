@@ -1,0 +1,54 @@
+"""fsspec's own tests of file systems, on a branch of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fsspec.tests import abstract
+
+from ebbtide.filesystem.filesystem import EbbtideFileSystem
+from tests.support.world import World
+
+
+class _Fixtures(abstract.AbstractFixtures):  # type: ignore[misc]  # fsspec has no types
+    @pytest.fixture
+    def fs(self, tmp_path: Path) -> Iterator[EbbtideFileSystem]:
+        world = World(tmp_path)
+        fs = EbbtideFileSystem(str(world.directory / "store"), skip_instance_cache=True)
+        yield fs
+        fs.close()
+        world.close()
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return "lake/main/work"
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *parts: "/".join(parts)
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+
+class TestCopy(abstract.AbstractCopyTests, _Fixtures):  # type: ignore[misc]
+    """Copies within the branch."""
+
+
+class TestGet(abstract.AbstractGetTests, _Fixtures):  # type: ignore[misc]
+    """Copies to the machine's own files."""
+
+
+class TestPut(abstract.AbstractPutTests, _Fixtures):  # type: ignore[misc]
+    """Copies from the machine's own files."""
+
+
+class TestOpen(abstract.AbstractOpenTests, _Fixtures):  # type: ignore[misc]
+    """Modes of files."""
+
+
+class TestPipe(abstract.AbstractPipeTests, _Fixtures):  # type: ignore[misc]
+    """Whole files."""
