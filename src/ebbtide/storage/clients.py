@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput
-from ebbtide.storage import base
+from ebbtide.storage import base, profiles
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
@@ -72,12 +75,15 @@ def connect(
         return _memory(url)
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
+    named = dict(options)
+    provided = _provided(named) if scheme == "s3" else {}
     try:
         return BUCKET_SCHEMES[scheme](
             bucket,
             prefix=prefix or None,
             # Not as `client_options`: these would replace the settings of the environment.
-            config={**_PATIENCE, **dict(options), **({} if in_bulk else _SINGLE_DELETES)},
+            config={**_PATIENCE, **named, **({} if in_bulk else _SINGLE_DELETES)},
+            **provided,
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:
@@ -85,6 +91,19 @@ def connect(
         raise InvalidInput(
             "invalid_setting", f"the storage {url} can't be opened with its options: {text}"
         ) from error
+
+
+def s3_store(bucket: str, options: Mapping[str, str]) -> S3Store:
+    """Returns a new client of a bucket, with the credentials that `connect` would use."""
+    named = dict(options)
+    provided = _provided(named)
+    return S3Store(bucket, config=cast("S3Config", named), **provided)
+
+
+def _provided(named: dict[str, str]) -> dict[str, Any]:
+    """Moves the credentials out of the options, into the argument for their provider."""
+    provider = profiles.provider_of(named)
+    return {} if provider is None else {"credential_provider": provider}
 
 
 @functools.cache
