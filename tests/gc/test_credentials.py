@@ -18,6 +18,7 @@ from typing import Any, Final
 import boto3
 import pytest
 
+from ebbtide.arrow import texts
 from ebbtide.errors import Failed
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
@@ -170,7 +171,7 @@ def test_executors_get_the_keys_and_nothing_shows_them(
     for name in USERS:
         storage = store.repository(name).storage
         assert store.repository(name).objects.get("main", "kept") == name.encode()
-        addresses = [a for batch in storage.list() for a in batch["address"].to_pylist()]
+        addresses = [a for batch in storage.list() for a in texts(batch["address"])]
         shown += [storage.get(address) for address in addresses]
     for secret in users.secrets.values():
         assert not any(secret.encode() in each for each in shown)

@@ -259,7 +259,7 @@ def test_a_program_that_gives_no_keys(file: Path, cloud: Cloud) -> None:
     write_aws_files(Path.home())
     (Path.home() / "keys.py").write_text("raise SystemExit('the login has ended')")
     file.write_text('[b]\nprefixes = ["s3://program"]\naws_profile = "program"\n')
-    with pytest.raises(Failed, match="AWS profile 'program' gave no keys: .*login has ended"):
+    with pytest.raises(Failed, match=r"AWS profile 'program' gave no keys: .*login has ended"):
         open_storage("s3://program/x")
     assert cloud.seen == []
 
@@ -285,7 +285,7 @@ def test_a_login_that_ended(file: Path, cloud: Cloud) -> None:
     with pytest.raises(Failed, match="SSO") as caught:
         storage.get("object")
     assert caught.value.kind == "storage_error"
-    with pytest.raises(Failed, match="AWS profile 'person' gave no keys: .*SSO"):
+    with pytest.raises(Failed, match=r"AWS profile 'person' gave no keys: .*SSO"):
         pickle.dumps(storage)
     assert cloud.seen == []
 

@@ -1,5 +1,5 @@
-"""A server on the loopback address that plays parts of a cloud: a bucket in which each object is the
-key and token that asked for it, the services that give out keys, and a proxy. Not for S3 itself.
+"""A server on the loopback address that plays parts of a cloud: a bucket in which each object is
+the key and token that asked for it, services that give out keys, and a proxy. Not for S3 itself.
 """
 
 from __future__ import annotations

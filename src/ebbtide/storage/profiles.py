@@ -1,4 +1,4 @@
-"""Credentials for each bucket: the profiles of a file, and the providers that obstore asks for keys.
+"""Credentials for each bucket: the profiles of a file, and the providers of keys for obstore.
 
 The file is TOML, named by `EBBTIDE_CREDENTIALS_FILE`, with one table for each profile. A storage
 uses the profile with the longest prefix of its URL. Executors do not need the file: a storage that
@@ -251,7 +251,7 @@ def portable(options: Options) -> Options:
         return options
     try:
         keys = provider()
-    except Exception as error:  # noqa: BLE001  # of botocore, and of programs that it starts
+    except Exception as error:  # of botocore, and of programs that it starts
         raise _no_keys(dict(options).get(AWS_PROFILE, "of the environment"), error) from error
     token = keys.get("token")
     named |= {key: str(keys[key]) for key in ("access_key_id", "secret_access_key")}
