@@ -83,6 +83,11 @@ class Settings(BaseSettings):
         "makes.",
         repr=False,
     )
+    credentials_file: Path | None = Field(
+        None,
+        description="TOML file with credentials for buckets. Every process reads the variable "
+        "itself; executors get the keys from the driver.",
+    )
     spark_master: str = Field(
         "local[*]",
         description="Spark master of collector runs. `sc://host:port`: a server of Spark "

@@ -14,6 +14,7 @@ import pytest
 
 from ebbtide.program.reference import commands
 from ebbtide.settings import list_settings
+from tests.support.transcripts import unprinted
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -73,6 +74,7 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     errors = done.stderr.splitlines()
     assert len(errors) == 1, done
     assert "has expired: collector run" in errors[0]
+    assert unprinted(tour, done.stdout + done.stderr) == []
 
 
 @pytest.mark.drawn("whole programs")
@@ -91,6 +93,36 @@ def test_start_here(tmp_path: Path) -> None:
     assert re.search(r"^deleted +1 +2.9 MiB$", done.stdout, re.MULTILINE)
     assert re.search(r"^run [0-9a-f]{32} deleted it:$", done.stdout, re.MULTILINE)
     assert "default   keep_last 1" in done.stdout
+    # A command that is left running, for the browser.
+    assert unprinted(start, done.stdout) == ["ebbtide serve"]
+
+
+COLLECTIONS = """
+```sh
+cd "$TMPDIR"
+export EBBTIDE_STORE=$PWD/store
+ebbtide init store
+ebbtide repo create lake
+mkdir plots reference
+echo ACGT | tee reference/chr1.fa > reference/chr2.fa
+head -c 300000 /dev/zero > plots/a.png
+head -c 330000 /dev/zero > plots/b.png
+ebbtide fs put -r lake main plots plots
+ebbtide commit lake main -m Plots
+ebbtide tag create lake v1 main
+```
+"""
+"""What the page on collections begins with, which it does not show."""
+
+
+@pytest.mark.drawn("whole programs")
+def test_how_to_use_collections(tmp_path: Path) -> None:
+    """Up to the purge, which asks."""
+    page = (ROOT / "docs" / "howto" / "collections.md").read_text()
+    page = page.split("\n## Delete one now, for good\n")[0]
+    done = follow(COLLECTIONS + page, tmp_path, EBBTIDE_SPARK_MASTER="none")
+    assert done.returncode == 0, done
+    assert unprinted(page, done.stdout + done.stderr) == []
 
 
 def anchors(document: Path) -> set[str]:

@@ -152,7 +152,7 @@ def start_ceph(directory: Path | None = None, lifeline: int = subprocess.PIPE) -
         if keeper.stdout.readline() != "started\n":
             raise RuntimeError(f"Ceph did not start:\n{keeper.communicate()[0]}")
         _wait(server)
-        _make_user(home)
+        make_user(home, "test", ACCESS_KEY_ID, SECRET_ACCESS_KEY)
         make_bucket(BUCKET, server.environment())
     except BaseException:
         server.stop()
@@ -174,9 +174,10 @@ def _wait(server: CephServer) -> None:
             sleep(0.2)
 
 
-def _make_user(home: Path) -> None:
-    command = ["radosgw-admin", "user", "create", "--uid=test", "--display-name=test"]
-    command += [f"--access-key={ACCESS_KEY_ID}", f"--secret-key={SECRET_ACCESS_KEY}"]
+def make_user(home: Path, name: str, key_id: str, secret: str) -> None:
+    """Adds a user to the server whose files lie in `home`. Raises RuntimeError."""
+    command = ["radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}"]
+    command += [f"--access-key={key_id}", f"--secret-key={secret}"]
     environment = {**os.environ, "CEPH_CONF": str(home / "ceph.conf")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

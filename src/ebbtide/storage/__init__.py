@@ -13,6 +13,7 @@ from ebbtide.storage.base import (
     Storage,
 )
 from ebbtide.storage.local import LocalStorage
+from ebbtide.storage.profiles import options_of
 from ebbtide.storage.remote import RemoteStorage
 from ebbtide.storage.urls import (
     contains,
@@ -36,6 +37,7 @@ __all__ = [
     "normalize_url",
     "object_url",
     "open_storage",
+    "options_of",
     "sign_external",
     "stream_external",
 ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput
-from ebbtide.storage import base
+from ebbtide.storage import base, profiles
 from ebbtide.storage.failures import StorageFailure
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
 
 Client: TypeAlias = S3Store | AzureStore | MemoryStore
 
@@ -58,13 +61,16 @@ def connect(
             f"{url} cannot be opened: Google's own interface is not supported: no test runs "
             "against it. Use a bucket with S3's or Azure's interface",
         )
+    named = dict(options)
+    provided = _provided(named) if scheme == "s3" else {}
     changed = {} if in_bulk or scheme != "s3" else _SINGLE_DELETES
     try:
         return _CLIENTS[scheme](
             bucket,
             prefix=prefix or None,
             # Not as `client_options`: these would replace the settings of the environment.
-            config={**_PATIENCE, **dict(options), **changed},
+            config={**_PATIENCE, **named, **changed},
+            **provided,
             retry_config=None if tries_again else {"max_retries": 0},
         )
     except ERRORS as error:
@@ -72,6 +78,19 @@ def connect(
         raise InvalidInput(
             "invalid_setting", f"the storage {url} can't be opened with its options: {text}"
         ) from error
+
+
+def s3_store(bucket: str, options: Mapping[str, str]) -> S3Store:
+    """Returns a new client of a bucket, with the credentials that `connect` would use."""
+    named = dict(options)
+    provided = _provided(named)
+    return S3Store(bucket, config=cast("S3Config", named), **provided)
+
+
+def _provided(named: dict[str, str]) -> dict[str, Any]:
+    """Moves the credentials out of the options, into the argument for their provider."""
+    provider = profiles.provider_of(named)
+    return {} if provider is None else {"credential_provider": provider}
 
 
 @functools.cache

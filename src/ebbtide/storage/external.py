@@ -21,6 +21,7 @@ from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.storage import clients
 from ebbtide.storage.local import LocalStorage
+from ebbtide.storage.profiles import options_of
 from ebbtide.storage.urls import normalize_url, object_url, open_storage
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _list_bucket(place: str) -> Iterator[list[ExternalObject]]:
     root = f"{prefix}/" if prefix else ""
     with clients.translated(place):
         try:
-            found = clients.connect(bucket, ()).list(
+            found = clients.connect(bucket, options_of(place)).list(
                 root or None, chunk_size=ROWS_MAX, return_arrow=True
             )
             for batch in map(pa.record_batch, found):
@@ -181,7 +182,7 @@ def _without_markers(bucket: str, root: str, batch: pa.RecordBatch) -> list[Exte
 def _head(bucket: str, key: str, name: str) -> ExternalObject | None:
     try:
         with clients.translated(f"{bucket}/{key}"):
-            found: ObjectMeta = clients.connect(bucket, ()).head(key)
+            found: ObjectMeta = clients.connect(bucket, options_of(f"{bucket}/{key}")).head(key)
     except NotFound:
         return None
     return _of(bucket, key, name, found)

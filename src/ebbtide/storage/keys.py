@@ -13,20 +13,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote_plus
 from urllib.request import urlopen
 from xml.etree import ElementTree
 
 import obstore
-from obstore.store import S3Store
 
 from ebbtide.errors import Failed, InvalidInput
 from ebbtide.storage import base, clients
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config
+    from obstore.store import S3Store
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _LASTS: Final = timedelta(minutes=10)
@@ -117,7 +116,7 @@ class Bucket:
         """Returns a client with some options replaced. Each of these options has several names."""
         replaced = _ENDPOINT_OPTIONS if changes else ()
         options = {name: value for name, value in self.options if name.lower() not in replaced}
-        return S3Store(self.name, config=cast("S3Config", {**options, **changes}))
+        return clients.s3_store(self.name, {**options, **changes})
 
 
 def _parsed(page: ElementTree.Element) -> KeyPage:

@@ -20,7 +20,7 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import base, clients, keys, parts
+from ebbtide.storage import base, clients, keys, parts, profiles
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
 from ebbtide.storage.copying import Copier, sign_head
 from ebbtide.storage.deleting import deletes_of
@@ -43,9 +43,10 @@ class RemoteStorage:
     """A bucket, or a prefix in one, at `url` (normalized by `open_storage`).
 
     `options` have the names that obstore uses for the kind of storage: for S3 `endpoint`,
-    `allow_http`, `region`, `virtual_hosted_style_request`, `access_key_id`, … Missing options come
-    from the environment (`AWS_…`, `AZURE_…`). Options are part of the value: they are pickled and
-    compared, and never shown.
+    `allow_http`, `region`, `virtual_hosted_style_request`, `access_key_id`, … Without options the
+    profile of the URL counts (`profiles`). Missing options come from the environment (`AWS_…`,
+    `AZURE_…`). Options are part of the value: they are pickled and compared, and never shown. A
+    pickled storage has the keys of its profile, for executors that do not have the profile.
     """
 
     url: str
@@ -58,6 +59,16 @@ class RemoteStorage:
         storage = cls(url, tuple(sorted((options or {}).items())))
         storage._client()
         return storage
+
+    def __reduce__(self) -> tuple[type[RemoteStorage], tuple[str, profiles.Options]]:
+        options = self.effective_options()
+        if self.url.startswith("s3:"):
+            options = profiles.portable(options)
+        return RemoteStorage, (self.url, options)
+
+    def effective_options(self) -> profiles.Options:
+        """Returns the options, or those of the profile for the URL as they are now."""
+        return self.options or profiles.options_of(self.url)
 
     @property
     def shared_between_processes(self) -> bool:
@@ -233,7 +244,7 @@ class RemoteStorage:
                 outcomes[address] = DeleteOutcome(address, "failed", error.message)
         starts = range(0, len(allowed), _DELETE_KEYS_MAX)
         batches = [allowed[start : start + _DELETE_KEYS_MAX] for start in starts]
-        delete = deletes_of(self.url, self.options).delete
+        delete = deletes_of(self.url, self.effective_options()).delete
         if len(batches) == 1:
             found = [delete(batches[0])]
         else:
@@ -333,7 +344,7 @@ class RemoteStorage:
     def _bucket(self) -> tuple[keys.Bucket, str]:
         """Returns the bucket of S3, and the prefix of all keys of this storage."""
         name, _, prefix = self.url.partition("://")[2].partition("/")
-        return keys.Bucket(name, self.options), f"{prefix}/" if prefix else ""
+        return keys.Bucket(name, self.effective_options()), f"{prefix}/" if prefix else ""
 
     def _pieces(
         self, address: str, start: int, end: int | None, etag: str | None
@@ -379,7 +390,7 @@ class RemoteStorage:
         return found.size_bytes
 
     def _client(self) -> clients.Client:
-        return clients.connect(self.url, self.options)
+        return clients.connect(self.url, self.effective_options())
 
 
 def _has_failed(outcome: DeleteOutcome | None) -> bool:

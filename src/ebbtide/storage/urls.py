@@ -15,6 +15,7 @@ from ebbtide.imports import require_extra
 from ebbtide.storage import base, clients
 from ebbtide.storage.base import Storage
 from ebbtide.storage.local import LocalStorage
+from ebbtide.storage.profiles import options_of
 from ebbtide.storage.remote import RemoteStorage
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
@@ -64,7 +65,7 @@ def _place_of(url: str) -> tuple[Storage, str]:
     if not place.startswith("file:"):
         scheme, _, rest = normal.partition("://")
         bucket, _, key = rest.partition("/")
-        return open_storage(f"{scheme}://{bucket}"), key
+        return open_storage(f"{scheme}://{bucket}", dict(options_of(normal))), key
     # If the file is directly in the root directory, only `file://` is left.
     directory = place if place != "file://" else "file:///"
     return open_storage(directory), unquote(name)

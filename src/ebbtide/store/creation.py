@@ -17,7 +17,7 @@ from ebbtide.errors import Conflict, EbbtideError, Refused
 from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH
-from ebbtide.storage import Storage, contains, normalize_url, open_storage
+from ebbtide.storage import Storage, contains, normalize_url, open_storage, options_of
 from ebbtide.store.content.layout import OWNER_ADDRESS, classify
 from ebbtide.store.content.trees import Tree, write_tree
 from ebbtide.store.database.commits import CommitRecord, insert_commit
@@ -57,7 +57,9 @@ def check_root(storage: Storage) -> None:
     read.
     """
     for parent_url in _parents(storage.url):
-        if _is_owned(open_storage(parent_url)):
+        # A profile for the root alone counts above it, too.
+        options = options_of(parent_url) or options_of(storage.url)
+        if _is_owned(open_storage(parent_url, dict(options))):
             raise Conflict(
                 "nested_root",
                 f"{storage.url} lies inside the repository at {parent_url}: choose another root",

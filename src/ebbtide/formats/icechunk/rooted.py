@@ -28,7 +28,7 @@ def check_clean(storage: Storage, anchors: Sequence[str]) -> None:
         return
     for anchor in anchors:
         key = f"/{anchor}"
-        page = next(Bucket(bucket, storage.options).list_keys(key))
+        page = next(Bucket(bucket, storage.effective_options()).list_keys(key))
         if key in (found for found, _, _ in page.objects):
             raise Refused(
                 "repository_rooted",

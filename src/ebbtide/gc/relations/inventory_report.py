@@ -35,7 +35,7 @@ from ebbtide.gc.relations.inventory import InventoryWriter, classified
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import EPOCH
 from ebbtide.retention.dates import to_utc
-from ebbtide.storage import LISTING_SCHEMA, Storage, normalize_url, open_storage
+from ebbtide.storage import LISTING_SCHEMA, Storage, normalize_url, open_storage, options_of
 
 MANIFEST: Final = ".json"
 ROWS_PER_BATCH: Final = 200_000
@@ -145,7 +145,8 @@ def _from_manifest(url: str, date: datetime | None) -> InventoryReport:
         files = [replace(each, name=f"data/{each.name.rpartition('/')[2]}") for each in files]
     else:
         scheme, _, rest = url.partition("://")
-        storage = open_storage(f"{scheme}://{rest.partition('/')[0]}")
+        bucket = f"{scheme}://{rest.partition('/')[0]}"
+        storage = open_storage(bucket, dict(options_of(url)))
     return InventoryReport(url, begun, storage, tuple(files), bucket)
 
 

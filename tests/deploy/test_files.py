@@ -1,0 +1,210 @@
+"""The files in `deploy/`, checked by the tools for their kinds, and against this program. No image
+is built here, and nothing runs in a container: that needs a daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ebbtide.settings import list_settings
+from tests.cli.test_examples import check, listed_commands
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = DEPLOY / "Dockerfile"
+KUBERNETES = DEPLOY / "kubernetes"
+UNITS = sorted((DEPLOY / "systemd").glob("*.[st]*"))
+PROGRAM = "/opt/ebbtide/.venv/bin/ebbtide"
+EXPOSURE_MAX = 2.0
+"""Of systemd's own measure, from 0 to 10; below 2 it says OK."""
+
+
+def tool(name: str) -> str:
+    """Its path, beside this Python or on the PATH."""
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(name: str, *arguments: object, **more: str) -> str:
+    """What a tool says, which must not fail."""
+    done = subprocess.run(
+        [tool(name), *map(str, arguments)],
+        cwd=DEPLOY,
+        env=os.environ | more,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_image() -> None:
+    assert run("hadolint", "--failure-threshold", "style", DOCKERFILE) == ""
+
+
+def test_what_the_image_copies_is_there() -> None:
+    """And reaches the builder: all that is not named in the list of exceptions is ignored."""
+    sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert sent[0] == "*"
+    copied = [
+        source
+        for line in DOCKERFILE.read_text().splitlines()
+        if line.startswith("COPY") and "--from" not in line
+        for source in [word for word in line.split()[1:-1] if not word.startswith("--")]
+    ]
+    assert len(copied) == 7
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in sent, source
+
+
+def test_yaml() -> None:
+    rules = "{extends: default, rules: {line-length: {max: 100}}}"
+    assert run("yamllint", "--strict", "-d", rules, DEPLOY) == ""
+
+
+def test_the_compose_file() -> None:
+    whole = ["--env-file", "example.env", "-f", "compose.yaml", "--profile", "collect"]
+    shown = yaml.safe_load(run("docker-compose", *whole, "config"))
+    server = shown["services"]["server"]
+    assert server["environment"]["EBBTIDE_DATABASE_URL"].endswith("@database/ebbtide")
+    assert server["environment"]["AWS_SECRET_ACCESS_KEY"] == "change-this-secret"
+    assert server["read_only"] is True
+    assert [port["host_ip"] for port in server["ports"]] == ["127.0.0.1"]
+    check([*shown["services"]["collect"]["entrypoint"][1:], "lake"])
+
+
+def kustomized(directory: Path) -> str:
+    """The manifests as they are applied."""
+    return run("kubectl", "kustomize", directory)
+
+
+def containers(value: Any) -> Iterator[dict[str, Any]]:
+    """All in a manifest."""
+    if isinstance(value, dict):
+        yield from value.get("containers") or ()
+        for each in value.values():
+            yield from containers(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from containers(each)
+
+
+@pytest.mark.parametrize("patch", ["", "executors.yaml"])
+def test_the_manifests(patch: str, tmp_path: Path) -> None:
+    directory = tmp_path / "kubernetes"
+    shutil.copytree(KUBERNETES, directory)
+    if patch:
+        with (directory / "kustomization.yaml").open("a") as file:
+            file.write(f"patches:\n  - path: {patch}\n")
+    whole = tmp_path / "all.yaml"
+    whole.write_text(kustomized(directory))
+    assert run("kubernetes-validate", "--strict", "--quiet", whole) == ""
+    found = list(containers(list(yaml.safe_load_all(whole.read_text()))))
+    assert {each["name"] for each in found} == {"serve", "collect"}
+    for each in found:
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
+        assert each["image"] == "registry.example.org/ebbtide:0.1.0"
+        check(each["args"])
+        # A variable is replaced in those behind it alone.
+        names = [one["name"] for one in each.get("env", ())]
+        for place, one in enumerate(each.get("env", ())):
+            used = re.findall(r"\$\((\w+)\)", one.get("value", ""))
+            assert set(used) <= set(names[:place])
+
+
+def test_settings_are_the_programs() -> None:
+    known = {each.variable for each in list_settings()}
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()]
+    named = {path: set(re.findall(r"\bEBBTIDE_[A-Z_]+", path.read_text())) for path in files}
+    assert sum(map(bool, named.values())) >= 5
+    for path, found in named.items():
+        assert found <= known, path
+
+
+def test_commands_are_the_programs() -> None:
+    lines = [line for unit in UNITS for line in unit.read_text().splitlines()]
+    started = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+    assert len(started) == 2
+    for command in started:
+        program, *words = shlex.split(command.replace("%i", "lake"))
+        assert program == PROGRAM
+        check(words)
+    found = re.search(r"^CMD (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert found is not None
+    check(yaml.safe_load(found[1]))
+    for path in DEPLOY.rglob("*.yaml"):
+        for value in yaml.safe_load_all(path.read_text()):
+            for words in listed_commands(value):
+                check(words)
+
+
+def test_the_units(tmp_path: Path) -> None:
+    """With a program at a path that is there, and as an instance."""
+    written = []
+    for unit in UNITS:
+        place = tmp_path / unit.name.replace("@", "@lake")
+        place.write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+        written.append(place)
+    assert len(written) == 3
+    assert run("systemd-analyze", "verify", *written, SYSTEMD_LOG_LEVEL="warning") == ""
+    for place in written:
+        if place.suffix == ".service":
+            told = run("systemd-analyze", "security", "--offline=true", "--no-pager", place)
+            level = re.search(r"exposure level for \S+ ([\d.]+)", told)
+            assert level is not None
+            assert float(level[1]) < EXPOSURE_MAX
+
+
+def test_the_start_of_an_executor(tmp_path: Path) -> None:
+    """What Java is called with. Spark's options stand first, each as it was given."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$SPARK_HOME" "$@"\n')
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "JAVA_HOME": str(tmp_path),
+        "SPARK_DRIVER_URL": "spark://driver",
+        "SPARK_EXECUTOR_ID": "7",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_EXECUTOR_MEMORY": "4g",
+        "SPARK_APPLICATION_ID": "application",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.1",
+        "SPARK_EXECUTOR_POD_NAME": "pod",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_JAVA_OPT_0": "-Da=b 'c' $(d)",
+        "SPARK_JAVA_OPT_1": "-De",
+    }
+    done = subprocess.run(
+        ["/bin/sh", DEPLOY / "executor.sh", "executor"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    home, *words = done.stdout.splitlines()
+    assert (Path(home) / "jars").is_dir()
+    assert words[:5] == ["-Da=b 'c' $(d)", "-De", "-Xms4g", "-Xmx4g", "-cp"]
+    assert words[5] == f"{home}/conf:{home}/jars/*:"
+    assert words[6].endswith(".KubernetesExecutorBackend")
+    assert words[7:] == [
+        *("--driver-url", "spark://driver", "--executor-id", "7", "--cores", "2"),
+        *("--app-id", "application", "--hostname", "10.0.0.1"),
+        *("--resourceProfileId", "0", "--podName", "pod"),
+    ]

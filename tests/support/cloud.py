@@ -1,0 +1,174 @@
+"""A server on the loopback address that plays parts of a cloud: a bucket in which each object is
+the key and token that asked for it, services that give out keys, and a proxy. Not for S3 itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+EXPIRES: Final = "2099-01-01T00:00:00Z"
+STS: Final = (
+    "<AssumeRoleWithWebIdentityResponse"
+    ' xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult>'
+    "<Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>x</SecretAccessKey>"
+    f"<SessionToken>{{key}}-token</SessionToken><Expiration>{EXPIRES}</Expiration>"
+    "</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+)
+
+
+@dataclass
+class Cloud:
+    """The server. `seen` are methods and targets of its requests."""
+
+    endpoint: str
+    seen: list[tuple[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def running_cloud(certificate: Path | None = None) -> Iterator[Cloud]:
+    """A running server, by TLS if a file with its certificate and key is given."""
+
+    class Handler(_Handler):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    scheme = "http" if certificate is None else "https"
+    Handler.cloud = Cloud(f"{scheme}://localhost:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Handler.cloud
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    cloud: Cloud
+
+    def do_GET(self) -> None:
+        self.cloud.seen.append((self.command, self.path))
+        if self.path == "/container":
+            return self._answer(keys("CONTAINER"))
+        if self.path.endswith("/iam/security-credentials/"):
+            return self._answer("role")
+        if self.path.endswith("/iam/security-credentials/role"):
+            return self._answer(keys("MACHINE"))
+        found = re.search(r"Credential=([^/]+)/", self.headers.get("Authorization", ""))
+        token = self.headers.get("x-amz-security-token", "")
+        return self._answer(f"{found[1] if found else ''} {token}")
+
+    def do_PUT(self) -> None:
+        """The token of a machine's metadata."""
+        self.cloud.seen.append((self.command, self.path))
+        self._answer("metadata-token")
+
+    def do_POST(self) -> None:
+        """The service of short-lived keys."""
+        self.cloud.seen.append((self.command, self.path.partition("?")[0]))
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._answer(STS.format(key="WEB"))
+
+    def do_CONNECT(self) -> None:
+        """A tunnel, to this machine whatever the name."""
+        self.cloud.seen.append((self.command, self.path))
+        port = int(self.path.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as there:
+            self.send_response(200)
+            self.end_headers()
+            both: list[socket.socket] = [self.connection, there]
+            while True:
+                for source in select.select(both, [], [])[0]:
+                    data = source.recv(65536)
+                    if not data:
+                        self.close_connection = True
+                        return
+                    both[source is self.connection].sendall(data)
+
+    def _answer(self, text: str) -> None:
+        body = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Tue, 01 Jan 2030 00:00:00 GMT")
+        self.send_header("ETag", '"x"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Prints nothing."""
+
+
+def keys(name: str) -> str:
+    """Keys as a container's or machine's service gives them."""
+    return json.dumps(
+        {
+            "Code": "Success",
+            "AccessKeyId": name,
+            "SecretAccessKey": "x",
+            "Token": f"{name}-token",
+            "Expiration": EXPIRES,
+            "LastUpdated": "2030-01-01T00:00:00Z",
+            "Type": "AWS-HMAC",
+        }
+    )
+
+
+def make_certificates(directory: Path) -> tuple[Path, Path]:
+    """Returns the file of a new authority, and that of a certificate with its key for `localhost`
+    and 127.0.0.1."""
+    authority_key, authority = _certificate("authority")
+    key, certificate = _certificate("localhost", by=(authority_key, authority))
+    pem = serialization.Encoding.PEM
+    paths = directory / "authority.pem", directory / "localhost.pem"
+    paths[0].write_bytes(authority.public_bytes(pem))
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    paths[1].write_bytes(certificate.public_bytes(pem) + private)
+    return paths
+
+
+def _certificate(
+    name: str, by: tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None = None
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if by is None else by[1].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+    )
+    if by is not None:
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return key, builder.sign(key if by is None else by[0], hashes.SHA256())
