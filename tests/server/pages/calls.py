@@ -61,7 +61,7 @@ ASKED: Final = (
     _form(f"{_R}/refs/delete", "tag_not_found", "trashed", kind="tag", name="v1"),
     get(f"{_R}/collections"),
     _form(f"{_R}/collections", "project_exists", kind="project", name="new"),
-    _form(f"{_R}/collections/delete", "trashed", kind="project", item_id="{project}"),
+    _form(f"{_R}/collections/delete", "trashed", kind="project", item_id="<project>"),
     get(f"{_R}/policy"),
     _form(f"{_R}/policy", policy=_POLICY),
     _form(f"{_R}/policy", action="try", policy=_POLICY),

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
-from ebbtide.server.errors import STATUS
+from ebbtide.server.errors import STATUS, BreakingOff
 from ebbtide.server.pages import (
     candidates,
     collections,
@@ -83,6 +84,8 @@ def make_pages(state: Any) -> Starlette:  # the state of the server's applicatio
             HTTPException: _http_error,
             Exception: _unexpected,
         },
+        # A file whose bytes cannot be read to their end: the browser must notice.
+        middleware=[Middleware(BreakingOff)],
     )
     state.figures = Figures()
     state.charts = ChartsKept()
