@@ -133,7 +133,7 @@ class Cli:
     use.
 
     `told` returns the text for an interrupt. If a command can leave work unfinished, the text says
-    so, and how to continue.
+    so, and how to continue. `told_besides` adds lines about the work around it.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class Cli:
         self.output = Output(as_json=as_json)
         self.progress = StepProgress(quiet=as_json, verbose=verbose)
         self.told: Callable[[], str] = lambda: "interrupted"
+        self.told_besides: Callable[[], str] = lambda: ""
         self._store: Store | None = None
         self._checked_variables = False
 
@@ -162,7 +163,7 @@ class Cli:
         """
         lead = "Continue with" if words else "Start it again with"
         way = f"\n{lead}: {command_line(self.context, words, arguments)}"
-        self.told = lambda: done() or told() + way
+        self.told = lambda: (done() or told() + way) + self.told_besides()
 
     @property
     def store(self) -> Store:
