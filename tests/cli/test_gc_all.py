@@ -30,7 +30,7 @@ from tests.support.templates import AGE, copy_store, date_files
 
 SHORT = ("--grace", "1s", "--unsafe")
 RUN = ("gc", "run", "--all", *SHORT)
-NAMES = ("a", "b", "c")
+NAMES = ("east", "north", "west")
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +98,22 @@ def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.Monke
         "quarantined_count": 0,
         "quarantined_bytes": 0,
     }
-    check_old(three, a=False, b=False, c=False)
+    check_old(three, east=False, north=False, west=False)
 
 
 def test_a_failure_does_not_stop_the_others(three: Ebbtide, tmp_path: Path) -> None:
     """The storage of one is another's: its error is in the summary, and the code is its own."""
-    (tmp_path / "store" / "storage" / "b" / "_ebbtide" / "OWNER").unlink()
+    (tmp_path / "store" / "storage" / "north" / "_ebbtide" / "OWNER").unlink()
     found = three(*RUN, "--yes", "--quarantine", "none", "--json", code=3)
-    assert states(found.document) == {"a": "swept", "b": "refused", "c": "swept"}
+    assert states(found.document) == {"east": "swept", "north": "refused", "west": "swept"}
     error = found.document["repositories"][1]["error"]
     assert error["kind"] == "storage_foreign"
-    assert f"error: b: {error['message']}" in found.err
+    assert f"error: north: {error['message']}" in found.err
     assert found.document["totals"]["error_count"] == 1
     shown = three("gc", "plan", "--all", *SHORT, code=3)
-    assert re.search(r"^b +\w+ +refused .* storage_foreign$", shown.out, re.MULTILINE)
+    assert re.search(r"^north +\w+ +refused .* storage_foreign$", shown.out, re.MULTILINE)
     assert re.search(r"^\(all\) ", shown.out, re.MULTILINE)
-    check_old(three, a=False, b=True, c=False)
+    check_old(three, east=False, north=True, west=False)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_an_error_without_a_report(
 
     def fails(collector: Collector) -> RunReport:
         report = plan(collector)
-        if report.repository == "a":
+        if report.repository == "east":
             raise error
         return report
 
     monkeypatch.setattr(Collector, "plan", fails)
     found = three(*RUN, "--yes", "--json", code=code).document
-    assert states(found) == {"a": "failed", "b": "swept", "c": "swept"}
+    assert states(found) == {"east": "failed", "north": "swept", "west": "swept"}
     failed = found["repositories"][0]
     assert (failed["run_id"], failed["error"]["kind"]) == (None, kind)
     assert found["totals"]["quarantined_count"] == 2
@@ -150,13 +150,13 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
     question = "quarantine 3 files (9 B) of 3 repositories, close their expired commits?"
     assert refused.err.count(question) == 1
     assert "nothing was deleted; the plans stay" in refused.err
-    assert three("gc", "sweep", "b", *SHORT, "--yes", "--json").document["state"] == "swept"
-    check_old(three, a=True, b=False, c=True)
+    assert three("gc", "sweep", "north", *SHORT, "--yes", "--json").document["state"] == "swept"
+    check_old(three, east=True, north=False, west=True)
     typing("y\n")
     done = three(*RUN, "--json")
     assert states(done.document) == dict.fromkeys(NAMES, "swept")
     assert [each["candidate_count"] for each in done.document["repositories"]] == [1, 0, 1]
-    check_old(three, a=False, b=False, c=False)
+    check_old(three, east=False, north=False, west=False)
     for each in done.document["repositories"]:
         runs = three("gc", "runs", each["repository"], "--json").document["runs"]
         assert runs[0]["run_id"] == each["run_id"]
@@ -166,22 +166,22 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
     three: Ebbtide, tmp_path: Path
 ) -> None:
     """As `gc run` treats them by their id. A new repository can have the name of a gone one."""
-    three("repo", "delete", "a")
+    three("repo", "delete", "east")
     done = three(*RUN, "--yes", "--json").document
-    assert states(done) == {"b": "swept", "c": "swept"}
-    metadata = tmp_path / "store" / "metadata.db"
+    assert states(done) == {"north": "swept", "west": "swept"}
+    metadata, storage = tmp_path / "store" / "metadata.db", tmp_path / "store" / "storage"
     with closing(sqlite3.connect(metadata)) as connection, connection:
-        connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'a'", (1,))
+        connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'east'", (1,))
     url = f"{tmp_path / 'other'}"
-    three("repo", "create", "a", "--storage-url", url)
+    three("repo", "create", "east", "--storage-url", url)
     again = three(*RUN, "--yes", "--json").document["repositories"]
     assert [(each["repository"], each["state"]) for each in again] == [
-        (name, "swept") for name in ("a", "b", "c", "a")
+        (name, "swept") for name in ("east", "north", "west", "east")
     ]
     assert again[0]["repository_id"] != again[3]["repository_id"]
     assert three("repo", "list", "--gone", "--json").document["repositories"] == []
-    assert not (tmp_path / "store" / "storage" / "a" / "data").exists()
-    assert three("repo", "show", "a", "--json").document["storage_url"] == url
+    assert not [path for path in (storage / "east" / "data").rglob("*") if path.is_file()]
+    assert three("repo", "show", "east", "--json").document["storage_url"] == url
 
 
 def test_no_repositories(lake: Ebbtide) -> None:
@@ -234,9 +234,9 @@ def test_an_interrupt_within_a_repository(
         found = three(*RUN, "--yes", "--quarantine", "none", code=130)
     assert found.out == ""
     assert "Interrupted in the sweep: " in found.err
-    assert re.search(r"^Continue with: ebbtide gc sweep b \w+ ", found.err, re.MULTILINE)
-    assert "This was about b. The others: 1 swept, 1 not begun." in found.err
-    check_old(three, a=False, c=True)
+    assert re.search(r"^Continue with: ebbtide gc sweep north \w+ ", found.err, re.MULTILINE)
+    assert "This was about north. The others: 1 swept, 1 not begun." in found.err
+    check_old(three, east=False, west=True)
     go_on(three, found.err)
     done = three(*RUN, "--yes", "--quarantine", "none", "--json").document
     assert [each["deleted_count"] for each in done["repositories"]] == [0, 0, 1]
@@ -247,7 +247,7 @@ def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatc
     say = Output.say
 
     def said(output: Output, text: str) -> None:
-        if text.startswith("c: "):
+        if text.startswith("west: "):
             raise Interrupted(signal.SIGTERM)
         say(output, text)
 
@@ -257,9 +257,9 @@ def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatc
     assert found.document["error"]["kind"] == "interrupted"
     assert "Interrupted between two repositories" in found.err
     assert "2 swept, 1 not begun." in found.err
-    check_old(three, a=False, b=False, c=True)
+    check_old(three, east=False, north=False, west=True)
     go_on(three, found.err, "Start it again with")
-    check_old(three, c=False)
+    check_old(three, west=False)
 
 
 def test_an_interrupted_process(three: Ebbtide, tmp_path: Path) -> None:
@@ -267,6 +267,6 @@ def test_an_interrupted_process(three: Ebbtide, tmp_path: Path) -> None:
     found = interrupted(tmp_path / "store", *RUN, "--yes", when="start fence", how="SIGTERM")
     assert (found.returncode, found.stdout) == (143, "")
     assert "before any file was deleted" in found.stderr
-    assert "This was about a. The others: 2 not begun." in found.stderr
+    assert "This was about east. The others: 2 not begun." in found.stderr
     done = three(*RUN, "--yes", "--json").document
     assert states(done) == dict.fromkeys(NAMES, "swept")

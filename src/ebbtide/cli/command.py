@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.examples import examples_of
 from ebbtide.cli.interrupting import command_line
-from ebbtide.cli.output import Output
+from ebbtide.cli.output import Output, answering
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import escaped_lines
@@ -310,7 +310,18 @@ class _Command(TyperCommand):
             for name, count in Counter(map(_single_option, order)).items():
                 if name is not None and count > 1:
                     ctx.fail(f"{name} is given {count} times: give it once")
-        return super().parse_args(ctx, args)
+        # `--help` is answered here.
+        with answering():
+            return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises Failed `answer_lost` if `--help` cannot be written."""
+        with answering():
+            return super().parse_args(ctx, args)
 
 
 def _single_option(parameter: Any) -> str | None:
@@ -322,7 +333,7 @@ def _single_option(parameter: Any) -> str | None:
 
 def group(help_text: str) -> typer.Typer:
     """Returns a group of commands."""
-    return typer.Typer(help=help_text, rich_markup_mode=None)
+    return typer.Typer(cls=Group, help=help_text, rich_markup_mode=None)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
