@@ -15,7 +15,6 @@ import pytest
 
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
-
 from ebbtide.errors import Failed
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.none import LocalEngine
@@ -162,9 +161,7 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
         assert runs[0]["run_id"] == each["run_id"]
 
 
-def test_those_in_the_trash_stay_and_those_that_are_gone_go(
-    three: Ebbtide, tmp_path: Path
-) -> None:
+def test_those_in_the_trash_stay_and_those_that_are_gone_go(three: Ebbtide, tmp_path: Path) -> None:
     """As `gc run` treats them by their id. A new repository can have the name of a gone one."""
     three("repo", "delete", "east")
     done = three(*RUN, "--yes", "--json").document
@@ -225,9 +222,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, *, step: str, times: int) -> None:
     monkeypatch.setattr(StepProgress, "__call__", observed)
 
 
-def test_an_interrupt_within_a_repository(
-    three: Ebbtide, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_within_a_repository(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done is said, and how to go on with this one and with all."""
     with monkeypatch.context() as patched:
         stopping(patched, step="delete object", times=2)

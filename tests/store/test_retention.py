@@ -91,7 +91,10 @@ def test_two_changes_of_the_policy_at_once(repository: Repository) -> None:
         earlier, later = threads.submit(retention.change, first), threads.submit(begin)
         one, two = earlier.result(WAIT_SECONDS), later.result(WAIT_SECONDS)
     assert one == (seen[0], ())
-    assert two == (Policy.parse({"default": "7d", "branches": {"main": "1d", "dev": "1d"}}), ("dev",))
+    assert two == (
+        Policy.parse({"default": "7d", "branches": {"main": "1d", "dev": "1d"}}),
+        ("dev",),
+    )
     assert retention.get() == two[0]
 
     def fails(_before: Policy) -> Policy:

@@ -150,9 +150,7 @@ class _All:
     `runs` and `ended` are by id of the repository, and `run_ids` by the name that was opened.
     """
 
-    def __init__(
-        self, cli: Cli, opened: Opened, master: str | None, conf: Sequence[str]
-    ) -> None:
+    def __init__(self, cli: Cli, opened: Opened, master: str | None, conf: Sequence[str]) -> None:
         self._cli = cli
         self._opened = opened
         catalog = cli.store.catalog
@@ -189,7 +187,7 @@ class _All:
 
         try:
             report = self._report_of(repository, work)
-        except Exception as error:  # noqa: BLE001 - the others are not to blame for it
+        except Exception as error:
             opened = repository.info.repository_id in self.runs
             wrong = isinstance(error, InvalidInput) and not self.ended and not opened
             # Options that are wrong for the first are wrong for all. After an interrupt, an error
@@ -199,8 +197,8 @@ class _All:
             failure = _failure(error)
             told = {"kind": failure.kind, "message": failure.message}
             return Ended(repository, None, told, failure.exit_code)
-        error = None if report.error is None else dict(report.error)
-        return Ended(repository, report, error, EXIT_CODES[report.state])
+        refused = None if report.error is None else dict(report.error)
+        return Ended(repository, report, refused, EXIT_CODES[report.state])
 
     def _report_of(self, repository: Catalogued, work: Work) -> RunReport:
         info, cli = repository.info, self._cli
