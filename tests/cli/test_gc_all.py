@@ -146,7 +146,7 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
     """After all plans, with their sums. No leaves the plans, and `gc sweep` can carry one out."""
     typing("n\n")
     refused = three(*RUN)
-    question = "quarantine 3 files (9 B) of 3 repositories, close their expired commits?"
+    question = "quarantine 3 files (9 B) of 3 repositories, and close their expired commits?"
     assert refused.err.count(question) == 1
     assert "nothing was deleted; the plans stay" in refused.err
     assert three("gc", "sweep", "north", *SHORT, "--yes", "--json").document["state"] == "swept"
@@ -161,7 +161,9 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
         assert runs[0]["run_id"] == each["run_id"]
 
 
-def test_those_in_the_trash_stay_and_those_that_are_gone_go(three: Ebbtide, tmp_path: Path) -> None:
+def test_those_in_the_trash_stay_and_those_that_are_gone_go(
+    three: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
+) -> None:
     """As `gc run` treats them by their id. A new repository can have the name of a gone one."""
     three("repo", "delete", "east")
     done = three(*RUN, "--yes", "--json").document
@@ -171,7 +173,11 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(three: Ebbtide, tmp_
         connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'east'", (1,))
     url = f"{tmp_path / 'other'}"
     three("repo", "create", "east", "--storage-url", url)
-    again = three(*RUN, "--yes", "--json").document["repositories"]
+    typing("y\n")
+    asked = three(*RUN, "--json")
+    assert re.search(r" of 3 repositories, and close their expired commits; ", asked.err)
+    assert re.search(r" of 1 repository without undo, because it is gone\?", asked.err)
+    again = asked.document["repositories"]
     assert [(each["repository"], each["state"]) for each in again] == [
         (name, "swept") for name in ("east", "north", "west", "east")
     ]

@@ -78,6 +78,7 @@ class Ended:
             "run_id": None if report is None else report.run_id,
             "state": self.state,
             **_flat({name: self.count(name) for name in SUMMED}),
+            "warnings": [] if report is None else list(report.warnings),
             "run_path": None if report is None else report.run_path,
             "error": self.error,
         }
@@ -132,11 +133,12 @@ def _agreed(cli: Cli, whole: _All, planned: Sequence[Ended]) -> bool:
         if quarantine is not None:
             say_quarantine(cli, quarantine, total.objects)
         doing = "delete" if quarantine is None else "quarantine"
-        parts.append(f"{doing} {_of(total, kept)}, close their expired commits")
+        parts.append(f"{doing} {_of(total, kept)}, and close their expired commits")
     if gone:
         total = sum((each.count("candidate") for each in gone), Count())
-        parts.append(f"delete {_of(total, gone)} for good, because they are gone")
-    return confirm(f"{', and '.join(parts)}?", yes=False)
+        are = "it is" if len(gone) == 1 else "they are"
+        parts.append(f"delete {_of(total, gone)} without undo, because {are} gone")
+    return confirm(f"{'; and '.join(parts)}?", yes=False)
 
 
 def _of(total: Count, ended: Sequence[Ended]) -> str:
@@ -227,8 +229,8 @@ class _All:
         return f"\n{about}{states}. The same command, begun again, does all of them"
 
     def show_table(self) -> None:
-        """Prints a line for each repository, without the errors' messages. Prints nothing with
-        `--json`."""
+        """Prints a line for each repository, and the warnings, without the errors' messages. Prints
+        nothing with `--json`."""
         output = self._cli.output
         if output.as_json:
             return
@@ -251,6 +253,9 @@ class _All:
             right=figures,
             none="no repositories: make one with 'ebbtide repo create NAME'",
         )
+        for ended in self.ended.values():
+            for warning in () if ended.report is None else ended.report.warnings:
+                output.warn(f"{ended.repository.info.name}: {warning}")
 
     def _totals(self) -> dict[str, Count]:
         from ebbtide.gc.counts import Count
