@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from threading import Event
+from typing import Final
 
 import pytest
 
 from ebbtide.cli import command
-from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
+from ebbtide.errors import Conflict
+from ebbtide.formats.lakefs.rules import (
+    POLICY_ADDRESS,
+    WRITES_MAX,
+    change_policy,
+    write_policy,
+    written_policy,
+)
+from ebbtide.retention.policy import Policy
+from ebbtide.retention.rules import Rule
 from tests.cli.conftest import Ebbtide
 from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
 from tests.support.icechunk_lake import candidates
 
 NAME = "lakefs:lake"
+WAIT_SECONDS: Final = 60
+RULE: Final = Rule(keep_within=timedelta(days=1))
 
 
 @pytest.fixture
@@ -99,3 +116,49 @@ def test_a_policy_that_cannot_be_read(
 def test_of_icechunk_there_is_none(ebbtide: Ebbtide) -> None:
     said = ebbtide("retention", "set", "icechunk:/data/x", "--default", "1d", code=2)
     assert "'retention' for lakeFS, and 'expire' for Icechunk" in said.err
+
+
+def test_two_changes_of_the_policy_at_once(world: LakefsWorld) -> None:
+    """The second is written while the first is between its reading and its writing. Both rules are
+    there afterwards."""
+    storage = world.state.storage
+    write_policy(storage, Policy.parse({"default": "7d"}))
+    read, written = Event(), Event()
+    seen: list[Policy] = []
+
+    def first(before: Policy) -> Policy:
+        seen.append(before)
+        read.set()
+        assert written.wait(WAIT_SECONDS)
+        return replace(before, branches={**before.branches, "main": RULE})
+
+    def second(before: Policy) -> Policy:
+        return replace(before, branches={**before.branches, "dev": RULE})
+
+    def begin() -> None:
+        assert read.wait(WAIT_SECONDS)
+        change_policy(storage, second)
+        written.set()
+
+    with ThreadPoolExecutor(2) as threads:
+        earlier, later = threads.submit(change_policy, storage, first), threads.submit(begin)
+        later.result(WAIT_SECONDS)
+        changed = earlier.result(WAIT_SECONDS)
+    assert [sorted(each.branches) for each in seen] == [[], ["dev"]]
+    assert changed.to_mapping()["branches"] == {"main": "1d", "dev": "1d"}
+    assert written_policy(storage) == changed
+
+
+def test_writers_that_are_always_faster(world: LakefsWorld) -> None:
+    """The change gives up, with the error of the storage."""
+    storage = world.state.storage
+    policies = count(1)
+
+    def overtaken(before: Policy) -> Policy:
+        write_policy(storage, Policy.parse({"default": f"{next(policies)}d"}))
+        return before
+
+    with pytest.raises(Conflict) as raised:
+        change_policy(storage, overtaken)
+    assert raised.value.kind == "object_changed"
+    assert next(policies) == WRITES_MAX + 1

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.cli import policy_effects
 from ebbtide.cli.policies import parse_rule_text
+from ebbtide.cli.policy_effects import PolicyEffect
 from ebbtide.errors import InvalidInput
+from ebbtide.formats.base import WithPolicy
+from ebbtide.retention.policy import Policy
 from tests.cli.conftest import Ebbtide
 
 SET = ("retention", "set", "lake")
@@ -81,6 +85,36 @@ def test_a_policy_that_is_none(
     assert words in found.err
     assert len(found.err) < 500
     assert lake("repo", "show", "lake", "--json").document["policy"] is None
+
+
+def test_another_change_between_reading_and_writing(
+    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command keeps the other's rule. The one that was overtaken says so."""
+    lake(*SET, "--default", "7d")
+    effect_of = policy_effects.effect_of
+    others = [Policy.parse({"default": "7d", "branches": {"other": "3d"}})]
+
+    def overtaken(found: WithPolicy, policy: Policy) -> PolicyEffect | None:
+        if others:
+            found.set_policy(others.pop())
+        return effect_of(found, policy)
+
+    monkeypatch.setattr(policy_effects, "effect_of", overtaken)
+    said = lake("retention", "branch", "lake", "main", "1d", "--json").document
+    assert said["policy"]["branches"] == {"main": "1d", "other": "3d"}
+    assert "changed by somebody else at the same time" in said["warnings"][-1]
+    shown = lake("repo", "show", "lake", "--json").document
+    assert shown["policy"] == said["policy"]
+
+    others.append(Policy.parse({"branches": {"main": "1d"}}))
+    changed = lake("retention", "default", "lake", "9d", "--json").document
+    assert changed["policy"] == {"default": "9d", "branches": {"main": "1d"}}
+    unset = ("retention", "branch", "lake", "main", "--unset")
+    others.append(Policy.parse({"default": "9d"}))
+    assert lake(*unset, "--json", code=1).error_kind == "policy_not_found"
+    assert lake("repo", "show", "lake", "--json").document["policy"] == {"default": "9d"}
+    assert lake("retention", "default", "lake", "9d", "--json").document["warnings"] == []
 
 
 def test_each_commit_with_its_fate(lake: Ebbtide, write: Callable[..., str]) -> None:

@@ -35,3 +35,16 @@ def test_a_signal_during_the_import(signal: str, code: int) -> None:
         timeout=60,
     )
     assert (found.returncode, found.stdout, found.stderr) == (code, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
+def test_a_signal_that_cannot_be_told(stream: str) -> None:
+    """The exit code is the same."""
+    program = (sys.executable, "-c", IMPORTING.format(signal="SIGTERM"))
+    found = subprocess.run(
+        ["bash", "-c", f'"$@" {stream}', "bash", *program],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (found.returncode, found.stdout) == (143, b"")

@@ -7,8 +7,12 @@ import hashlib
 import shutil
 import signal
 import socket
+import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
 
 import httpx
 import lakefs
@@ -20,11 +24,19 @@ from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.database.schema import pending, staged
 from ebbtide.store.embedded import Store
+from tests.server.s3.conftest import s3_client
 from tests.support.server import WAIT_SECONDS, Server, eventually, new_server
 
 MEGABYTE = 1024 * 1024
 LARGE = 100 * MEGABYTE
 MEMORY_MAX = 64 * MEGABYTE
+
+
+class RequestOf(Protocol):
+    """Makes the head of a request for the object `broken`."""
+
+    def __call__(self, server: Server, method: str, repository: str, head: str = "") -> bytes:
+        """`head` are more lines of it."""
 
 
 def pieces(total: int = LARGE) -> Iterator[bytes]:
@@ -219,6 +231,12 @@ def test_ranges(
     assert (again.status_code, again.content) == (304, b"")
 
 
+def is_idle(server: Server) -> bool:
+    """Whether the server does nothing but answer this question."""
+    with server.http() as client:
+        return "ebbtide_requests_under_way 1.0" in client.get("/metrics").text
+
+
 def test_a_download_that_breaks_off(plain: Server, large: str) -> None:
     """The server goes on to other things, and reads no more of the object."""
     with plain.http() as client:
@@ -226,12 +244,65 @@ def test_a_download_that_breaks_off(plain: Server, large: str) -> None:
         assert client.post(place, content=pieces()).status_code == 201
         with client.stream("GET", f"/repositories/{large}/refs/main/objects?path=large") as got:
             next(got.iter_raw())
+    eventually(lambda: is_idle(plain))
 
-    def only_this() -> bool:
-        with plain.http() as client:
-            return "ebbtide_requests_under_way 1.0" in client.get("/metrics").text
 
-    eventually(only_this)
+def signed_request(server: Server, method: str, repository: str, head: str = "") -> bytes:
+    """The head of a request of S3 for the object `broken`, signed in its URL."""
+    operation = {"PUT": "put_object", "GET": "get_object"}[method]
+    with closing(s3_client(server, "writer")) as client:
+        where = {"Bucket": repository, "Key": "main/broken"}
+        signed = urlsplit(client.generate_presigned_url(operation, where, ExpiresIn=600))
+    target = f"{signed.path}?{signed.query}"
+    return f"{method} {target} HTTP/1.1\r\nHost: {signed.netloc}\r\n{head}\r\n".encode()
+
+
+def plain_request(server: Server, method: str, repository: str, head: str = "") -> bytes:
+    """The same of lakeFS's protocol."""
+    place = {"POST": "branches/main", "GET": "refs/main"}[method]
+    auth = base64.b64encode(":".join(server.keys["writer"].pair).encode()).decode()
+    return (
+        f"{method} /api/v1/repositories/{repository}/{place}/objects?path=broken HTTP/1.1\r\n"
+        f"Host: here\r\nAuthorization: Basic {auth}\r\n{head}\r\n"
+    ).encode()
+
+
+def break_off(connection: socket.socket, *, reset: bool) -> None:
+    """Closes a connection, or resets it as a client does that died with bytes unread."""
+    if reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize(
+    ("request_of", "upload"), [(plain_request, "POST"), (signed_request, "PUT")]
+)
+def test_nothing_is_logged_of_clients_that_break_off(
+    plain: Server, lake: lakefs.Repository, request_of: RequestOf, upload: str, reset: bool
+) -> None:
+    """In the middle of an upload, and of a download."""
+    host, port = plain.url.removeprefix("http://").split(":")
+    address = (host, int(port))
+    logged, before = len(plain.log), count(plain, pending)
+    connection = socket.create_connection(address, timeout=WAIT_SECONDS)
+    connection.sendall(request_of(plain, upload, lake.id, f"Content-Length: {LARGE}\r\n"))
+    for piece in pieces(3 * MEGABYTE):
+        connection.sendall(piece)
+    eventually(lambda: count(plain, pending) > before)
+    break_off(connection, reset=reset)
+    eventually(lambda: count(plain, pending) == before)
+
+    # More than the buffers of the connection hold.
+    lake.branch("main").object("broken").upload(bytes(16 * MEGABYTE))
+    connection = socket.create_connection(address, timeout=WAIT_SECONDS)
+    connection.sendall(request_of(plain, "GET", lake.id))
+    assert connection.recv(1024).startswith(b"HTTP/1.1 200 ")
+    assert not is_idle(plain)
+    break_off(connection, reset=reset)
+    eventually(lambda: is_idle(plain))
+    told = plain.log[logged:]
+    assert not [word for word in ("Traceback", "Error", "error") if word in told], told
 
 
 def test_what_was_uploaded_runs_in_no_browser(http: httpx.Client, lake: lakefs.Repository) -> None:

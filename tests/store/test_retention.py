@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
+from threading import Event
+from typing import Final
 
 import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError, Gone
 from ebbtide.retention.policy import Policy
+from ebbtide.retention.rules import Rule
 from ebbtide.store.database.schema import commits
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+
+WAIT_SECONDS: Final = 60
+RULE: Final = Rule(keep_within=timedelta(days=1))
 
 
 def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
@@ -55,6 +63,46 @@ def test_policies(repository: Repository) -> None:
     assert retention.get() == Policy.parse({"default": "1d"})
     retention.unset()
     assert retention.get() is None
+
+
+def test_two_changes_of_the_policy_at_once(repository: Repository) -> None:
+    """The second begins while the first is between its reading and its writing. Both rules are
+    there afterwards, and no policy is set by a change that fails."""
+    retention = repository.retention
+    retention.set({"default": "7d"})
+    read, asked = Event(), Event()
+    seen: list[Policy] = []
+
+    def first(before: Policy) -> Policy:
+        read.set()
+        assert asked.wait(WAIT_SECONDS)
+        return replace(before, branches={**before.branches, "main": RULE})
+
+    def second(before: Policy) -> Policy:
+        seen.append(before)
+        return replace(before, branches={**before.branches, "dev": RULE})
+
+    def begin() -> tuple[Policy, tuple[str, ...]]:
+        assert read.wait(WAIT_SECONDS)
+        asked.set()
+        return retention.change(second)
+
+    with ThreadPoolExecutor(2) as threads:
+        earlier, later = threads.submit(retention.change, first), threads.submit(begin)
+        one, two = earlier.result(WAIT_SECONDS), later.result(WAIT_SECONDS)
+    assert one == (seen[0], ())
+    assert two == (
+        Policy.parse({"default": "7d", "branches": {"main": "1d", "dev": "1d"}}),
+        ("dev",),
+    )
+    assert retention.get() == two[0]
+
+    def fails(_before: Policy) -> Policy:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        retention.change(fails)
+    assert retention.get() == two[0]
 
 
 def test_patterns_are_held_against_branches_that_are_not_gone(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.api import engines
 from ebbtide.cli.command import Cli
+from ebbtide.cli.interrupting import SWEPT, sweep_told
 from ebbtide.cli.parsing import parse_date
 from ebbtide.cli.progress import StepProgress
+from ebbtide.durations import format_duration
+from ebbtide.errors import EbbtideError
 from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.processes import NO_SPARK, collect_seldom
+from ebbtide.text import count_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
@@ -54,17 +60,20 @@ def open_collector(
     reading: bool = False,
     conf: Sequence[str] = (),
     starting: bool = False,
+    engine: Engine | None = None,
 ) -> Run:
     """Returns the collector of a repository, with the options of a command.
 
     `reading` is for commands that only read runs. A `quarantine` of ASKED has an effect only if
     runs of the repository can be undone. `conf` and `starting` are arguments of `make_engine`.
+    With `engine`, no other one is made: several repositories then share one Spark.
     """
-    progress = cli.progress
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
-    chosen = NO_SPARK if reading else master
-    short = not is_elsewhere(repository) and _is_small(cli)
-    engine = make_engine(cli.settings, chosen, progress, conf=conf, starting=starting, short=short)
+    if engine is None:
+        chosen = NO_SPARK if reading else master
+        short = not is_elsewhere(repository) and is_small(cli)
+        settings, shown = cli.settings, cli.progress
+        engine = make_engine(settings, chosen, shown, conf=conf, starting=starting, short=short)
 
     from ebbtide.api.collected import open_collected
 
@@ -87,11 +96,11 @@ def open_collector(
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=quarantine,
     )
-    collector = found.collector(engine, options, progress)
-    return Run(collector, progress, options.quarantine)
+    collector = found.collector(engine, options, cli.progress)
+    return Run(collector, cli.progress, options.quarantine)
 
 
-def _is_small(cli: Cli) -> bool:
+def is_small(cli: Cli) -> bool:
     """Whether the store's SQLite file is so small that a run takes seconds. The JVM then need not
     compile much."""
     from ebbtide.store.completing import DATABASE_FILE
@@ -102,6 +111,31 @@ def _is_small(cli: Cli) -> bool:
     except OSError:
         return False
     return 0 < size < SMALL_DATABASE_BYTES
+
+
+def when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
+    """Sets the text for an interrupt during the sweep of a run."""
+    run.progress.quarantines = run.quarantine is not None
+
+    def done() -> str | None:
+        # The report is written before the state in the database, and before the ended quarantines
+        # of earlier runs are deleted.
+        with suppress(EbbtideError):
+            return SWEPT if run.collector.show(run_id).state == "swept" else None
+        return None
+
+    told = partial(sweep_told, run.progress)
+    cli.when_interrupted(told, ("gc", "sweep"), (repository, run_id), done=done)
+
+
+def say_quarantine(cli: Cli, quarantine: timedelta, files: int) -> None:
+    """Prints what a quarantine of so many files means for the storage, before the question."""
+    cli.output.say(
+        f"the files stay in quarantine for {format_duration(quarantine)}, and use storage until "
+        f"then; --quarantine none deletes at once. In a directory each file is renamed. An object "
+        f"storage gets {count_text(files, 'copy', 'copies')} and "
+        f"{count_text(-(-files // 1000), 'delete')}, and as many deletes when the quarantine ends"
+    )
 
 
 def make_engine(

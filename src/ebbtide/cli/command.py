@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.examples import examples_of
 from ebbtide.cli.interrupting import command_line
-from ebbtide.cli.output import Output
+from ebbtide.cli.output import Output, answering
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import escaped_lines
@@ -132,7 +132,7 @@ class Cli:
     use.
 
     `told` returns the text for an interrupt. If a command can leave work unfinished, the text says
-    so, and how to continue.
+    so, and how to continue. `told_besides` adds lines about the work around it.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class Cli:
         self.output = Output(as_json=as_json)
         self.progress = StepProgress(quiet=as_json, verbose=verbose)
         self.told: Callable[[], str] = lambda: "interrupted"
+        self.told_besides: Callable[[], str] = lambda: ""
         self._store: Store | None = None
         self._checked_variables = False
 
@@ -161,7 +162,7 @@ class Cli:
         """
         lead = "Continue with" if words else "Start it again with"
         way = f"\n{lead}: {command_line(self.context, words, arguments)}"
-        self.told = lambda: done() or told() + way
+        self.told = lambda: (done() or told() + way) + self.told_besides()
 
     @property
     def store(self) -> Store:
@@ -292,7 +293,18 @@ class _Command(TyperCommand):
             for name, count in Counter(map(_single_option, order)).items():
                 if name is not None and count > 1:
                     ctx.fail(f"{name} is given {count} times: give it once")
-        return super().parse_args(ctx, args)
+        # `--help` is answered here.
+        with answering():
+            return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises Failed `answer_lost` if `--help` cannot be written."""
+        with answering():
+            return super().parse_args(ctx, args)
 
 
 def _single_option(parameter: Any) -> str | None:
@@ -304,7 +316,7 @@ def _single_option(parameter: Any) -> str | None:
 
 def group(help_text: str) -> typer.Typer:
     """Returns a group of commands."""
-    return typer.Typer(help=help_text, rich_markup_mode=None)
+    return typer.Typer(cls=Group, help=help_text, rich_markup_mode=None)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:

@@ -114,7 +114,7 @@ _COLLECTIONS: Final = {
     "collection diff": ("ebbtide collection diff lake study/reads study/calls",),
 }
 _COLLECTING: Final = {
-    "gc plan": ("ebbtide gc plan lake --master none",),
+    "gc plan": ("ebbtide gc plan lake --master none", "ebbtide gc plan --all --json"),
     "gc archive": ("ebbtide gc archive ebbtide.tar.gz",),
     "gc sweep": (
         "ebbtide gc sweep lake latest",
@@ -123,6 +123,7 @@ _COLLECTING: Final = {
     "gc run": (
         "ebbtide gc run lake --master none --yes",
         "ebbtide gc run lake --quarantine 14d --yes --json",
+        "ebbtide gc run --all --yes",
     ),
     "gc give-up": ("ebbtide gc give-up lake main~1 --reason 'disk failed, no backup' --yes",),
     "gc runs": ("ebbtide gc runs lake",),

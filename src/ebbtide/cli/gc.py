@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import Run, open_collector
+from ebbtide.cli.collecting import Run, open_collector, say_quarantine, when_swept
+from ebbtide.cli.collecting_all import collect_all, plan_all
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
@@ -24,12 +24,11 @@ from ebbtide.cli.command import (
     group,
 )
 from ebbtide.cli.figures import show_outcome, show_plan
-from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
+from ebbtide.cli.interrupting import command_line, planning_told
 from ebbtide.cli.parsing import DATE_FORMS
 from ebbtide.cli.summary import show_summary
-from ebbtide.durations import format_duration
-from ebbtide.errors import EbbtideError
-from ebbtide.formats.elsewhere import ASKED
+from ebbtide.errors import InvalidInput
+from ebbtide.formats.elsewhere import ASKED, require_not_quiet
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
@@ -131,6 +130,25 @@ QuarantineOption = Annotated[
     ),
 ]
 
+AllOption = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="All repositories of the store, one after the other, and those that are gone. Not: "
+        "those in the trash, and those elsewhere, which EBBTIDE_SERVER_REPOSITORIES can name.",
+        show_default=False,
+    ),
+]
+EveryArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="REPO",
+        help="Name of the repository, or icechunk:PATH, icechunk:URL or lakefs:NAME. Or --all.",
+        show_default=False,
+        autocompletion=completing.repositories,
+    ),
+]
+
 InventoryOption = Annotated[
     str | None,
     typer.Option(
@@ -155,7 +173,8 @@ InventoryDateOption = Annotated[
 @command(app, "plan")
 def plan(
     cli: Cli,
-    repository: CollectedArgument,
+    repository: EveryArgument = None,
+    every: AllOption = False,
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
@@ -174,9 +193,10 @@ def plan(
 ) -> None:
     """Plan which files to delete. Deletes nothing: 'gc sweep' carries out the plan."""
     del yes
-    run = open_collector(
+    _require_one_or_all(cli, repository, every=every, quiet=quiet, inventory=inventory)
+    opened = partial(
+        open_collector,
         cli,
-        repository,
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
@@ -190,6 +210,10 @@ def plan(
         conf=conf or (),
         starting=True,
     )
+    if repository is None:
+        plan_all(cli, opened, master=master, conf=conf or ())
+        return
+    run = opened(repository)
     cli.when_interrupted(lambda: planning_told(run.progress))
     with run.progress:
         report = run.collector.plan()
@@ -277,7 +301,7 @@ def sweep(
     if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
         cli.declined("nothing was deleted; the plan stays")
         return
-    _when_swept(cli, run, repository, run_id)
+    when_swept(cli, run, repository, run_id)
     with run.progress:
         report = run.collector.sweep(run_id)
     _finish_sweep(cli, report)
@@ -286,7 +310,8 @@ def sweep(
 @command(app, "run")
 def run_both(
     cli: Cli,
-    repository: CollectedArgument,
+    repository: EveryArgument = None,
+    every: AllOption = False,
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
@@ -301,11 +326,17 @@ def run_both(
     conf: ConfOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Plan a run, show its figures, ask, and sweep it."""
+    """Plan a run, show its figures, ask, and sweep it.
+
+    With --all, one question is for all repositories, after their plans, and one summary is at the
+    end. With --yes, each one is planned and swept before the next. A failure does not stop the
+    others. The exit code is the worst: of 2, 3, 1, 4 and 0 the first that a repository has.
+    """
+    _require_one_or_all(cli, repository, every=every, quiet=quiet, inventory=inventory)
     require_answerable(yes=yes)
-    run = open_collector(
+    opened = partial(
+        open_collector,
         cli,
-        repository,
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
@@ -320,10 +351,32 @@ def run_both(
         conf=conf or (),
         starting=True,
     )
+    if repository is None:
+        collect_all(cli, opened, master=master, conf=conf or (), yes=yes)
+    else:
+        _run_one(cli, opened(repository), repository, yes=yes)
 
+
+def _require_one_or_all(
+    cli: Cli, repository: str | None, *, every: bool, quiet: bool, inventory: str | None
+) -> None:
+    """Raises a usage error unless there is either a repository or `--all`, and InvalidInput
+    `invalid_argument` for options that cannot be for all."""
+    if (repository is None) != every:
+        cli.context.fail("give either the name of a repository or --all")
+    if every:
+        require_not_quiet(quiet=quiet)
+        if inventory is not None:
+            raise InvalidInput(
+                "invalid_argument",
+                "--inventory is for one repository, because it lists one storage: leave out --all",
+            )
+
+
+def _run_one(cli: Cli, run: Run, repository: str, *, yes: bool) -> None:
     def agreed(plan: Plan) -> bool:
         run.progress.pause()
-        _when_swept(cli, run, repository, plan.run_id)
+        when_swept(cli, run, repository, plan.run_id)
         return _agreed(cli, plan, run.quarantine, yes=yes)
 
     cli.when_interrupted(lambda: planning_told(run.progress))
@@ -337,21 +390,6 @@ def run_both(
     _finish_sweep(cli, report)
 
 
-def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
-    """Sets the text for an interrupt during the sweep."""
-    run.progress.quarantines = run.quarantine is not None
-
-    def done() -> str | None:
-        # The report is written before the state in the database, and before the ended quarantines
-        # of earlier runs are deleted.
-        with suppress(EbbtideError):
-            return SWEPT if run.collector.show(run_id).state == "swept" else None
-        return None
-
-    told = partial(sweep_told, run.progress)
-    cli.when_interrupted(told, ("gc", "sweep"), (repository, run_id), done=done)
-
-
 def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) -> bool:
     if not cli.output.as_json:
         show_plan(cli.output, plan)
@@ -361,14 +399,7 @@ def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) ->
     doing = f"delete {files} of {plan.identity.repository_name}"
     if quarantine is not None:
         doing = f"quarantine {files} of {plan.identity.repository_name}"
-        period = format_duration(quarantine)
-        cli.output.say(
-            f"the files stay in quarantine for {period}, and use storage until then; --quarantine "
-            f"none deletes at once. In a directory each file is renamed. An object storage gets "
-            f"{count_text(total.objects, 'copy', 'copies')} and "
-            f"{count_text(-(-total.objects // 1000), 'delete')}, and as many deletes when the "
-            f"quarantine ends"
-        )
+        say_quarantine(cli, quarantine, total.objects)
     return confirm(f"{doing}, and {_consequence(plan)}?", yes=yes)
 
 

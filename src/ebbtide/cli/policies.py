@@ -21,7 +21,7 @@ from ebbtide.formats.elsewhere import is_lakefs
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ebbtide.formats.base import WithPolicy
     from ebbtide.model import Commit
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 app = group("Show and set the retention policy of a repository.")
 
 EXPIRED = "expired"
+OTHERS = (
+    "the policy was changed by somebody else at the same time: both changes are in it, and the "
+    "effect is that of this change alone"
+)
 
 DefaultRule = Annotated[
     str | None,
@@ -117,7 +121,7 @@ def set_policy(
     warnings = [
         f"{name} of the previous policy is dropped: a policy is set as a whole" for name in dropped
     ]
-    _change(cli, repository, found, policy, warnings, dry_run=dry_run)
+    _change(cli, repository, found, lambda _before: policy, warnings, dry_run=dry_run)
 
 
 @command(app, "default")
@@ -133,8 +137,11 @@ def set_default(
     'ebbtide retention set --help' describes rules.
     """
     parsed = _one_rule(rule, unset=unset)
-    found, before = _present(cli, repository)
-    _change(cli, repository, found, replace(before, default=parsed), [], dry_run=dry_run)
+
+    def change(before: Policy) -> Policy:
+        return replace(before, default=parsed)
+
+    _change(cli, repository, cli.with_policy(repository), change, [], dry_run=dry_run)
 
 
 @command(app, "branch")
@@ -159,13 +166,17 @@ def set_branch(
     'ebbtide retention set --help' describes rules.
     """
     parsed = _one_rule(rule, unset=unset)
-    found, before = _present(cli, repository)
-    rules = {pattern: each for pattern, each in before.branches.items() if pattern != name}
-    if parsed is None and name not in before.branches:
-        raise NotFound("policy_not_found", f"the policy has no rule for {shown(name)} to remove")
-    if parsed is not None:
-        rules[name] = parsed
-    _change(cli, repository, found, replace(before, branches=rules), [], dry_run=dry_run)
+
+    def change(before: Policy) -> Policy:
+        rules = {pattern: each for pattern, each in before.branches.items() if pattern != name}
+        if parsed is not None:
+            rules[name] = parsed
+        elif name not in before.branches:
+            what = f"the policy has no rule for {shown(name)} to remove"
+            raise NotFound("policy_not_found", what)
+        return replace(before, branches=rules)
+
+    _change(cli, repository, cli.with_policy(repository), change, [], dry_run=dry_run)
 
 
 def _one_rule(text: str | None, *, unset: bool) -> Rule | None:
@@ -180,35 +191,33 @@ def _one_rule(text: str | None, *, unset: bool) -> Rule | None:
     return Policy.parse_given({"default": parse_rule_text(text)}).default
 
 
-def _present(cli: Cli, repository: str) -> tuple[WithPolicy, Policy]:
-    """Returns a repository, and its policy, to change one rule of it. A repository without a policy
-    has one without rules."""
-    from ebbtide.retention import Policy
-
-    found = cli.with_policy(repository)
-    return found, found.written_policy() or Policy()
-
-
 def _change(
     cli: Cli,
     repository: str,
     found: WithPolicy,
-    policy: Policy,
+    change: Callable[[Policy], Policy],
     warnings: list[str],
     *,
     dry_run: bool,
 ) -> None:
-    """Sets the policy, and answers with its effect on commits. With `dry_run`, only answers."""
+    """Sets the policy that `change` makes of the present one, and answers with its effect on
+    commits. With `dry_run`, only answers."""
     from ebbtide.cli.policy_effects import effect_of, show_effect
     from ebbtide.retention import Policy
 
-    # A policy without any rule is refused. It would be the same as none.
-    policy = Policy.parse(policy.to_mapping())
-    is_first = found.written_policy() is None
+    def changed(before: Policy) -> Policy:
+        # A policy without any rule is refused. It would be the same as none.
+        return Policy.parse(change(before).to_mapping())
+
+    before = found.written_policy()
+    is_first = before is None
+    expected = policy = changed(before or Policy())
     effect = effect_of(found, policy)
     if not dry_run:
-        unmatched = found.set_policy(policy)
+        policy, unmatched = found.change_policy(changed)
         warnings = [f"the rule for {each!r} matches no branch" for each in unmatched] + warnings
+    if policy != expected:
+        warnings = [*warnings, OTHERS]
     if is_first and is_lakefs(repository):
         warnings = [*warnings, "lakeFS's own rules do not apply to runs of Ebbtide any more"]
     for warning in warnings:

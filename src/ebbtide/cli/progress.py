@@ -142,6 +142,13 @@ class StepProgress:
         self.refresh()
         return next((step for step in reversed(self.steps) if step.name.startswith(name)), None)
 
+    def restart(self) -> None:
+        """Forgets all steps, before other work begins whose steps have the same names."""
+        self.pause()
+        with self._lock:
+            self.steps.clear()
+            self.quarantines = False
+
     def pause(self) -> None:
         """Stops the display and leaves its lines, for a question or the end. The next step starts
         it again."""

@@ -549,6 +549,14 @@ class WithPolicy(Protocol):
         """Sets the policy, or removes it. Returns its patterns that match no branch. Raises
         Failed."""
 
+    def change_policy(self, change: Callable[[Policy], Policy]) -> tuple[Policy, tuple[str, ...]]:
+        """Sets the policy that `change` makes of the written one, or of one without rules. No
+        other change is lost.
+
+        `change` can be called several times. Returns the policy that is set, and its patterns that
+        match no branch. Raises what `change` raises, and Failed.
+        """
+
     def roots(self, policy: Policy | None) -> Roots:
         """Reads refs and commits, for a decision by `policy` and the holds."""
 

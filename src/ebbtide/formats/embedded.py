@@ -197,6 +197,10 @@ class EmbeddedRepository:
             return ()
         return retention.set(policy)
 
+    def change_policy(self, change: Callable[[Policy], Policy]) -> tuple[Policy, tuple[str, ...]]:
+        """Sets what `change` makes of the policy, as `Retention.change` does."""
+        return Retention(self._context).change(change)
+
     def roots(self, policy: Policy | None) -> Roots:
         """Reads refs and commits in one snapshot, for a decision by `policy` and the holds."""
         with self.reading() as reading:

@@ -36,7 +36,7 @@ from ebbtide.cli import (
     verifying,
     whatif,
 )
-from ebbtide.cli.command import INTERRUPTED, Given, StoreOption, VerboseOption
+from ebbtide.cli.command import INTERRUPTED, Given, Group, StoreOption, VerboseOption
 from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import answering, drop_output, print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
@@ -53,6 +53,7 @@ MESSAGE_SHOWN = 1000
 
 app = typer.Typer(
     name="ebbtide",
+    cls=Group,
     help="Retention and garbage collection for versioned data on object storage.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -77,10 +78,12 @@ def _program(
     if version:
         from importlib.metadata import version as version_of
 
-        print(f"ebbtide {version_of('ebbtide')}")
+        with answering():
+            print(f"ebbtide {version_of('ebbtide')}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        with answering():
+            print(context.get_help())
         raise typer.Exit
 
 

@@ -20,6 +20,8 @@ def end_when_interrupted() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    # The module that is being imported could catch an exception.
-    os.write(2, b"interrupted\n")
-    os._exit(128 + number)
+    # The module that is being imported could catch an exception, also that of a closed stderr.
+    try:
+        os.write(2, b"interrupted\n")
+    finally:
+        os._exit(128 + number)

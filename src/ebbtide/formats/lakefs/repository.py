@@ -27,6 +27,7 @@ from ebbtide.formats.lakefs.reading import LakefsReading
 from ebbtide.formats.lakefs.refs import LakefsHistory, read_history
 from ebbtide.formats.lakefs.restaged import restaged
 from ebbtide.formats.lakefs.rules import (
+    change_policy,
     read_policy,
     remove_policy,
     write_policy,
@@ -149,6 +150,12 @@ class LakefsRepository(PlainRepository):
             return ()
         write_policy(self.storage, policy)
         return policy.unmatched(self._server.branches())
+
+    def change_policy(self, change: Callable[[Policy], Policy]) -> tuple[Policy, tuple[str, ...]]:
+        """Writes what `change` makes of the policy beside the repository, as `rules.change_policy`
+        does. Returns it, and its patterns that match no branch."""
+        changed = change_policy(self.storage, change)
+        return changed, changed.unmatched(self._server.branches())
 
     def roots(self, policy: Policy | None) -> Roots:
         """Reads refs and commits, for a decision by `policy`. Does not read staged objects. Raises

@@ -9,15 +9,19 @@ lakeFS issue 1932.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from ebbtide.documents import read_document
-from ebbtide.errors import Failed, InvalidInput, NotFound, Refused
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.lakefs.server import AnsweredRules, LakefsServer
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 
 POLICY_ADDRESS: Final = "_ebbtide/policy.json"
+WRITES_MAX: Final = 20
+"""How often a change is tried if others write the policy in between."""
 
 
 def read_policy(server: LakefsServer, storage: Storage) -> Policy:
@@ -43,16 +47,50 @@ def written_policy(storage: Storage) -> Policy | None:
     """Returns the policy beside the repository; None if there is none. Raises InvalidInput
     `invalid_policy`; Failed."""
     try:
-        text = storage.get(POLICY_ADDRESS)
+        return _parsed(storage, storage.get(POLICY_ADDRESS))
     except NotFound:
         return None
+
+
+def _parsed(storage: Storage, text: bytes) -> Policy:
     where = f"{storage.url}/{POLICY_ADDRESS}"
     return Policy.parse(read_document(text, kind="invalid_policy", what=where))
 
 
 def write_policy(storage: Storage, policy: Policy) -> None:
     """Writes the policy beside the repository. Raises Failed."""
-    storage.put(POLICY_ADDRESS, json.dumps(policy.to_mapping(), indent=1).encode())
+    storage.put(POLICY_ADDRESS, _written(policy))
+
+
+def change_policy(storage: Storage, change: Callable[[Policy], Policy]) -> Policy:
+    """Writes the policy that `change` makes of the present one, or of one without rules. If another
+    process writes the policy meanwhile, begins again with that one. Returns what is written.
+
+    Raises what `change` raises; InvalidInput `invalid_policy`; Conflict `object_changed` or
+    `object_exists` if others were faster each time; Failed `storage_unconditional` if the storage
+    has no conditional writes.
+    """
+    for attempt in range(1, WRITES_MAX + 1):
+        version = None
+        present = Policy()
+        with suppress(NotFound):
+            text, version = storage.get_versioned(POLICY_ADDRESS)
+            present = _parsed(storage, text)
+        changed = change(present)
+        try:
+            if version is None:
+                storage.put(POLICY_ADDRESS, _written(changed), create_only=True)
+            else:
+                storage.replace(POLICY_ADDRESS, _written(changed), version=version)
+            break
+        except Conflict:
+            if attempt == WRITES_MAX:
+                raise
+    return changed
+
+
+def _written(policy: Policy) -> bytes:
+    return json.dumps(policy.to_mapping(), indent=1).encode()
 
 
 def remove_policy(storage: Storage) -> None:

@@ -6,7 +6,7 @@ all others. Not for: deciding which commits a policy keeps (`ebbtide.retention`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -97,14 +97,32 @@ class Retention:
         parsed = policy if isinstance(policy, Policy) else Policy.parse_given(policy)
         with self._context.changing() as tx:
             write_policy(tx, self._repository_id, parsed.to_mapping())
-            now = tx.now()
-            # A trashed branch keeps its rule until it is gone.
-            names = [
-                row.name
-                for row in list_branches(tx, self._repository_id)
-                if state_at(row.expires_at, trash_time=self._context.trash_time, now=now).is_root
-            ]
+            names = self._branches(tx)
         return parsed.unmatched(names)
+
+    def change(self, change: Callable[[Policy], Policy]) -> tuple[Policy, tuple[str, ...]]:
+        """Sets the policy that `change` makes of the present one, in one transaction: no other
+        change can come in between. Without a policy, `change` gets one without rules.
+
+        Returns the policy that is set, and its patterns that match no branch now. Raises what
+        `change` raises, and then changes nothing.
+        """
+        with self._context.changing("exclusive") as tx:
+            stored = read_policy(tx, self._repository_id)
+            changed = change(Policy() if stored is None else Policy.parse(stored))
+            write_policy(tx, self._repository_id, changed.to_mapping())
+            names = self._branches(tx)
+        return changed, changed.unmatched(names)
+
+    def _branches(self, tx: Transaction) -> list[str]:
+        """Returns the names of the branches that have rules. A trashed branch keeps its rule until
+        it is gone."""
+        now = tx.now()
+        return [
+            row.name
+            for row in list_branches(tx, self._repository_id)
+            if state_at(row.expires_at, trash_time=self._context.trash_time, now=now).is_root
+        ]
 
     def get_days(self) -> DayRules:
         """Returns the policy as days. Raises NotFound `policy_not_found`, Conflict

@@ -1,0 +1,273 @@
+"""`gc run --all` and `gc plan --all`: every repository of the store, with one summary."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.cli.output import Output
+from ebbtide.cli.progress import StepProgress
+from ebbtide.errors import Failed
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.report import RunReport
+from ebbtide.interrupts import Interrupted
+from ebbtide.settings import Settings
+from ebbtide.store.embedded import Store
+from tests.cli.conftest import FIRST_DAY, Ebbtide
+from tests.cli.test_interrupts import go_on, interrupted
+from tests.support.clock import ManualClock
+from tests.support.templates import AGE, copy_store, date_files
+
+SHORT = ("--grace", "1s", "--unsafe")
+RUN = ("gc", "run", "--all", *SHORT)
+NAMES = ("east", "north", "west")
+
+
+@pytest.fixture(scope="module")
+def three_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with three repositories, each with one old object to delete. Tests have copies."""
+    directory = tmp_path_factory.mktemp("three") / "store"
+    now = datetime.now(UTC) - AGE
+    settings = Settings(lease_ttl=timedelta(0))
+    with Store.init(directory, settings=settings, clock=ManualClock(now)) as store:
+        for name in NAMES:
+            repository = store.create_repository(name)
+            for day, data in enumerate((b"old", b"new")):
+                repository.objects.put("main", "x", data)
+                for number in range(4 * (1 - day)):
+                    repository.objects.put("main", f"stays{number}", b"1")
+                date = FIRST_DAY + timedelta(days=day)
+                repository.commits.commit("main", "change", date=date)
+            repository.retention.set({"default": {"keep_last": 1}})
+    date_files(directory, now)
+    return directory
+
+
+@pytest.fixture
+def three(ebbtide: Ebbtide, three_template: Path, tmp_path: Path) -> Ebbtide:
+    """The program, with a store of three repositories."""
+    copy_store(three_template, tmp_path / "store")
+    return ebbtide
+
+
+def states(document: Any) -> dict[str, str]:
+    """The outcome of each repository."""
+    return {each["repository"]: each["state"] for each in document["repositories"]}
+
+
+def check_old(ebbtide: Ebbtide, **there: bool) -> None:
+    """Whether the object of each repository's expired commit can be read."""
+    for name, is_there in there.items():
+        ebbtide("fs", "cat", name, "main~1", "x", code=0 if is_there else 1)
+
+
+def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, with totals that are the sums."""
+    made: list[LocalEngine] = []
+    begin = LocalEngine.__init__
+
+    def counted(engine: LocalEngine) -> None:
+        made.append(engine)
+        begin(engine)
+
+    monkeypatch.setattr(LocalEngine, "__init__", counted)
+    done = three(*RUN, "--yes", "--quarantine", "none", "--json").document
+    assert len(made) == 1
+    assert states(done) == dict.fromkeys(NAMES, "swept")
+    for each in done["repositories"]:
+        assert (each["candidate_count"], each["deleted_bytes"], each["error"]) == (1, 3, None)
+        shown = three("gc", "show", each["repository"], each["run_id"], "--json").document
+        assert (shown["state"], shown["run_path"]) == ("swept", each["run_path"])
+    assert done["totals"] == {
+        "repository_count": 3,
+        "error_count": 0,
+        "candidate_count": 3,
+        "candidate_bytes": 9,
+        "deleted_count": 3,
+        "deleted_bytes": 9,
+        "quarantined_count": 0,
+        "quarantined_bytes": 0,
+    }
+    check_old(three, east=False, north=False, west=False)
+
+
+def test_a_failure_does_not_stop_the_others(three: Ebbtide, tmp_path: Path) -> None:
+    """The storage of one is another's: its error is in the summary, and the code is its own."""
+    (tmp_path / "store" / "storage" / "north" / "_ebbtide" / "OWNER").unlink()
+    found = three(*RUN, "--yes", "--quarantine", "none", "--json", code=3)
+    assert states(found.document) == {"east": "swept", "north": "refused", "west": "swept"}
+    error = found.document["repositories"][1]["error"]
+    assert error["kind"] == "storage_foreign"
+    assert f"error: north: {error['message']}" in found.err
+    assert found.document["totals"]["error_count"] == 1
+    shown = three("gc", "plan", "--all", *SHORT, code=3)
+    assert re.search(r"^north +\w+ +refused .* storage_foreign$", shown.out, re.MULTILINE)
+    assert re.search(r"^\(all\) ", shown.out, re.MULTILINE)
+    check_old(three, east=False, north=True, west=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (Failed("storage_error", "no network"), "storage_error", 1),
+        (ZeroDivisionError("by zero"), "internal", 1),
+    ],
+)
+def test_an_error_without_a_report(
+    three: Ebbtide, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, code: int
+) -> None:
+    """Likewise, also for a defect."""
+    plan = Collector.plan
+
+    def fails(collector: Collector) -> RunReport:
+        report = plan(collector)
+        if report.repository == "east":
+            raise error
+        return report
+
+    monkeypatch.setattr(Collector, "plan", fails)
+    found = three(*RUN, "--yes", "--json", code=code).document
+    assert states(found) == {"east": "failed", "north": "swept", "west": "swept"}
+    failed = found["repositories"][0]
+    assert (failed["run_id"], failed["error"]["kind"]) == (None, kind)
+    assert found["totals"]["quarantined_count"] == 2
+
+
+def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> None:
+    """After all plans, with their sums. No leaves the plans, and `gc sweep` can carry one out."""
+    typing("n\n")
+    refused = three(*RUN)
+    question = "quarantine 3 files (9 B) of 3 repositories, and close their expired commits?"
+    assert refused.err.count(question) == 1
+    assert "nothing was deleted; the plans stay" in refused.err
+    assert three("gc", "sweep", "north", *SHORT, "--yes", "--json").document["state"] == "swept"
+    check_old(three, east=True, north=False, west=True)
+    typing("y\n")
+    done = three(*RUN, "--json")
+    assert states(done.document) == dict.fromkeys(NAMES, "swept")
+    assert [each["candidate_count"] for each in done.document["repositories"]] == [1, 0, 1]
+    check_old(three, east=False, north=False, west=False)
+    for each in done.document["repositories"]:
+        runs = three("gc", "runs", each["repository"], "--json").document["runs"]
+        assert runs[0]["run_id"] == each["run_id"]
+
+
+def test_those_in_the_trash_stay_and_those_that_are_gone_go(
+    three: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
+) -> None:
+    """As `gc run` treats them by their id. A new repository can have the name of a gone one."""
+    three("repo", "delete", "east")
+    done = three(*RUN, "--yes", "--json").document
+    assert states(done) == {"north": "swept", "west": "swept"}
+    metadata, storage = tmp_path / "store" / "metadata.db", tmp_path / "store" / "storage"
+    with closing(sqlite3.connect(metadata)) as connection, connection:
+        connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'east'", (1,))
+    url = f"{tmp_path / 'other'}"
+    three("repo", "create", "east", "--storage-url", url)
+    typing("y\n")
+    asked = three(*RUN, "--json")
+    assert re.search(r" of 3 repositories, and close their expired commits; ", asked.err)
+    assert re.search(r" of 1 repository without undo, because it is gone\?", asked.err)
+    again = asked.document["repositories"]
+    assert [(each["repository"], each["state"]) for each in again] == [
+        (name, "swept") for name in ("east", "north", "west", "east")
+    ]
+    assert again[0]["repository_id"] != again[3]["repository_id"]
+    assert three("repo", "list", "--gone", "--json").document["repositories"] == []
+    assert not [path for path in (storage / "east" / "data").rglob("*") if path.is_file()]
+    assert three("repo", "show", "east", "--json").document["storage_url"] == url
+
+
+def test_no_repositories(lake: Ebbtide) -> None:
+    """An empty answer, and no engine."""
+    lake("repo", "delete", "lake")
+    found = lake(*RUN, "--yes", "--master", "spark://nowhere", "--json").document
+    assert (found["repositories"], found["totals"]["repository_count"]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "lake", "--all", "--yes"),
+        ("run", "--yes"),
+        ("plan", "lake", "--all"),
+        ("plan",),
+        ("run", "--all"),
+        ("run", "--all", "--yes", "--quiet-repository"),
+        ("run", "--all", "--yes", "--inventory", "manifest.json"),
+        ("run", "--all", "--yes", "--grace", "20"),
+        ("run", "--all", "--yes", "--mode", "fast"),
+    ],
+)
+def test_wrong_calls(lake: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Exit code 2, and no run is begun."""
+    assert "kind" in lake("gc", *arguments, "--json", code=2).document["error"]
+    assert not list((tmp_path / "store").rglob("plan.json"))
+
+
+def stopping(monkeypatch: pytest.MonkeyPatch, *, step: str, times: int) -> None:
+    """Makes Ctrl-C come when a step begins for that time."""
+    observe, left = StepProgress.__call__, [times]
+
+    def observed(shown: StepProgress, name: str, event: str) -> None:
+        observe(shown, name, event)
+        if (name, event) == (step, "start"):
+            left[0] -= 1
+            if not left[0]:
+                raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(StepProgress, "__call__", observed)
+
+
+def test_an_interrupt_within_a_repository(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done is said, and how to go on with this one and with all."""
+    with monkeypatch.context() as patched:
+        stopping(patched, step="delete object", times=2)
+        found = three(*RUN, "--yes", "--quarantine", "none", code=130)
+    assert found.out == ""
+    assert "Interrupted in the sweep: " in found.err
+    assert re.search(r"^Continue with: ebbtide gc sweep north \w+ ", found.err, re.MULTILINE)
+    assert "This was about north. The others: 1 swept, 1 not begun." in found.err
+    check_old(three, east=False, west=True)
+    go_on(three, found.err)
+    done = three(*RUN, "--yes", "--quarantine", "none", "--json").document
+    assert [each["deleted_count"] for each in done["repositories"]] == [0, 0, 1]
+
+
+def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is not begun."""
+    say = Output.say
+
+    def said(output: Output, text: str) -> None:
+        if text.startswith("west: "):
+            raise Interrupted(signal.SIGTERM)
+        say(output, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "say", said)
+        found = three(*RUN, "--yes", "--quarantine", "none", "--json", code=143)
+    assert found.document["error"]["kind"] == "interrupted"
+    assert "Interrupted between two repositories" in found.err
+    assert "2 swept, 1 not begun." in found.err
+    check_old(three, east=False, north=False, west=True)
+    go_on(three, found.err, "Start it again with")
+    check_old(three, west=False)
+
+
+def test_an_interrupted_process(three: Ebbtide, tmp_path: Path) -> None:
+    """A real signal ends a real process in the first repository, whose lease is free again."""
+    found = interrupted(tmp_path / "store", *RUN, "--yes", when="start fence", how="SIGTERM")
+    assert (found.returncode, found.stdout) == (143, "")
+    assert "before any file was deleted" in found.stderr
+    assert "This was about east. The others: 2 not begun." in found.stderr
+    done = three(*RUN, "--yes", "--json").document
+    assert states(done) == dict.fromkeys(NAMES, "swept")
