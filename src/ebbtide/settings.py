@@ -6,11 +6,13 @@ Not for: the effects of the settings.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -39,8 +41,25 @@ def _positive(value: timedelta) -> timedelta:
     return value
 
 
+def _web_address(value: str) -> str:
+    """Returns an address of the web unchanged. The error does not repeat it: it can be secret."""
+    parts = urlsplit(value)  # raises ValueError for some addresses
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise ValueError("write an address https://HOST/PATH, without a user name")
+    return value
+
+
+def _program_line(value: str) -> str:
+    """Returns the line unchanged. Raises ValueError if its quotes do not match."""
+    if not shlex.split(value):
+        raise ValueError("name a program")
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 PositiveDuration = Annotated[timedelta, BeforeValidator(lambda value: _positive(_duration(value)))]
+WebAddress = Annotated[str, BeforeValidator(lambda value: _web_address(str(value)))]
+ProgramLine = Annotated[str, BeforeValidator(lambda value: _program_line(str(value)))]
 _HOW: Final[dict[object, str]] = {
     bool: "write true or false",
     int: "write a whole number",
@@ -246,6 +265,25 @@ class Settings(BaseSettings):
     )
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."
+    )
+    run_metrics_file: Path | None = Field(
+        None,
+        description="File in which each run leaves its figures for Prometheus. "
+        "`--metrics-file` overrides it.",
+    )
+    run_webhook: WebAddress | None = Field(
+        None,
+        description="Address, `https://…` or `http://…`, to which the end of each run is posted "
+        "as JSON.",
+        repr=False,
+    )
+    run_webhook_secret: str | None = Field(
+        None, description="Secret that signs what is posted to the webhook.", repr=False
+    )
+    run_hook: ProgramLine | None = Field(
+        None,
+        description="Program with its arguments, without a shell, that is started at the end of "
+        "each run with JSON on its stdin.",
     )
 
     def __init__(self, **values: Any) -> None:  # each field checks its own value

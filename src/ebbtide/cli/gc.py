@@ -23,6 +23,7 @@ from ebbtide.cli.command import (
     command,
     group,
 )
+from ebbtide.cli.ending import run_end
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.interrupting import SWEPT, command_line, planning_told, sweep_told
 from ebbtide.cli.summary import show_summary
@@ -149,6 +150,16 @@ InventoryDateOption = Annotated[
         show_default=False,
     ),
 ]
+MetricsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-file",
+        metavar="FILE",
+        help="Leave the figures of this run in a file for Prometheus's textfile collector. "
+        "Default: EBBTIDE_RUN_METRICS_FILE.",
+        show_default=False,
+    ),
+]
 
 
 @command(app, "plan")
@@ -166,6 +177,7 @@ def plan(
     inventory_date: InventoryDateOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    metrics_file: MetricsFileOption = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Without effect, because a plan asks no question."),
@@ -173,33 +185,34 @@ def plan(
 ) -> None:
     """Plan which files to delete. Deletes nothing: 'gc sweep' carries out the plan."""
     del yes
-    run = open_collector(
-        cli,
-        repository,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        quiet=quiet,
-        run_dir=run_dir,
-        mode=mode,
-        sizes=sizes,
-        inventory=inventory,
-        inventory_date=inventory_date,
-        master=master,
-        conf=conf or (),
-        starting=True,
-    )
-    cli.when_interrupted(lambda: planning_told(run.progress))
-    with run.progress:
-        report = run.collector.plan()
+    with run_end(cli, repository, "plan", metrics_file) as ended:
+        run = open_collector(
+            cli,
+            repository,
+            grace=grace,
+            unsafe=unsafe,
+            allow_share=allow_share,
+            quiet=quiet,
+            run_dir=run_dir,
+            mode=mode,
+            sizes=sizes,
+            inventory=inventory,
+            inventory_date=inventory_date,
+            master=master,
+            conf=conf or (),
+            starting=True,
+        )
+        cli.when_interrupted(lambda: planning_told(run.progress))
+        with run.progress:
+            report = run.collector.plan()
 
-    def show() -> None:
-        if report.has_plan:
-            show_plan(cli.output, run.collector.plan_of(report.run_id))
-            cli.output.line()
-        show_summary(cli, report)
+        def show() -> None:
+            if report.has_plan:
+                show_plan(cli.output, run.collector.plan_of(report.run_id))
+                cli.output.line()
+            show_summary(cli, report)
 
-    finish(cli, report, show)
+        finish(cli, ended(report), show)
 
 
 @command(app, "archive")
@@ -250,6 +263,7 @@ def sweep(
     quarantine: QuarantineOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
 ) -> None:
     """Carry out a plan: delete its candidates, except those that are needed again.
@@ -257,29 +271,30 @@ def sweep(
     A sweep that was interrupted or incomplete continues.
     """
     require_answerable(yes=yes)
-    run = open_collector(
-        cli,
-        repository,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        quiet=quiet,
-        run_dir=run_dir,
-        quarantine=quarantine or (None if yes else ASKED),
-        master=master,
-        conf=conf or (),
-        starting=True,
-    )
-    run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
-    # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
-    plan = None if yes else run.collector.plan_to_confirm(run_id)
-    if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
-        cli.declined("nothing was deleted; the plan stays")
-        return
-    _when_swept(cli, run, repository, run_id)
-    with run.progress:
-        report = run.collector.sweep(run_id)
-    _finish_sweep(cli, report)
+    with run_end(cli, repository, "sweep", metrics_file) as ended:
+        run = open_collector(
+            cli,
+            repository,
+            grace=grace,
+            unsafe=unsafe,
+            allow_share=allow_share,
+            quiet=quiet,
+            run_dir=run_dir,
+            quarantine=quarantine or (None if yes else ASKED),
+            master=master,
+            conf=conf or (),
+            starting=True,
+        )
+        run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
+        # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
+        plan = None if yes else run.collector.plan_to_confirm(run_id)
+        if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
+            cli.declined("nothing was deleted; the plan stays")
+            return
+        _when_swept(cli, run, repository, run_id)
+        with run.progress:
+            report = run.collector.sweep(run_id)
+        _finish_sweep(cli, ended(report))
 
 
 @command(app, "run")
@@ -298,42 +313,44 @@ def run_both(
     quarantine: QuarantineOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
 ) -> None:
     """Plan a run, show its figures, ask, and sweep it."""
     require_answerable(yes=yes)
-    run = open_collector(
-        cli,
-        repository,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        quiet=quiet,
-        run_dir=run_dir,
-        mode=mode,
-        sizes=sizes,
-        inventory=inventory,
-        inventory_date=inventory_date,
-        quarantine=quarantine or (None if yes else ASKED),
-        master=master,
-        conf=conf or (),
-        starting=True,
-    )
+    with run_end(cli, repository, "run", metrics_file) as ended:
+        run = open_collector(
+            cli,
+            repository,
+            grace=grace,
+            unsafe=unsafe,
+            allow_share=allow_share,
+            quiet=quiet,
+            run_dir=run_dir,
+            mode=mode,
+            sizes=sizes,
+            inventory=inventory,
+            inventory_date=inventory_date,
+            quarantine=quarantine or (None if yes else ASKED),
+            master=master,
+            conf=conf or (),
+            starting=True,
+        )
 
-    def agreed(plan: Plan) -> bool:
-        run.progress.pause()
-        _when_swept(cli, run, repository, plan.run_id)
-        return _agreed(cli, plan, run.quarantine, yes=yes)
+        def agreed(plan: Plan) -> bool:
+            run.progress.pause()
+            _when_swept(cli, run, repository, plan.run_id)
+            return _agreed(cli, plan, run.quarantine, yes=yes)
 
-    cli.when_interrupted(lambda: planning_told(run.progress))
-    with run.progress:
-        report = run.collector.run(agreed)
-    if report.state == "planned":
-        way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
-        cli.output.say(f"nothing was deleted; the plan stays: {way}")
-    elif report.state == "refused" and report.has_plan and not cli.output.as_json:
-        show_plan(cli.output, run.collector.plan_of(report.run_id))
-    _finish_sweep(cli, report)
+        cli.when_interrupted(lambda: planning_told(run.progress))
+        with run.progress:
+            report = run.collector.run(agreed)
+        if report.state == "planned":
+            way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
+            cli.output.say(f"nothing was deleted; the plan stays: {way}")
+        elif report.state == "refused" and report.has_plan and not cli.output.as_json:
+            show_plan(cli.output, run.collector.plan_of(report.run_id))
+        _finish_sweep(cli, ended(report))
 
 
 def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:

@@ -9,6 +9,7 @@ for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import secrets
 import tempfile
@@ -17,15 +18,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.notify.ending import RunEnd, end_of_report, tell
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.warm import Gateway, WarmSpark
@@ -40,6 +43,11 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX: Final = 60
 JOBS_KEPT: Final = 100
+
+NOTIFIED: Final = ("plan", "sweep", "run")
+"""The actions whose end other programs are told of."""
+
+logger = logging.getLogger(__name__)
 
 Tell = Callable[..., None]
 Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
@@ -106,6 +114,7 @@ class Job:
     ended: bool = False
     known: threading.Event = field(default_factory=threading.Event)
     on_end: Callable[[], None] | None = None
+    notify: Callable[[Job], None] | None = None
 
 
 class Jobs:
@@ -116,6 +125,7 @@ class Jobs:
         self._warm = warm or WarmSpark()
         self._jobs: list[Job] = []
         self._on_change = on_change
+        self._is_closing = False
 
     def start(self, order: Order) -> Job:
         """Starts a job, and waits until its run has an id.
@@ -123,7 +133,10 @@ class Jobs:
         Raises the error that kept the run, or Spark, from starting. Raises Failed `worker_died` if
         the process reports nothing within START_SECONDS_MAX seconds, or dies first.
         """
+        started_at = SystemClock().host_now()
         job, connection = self._new(order)
+        if order.action in NOTIFIED:
+            job.notify = partial(_notify, order, started_at)
         self._begin(job, connection)
         job.known.wait(START_SECONDS_MAX)
         failure = _failure(job) if job.ended or job.run_id is None else None
@@ -192,7 +205,9 @@ class Jobs:
         return next((job for job in self.of(repository_id) if job.run_id == run_id), None)
 
     def close(self) -> None:
-        """Ends every job. A run that is ended here can be swept again."""
+        """Ends every job. A run that is ended here can be swept again, and nobody is told of its
+        end."""
+        self._is_closing = True
         with self._lock:
             jobs = list(self._jobs)
         for job in jobs:
@@ -223,6 +238,9 @@ class Jobs:
         job.ended = True
         job.known.set()
         self._changed()
+        # Last, because a webhook can take long.
+        if job.notify is not None and not self._is_closing:
+            job.notify(job)
 
     def _changed(self) -> None:
         with self._lock:
@@ -233,6 +251,30 @@ def _clear(job: Job) -> None:
     """Deletes the temporary directory of a look, also if the look's process was terminated."""
     if job.directory is not None:
         job.directory.cleanup()
+
+
+def _notify(order: Order, started_at: datetime, job: Job) -> None:
+    """Tells other programs of the end of a run. The log gets a warning for each that could not be
+    told. Input that is not valid, and names that do not exist, are no runs."""
+    if job.error is not None and _CLASSES.get(job.error["kind"]) in (InvalidInput, NotFound):
+        return
+    ended_at = SystemClock().host_now()
+    if job.report is not None:
+        end = end_of_report(
+            order.repository, order.action, job.report, started_at=started_at, ended_at=ended_at
+        )
+    else:
+        end = RunEnd(
+            repository=order.repository,
+            action=order.action,
+            outcome="failed",
+            started_at=started_at,
+            ended_at=ended_at,
+            run_id=job.run_id,
+            error=job.error,
+        )
+    for warning in tell(end, order.settings):
+        logger.warning("run %s of %s: %s", job.run_id, order.repository, warning)
 
 
 def _note(job: Job, what: str, values: list[Any]) -> None:
