@@ -43,9 +43,14 @@ def _positive(value: timedelta) -> timedelta:
 
 def _web_address(value: str) -> str:
     """Returns an address of the web unchanged. The error does not repeat it: it can be secret."""
-    parts = urlsplit(value)  # raises ValueError for some addresses
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise ValueError("write an address https://HOST/PATH, without a user name")
+    try:
+        parts = urlsplit(value)
+        is_host = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        is_host = False
+    plain = value.isascii() and value.isprintable() and " " not in value
+    if not (is_host and plain and parts.scheme in ("http", "https")):
+        raise ValueError("write an address https://HOST/PATH, without a user name and blanks")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ebbtide.gc.collector import Collector
 from tests.cli.conftest import Ebbtide
 from tests.cli.test_gc import SHORT
 from tests.notify.ends import Figures, figures_of
+from tests.notify.loopback import receiver
 
 
 def outcomes(figures: Figures) -> dict[str, str]:
@@ -58,3 +60,32 @@ def test_a_failure_to_tell_is_only_a_warning(lake: Ebbtide, tmp_path: Path) -> N
     assert "warning: the metrics of this run were not written" in told.err
     told = lake("gc", "plan", "lake", "--metrics-file", nowhere, "--json")
     assert any(str(nowhere) in each for each in told.document["warnings"])
+
+
+def test_a_webhook_and_a_program(
+    lake: Ebbtide, expired: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del expired
+    file = tmp_path / "hook.json"
+    monkeypatch.setenv("EBBTIDE_RUN_HOOK", f"tee {file}")
+    with receiver() as found:
+        monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
+        document = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    told = json.loads(file.read_text())
+    assert json.loads(found.received[0].body) == told
+    assert (told["action"], told["outcome"], told["report"]) == ("run", "swept", document)
+    assert document["warnings"] == []
+
+
+def test_hooks_that_fail_change_no_outcome(
+    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del expired
+    monkeypatch.setenv("EBBTIDE_RUN_HOOK", "false")
+    with receiver([404]) as found:
+        monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
+        document = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+    assert (document["state"], document["deleted_count"]) == ("swept", 1)
+    webhook, hook = document["warnings"]
+    assert "status 404" in webhook
+    assert "exit code 1" in hook

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ def run_end(
     state: RunState = "swept",
     *,
     ended_at: datetime = NOON,
-    **counts: Count,
+    counts: Mapping[str, Count] | None = None,
 ) -> RunEnd:
     """The end of a run that took a minute and a half."""
     report = RunReport(
-        run_id="run", repository=repository, state=state, run_path="/runs/run", counts=counts
+        run_id="run", repository=repository, state=state, run_path="/runs/run", counts=counts or {}
     )
     started_at = ended_at - timedelta(seconds=90)
     document: dict[str, Any] = report.to_json()

@@ -33,7 +33,7 @@ def of(figures: Figures, name: str, repository: str = "lake", outcome: str = "")
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
     file = tmp_path / "ebbtide.prom"
-    assert write_metrics(file, run_end(**FULL)) is None
+    assert write_metrics(file, run_end(counts=FULL)) is None
     figures = figures_of(file)
     outcomes = {key[2]: value for key, value in figures.items() if key[2]}
     assert outcomes == dict.fromkeys(("planned", "incomplete", "refused", "failed"), 0) | {
@@ -60,7 +60,7 @@ def _umask() -> int:
 
 def test_a_run_without_a_plan_has_no_figures_of_files(tmp_path: Path) -> None:
     file = tmp_path / "ebbtide.prom"
-    write_metrics(file, run_end(**FULL))
+    write_metrics(file, run_end(counts=FULL))
     later = NOON + timedelta(days=1)
     write_metrics(file, run_end(state="refused", ended_at=later))
     figures = figures_of(file)

@@ -66,7 +66,7 @@ def run_end(cli: Cli, repository: str, action: str, metrics_file: Path | None) -
 
 def _told(cli: Cli, end: RunEnd, metrics_file: Path | None) -> list[str]:
     """Tells of an end, and prints the warnings. An interrupt stops only the telling."""
-    from ebbtide.notify.ending import tell
+    from ebbtide.notify.telling import tell
 
     try:
         warnings = tell(end, cli.settings, metrics_file=metrics_file)

@@ -1,17 +1,13 @@
-"""The end of a run, as other programs are told of it, and the telling."""
+"""The end of a run, as other programs are told of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ebbtide.errors import EbbtideError, ExitCode
-
-if TYPE_CHECKING:
-    from ebbtide.settings import Settings
 
 EVENT: Final = "run_ended"
 OUTCOMES: Final = ("planned", "swept", "incomplete", "refused", "failed")
@@ -93,26 +89,3 @@ def error_of(error: Exception) -> dict[str, str]:
     if isinstance(error, EbbtideError):
         return {"kind": error.kind, "message": error.message}
     return {"kind": "internal", "message": f"a defect in this program: {type(error).__name__}"}
-
-
-def tell(end: RunEnd, settings: Settings, *, metrics_file: Path | None = None) -> list[str]:
-    """Tells all that the settings name. Returns a warning for each that could not be told.
-
-    `metrics_file` overrides the setting. Raises nothing for a file, an address or a program that
-    fails: the run has ended, and its outcome stays.
-    """
-    warnings = []
-    file = metrics_file or settings.run_metrics_file
-    if file is not None:
-        from ebbtide.notify.metrics_file import write_metrics
-
-        warnings.append(write_metrics(file, end))
-    if settings.run_webhook is not None:
-        from ebbtide.notify.webhook import post
-
-        warnings.append(post(settings.run_webhook, settings.run_webhook_secret, end))
-    if settings.run_hook is not None:
-        from ebbtide.notify.hook import start_hook
-
-        warnings.append(start_hook(settings.run_hook, end))
-    return [each for each in warnings if each is not None]

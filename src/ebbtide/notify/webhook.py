@@ -119,7 +119,8 @@ def _try(request: urllib.request.Request) -> _Failure | None:
             return _Failure(f"it answered with status {error.code}", is_final)
     except urllib.error.URLError as error:
         return _Failure(str(error.reason), is_final=False)
-    except (OSError, HTTPException) as error:
+    except OSError as error:
         return _Failure(str(error) or type(error).__name__, is_final=False)
-    except ValueError:
-        return _Failure("its address has characters that are not allowed", is_final=True)
+    except HTTPException as error:
+        # Its text can have the path of the address.
+        return _Failure(type(error).__name__, is_final=False)

@@ -28,7 +28,8 @@ from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.notify.ending import RunEnd, end_of_report, tell
+from ebbtide.notify.ending import RunEnd, end_of_report
+from ebbtide.notify.telling import tell
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.warm import Gateway, WarmSpark
