@@ -6,6 +6,7 @@ Not for: the effects of the settings.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.logs import LogFormat, LogLevel
 
 ENV_PREFIX: Final = "EBBTIDE_"
 _PROMISED: Final = " Read when a store is made; later, `ebbtide promises` changes it."
@@ -271,6 +273,15 @@ class Settings(BaseSettings):
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."
     )
+    log_format: LogFormat = Field(
+        "text",
+        description="Form of the lines of the log: `text` for people, or `json`.",
+    )
+    log_level: LogLevel = Field(
+        "warning",
+        description="Least level of lines in the log: `debug`, `info`, `warning` or `error`. "
+        "`--verbose` makes it `info`.",
+    )
     run_metrics_file: Path | None = Field(
         None,
         description="File in which each run leaves its figures for Prometheus. "
@@ -290,6 +301,19 @@ class Settings(BaseSettings):
         description="Program with its arguments, without a shell, that is started at the end of "
         "each run with JSON on its stdin.",
     )
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that no log may show, of the settings and of the storage's credentials."""
+        found = (
+            self.secret_key,
+            self.lakefs_secret_access_key,
+            self.run_webhook,
+            self.run_webhook_secret,
+            os.environ.get("AWS_SECRET_ACCESS_KEY"),
+            os.environ.get("AWS_SESSION_TOKEN"),
+        )
+        return tuple(each for each in found if each)
 
     def __init__(self, **values: Any) -> None:  # each field checks its own value
         try:

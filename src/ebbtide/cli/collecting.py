@@ -22,6 +22,7 @@ from ebbtide.formats.elsewhere import (
     require_not_quiet,
 )
 from ebbtide.imports import allow_pandas
+from ebbtide.logs import bind_run
 from ebbtide.processes import NO_SPARK, REMOTE
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def open_collector(
 
 def _run_of(cli: Cli, found: RepositoryFormat, engine: Engine, options: RunOptions) -> Run:
     """Returns the collector of a repository. For a gone repository, it is a `Remover`."""
+    found.on_hold = bind_run
     from ebbtide.formats.gone import GoneRepository
     from ebbtide.gc.collector import Collector
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from ebbtide import logs
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.interrupting import command_line
@@ -136,9 +137,19 @@ class Cli:
         self.context = context
         self.directory = directory
         self.output = Output(as_json=as_json)
-        self.progress = StepProgress(quiet=as_json, verbose=verbose)
+        self._verbose = verbose
+        logs_steps = verbose and self.set_up_log(self.settings)
+        self.progress = StepProgress(quiet=as_json, verbose=verbose, logs=logs_steps)
         self.told: Callable[[], str] = lambda: "interrupted"
         self._store: Store | None = None
+
+    def set_up_log(self, settings: Settings) -> bool:
+        """Sends the log of this process to stderr. Returns whether its lines are JSON."""
+        level = settings.log_level
+        if self._verbose and level != "debug":
+            level = "info"
+        logs.set_up(settings.log_format, level, secrets=settings.secrets)
+        return settings.log_format == "json"
 
     def when_interrupted(
         self,
@@ -304,12 +315,14 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
             told = ""
             try:
                 try:
-                    function(cli, *arguments, **options)
+                    with logs.unbound():
+                        function(cli, *arguments, **options)
                 except KeyboardInterrupt:
                     told = cli.told()  # may read the store, which is still open
                     raise
                 finally:
                     cli.close()
+                    logs.take_down()
             except KeyboardInterrupt as interrupt:
                 cli.progress.pause()
                 cli.output.interrupted(told or cli.told())

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -24,10 +25,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ebbtide import logs
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.logs import bind_request, bind_run, request_id
 from ebbtide.notify.ending import RunEnd, end_of_report
 from ebbtide.notify.telling import tell
 from ebbtide.processes import REMOTE, follow_parent
@@ -63,7 +66,7 @@ class Order:
 
     `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
     the present policy, and writes its files below `run_dir`. `gateway` is set if the job uses the
-    server's Spark.
+    server's Spark. `request_id` is the request that ordered the job, for the log.
     """
 
     directory: Path | None
@@ -83,6 +86,7 @@ class Order:
     policies: tuple[Policy, ...] = ()
     run_dir: str | None = None
     gateway: Gateway | None = None
+    request_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -176,7 +180,7 @@ class Jobs:
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(["ebbtide.server.preload"])
         ours, theirs = forks.Pipe(duplex=False)
-        given = replace(order, gateway=gateway)
+        given = replace(order, gateway=gateway, request_id=request_id())
         process = forks.Process(target=_work, args=(given, theirs), name="collector")
         process.start()
         theirs.close()
@@ -188,7 +192,9 @@ class Jobs:
             ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
             self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
         self._changed()
-        threading.Thread(target=self._watch, args=(job, connection), daemon=True).start()
+        # The thread's lines in the log have the id of the request.
+        watch = partial(copy_context().run, self._watch, job, connection)
+        threading.Thread(target=watch, daemon=True).start()
 
     def _drop(self, job: Job) -> None:
         if not job.ended:
@@ -236,6 +242,8 @@ class Jobs:
             what, todo = ("run", "sweep the run") if is_run else ("trial", "try the policies")
             error = Failed("worker_died", f"the process of the {what} died: {todo} again")
             job.error = {"kind": error.kind, "message": error.message}
+            if not self._is_closing:
+                logger.warning("%s", error.message)
         job.ended = True
         job.known.set()
         self._changed()
@@ -275,15 +283,18 @@ def _notify(order: Order, started_at: datetime, job: Job) -> None:
             error=job.error,
         )
     for warning in tell(end, order.settings):
-        logger.warning("run %s of %s: %s", job.run_id, order.repository, warning)
+        logger.warning("%s: %s", order.repository, warning)
 
 
 def _note(job: Job, what: str, values: list[Any]) -> None:
     now = time.monotonic()
     if what == "run":
         job.run_id = values[0]
+        bind_run(values[0])
+        logger.info("the run has the repository %s", job.repository_id)
         job.known.set()
     elif what == "start":
+        logger.info("step %s", values[0])
         job.steps.append(StepState(values[0], now))
     elif what == "end":
         for step in job.steps:
@@ -296,7 +307,10 @@ def _note(job: Job, what: str, values: list[Any]) -> None:
     elif what == "report":
         job.report = values[0]
         job.run_id = values[0]["run_id"]
+        logger.info("the run is %s", job.report["state"])
     else:
+        level = logging.INFO if values[0] in _CLASSES else logging.WARNING
+        logger.log(level, "the run failed: %s: %s", values[0], values[1])
         job.error = {"kind": values[0], "message": values[1]}
 
 
@@ -331,6 +345,9 @@ def _work(order: Order, connection: Connection) -> None:
     ignored: an interrupted server ends its jobs itself.
     """
     follow_parent()
+    settings = order.settings
+    logs.set_up(settings.log_format, settings.log_level, secrets=settings.secrets)
+    bind_request(order.request_id)
 
     def tell(*message: Any) -> None:
         connection.send(message)
@@ -350,7 +367,12 @@ def _collect(order: Order, tell: Tell) -> None:
     from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine
 
     with _opened(order) as (found, sessions):
-        found.on_hold = lambda run_id: tell("run", run_id)
+
+        def on_hold(run_id: str) -> None:
+            bind_run(run_id)
+            tell("run", run_id)
+
+        found.on_hold = on_hold
         quarantine = order.quarantine or always_quarantined(order.repository)
         options = RunOptions.of(
             order.settings,
