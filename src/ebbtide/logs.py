@@ -33,7 +33,7 @@ _PATTERNS: Final = (
     # A parameter of a query or form, a cookie, or a field of JSON.
     re.compile(rf"""(?i)(?<![\w-])((?:{_NAMES})["']?\s*[=:]\s*["']?)[^\s&;,"'<>]+"""),
     re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9+/=._~-]+"),
-    re.compile(r"(?i)(\bcredential=)[^\s,]+"),
+    re.compile(r"(?i)(\bcredential=)[^\s,&]+"),
     # The user and the password in a URL.
     re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^\s/@]+(?=@)"),
     # A locator is a secret by itself.
