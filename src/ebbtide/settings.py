@@ -6,12 +6,15 @@ Not for: the effects of the settings.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.logs import LogFormat, LogLevel
 
 ENV_PREFIX: Final = "EBBTIDE_"
 _OTHER = re.compile(r"PYTHON|TEST_.*|(?:.*_)?SERVICE_(?:HOST|PORT.*)|(?:.*_)?PORT(?:_[0-9]+_.*)?")
@@ -42,8 +46,30 @@ def _positive(value: timedelta) -> timedelta:
     return value
 
 
+def _web_address(value: str) -> str:
+    """Returns an address of the web unchanged. The error does not repeat it: it can be secret."""
+    try:
+        parts = urlsplit(value)
+        is_host = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        is_host = False
+    plain = value.isascii() and value.isprintable() and " " not in value
+    if not (is_host and plain and parts.scheme in ("http", "https")):
+        raise ValueError("write an address https://HOST/PATH, without a user name and blanks")
+    return value
+
+
+def _program_line(value: str) -> str:
+    """Returns the line unchanged. Raises ValueError if its quotes do not match."""
+    if not shlex.split(value):
+        raise ValueError("name a program")
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 PositiveDuration = Annotated[timedelta, BeforeValidator(lambda value: _positive(_duration(value)))]
+WebAddress = Annotated[str, BeforeValidator(lambda value: _web_address(str(value)))]
+ProgramLine = Annotated[str, BeforeValidator(lambda value: _program_line(str(value)))]
 _HOW: Final[dict[object, str]] = {
     bool: "write true or false",
     int: "write a whole number",
@@ -255,6 +281,47 @@ class Settings(BaseSettings):
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."
     )
+    log_format: LogFormat = Field(
+        "text",
+        description="Form of the lines of the log: `text` for people, or `json`.",
+    )
+    log_level: LogLevel = Field(
+        "warning",
+        description="Least level of lines in the log: `debug`, `info`, `warning` or `error`. "
+        "`--verbose` makes it `info`.",
+    )
+    run_metrics_file: Path | None = Field(
+        None,
+        description="File in which each run leaves its figures for Prometheus. "
+        "`--metrics-file` overrides it.",
+    )
+    run_webhook: WebAddress | None = Field(
+        None,
+        description="Address, `https://…` or `http://…`, to which the end of each run is posted "
+        "as JSON.",
+        repr=False,
+    )
+    run_webhook_secret: str | None = Field(
+        None, description="Secret that signs what is posted to the webhook.", repr=False
+    )
+    run_hook: ProgramLine | None = Field(
+        None,
+        description="Program with its arguments, without a shell, that is started at the end of "
+        "each run with JSON on its stdin.",
+    )
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that no log may show, of the settings and of the storage's credentials."""
+        found = (
+            self.secret_key,
+            self.lakefs_secret_access_key,
+            self.run_webhook,
+            self.run_webhook_secret,
+            os.environ.get("AWS_SECRET_ACCESS_KEY"),
+            os.environ.get("AWS_SESSION_TOKEN"),
+        )
+        return tuple(each for each in found if each)
 
     def __init__(self, **values: Any) -> None:  # each field checks its own value
         try:

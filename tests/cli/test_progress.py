@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -161,3 +162,19 @@ def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
     lake("retention", "set", "lake", "--default", "8d")
     other = lake("gc", "plan", "lake", *SHORT, "--json").document["policy_sha256"]
     assert other != shown.document["policy_sha256"]
+
+
+def test_verbose_with_a_log_of_json(
+    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are lines of the log then, with the id of the run once it has one."""
+    del expired
+    monkeypatch.setenv("EBBTIDE_LOG_FORMAT", "json")
+    told = lake("gc", "plan", "lake", *SHORT, "--json", "--verbose")
+    lines = [json.loads(line) for line in told.err.splitlines()]
+    listing = [line for line in lines if line["message"] == "listing the storage"]
+    assert [(line["level"], line["run_id"]) for line in listing] == [
+        ("info", told.document["run_id"])
+    ]
+    assert any(line["message"].startswith("listing the storage: ") for line in lines)
+    assert not lake("gc", "plan", "lake", *SHORT, "--json").err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ebbtide.notify.metrics_file import FAMILIES, OUTCOME
 from ebbtide.server.metrics import Metrics
 from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import ROLES, R
@@ -32,6 +33,9 @@ def test_the_table_of_metrics() -> None:
         suffix = "_total" if family.type == "counter" else ""
         told = ", ".join(f"`{name}`" for name in labels) or "none"
         found.append((family.name + suffix, family.type, told, family.documentation))
+    for name, text in FAMILIES.items():
+        told = "`repository`, `outcome`" if name == OUTCOME else "`repository`"
+        found.append((name, "gauge", told, text))
     assert sorted(rows) == sorted(found)
 
 

@@ -17,6 +17,7 @@ from ebbtide.cli.progress import StepProgress
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.logs import bind_run
 from ebbtide.processes import NO_SPARK, collect_seldom
 from ebbtide.text import count_text
 
@@ -96,6 +97,7 @@ def open_collector(
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=quarantine,
     )
+    found.form.on_hold = bind_run
     collector = found.collector(engine, options, cli.progress)
     return Run(collector, cli.progress, options.quarantine)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.collecting import Run, is_small, make_engine, say_quarantine, when_swept
 from ebbtide.cli.command import Cli
+from ebbtide.cli.ending import run_end
 from ebbtide.cli.interrupting import planning_told
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 from ebbtide.interrupts import is_ending
@@ -84,26 +86,40 @@ class Ended:
         }
 
 
-def plan_all(cli: Cli, opened: Opened, *, master: str | None, conf: Sequence[str]) -> None:
+def plan_all(
+    cli: Cli,
+    opened: Opened,
+    *,
+    master: str | None,
+    conf: Sequence[str],
+    metrics_file: Path | None,
+) -> None:
     """Plans a run of each repository, answers with a summary, and ends with the worst exit code."""
-    whole = _All(cli, opened, master, conf)
-    whole.each(whole.repositories, lambda run, _name: run.collector.plan())
+    whole = _All(cli, opened, master, conf, metrics_file)
+    whole.each(whole.repositories, "plan", lambda run, _name: run.collector.plan())
     whole.finish()
 
 
 def collect_all(
-    cli: Cli, opened: Opened, *, master: str | None, conf: Sequence[str], yes: bool
+    cli: Cli,
+    opened: Opened,
+    *,
+    master: str | None,
+    conf: Sequence[str],
+    yes: bool,
+    metrics_file: Path | None,
 ) -> None:
     """Plans and sweeps a run of each repository, answers with a summary, and ends with the worst
     exit code. Without `yes`, makes all plans first, and asks once."""
-    whole = _All(cli, opened, master, conf)
-    whole.each(whole.repositories, lambda run, name: _collect(cli, run, name, agreed=yes))
+    whole = _All(cli, opened, master, conf, metrics_file)
+    action = "run" if yes else "plan"
+    whole.each(whole.repositories, action, lambda run, name: _collect(cli, run, name, agreed=yes))
     planned = [each for each in whole.ended.values() if each.state == "planned"]
     if planned and not yes:
         whole.show_table()
         cli.when_interrupted(lambda: "Interrupted at the question: no plan was carried out")
         if _agreed(cli, whole, planned):
-            whole.each([each.repository for each in planned], whole.sweep)
+            whole.each([each.repository for each in planned], "sweep", whole.sweep)
         else:
             cli.output.say("nothing was deleted; the plans stay: 'ebbtide gc sweep' needs a name")
     whole.finish()
@@ -152,9 +168,17 @@ class _All:
     `runs` and `ended` are by id of the repository, and `run_ids` by the name that was opened.
     """
 
-    def __init__(self, cli: Cli, opened: Opened, master: str | None, conf: Sequence[str]) -> None:
+    def __init__(
+        self,
+        cli: Cli,
+        opened: Opened,
+        master: str | None,
+        conf: Sequence[str],
+        metrics_file: Path | None,
+    ) -> None:
         self._cli = cli
         self._opened = opened
+        self._metrics_file = metrics_file
         catalog = cli.store.catalog
         # Those in the trash can be restored: 'gc run' does not know them either.
         self.repositories = [*catalog.list(), *catalog.gone()]
@@ -167,14 +191,15 @@ class _All:
                 cli.settings, master, cli.progress, conf=conf, starting=True, short=is_small(cli)
             )
 
-    def each(self, repositories: Sequence[Catalogued], work: Work) -> None:
-        """Does `work` with each repository, and goes on after a failure."""
+    def each(self, repositories: Sequence[Catalogued], action: str, work: Work) -> None:
+        """Does `work`, which is called `action` elsewhere, with each repository. Goes on after a
+        failure."""
         cli = self._cli
         for number, repository in enumerate(repositories, 1):
             cli.output.say(f"{repository.info.name}: {number} of {len(repositories)}")
             cli.told_besides = partial(self._told, repository)
             cli.progress.restart()
-            self.ended[repository.info.repository_id] = self._end_of(repository, work)
+            self.ended[repository.info.repository_id] = self._end_of(repository, action, work)
             cli.told_besides = self._told
             cli.when_interrupted(lambda: "Interrupted between two repositories")
 
@@ -184,11 +209,12 @@ class _All:
         when_swept(self._cli, run, name, run_id)
         return run.collector.sweep(run_id)
 
-    def _end_of(self, repository: Catalogued, work: Work) -> Ended:
+    def _end_of(self, repository: Catalogued, action: str, work: Work) -> Ended:
         from ebbtide.gc.report import EXIT_CODES
 
         try:
-            report = self._report_of(repository, work)
+            with run_end(self._cli, repository.info.name, action, self._metrics_file) as ended:
+                report = ended(self._report_of(repository, work))
         except Exception as error:
             opened = repository.info.repository_id in self.runs
             wrong = isinstance(error, InvalidInput) and not self.ended and not opened

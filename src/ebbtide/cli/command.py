@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ebbtide import logs
 from ebbtide.cli import completing
 from ebbtide.cli.asking import confirm
 from ebbtide.cli.examples import examples_of
@@ -141,11 +142,21 @@ class Cli:
         self.context = context
         self.directory = directory
         self.output = Output(as_json=as_json)
-        self.progress = StepProgress(quiet=as_json, verbose=verbose)
+        self._verbose = verbose
+        logs_steps = verbose and self.set_up_log(self.settings)
+        self.progress = StepProgress(quiet=as_json, verbose=verbose, logs=logs_steps)
         self.told: Callable[[], str] = lambda: "interrupted"
         self.told_besides: Callable[[], str] = lambda: ""
         self._store: Store | None = None
         self._checked_variables = False
+
+    def set_up_log(self, settings: Settings) -> bool:
+        """Sends the log of this process to stderr. Returns whether its lines are JSON."""
+        level = settings.log_level
+        if self._verbose and level != "debug":
+            level = "info"
+        logs.set_up(settings.log_format, level, secrets=settings.secrets)
+        return settings.log_format == "json"
 
     def when_interrupted(
         self,
@@ -342,7 +353,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
             told = ""
             try:
                 try:
-                    function(cli, *arguments, **options)
+                    with logs.unbound():
+                        function(cli, *arguments, **options)
                 except NotFound as error:
                     raise cli.suggested(error) from error
                 except KeyboardInterrupt:
@@ -350,6 +362,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                     raise
                 finally:
                     cli.close()
+                    logs.take_down()
             except KeyboardInterrupt as interrupt:
                 cli.progress.pause()
                 cli.output.interrupted(told or cli.told())

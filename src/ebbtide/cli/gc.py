@@ -12,7 +12,7 @@ import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import Run, open_collector, say_quarantine, when_swept
+from ebbtide.cli.collecting import open_collector, say_quarantine, when_swept
 from ebbtide.cli.collecting_all import collect_all, plan_all
 from ebbtide.cli.command import (
     Cli,
@@ -23,6 +23,7 @@ from ebbtide.cli.command import (
     command,
     group,
 )
+from ebbtide.cli.ending import run_end
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.interrupting import command_line, planning_told
 from ebbtide.cli.parsing import DATE_FORMS
@@ -168,6 +169,16 @@ InventoryDateOption = Annotated[
         show_default=False,
     ),
 ]
+MetricsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-file",
+        metavar="FILE",
+        help="Leave the figures of this run in a file for Prometheus's textfile collector. "
+        "Default: EBBTIDE_RUN_METRICS_FILE.",
+        show_default=False,
+    ),
+]
 
 
 @command(app, "plan")
@@ -186,6 +197,7 @@ def plan(
     inventory_date: InventoryDateOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    metrics_file: MetricsFileOption = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Without effect, because a plan asks no question."),
@@ -211,20 +223,21 @@ def plan(
         starting=True,
     )
     if repository is None:
-        plan_all(cli, opened, master=master, conf=conf or ())
+        plan_all(cli, opened, master=master, conf=conf or (), metrics_file=metrics_file)
         return
-    run = opened(repository)
-    cli.when_interrupted(lambda: planning_told(run.progress))
-    with run.progress:
-        report = run.collector.plan()
+    with run_end(cli, repository, "plan", metrics_file) as ended:
+        run = opened(repository)
+        cli.when_interrupted(lambda: planning_told(run.progress))
+        with run.progress:
+            report = run.collector.plan()
 
-    def show() -> None:
-        if report.has_plan:
-            show_plan(cli.output, run.collector.plan_of(report.run_id))
-            cli.output.line()
-        show_summary(cli, report)
+        def show() -> None:
+            if report.has_plan:
+                show_plan(cli.output, run.collector.plan_of(report.run_id))
+                cli.output.line()
+            show_summary(cli, report)
 
-    finish(cli, report, show)
+        finish(cli, ended(report), show)
 
 
 @command(app, "archive")
@@ -275,6 +288,7 @@ def sweep(
     quarantine: QuarantineOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
 ) -> None:
     """Carry out a plan: delete its candidates, except those that are needed again.
@@ -282,29 +296,30 @@ def sweep(
     A sweep that was interrupted or incomplete continues.
     """
     require_answerable(yes=yes)
-    run = open_collector(
-        cli,
-        repository,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        quiet=quiet,
-        run_dir=run_dir,
-        quarantine=quarantine or ASKED,
-        master=master,
-        conf=conf or (),
-        starting=True,
-    )
-    run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
-    # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
-    plan = None if yes else run.collector.plan_to_confirm(run_id)
-    if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
-        cli.declined("nothing was deleted; the plan stays")
-        return
-    when_swept(cli, run, repository, run_id)
-    with run.progress:
-        report = run.collector.sweep(run_id)
-    _finish_sweep(cli, report)
+    with run_end(cli, repository, "sweep", metrics_file) as ended:
+        run = open_collector(
+            cli,
+            repository,
+            grace=grace,
+            unsafe=unsafe,
+            allow_share=allow_share,
+            quiet=quiet,
+            run_dir=run_dir,
+            quarantine=quarantine or ASKED,
+            master=master,
+            conf=conf or (),
+            starting=True,
+        )
+        run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
+        # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
+        plan = None if yes else run.collector.plan_to_confirm(run_id)
+        if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
+            cli.declined("nothing was deleted; the plan stays")
+            return
+        when_swept(cli, run, repository, run_id)
+        with run.progress:
+            report = run.collector.sweep(run_id)
+        _finish_sweep(cli, ended(report))
 
 
 @command(app, "run")
@@ -324,6 +339,7 @@ def run_both(
     quarantine: QuarantineOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
 ) -> None:
     """Plan a run, show its figures, ask, and sweep it.
@@ -352,9 +368,25 @@ def run_both(
         starting=True,
     )
     if repository is None:
-        collect_all(cli, opened, master=master, conf=conf or (), yes=yes)
-    else:
-        _run_one(cli, opened(repository), repository, yes=yes)
+        collect_all(cli, opened, master=master, conf=conf or (), yes=yes, metrics_file=metrics_file)
+        return
+    with run_end(cli, repository, "run", metrics_file) as ended:
+        run = opened(repository)
+
+        def agreed(plan: Plan) -> bool:
+            run.progress.pause()
+            when_swept(cli, run, repository, plan.run_id)
+            return _agreed(cli, plan, run.quarantine, yes=yes)
+
+        cli.when_interrupted(lambda: planning_told(run.progress))
+        with run.progress:
+            report = run.collector.run(agreed)
+        if report.state == "planned":
+            way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
+            cli.output.say(f"nothing was deleted; the plan stays: {way}")
+        elif report.state == "refused" and report.has_plan and not cli.output.as_json:
+            show_plan(cli.output, run.collector.plan_of(report.run_id))
+        _finish_sweep(cli, ended(report))
 
 
 def _require_one_or_all(
@@ -371,23 +403,6 @@ def _require_one_or_all(
                 "invalid_argument",
                 "--inventory is for one repository, because it lists one storage: leave out --all",
             )
-
-
-def _run_one(cli: Cli, run: Run, repository: str, *, yes: bool) -> None:
-    def agreed(plan: Plan) -> bool:
-        run.progress.pause()
-        when_swept(cli, run, repository, plan.run_id)
-        return _agreed(cli, plan, run.quarantine, yes=yes)
-
-    cli.when_interrupted(lambda: planning_told(run.progress))
-    with run.progress:
-        report = run.collector.run(agreed)
-    if report.state == "planned":
-        way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
-        cli.output.say(f"nothing was deleted; the plan stays: {way}")
-    elif report.state == "refused" and report.has_plan and not cli.output.as_json:
-        show_plan(cli.output, run.collector.plan_of(report.run_id))
-    _finish_sweep(cli, report)
 
 
 def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) -> bool:

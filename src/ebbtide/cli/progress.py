@@ -3,6 +3,7 @@ if `--verbose` asks for them."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -59,6 +60,8 @@ LINE_SECONDS: Final = 5.0
 """The least time between two plain lines."""
 DRAWN_PER_SECOND: Final = 4
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class Step:
@@ -81,15 +84,17 @@ class StepProgress:
     """Shows the steps of a run, or of other work, as they start and end. An `Observer` for the
     collector. `steps` are all steps so far."""
 
-    def __init__(self, *, quiet: bool, verbose: bool = False) -> None:
+    def __init__(self, *, quiet: bool, verbose: bool = False, logs: bool = False) -> None:
+        """`logs` writes each step to the log when it starts and ends, and shows nothing else."""
         self.steps: list[Step] = []
         self.quarantines = False
         self._meter: Meter | None = None
         self._begun = 0
         self._lock = Lock()
         self._display: _Drawn | _Lines | None = None
-        self._draws = sys.stderr.isatty() and (not quiet or verbose)
-        self._prints = verbose and not self._draws
+        self._logs = logs
+        self._draws = sys.stderr.isatty() and (not quiet or verbose) and not logs
+        self._prints = verbose and not self._draws and not logs
 
     def watch(self, meter: Meter) -> None:
         """Shows the counts of `meter` with the steps."""
@@ -105,6 +110,9 @@ class StepProgress:
             # Spark can start while another step is open.
             if not each.ended and step in ("", each.name):
                 each.ended = True
+                if self._logs:
+                    seconds = time.monotonic() - each.started
+                    logger.info("%s ended after %.3f s", each.line, seconds)
                 if self._display is not None:
                     self._display.ended(each)
                 break
@@ -120,6 +128,8 @@ class StepProgress:
         with self._lock:
             self._begun = 0 if self._meter is None else self._meter.begun
             self.steps.append(Step(name, text, time.monotonic()))
+        if self._logs:
+            logger.info("%s", text)
         if self._display is None and (self._draws or self._prints):
             self._display = _Drawn(self) if self._draws else _Lines(self)
         if self._display is not None:

@@ -76,7 +76,7 @@ def serve(
             sys.stdout.flush()
             if not _is_loopback(host):
                 cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
-            logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            cli.set_up_log(store.settings)
             _run(app, store.settings, listening, access_log=access_log)
 
 

@@ -9,20 +9,28 @@ for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
 
 from __future__ import annotations
 
+import logging
 import secrets
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ebbtide import logs
 from ebbtide.api.collected import Collected, open_collected
+from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
+from ebbtide.logs import bind_request, bind_run, request_id
+from ebbtide.notify.ending import RunEnd, end_of_report
+from ebbtide.notify.telling import tell
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.forks import fork_server
@@ -38,6 +46,11 @@ if TYPE_CHECKING:
 START_SECONDS_MAX: Final = 60
 JOBS_KEPT: Final = 100
 
+NOTIFIED: Final = ("plan", "sweep", "run")
+"""The actions whose end other programs are told of."""
+
+logger = logging.getLogger(__name__)
+
 Tell = Callable[..., None]
 Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 
@@ -51,7 +64,7 @@ class Order:
 
     `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
     the present policy, and writes its files below `run_dir`. `gateway` is set if the job uses the
-    server's Spark.
+    server's Spark. `request_id` is the request that ordered the job, for the log.
     """
 
     directory: Path | None
@@ -71,6 +84,7 @@ class Order:
     policies: tuple[Policy, ...] = ()
     run_dir: str | None = None
     gateway: Gateway | None = None
+    request_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +117,7 @@ class Job:
     ended: bool = False
     known: threading.Event = field(default_factory=threading.Event)
     on_end: Callable[[], None] | None = None
+    notify: Callable[[Job], None] | None = None
 
 
 class Jobs:
@@ -113,6 +128,7 @@ class Jobs:
         self._warm = warm or WarmSpark()
         self._jobs: list[Job] = []
         self._on_change = on_change
+        self._is_closing = False
 
     def start(self, order: Order) -> Job:
         """Starts a job, and waits until its run has an id.
@@ -120,7 +136,10 @@ class Jobs:
         Raises the error that kept the run, or Spark, from starting. Raises Failed `worker_died` if
         the process reports nothing within START_SECONDS_MAX seconds, or dies first.
         """
+        started_at = SystemClock().host_now()
         job, connection = self._new(order)
+        if order.action in NOTIFIED:
+            job.notify = partial(_notify, order, started_at)
         self._begin(job, connection)
         job.known.wait(START_SECONDS_MAX)
         failure = _failure(job) if job.ended or job.run_id is None else None
@@ -157,7 +176,7 @@ class Jobs:
         gateway = self._warm.lend(order.settings)
         forks = fork_server()
         ours, theirs = forks.Pipe(duplex=False)
-        given = replace(order, gateway=gateway)
+        given = replace(order, gateway=gateway, request_id=request_id())
         process = forks.Process(target=_work, args=(given, theirs), name="collector")
         process.start()
         theirs.close()
@@ -169,7 +188,9 @@ class Jobs:
             ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
             self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
         self._changed()
-        threading.Thread(target=self._watch, args=(job, connection), daemon=True).start()
+        # The thread's lines in the log have the id of the request.
+        watch = partial(copy_context().run, self._watch, job, connection)
+        threading.Thread(target=watch, daemon=True).start()
 
     def _drop(self, job: Job) -> None:
         if not job.ended:
@@ -187,7 +208,9 @@ class Jobs:
         return next((job for job in self.of(repository_id) if job.run_id == run_id), None)
 
     def close(self) -> None:
-        """Ends every job. A run that is ended here can be swept again."""
+        """Ends every job. A run that is ended here can be swept again, and nobody is told of its
+        end."""
+        self._is_closing = True
         with self._lock:
             jobs = list(self._jobs)
         for job in jobs:
@@ -215,9 +238,14 @@ class Jobs:
             what, todo = ("run", "sweep the run") if is_run else ("trial", "try the policies")
             error = Failed("worker_died", f"the process of the {what} died: {todo} again")
             job.error = {"kind": error.kind, "message": error.message}
+            if not self._is_closing:
+                logger.warning("%s", error.message)
         job.ended = True
         job.known.set()
         self._changed()
+        # Last, because a webhook can take long.
+        if job.notify is not None and not self._is_closing:
+            job.notify(job)
 
     def _changed(self) -> None:
         with self._lock:
@@ -230,12 +258,39 @@ def _clear(job: Job) -> None:
         job.directory.cleanup()
 
 
+def _notify(order: Order, started_at: datetime, job: Job) -> None:
+    """Tells other programs of the end of a run. The log gets a warning for each that could not be
+    told. Input that is not valid, and names that do not exist, are no runs."""
+    if job.error is not None and _CLASSES.get(job.error["kind"]) in (InvalidInput, NotFound):
+        return
+    ended_at = SystemClock().host_now()
+    if job.report is not None:
+        end = end_of_report(
+            order.repository, order.action, job.report, started_at=started_at, ended_at=ended_at
+        )
+    else:
+        end = RunEnd(
+            repository=order.repository,
+            action=order.action,
+            outcome="failed",
+            started_at=started_at,
+            ended_at=ended_at,
+            run_id=job.run_id,
+            error=job.error,
+        )
+    for warning in tell(end, order.settings):
+        logger.warning("%s: %s", order.repository, warning)
+
+
 def _note(job: Job, what: str, values: list[Any]) -> None:
     now = time.monotonic()
     if what == "run":
         job.run_id = values[0]
+        bind_run(values[0])
+        logger.info("the run has the repository %s", job.repository_id)
         job.known.set()
     elif what == "start":
+        logger.info("step %s", values[0])
         job.steps.append(StepState(values[0], now))
     elif what == "end":
         for step in job.steps:
@@ -248,7 +303,10 @@ def _note(job: Job, what: str, values: list[Any]) -> None:
     elif what == "report":
         job.report = values[0]
         job.run_id = values[0]["run_id"]
+        logger.info("the run is %s", job.report["state"])
     else:
+        level = logging.INFO if values[0] in _CLASSES else logging.WARNING
+        logger.log(level, "the run failed: %s: %s", values[0], values[1])
         job.error = {"kind": values[0], "message": values[1]}
 
 
@@ -283,6 +341,9 @@ def _work(order: Order, connection: Connection) -> None:
     ignored: an interrupted server ends its jobs itself.
     """
     follow_parent()
+    settings = order.settings
+    logs.set_up(settings.log_format, settings.log_level, secrets=settings.secrets)
+    bind_request(order.request_id)
 
     def tell(*message: Any) -> None:
         connection.send(message)
@@ -298,7 +359,12 @@ def _work(order: Order, connection: Connection) -> None:
 
 def _collect(order: Order, tell: Tell) -> None:
     with _opened(order) as found:
-        found.form.on_hold = lambda run_id: tell("run", run_id)
+
+        def on_hold(run_id: str) -> None:
+            bind_run(run_id)
+            tell("run", run_id)
+
+        found.form.on_hold = on_hold
         options = found.options(
             grace=order.grace,
             unsafe=order.unsafe or order.action == "look",  # a look deletes nothing

@@ -1,0 +1,136 @@
+"""The file of Prometheus that runs leave, read by Prometheus's own parser."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbtide.gc.counts import Count
+from ebbtide.gc.report import RunState
+from ebbtide.notify import metrics_file
+from ebbtide.notify.metrics_file import write_metrics
+from tests.notify.ends import NOON, Figures, figures_of, run_end
+
+FULL = {
+    "listed": Count.of(100, None),
+    "candidate": Count.of(7, 700),
+    "deleted": Count.of(4, 400),
+    "failed": Count.of(2, None),
+    "missing": Count.of(1, 0),
+}
+
+
+def of(figures: Figures, name: str, repository: str = "lake", outcome: str = "") -> float | None:
+    return figures.get((f"ebbtide_run_{name}", repository, outcome))
+
+
+def test_the_figures_of_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "ebbtide.prom"
+    assert write_metrics(file, run_end(counts=FULL)) is None
+    figures = figures_of(file)
+    outcomes = {key[2]: value for key, value in figures.items() if key[2]}
+    assert outcomes == dict.fromkeys(("planned", "incomplete", "refused", "failed"), 0) | {
+        "swept": 1
+    }
+    assert of(figures, "seconds") == 90
+    assert of(figures, "end_time_seconds") == NOON.timestamp()
+    assert of(figures, "start_time_seconds") == NOON.timestamp() - 90
+    assert of(figures, "last_success_time_seconds") == NOON.timestamp()
+    assert of(figures, "listed_files") == 100
+    assert of(figures, "listed_bytes") is None, "unknown, and not zero"
+    assert (of(figures, "candidate_files"), of(figures, "candidate_bytes")) == (7, 700)
+    assert (of(figures, "deleted_files"), of(figures, "deleted_bytes")) == (4, 400)
+    assert (of(figures, "failed_files"), of(figures, "missing_files")) == (2, 1)
+    assert list(tmp_path.iterdir()) == [file], "nothing else is left"
+    assert file.stat().st_mode & 0o044 == 0o044 & ~_umask(), "the exporter is another user"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_run_without_a_plan_has_no_figures_of_files(tmp_path: Path) -> None:
+    file = tmp_path / "ebbtide.prom"
+    write_metrics(file, run_end(counts=FULL))
+    later = NOON + timedelta(days=1)
+    write_metrics(file, run_end(state="refused", ended_at=later))
+    figures = figures_of(file)
+    assert of(figures, "outcome", outcome="refused") == 1
+    assert of(figures, "outcome", outcome="swept") == 0
+    assert of(figures, "candidate_files") is None
+    assert of(figures, "end_time_seconds") == later.timestamp()
+    assert of(figures, "last_success_time_seconds") == NOON.timestamp()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    runs=st.lists(
+        st.tuples(
+            st.sampled_from(["lake", "lakefs:a", 'icechunk:/"\\\n']),
+            st.sampled_from(["planned", "swept", "incomplete", "refused"]),
+        ),
+        max_size=8,
+    )
+)
+def test_each_repository_has_its_last_run(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[str, RunState]]
+) -> None:
+    """Whatever runs of which repositories wrote before."""
+    file = tmp_path_factory.mktemp("runs") / "ebbtide.prom"
+    states: dict[str, str] = {}
+    successes: dict[str, float] = {}
+    for hour, (repository, state) in enumerate(runs):
+        at = NOON + timedelta(hours=hour)
+        assert write_metrics(file, run_end(repository, state, ended_at=at)) is None
+        states[repository] = state
+        if state == "swept":
+            successes[repository] = at.timestamp()
+    figures = figures_of(file) if runs else {}
+    assert {key[1]: key[2] for key, value in figures.items() if key[2] and value} == states
+    success = "ebbtide_run_last_success_time_seconds"
+    assert {key[1]: value for key, value in figures.items() if key[0] == success} == successes
+
+
+def test_processes_that_write_at_one_time_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "ebbtide.prom"
+    forks = multiprocessing.get_context("fork")
+    names = [f"lake{number}" for number in range(6)]
+    processes = [forks.Process(target=write_metrics, args=(file, run_end(name))) for name in names]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert {key[1] for key in figures_of(file)} == set(names)
+
+
+def test_a_file_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = write_metrics(tmp_path / "none" / "ebbtide.prom", run_end())
+    assert told is not None and "No such file" in told
+    file = tmp_path / "ebbtide.prom"
+    file.write_text("not { of Prometheus")
+    told = write_metrics(file, run_end())
+    assert told is not None and str(file) in told
+    assert file.read_text() == "not { of Prometheus", "it may be of another program"
+    file.unlink()
+
+    monkeypatch.setattr(metrics_file, "LOCK_TRIES", 2)
+    monkeypatch.setattr(metrics_file, "LOCK_PAUSE_SECONDS", 0)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        told = write_metrics(file, run_end())
+        assert told is not None and "another process has the lock" in told
+        assert not file.exists()
+    finally:
+        os.close(held)
