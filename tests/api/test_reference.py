@@ -19,7 +19,9 @@ EXAMPLES = [
 
 
 def test_the_page_is_true() -> None:
-    assert PAGE.read_text() == render(), "python -m ebbtide.program.python_reference > docs/python.md"
+    assert PAGE.read_text() == render(), (
+        "python -m ebbtide.program.python_reference > docs/python.md"
+    )
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

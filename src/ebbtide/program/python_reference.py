@@ -17,12 +17,12 @@ from ebbtide.filesystem.filesystem import EbbtideFileSystem
 INTRODUCTION: Final = """\
 # Python
 
-Made by `python -m ebbtide.program.python_reference`; a test compares it with the docstrings, and runs the
-examples.
+Made by `python -m ebbtide.program.python_reference`; a test compares it with the docstrings, and
+runs the examples.
 
-`import ebbtide` is fast: modules load on first use. Errors are those of `ebbtide.errors`: a class says what
-the caller can do, and `kind` says what happened ([errors.md](errors.md)). A refused run raises `Refused`, an
-incomplete sweep `Incomplete`.
+`import ebbtide` is fast: modules load on first use. Errors are those of `ebbtide.errors`: a class
+says what the caller can do, and `kind` says what happened ([errors.md](errors.md)). A refused run
+raises `Refused`, an incomplete sweep `Incomplete`.
 
 ```python
 import ebbtide
@@ -37,8 +37,8 @@ with ebbtide.open_repository("lake", store=directory, master="none") as lake:
     assert lake.runs()[0].run_id == planned.run_id
 ```
 
-A store's repositories are also read and written by `ebbtide://REPO/REF/PATH` in every library that uses
-fsspec, such as pandas, pyarrow, DuckDB and Zarr. It needs `pip install 'ebbtide[fsspec]'`.
+A store's repositories are also read and written by `ebbtide://REPO/REF/PATH` in every library that
+uses fsspec, such as pandas, pyarrow, DuckDB and Zarr. It needs `pip install 'ebbtide[fsspec]'`.
 
 ```python
 import fsspec
@@ -52,8 +52,8 @@ assert fs.cat_file(f"lake/{commit}/tables/a.csv", 0, 7) == b"id,name"
 assert fs.ls("lake/main/tables", detail=False) == ["lake/main/tables/a.csv"]
 ```
 
-Airflow: `ebbtide.integrations.airflow.EbbtideRunOperator`. Dagster: `ebbtide.integrations.dagster.run_op`
-and `run_asset`. A task fails if a gate refuses or files are left.
+Airflow: `ebbtide.integrations.airflow.EbbtideRunOperator`. Dagster:
+`ebbtide.integrations.dagster.run_op` and `run_asset`. A task fails if a gate refuses or files are left.
 """
 FUNCTIONS: Final = (open_store, open_repository)
 CLASSES: Final = (CollectedRepository, PlannedRun, EbbtideFileSystem)
