@@ -1,8 +1,9 @@
 """Ebbtide: retention and garbage collection for versioned data on object storage.
 
 `import ebbtide` gives the Python interface. Its modules are imported when a name is used first, so
-that the import itself is fast; `__init__.pyi` has their types. The modules here are values and helpers that all packages share;
-they import no package. A helper with a single user belongs beside it.
+that the import itself is fast; `__init__.pyi` has their types. The modules here are values and
+helpers that all packages share; they import no package. A helper with a single user belongs beside
+it.
 """
 
 from __future__ import annotations
