@@ -1,23 +1,15 @@
 """Ebbtide: retention and garbage collection for versioned data on object storage.
 
 `import ebbtide` gives the Python interface. Its modules are imported when a name is used first, so
-that the import itself is fast. The modules here are values and helpers that all packages share;
-they import no package. A helper with a single user belongs beside it.
+that the import itself is fast; `__init__.pyi` has their types. The modules here are values and
+helpers that all packages share; they import no package. A helper with a single user belongs beside
+it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from ebbtide import errors as errors
-    from ebbtide.api.planned import PlannedRun as PlannedRun
-    from ebbtide.api.repositories import CollectedRepository as CollectedRepository
-    from ebbtide.api.repositories import open_repository as open_repository
-    from ebbtide.api.repositories import open_store as open_store
-    from ebbtide.gc.report import RunReport as RunReport
-    from ebbtide.retention import Policy as Policy
+from typing import Any, Final
 
 _PLACES: Final = {
     "CollectedRepository": "ebbtide.api.repositories",
