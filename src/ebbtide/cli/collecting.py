@@ -42,6 +42,7 @@ SMALL_DATABASE_BYTES: Final = 32 * 2**20
 @dataclass(frozen=True, slots=True)
 class Run:
     """A collector, the display of its steps, and the quarantine of its sweeps, or None.
+    `delete_versions` says that its sweeps delete versions too.
 
     Enter `progress` while the collector works.
     """
@@ -49,6 +50,7 @@ class Run:
     collector: Collector
     progress: StepProgress
     quarantine: timedelta | None = None
+    delete_versions: bool = False
 
 
 def open_collector(
@@ -66,6 +68,7 @@ def open_collector(
     inventory: str | None = None,
     inventory_date: str | None = None,
     quarantine: str | None = None,
+    delete_versions: bool | None = None,
     reading: bool = False,
     conf: Sequence[str] = (),
     starting: bool = False,
@@ -104,6 +107,7 @@ def open_collector(
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=parse_quarantine(quarantine or always_quarantined(repository), found),
+        delete_versions=delete_versions,
     )
     return _run_of(cli, found, engine, options)
 
@@ -126,9 +130,9 @@ def _run_of(cli: Cli, found: RepositoryFormat, engine: Engine, options: RunOptio
             observer=progress,
             preserve=lambda: outlast(cli.store, gone.context),
         )
-        return Run(remover, progress)
+        return Run(remover, progress, None, options.delete_versions)
     collector = Collector(found, engine=engine, options=options, observer=progress)
-    return Run(collector, progress, options.quarantine)
+    return Run(collector, progress, options.quarantine, options.delete_versions)
 
 
 def _is_small(cli: Cli) -> bool:

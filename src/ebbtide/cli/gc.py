@@ -131,6 +131,15 @@ QuarantineOption = Annotated[
     ),
 ]
 
+DeleteVersionsOption = Annotated[
+    bool,
+    typer.Option(
+        "--delete-versions",
+        help="S3: delete the versions that the bucket keeps of these files too, at the end of the "
+        "quarantine. Nothing can undo this. Default: EBBTIDE_DELETE_VERSIONS.",
+    ),
+]
+
 InventoryOption = Annotated[
     str | None,
     typer.Option(
@@ -249,6 +258,7 @@ def sweep(
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     quarantine: QuarantineOption = None,
+    delete_versions: DeleteVersionsOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     yes: YesOption = False,
@@ -267,6 +277,7 @@ def sweep(
         quiet=quiet,
         run_dir=run_dir,
         quarantine=quarantine or ASKED,
+        delete_versions=delete_versions or None,
         master=master,
         conf=conf or (),
         starting=True,
@@ -274,6 +285,7 @@ def sweep(
     run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
     # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
     plan = None if yes else run.collector.plan_to_confirm(run_id)
+    _say_versions(cli, run)
     if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
         cli.declined("nothing was deleted; the plan stays")
         return
@@ -297,6 +309,7 @@ def run_both(
     inventory: InventoryOption = None,
     inventory_date: InventoryDateOption = None,
     quarantine: QuarantineOption = None,
+    delete_versions: DeleteVersionsOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     yes: YesOption = False,
@@ -316,6 +329,7 @@ def run_both(
         inventory=inventory,
         inventory_date=inventory_date,
         quarantine=quarantine or ASKED,
+        delete_versions=delete_versions or None,
         master=master,
         conf=conf or (),
         starting=True,
@@ -324,6 +338,7 @@ def run_both(
     def agreed(plan: Plan) -> bool:
         run.progress.pause()
         _when_swept(cli, run, repository, plan.run_id)
+        _say_versions(cli, run)
         return _agreed(cli, plan, run.quarantine, yes=yes)
 
     cli.when_interrupted(lambda: planning_told(run.progress))
@@ -350,6 +365,22 @@ def _when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
 
     told = partial(sweep_told, run.progress)
     cli.when_interrupted(told, ("gc", "sweep"), (repository, run_id), done=done)
+
+
+def _say_versions(cli: Cli, run: Run) -> None:
+    """Says before a sweep that nothing can restore the versions that it deletes."""
+    if not run.delete_versions:
+        return
+    if run.quarantine is None:
+        cli.output.say(
+            "--delete-versions: the bucket's versions of the files are deleted too. Neither "
+            "'gc undo' nor the bucket can restore them"
+        )
+        return
+    cli.output.say(
+        "--delete-versions: at the end of the quarantine, the bucket's versions of the files are "
+        "deleted too. Until then 'gc undo' restores the files; afterwards nothing does"
+    )
 
 
 def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) -> bool:

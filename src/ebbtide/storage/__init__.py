@@ -10,6 +10,7 @@ from ebbtide.storage.base import (
     DeleteOutcome,
     ObjectInfo,
     Outcome,
+    Retained,
     Storage,
 )
 from ebbtide.storage.local import LocalStorage
@@ -31,6 +32,7 @@ __all__ = [
     "ObjectInfo",
     "Outcome",
     "RemoteStorage",
+    "Retained",
     "Storage",
     "contains",
     "normalize_url",
