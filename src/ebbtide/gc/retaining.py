@@ -16,7 +16,9 @@ def warnings_of(retained: Retained, *, versions_deleted: bool = False) -> tuple[
             f"{retained.reason}. If it does, their bytes are not free",
         )
     kept = "versions" if retained.state == "versions" else "deleted objects"
-    how = "a rule of the bucket or --delete-versions" if kept == "versions" else "their time is over"
+    how = (
+        "a rule of the bucket or --delete-versions" if kept == "versions" else "their time is over"
+    )
     until = f"until {how} deletes them" if kept == "versions" else f"until {how}"
     return (
         f"the storage keeps {kept} ({retained.reason}): the bytes of deleted files are not free "

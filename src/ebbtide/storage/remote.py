@@ -284,7 +284,8 @@ class RemoteStorage:
             yield from versions.hidden(bucket, root, prefix)
         except keys.FAILURES as error:
             raise Failed(
-                "storage_error", f"the versions under {prefix or self.url} cannot be listed: {error}"
+                "storage_error",
+                f"the versions under {prefix or self.url} cannot be listed: {error}",
             ) from error
 
     def _copy(self, source: str, target: str) -> DeleteOutcome:

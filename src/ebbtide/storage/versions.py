@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal
+from typing import Final
 from urllib.error import HTTPError
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
@@ -60,9 +60,7 @@ def retained(bucket: Bucket) -> Retained:
     return Retained("no", "versioning was never enabled")
 
 
-def delete_versions(
-    bucket: Bucket, root: str, addresses: Sequence[str]
-) -> list[DeleteOutcome]:
+def delete_versions(bucket: Bucket, root: str, addresses: Sequence[str]) -> list[DeleteOutcome]:
     """Deletes the versions and delete markers of objects that do not exist. Returns one outcome for
     each address, as `Storage.delete_versions`. `root` is the prefix of all keys."""
 
@@ -137,19 +135,29 @@ def _pages(
     markers: dict[str, str] = {}
     while True:
         page = bucket.ask("GET", asked | markers)
-        yield [_version(each) for each in page if _tag(each) in ("Version", "DeleteMarker")]
+        is_quoted = text_of(page, "EncodingType") == "url"
+        found = [
+            _version(each, is_quoted=is_quoted)
+            for each in page
+            if _tag(each) in ("Version", "DeleteMarker")
+        ]
+        yield found
         if text_of(page, "IsTruncated") != "true":
             return
-        key = unquote_plus(text_of(page, "NextKeyMarker"))
+        # The next marker of Ceph is not encoded, in an answer that is. Keys are listed in order.
+        key = max((each.key for each in found), key=str.encode, default="")
         if not goes_on(key):
             return
+        earlier = markers
         markers = {"key-marker": key, "version-id-marker": text_of(page, "NextVersionIdMarker")}
-        markers = {name: value for name, value in markers.items() if value}
+        if markers == earlier or not all(markers.values()):
+            raise ValueError("the storage does not say where the listing of versions continues")
 
 
-def _version(element: ElementTree.Element) -> Version:
+def _version(element: ElementTree.Element, *, is_quoted: bool) -> Version:
+    key = text_of(element, "Key")
     return Version(
-        unquote_plus(text_of(element, "Key"), errors="backslashreplace"),
+        unquote_plus(key, errors="backslashreplace") if is_quoted else key,
         text_of(element, "VersionId"),
         text_of(element, "IsLatest") == "true",
         _tag(element) == "DeleteMarker",

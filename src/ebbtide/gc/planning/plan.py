@@ -22,9 +22,11 @@ from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, encode_all, read_part
 from ebbtide.gc.planning.gates import check_identity
+from ebbtide.gc.retaining import retained_json, warnings_of
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import Decision, Roots
+from ebbtide.storage import Retained
 
 _Row = TypeVar("_Row")
 COMMITS_FILE: Final = "commits.parquet"
