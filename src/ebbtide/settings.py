@@ -231,6 +231,11 @@ class Settings(BaseSettings):
         "`candidates`: only possible candidates, which is several times as fast. "
         "`auto`: all, up to a million files.",
     )
+    delete_versions: bool = Field(
+        False,
+        description="Whether sweeps also delete the versions that a bucket of S3 keeps of the "
+        "files that they delete.",
+    )
     server_spark_idle: Duration = Field(
         timedelta(minutes=10),
         description="How long a server keeps Spark's JVM after a run, for the next run.",

@@ -28,7 +28,7 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.sweeping import outcomes
-from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
+from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Retained, Storage
 from tests.support.copies import OpenedWorld
 from tests.support.engines import ENGINES
 from tests.support.histories import GRACE
@@ -135,6 +135,23 @@ class KillingStorage:
         if self.moment == "after":
             self.inner.delete(addresses)
         raise self._killed()
+
+    def retained(self) -> Retained:
+        """See `Storage.retained`."""
+        return self.inner.retained()
+
+    @property
+    def deletes_versions(self) -> bool:
+        """The inner storage's."""
+        return self.inner.deletes_versions
+
+    def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete_versions`."""
+        return self.inner.delete_versions(addresses)
+
+    def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
+        """See `Storage.hidden`."""
+        return self.inner.hidden(prefix)
 
     def _killed(self) -> AssertionError:
         os.kill(self._pid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import pyarrow as pa
 
 from ebbtide.errors import Failed
-from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Storage
+from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Retained, Storage
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.repository import Repository
 
@@ -125,6 +125,25 @@ class FaultyStorage:
         """See `Storage.move`."""
         sources = " ".join(source for source, _ in moves)
         return self._around("move", sources, lambda: self.inner.move(moves))
+
+    def retained(self) -> Retained:
+        """See `Storage.retained`: it never raises."""
+        return self.inner.retained()
+
+    @property
+    def deletes_versions(self) -> bool:
+        """The inner storage's."""
+        return self.inner.deletes_versions
+
+    def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete_versions`."""
+        return self._around(
+            "delete_versions", " ".join(addresses), lambda: self.inner.delete_versions(addresses)
+        )
+
+    def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
+        """See `Storage.hidden`."""
+        return self._around("hidden", prefix, lambda: self.inner.hidden(prefix))
 
     def _around(self, method: str, address: str, call: Callable[[], Answer]) -> Answer:
         self.before(method, address)

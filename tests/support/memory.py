@@ -20,7 +20,14 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
-from ebbtide.storage import LISTING_SCHEMA, Content, DeleteOutcome, ObjectInfo, RemoteStorage
+from ebbtide.storage import (
+    LISTING_SCHEMA,
+    Content,
+    DeleteOutcome,
+    ObjectInfo,
+    RemoteStorage,
+    Retained,
+)
 from ebbtide.storage import base as storage_base
 from ebbtide.storage.base import chunks, in_share, split_address, split_prefix
 
@@ -222,6 +229,24 @@ class MemoryStorage:
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
         """See `Storage.move`."""
         return [self._move(*move) for move in moves]
+
+    def retained(self) -> Retained:
+        """See `Storage.retained`."""
+        return Retained("no", "memory keeps no deleted objects")
+
+    @property
+    def deletes_versions(self) -> bool:
+        """There are none."""
+        return True
+
+    def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """See `Storage.delete_versions`."""
+        return [DeleteOutcome(address, "missing") for address in addresses]
+
+    def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
+        """See `Storage.hidden`."""
+        split_prefix(prefix)
+        return iter(())
 
     def _move(self, source: str, target: str) -> DeleteOutcome:
         try:

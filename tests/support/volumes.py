@@ -49,6 +49,7 @@ def seconds(short: float, *, long: int, share: float = 1.0) -> Volume:
 
 VOLUMES: Final[Mapping[str, Volume]] = {
     "commit graphs": examples(100, long=10_000),
+    "versions of buckets": seeds(100, long=5_000, share=0.3),
     "pages of candidates": examples(100, long=5_000),
     "requests from the server's description": examples(2, long=200, share=0.2),
     "signed requests": seeds(1, long=200, share=0.3),

@@ -65,6 +65,7 @@ class Collected:
         inventory: str | None = None,
         inventory_date: datetime | None = None,
         quarantine: str | timedelta | None = None,
+        delete_versions: bool | None = None,
     ) -> RunOptions:
         """Returns the options of a run, from the settings and these arguments.
 
@@ -83,6 +84,7 @@ class Collected:
             inventory=inventory,
             inventory_date=inventory_date,
             quarantine=parse_quarantine(quarantine or always_quarantined(self.name), self.form),
+            delete_versions=delete_versions,
         )
 
     def collector(

@@ -34,6 +34,7 @@ SMALL_DATABASE_BYTES: Final = 32 * 2**20
 @dataclass(frozen=True, slots=True)
 class Run:
     """A collector, the display of its steps, and the quarantine of its sweeps, or None.
+    `delete_versions` says that its sweeps delete versions too.
 
     Enter `progress` while the collector works.
     """
@@ -41,6 +42,7 @@ class Run:
     collector: Collector
     progress: StepProgress
     quarantine: timedelta | None = None
+    delete_versions: bool = False
 
 
 def open_collector(
@@ -58,6 +60,7 @@ def open_collector(
     inventory: str | None = None,
     inventory_date: str | None = None,
     quarantine: str | None = None,
+    delete_versions: bool | None = None,
     reading: bool = False,
     conf: Sequence[str] = (),
     starting: bool = False,
@@ -96,10 +99,11 @@ def open_collector(
         inventory=inventory,
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=quarantine,
+        delete_versions=delete_versions,
     )
     found.form.on_hold = bind_run
     collector = found.collector(engine, options, cli.progress)
-    return Run(collector, cli.progress, options.quarantine)
+    return Run(collector, cli.progress, options.quarantine, options.delete_versions)
 
 
 def is_small(cli: Cli) -> bool:
@@ -137,6 +141,22 @@ def say_quarantine(cli: Cli, quarantine: timedelta, files: int) -> None:
         f"then; --quarantine none deletes at once. In a directory each file is renamed. An object "
         f"storage gets {count_text(files, 'copy', 'copies')} and "
         f"{count_text(-(-files // 1000), 'delete')}, and as many deletes when the quarantine ends"
+    )
+
+
+def say_versions(cli: Cli, run: Run) -> None:
+    """Says before a sweep that nothing can restore the versions that it deletes."""
+    if not run.delete_versions:
+        return
+    if run.quarantine is None:
+        cli.output.say(
+            "--delete-versions: the bucket's versions of the files are deleted too. Neither "
+            "'gc undo' nor the bucket can restore them"
+        )
+        return
+    cli.output.say(
+        "--delete-versions: at the end of the quarantine, the bucket's versions of the files are "
+        "deleted too. Until then 'gc undo' restores the files; afterwards nothing does"
     )
 
 

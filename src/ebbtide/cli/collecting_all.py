@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ebbtide.cli.asking import confirm
-from ebbtide.cli.collecting import Run, is_small, make_engine, say_quarantine, when_swept
+from ebbtide.cli.collecting import (
+    Run,
+    is_small,
+    make_engine,
+    say_quarantine,
+    say_versions,
+    when_swept,
+)
 from ebbtide.cli.command import Cli
 from ebbtide.cli.ending import run_end
 from ebbtide.cli.interrupting import planning_told
@@ -148,6 +155,7 @@ def _agreed(cli: Cli, whole: _All, planned: Sequence[Ended]) -> bool:
         quarantine = whole.runs[kept[0].repository.info.repository_id].quarantine
         if quarantine is not None:
             say_quarantine(cli, quarantine, total.objects)
+        say_versions(cli, whole.runs[kept[0].repository.info.repository_id])
         doing = "delete" if quarantine is None else "quarantine"
         parts.append(f"{doing} {_of(total, kept)}, and close their expired commits")
     if gone:

@@ -69,7 +69,7 @@ def show_plan(output: Output, plan: Plan) -> None:
     if foreign is not None and foreign.objects:
         output.line()
         output.line(f"kept: {count_text(foreign.objects, 'file')} that Ebbtide did not write")
-    for warning in plan.warnings:
+    for warning in plan.all_warnings:
         output.warn(warning)
 
 

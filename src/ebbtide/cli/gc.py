@@ -12,7 +12,7 @@ import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import open_collector, say_quarantine, when_swept
+from ebbtide.cli.collecting import open_collector, say_quarantine, say_versions, when_swept
 from ebbtide.cli.collecting_all import collect_all, plan_all
 from ebbtide.cli.command import (
     Cli,
@@ -147,6 +147,15 @@ EveryArgument = Annotated[
         help="Name of the repository, or icechunk:PATH, icechunk:URL or lakefs:NAME. Or --all.",
         show_default=False,
         autocompletion=completing.repositories,
+    ),
+]
+
+DeleteVersionsOption = Annotated[
+    bool,
+    typer.Option(
+        "--delete-versions",
+        help="S3: delete the versions that the bucket keeps of these files too, at the end of the "
+        "quarantine. Nothing can undo this. Default: EBBTIDE_DELETE_VERSIONS.",
     ),
 ]
 
@@ -286,6 +295,7 @@ def sweep(
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     quarantine: QuarantineOption = None,
+    delete_versions: DeleteVersionsOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     metrics_file: MetricsFileOption = None,
@@ -306,6 +316,7 @@ def sweep(
             quiet=quiet,
             run_dir=run_dir,
             quarantine=quarantine or ASKED,
+            delete_versions=delete_versions or None,
             master=master,
             conf=conf or (),
             starting=True,
@@ -313,6 +324,7 @@ def sweep(
         run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
         # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
         plan = None if yes else run.collector.plan_to_confirm(run_id)
+        say_versions(cli, run)
         if plan is not None and not _agreed(cli, plan, run.quarantine, yes=yes):
             cli.declined("nothing was deleted; the plan stays")
             return
@@ -337,6 +349,7 @@ def run_both(
     inventory: InventoryOption = None,
     inventory_date: InventoryDateOption = None,
     quarantine: QuarantineOption = None,
+    delete_versions: DeleteVersionsOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     metrics_file: MetricsFileOption = None,
@@ -363,6 +376,7 @@ def run_both(
         inventory=inventory,
         inventory_date=inventory_date,
         quarantine=quarantine or ASKED,
+        delete_versions=delete_versions or None,
         master=master,
         conf=conf or (),
         starting=True,
@@ -376,6 +390,7 @@ def run_both(
         def agreed(plan: Plan) -> bool:
             run.progress.pause()
             when_swept(cli, run, repository, plan.run_id)
+            say_versions(cli, run)
             return _agreed(cli, plan, run.quarantine, yes=yes)
 
         cli.when_interrupted(lambda: planning_told(run.progress))

@@ -83,6 +83,8 @@ class RunOptions:
     - `sizes`: the files of a directory whose size and date are read. `candidates` are only files
       that neither a commit nor a protection keeps. `auto` is `all` for up to SIZED_FILES_MAX files
       in the repository, and `candidates` for more.
+    - `delete_versions`: a delete includes the versions that a bucket keeps of its files. With a
+      quarantine, they are deleted when it ends.
     - `patience`: how long a task may continue after its run lost the repository. An undo waits for
       this time for batches that have not ended.
     """
@@ -104,6 +106,7 @@ class RunOptions:
     undo_hold: timedelta = timedelta(days=7)
     patience: timedelta = timedelta(seconds=30)
     sizes: Sizes = "auto"
+    delete_versions: bool = False
 
     def check_inventory(self) -> None:
         """Raises InvalidInput `invalid_argument` for a date without an inventory, and for an
@@ -136,6 +139,7 @@ class RunOptions:
         quarantine: timedelta | None = None,
         patience: timedelta | None = None,
         sizes: Sizes | None = None,
+        delete_versions: bool | None = None,
     ) -> RunOptions:
         """Returns the options from the settings, with the arguments for this run.
 
@@ -165,4 +169,7 @@ class RunOptions:
             quarantine=quarantine,
             patience=settings.run_lease_ttl if patience is None else patience,
             sizes=settings.sizes if sizes is None else sizes,
+            delete_versions=(
+                settings.delete_versions if delete_versions is None else delete_versions
+            ),
         )

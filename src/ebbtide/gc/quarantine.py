@@ -53,7 +53,8 @@ class Quarantine:
     deleted, except files that had been restored before.
 
     `back` are parts (BACK_SCHEMA) of the restored files, in the run's folder. `back_at` is the time
-    of the last restore. No run deletes restored files before `back_until`.
+    of the last restore. No run deletes restored files before `back_until`. `delete_versions` says
+    that the end of the quarantine also deletes the versions that a bucket keeps of the files.
     """
 
     run_id: str
@@ -63,6 +64,7 @@ class Quarantine:
     back_at: datetime | None = None
     back_until: datetime | None = None
     back: tuple[Part, ...] = ()
+    delete_versions: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of the record's file."""
@@ -74,6 +76,7 @@ class Quarantine:
             "back_at": None if self.back_at is None else self.back_at.isoformat(),
             "back_until": None if self.back_until is None else self.back_until.isoformat(),
             "back": [part.to_json() for part in self.back],
+            "delete_versions": self.delete_versions,
         }
 
     @classmethod
@@ -88,6 +91,7 @@ class Quarantine:
             back_at=_instant(content["back_at"]),
             back_until=_instant(content["back_until"]),
             back=tuple(Part.from_json(part) for part in content["back"]),
+            delete_versions=content.get("delete_versions", False),
         )
 
     def protects(self, now: datetime) -> bool:
@@ -240,6 +244,26 @@ def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
     except Failed as error:
         raise Failed(error.kind, f"{error.message}: purge the run again") from error
     return sum((each.count for each in answers.counts), Count())
+
+
+def delete_hidden(storage: Storage, run_id: str) -> None:
+    """Deletes the versions of files that were in a run's quarantine, there and at their addresses.
+    The versions of a file that exists stay: it was restored.
+
+    The versions in quarantine go last, since they are the list of files: so this can be called
+    again. Raises Failed `storage_error`.
+    """
+    prefix = prefix_of(run_id)
+    for names in storage.hidden(prefix):
+        for some in ([name.removeprefix(prefix) for name in names], names):
+            failed = [each for each in storage.delete_versions(some) if each.outcome == "failed"]
+            if failed:
+                files = count_text(len(failed), "file")
+                raise Failed(
+                    "storage_error",
+                    f"the versions of {files} could not be deleted: {failed[0].address}: "
+                    f"{failed[0].error}: purge the run again",
+                )
 
 
 def delete_copies(storage: Storage, addresses: Sequence[str]) -> dict[str, DeleteOutcome]:

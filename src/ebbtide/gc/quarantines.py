@@ -73,6 +73,8 @@ class Quarantines:
             told = report.quarantine or {}
             self.engine.meter.begin("files", told.get("objects"))
             quarantine.delete_held(self.engine, storage, record.run_id)
+            if record.delete_versions:
+                quarantine.delete_hidden(storage, record.run_id)
         if record.back_at is None:
             quarantine.drop(storage, record.run_id)
         else:

@@ -336,6 +336,7 @@ def make_removal_plan(
         remaining=(),
         whole=listed,
         engine=engine.name,
+        retained=repository.storage.retained(),
     )
 
 
@@ -370,6 +371,7 @@ class RemovalSweep(Sweep):
             self._check_state()
             check_times(self.repository, self.options)
             check_parts(self.engine, self.folder, self.plan.candidates)
+            retained = self.repository.storage.retained()
         earlier = self.folder.names("deleted")
         with self.steps("fence"):
             fenced_at = self.repository.fence_whole(self.hold, self.plan.run_id)
@@ -388,4 +390,4 @@ class RemovalSweep(Sweep):
                 outcomes = tally(self.engine, self.folder, self._answers)
         except (Refused, Failed) as error:
             raise incomplete(error) from error
-        return Swept(outcomes, 0, untried)
+        return Swept(outcomes, 0, untried, retained, self.options.delete_versions)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from ebbtide.errors import EbbtideError, ExitCode, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.retaining import retained_json, warnings_of
 from ebbtide.gc.sweeping.outcomes import OUTCOMES
 from ebbtide.gc.sweeping.sweep import Swept
 from ebbtide.text import count_text
@@ -46,6 +47,8 @@ class RunReport:
     - `quarantine`: its `state` (held, undone, purged), and the number (`objects`) and `bytes` of
       the files in it. `until` is its end while it is held, and `at` is when it was undone or
       purged.
+    - `retained`: what the storage keeps of deleted files: `state` (no, versions, soft_delete,
+      unknown) and `reason`. `versions_deleted`: the sweep deletes their versions too.
     """
 
     run_id: str
@@ -67,6 +70,8 @@ class RunReport:
     engine: str | None = None
     quarantine: Mapping[str, Any] | None = None
     policy_sha256: str | None = None
+    retained: Mapping[str, str] | None = None
+    versions_deleted: bool = False
     error: Mapping[str, str] | None = None
 
     @property
@@ -128,6 +133,8 @@ class RunReport:
             engine=content.get("engine"),
             quarantine=content.get("quarantine"),
             policy_sha256=content.get("policy_sha256"),
+            retained=content.get("retained"),
+            versions_deleted=content.get("versions_deleted", False),
             error=content["error"],
         )
 
@@ -158,6 +165,8 @@ class RunReport:
             "engine": self.engine,
             "quarantine": None if self.quarantine is None else dict(self.quarantine),
             "policy_sha256": self.policy_sha256,
+            "retained": None if self.retained is None else dict(self.retained),
+            "versions_deleted": self.versions_deleted,
             "error": dict(self.error) if self.error else None,
         }
 
@@ -194,7 +203,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         kinds=plan.kinds,
         commits=commit_counts(plan),
         by_ref=plan.by_ref,
-        warnings=plan.warnings,
+        warnings=plan.all_warnings,
         seconds=plan.seconds,
         mode=plan.mode,
         mode_reason=plan.mode_reason,
@@ -203,6 +212,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         inventory_url=plan.inventory_url,
         engine=plan.engine,
         policy_sha256=plan.policy_sha256,
+        retained=None if plan.retained is None else retained_json(plan.retained),
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -230,7 +240,10 @@ def swept_report(
         deleted_kinds=swept.outcomes.deleted_by_kind,
         commits=commit_counts(plan) | {"forgotten": swept.forgotten_count},
         by_ref=plan.by_ref,
-        warnings=plan.warnings,
+        warnings=(
+            *plan.warnings,
+            *warnings_of(swept.retained, versions_deleted=swept.versions_deleted),
+        ),
         seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
         mode=plan.mode,
         mode_reason=plan.mode_reason,
@@ -239,6 +252,8 @@ def swept_report(
         inventory_url=plan.inventory_url,
         engine=engine,
         policy_sha256=plan.policy_sha256,
+        retained=retained_json(swept.retained),
+        versions_deleted=swept.versions_deleted,
         quarantine=None
         if until is None
         else {

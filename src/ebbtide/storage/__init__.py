@@ -10,6 +10,7 @@ from ebbtide.storage.base import (
     DeleteOutcome,
     ObjectInfo,
     Outcome,
+    Retained,
     Storage,
 )
 from ebbtide.storage.local import LocalStorage
@@ -32,6 +33,7 @@ __all__ = [
     "ObjectInfo",
     "Outcome",
     "RemoteStorage",
+    "Retained",
     "Storage",
     "contains",
     "normalize_url",

@@ -37,6 +37,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 Content: TypeAlias = bytes | BinaryIO | Iterable[bytes]
 Outcome = Literal["deleted", "moved", "missing", "failed"]
+Keeps = Literal["no", "versions", "soft_delete", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,18 @@ class DeleteOutcome:
     address: str
     outcome: Outcome
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a storage keeps of deleted objects.
+
+    `no`: a delete frees the bytes. `versions`: they stay as noncurrent versions. `soft_delete`:
+    they stay for a time. `unknown`: the storage did not say. `reason` is a clause for users.
+    """
+
+    state: Keeps
+    reason: str
 
 
 @runtime_checkable
@@ -194,6 +207,27 @@ class Storage(Protocol):
         also if an earlier call moved the object, and `missing` if it is at neither address. Never
         raises for an address.
         """
+
+    def retained(self) -> Retained:
+        """Returns what the storage keeps of deleted objects. Never raises for a storage that does
+        not answer: the state is `unknown` then."""
+
+    @property
+    def deletes_versions(self) -> bool:
+        """Whether `delete_versions` deletes everything that the storage keeps of an object."""
+
+    def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """Deletes all noncurrent versions and delete markers of objects that do not exist.
+
+        Returns one outcome for each address, in the same order. `deleted`: none is left. `missing`:
+        there was none, or an object exists at the address. Its versions stay then, and `error` says
+        so. Versions of other addresses that begin with an address stay. A version that is written
+        meanwhile stays. Never raises for an address.
+        """
+
+    def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
+        """Yields the addresses under `prefix` whose objects do not exist, and of which the storage
+        keeps versions or delete markers. Raises Failed (`storage_error`)."""
 
 
 def split_address(address: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""Lists a bucket of S3 key by key, if obstore cannot list it because a key is not an address.
+"""Signed requests on a bucket of S3 that obstore does not send, such as a listing key by key.
 
 S3 allows any key. obstore allows no key with an empty, `.` or `..` part or a control character, and
 fails at a page of a listing that has such a key. Not for: any other listing, since this one is
-slower. Source: Amazon S3 API Reference, ListObjectsV2.
+slower; versions of objects (`versions`). Source: Amazon S3 API Reference, ListObjectsV2.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote_plus
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 import obstore
@@ -31,6 +31,10 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _LASTS: Final = timedelta(minutes=10)
 _TIMEOUT_SECONDS: Final = 150
 _TRIES_MAX: Final = 5
+_NOT_IMPLEMENTED: Final = 501
+
+FAILURES: Final = (HTTPException, ElementTree.ParseError, *clients.ERRORS)
+"""The exceptions of a failed request. One with an answer is an HTTPError."""
 _ENDPOINT_OPTIONS: Final = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "aws_")
@@ -80,23 +84,43 @@ class Bucket:
             token = page.findtext("{*}NextContinuationToken")
 
     def _page(self, parameters: Mapping[str, str]) -> ElementTree.Element:
+        try:
+            return self.ask("GET", parameters)
+        except FAILURES as error:
+            raise Failed(
+                "storage_error",
+                f"bucket {self.name} has keys that are not addresses, and could not be listed key "
+                f"by key: {error}",
+            ) from error
+
+    def ask(
+        self,
+        method: Literal["GET", "POST"],
+        parameters: Mapping[str, str],
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ElementTree.Element:
+        """Sends a request on the bucket itself, and again if the network or the server failed.
+
+        Returns the XML of the answer. Raises FAILURES.
+        """
         attempt = 0
         while True:
             attempt += 1
             try:
-                with urlopen(self._signed(parameters), timeout=_TIMEOUT_SECONDS) as answer:
+                url = self._signed(method, parameters)
+                request = Request(url, body, dict(headers or {}), method=method)
+                with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
                     return ElementTree.fromstring(answer.read())
-            except (HTTPException, ElementTree.ParseError, *clients.ERRORS) as error:
+            except FAILURES as error:
                 is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
+                is_final = is_final or getattr(error, "code", None) == _NOT_IMPLEMENTED
                 if is_final or attempt == _TRIES_MAX:
-                    raise Failed(
-                        "storage_error",
-                        f"bucket {self.name} has keys that are not addresses, and could not be "
-                        f"listed key by key: {error}",
-                    ) from error
+                    raise
             time.sleep(0.2 * 2**attempt)
 
-    def _signed(self, parameters: Mapping[str, str]) -> str:
+    def _signed(self, method: Literal["GET", "POST"], parameters: Mapping[str, str]) -> str:
         """Returns the signed URL of a request.
 
         obstore finds endpoint and credentials, but signs only URLs of objects. Therefore the query
@@ -107,10 +131,10 @@ class Bucket:
         endpoint = place.partition("?")[0].removesuffix("/x")
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items())
         changes = {
-            "endpoint": f"{endpoint}?{query}&x-id=ListObjectsV2",
+            "endpoint": f"{endpoint}?{query}&x-id=Ebbtide",
             "virtual_hosted_style_request": "true",
         }
-        return obstore.sign(self._client(changes), "GET", "", _LASTS)
+        return obstore.sign(self._client(changes), method, "", _LASTS)
 
     def _client(self, changes: Mapping[str, str]) -> S3Store:
         """Returns a client with some options replaced. Each of these options has several names."""
@@ -123,15 +147,15 @@ def _parsed(page: ElementTree.Element) -> KeyPage:
     is_quoted = page.findtext("{*}EncodingType") == "url"
 
     def name(element: ElementTree.Element, field: str) -> str:
-        text = _text(element, field)
+        text = text_of(element, field)
         return unquote_plus(text, errors="backslashreplace") if is_quoted else text
 
     return KeyPage(
         [
             (
                 name(each, "Key"),
-                int(_text(each, "Size")),
-                datetime.fromisoformat(_text(each, "LastModified")),
+                int(text_of(each, "Size")),
+                datetime.fromisoformat(text_of(each, "LastModified")),
             )
             for each in page.iterfind("{*}Contents")
         ],
@@ -139,5 +163,6 @@ def _parsed(page: ElementTree.Element) -> KeyPage:
     )
 
 
-def _text(element: ElementTree.Element, field: str) -> str:
+def text_of(element: ElementTree.Element, field: str) -> str:
+    """Returns the text of a field of an answer, in any namespace; "" if it has none."""
     return element.findtext(f"{{*}}{field}") or ""

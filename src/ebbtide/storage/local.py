@@ -24,7 +24,7 @@ from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound, disk_full
 from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
-from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome
+from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome, Retained
 from ebbtide.storage.listing import list_directory, list_sizes
 from ebbtide.storage.unlinking import in_parallel, unlink
 
@@ -210,6 +210,24 @@ class LocalStorage:
             self._move_between(source, target, members, outcomes)
             directories.remove_empty(self.directory, source, keep_depth=_KEEP_DEPTH)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def retained(self) -> Retained:
+        """Returns `no`: an unlinked file is gone."""
+        return Retained("no", "a directory keeps no deleted files")
+
+    @property
+    def deletes_versions(self) -> bool:
+        """True: there are none."""
+        return True
+
+    def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """Returns `missing` for each address, because a directory has no versions."""
+        return [DeleteOutcome(address, "missing") for address in addresses]
+
+    def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
+        """Returns nothing, because a directory has no versions."""
+        base.split_prefix(prefix)
+        return iter(())
 
     def _move_between(
         self,

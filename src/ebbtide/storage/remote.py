@@ -20,8 +20,8 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import base, clients, keys, parts, profiles
-from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo
+from ebbtide.storage import base, clients, keys, parts, profiles, versions
+from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Retained
 from ebbtide.storage.copying import Copier, sign_head
 from ebbtide.storage.deleting import deletes_of
 
@@ -263,6 +263,41 @@ class RemoteStorage:
         return [
             gone[each.address] if _has_failed(gone.get(each.address)) else each for each in copied
         ]
+
+    def retained(self) -> Retained:
+        """Returns what the bucket says of its versioning. `memory:` keeps nothing."""
+        client = self._client()
+        if isinstance(client, S3Store):
+            return versions.retained(self._bucket()[0])
+        if isinstance(client, AzureStore):
+            return Retained("unknown", "its soft delete and versioning are not read on Azure")
+        return Retained("no", "memory keeps no deleted objects")
+
+    @property
+    def deletes_versions(self) -> bool:
+        """False for Azure."""
+        return not self.url.startswith("az:")
+
+    def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
+        """Deletes versions of S3: a request for each address, and two for a thousand versions."""
+        if not isinstance(self._client(), S3Store):
+            return [DeleteOutcome(address, "missing") for address in addresses]
+        bucket, root = self._bucket()
+        return versions.delete_versions(bucket, root, addresses)
+
+    def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
+        """Yields the hidden addresses of S3 by one listing of all versions under the prefix."""
+        base.split_prefix(prefix)
+        if not isinstance(self._client(), S3Store):
+            return
+        bucket, root = self._bucket()
+        try:
+            yield from versions.hidden(bucket, root, prefix)
+        except keys.FAILURES as error:
+            raise Failed(
+                "storage_error",
+                f"the versions under {prefix or self.url} cannot be listed: {error}",
+            ) from error
 
     def _copy(self, source: str, target: str) -> DeleteOutcome:
         try:

@@ -383,6 +383,7 @@ class _Planning:
             inventory_url=None if self.given is None else self.given.url,
             engine=self.engine.name,
             refusal=(over.kind, over.message) if over else None,
+            retained=self.repository.storage.retained(),
         )
 
 

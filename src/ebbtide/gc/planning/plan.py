@@ -22,9 +22,11 @@ from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, encode_all, read_part
 from ebbtide.gc.planning.gates import check_identity
+from ebbtide.gc.retaining import retained_json, warnings_of
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import Decision, Roots
+from ebbtide.storage import Retained
 
 _Row = TypeVar("_Row")
 COMMITS_FILE: Final = "commits.parquet"
@@ -221,7 +223,8 @@ class Plan:
     `mode` is clean, incremental (continued from run `previous_id`) or REMOVAL. `mode_reason` says
     why a run is clean. A plan with REMOVAL deletes a gone repository, and has no `commits` and
     `refs`. `inventory_url` is the inventory that was read instead of a listing. `engine` is the
-    name of the engine that made the plan.
+    name of the engine that made the plan. `retained` is what the storage keeps of deleted files;
+    None in plans of older programs.
 
     `expired_count` counts the commits that lose their data. `gone_count` counts the commits that
     lost it to earlier runs. `forgettable_count` counts the commits of both that lose their records
@@ -271,6 +274,12 @@ class Plan:
     inventory_url: str | None = None
     engine: str | None = None
     refusal: tuple[str, str] | None = None
+    retained: Retained | None = None
+
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        """The warnings, with one if the storage keeps deleted files."""
+        return self.warnings + (() if self.retained is None else warnings_of(self.retained))
 
     @property
     def policy_sha256(self) -> str | None:
@@ -314,6 +323,7 @@ class Plan:
             "inventory_url": self.inventory_url,
             "engine": self.engine,
             "refusal": list(self.refusal) if self.refusal else None,
+            "retained": None if self.retained is None else retained_json(self.retained),
         }
         return content | {"checksum": checksum_of(content)}
 
@@ -321,7 +331,7 @@ class Plan:
     def from_json(cls, content: Mapping[str, Any]) -> Plan:
         """Returns the plan that `to_json` wrote. Raises KeyError, TypeError or ValueError for other
         content."""
-        refusal = content["refusal"]
+        refusal, retained = content["refusal"], content.get("retained")
         return cls(
             run_id=content["run_id"],
             identity=Identity(**content["identity"]),
@@ -356,6 +366,7 @@ class Plan:
             inventory_url=content.get("inventory_url"),
             engine=content.get("engine"),
             refusal=(refusal[0], refusal[1]) if refusal else None,
+            retained=None if retained is None else Retained(**retained),
         )
 
     @property

@@ -93,18 +93,20 @@ def delete_parts(
     guard: Guard,
     looks_again: bool = False,
     quarantined: bool = False,
+    with_versions: bool = False,
     batch_max: int | None = None,
 ) -> Answers:
     """Deletes the files of `parts` (CANDIDATE_SCHEMA), or quarantines them with `quarantined`.
     Returns the parts of the record, and the counts of each outcome by kind.
 
-    With `looks_again`, only files that have not changed since they were listed are deleted. `guard`
+    With `looks_again`, only files that have not changed since they were listed are deleted.
+    `with_versions` deletes their versions too, if the files are not quarantined. `guard`
     is called before each batch, which has at most `batch_max` addresses. Raises the errors of
     `guard`, and Refused `plan_corrupt`, or `lease_lost` if another run has announced itself.
     """
     rows_max = min(ADDRESSES_PER_BATCH, batch_max or ADDRESSES_PER_BATCH)
-
-    remove = partial(quarantine.move_in, storage, run_id) if quarantined else storage.delete
+    move = partial(quarantine.move_in, storage, run_id) if quarantined else None
+    remove = partial(_remove, storage, move, looks_again, with_versions)
 
     def work(_number: int, task: Part, answer: PartRows) -> None:
         stem = _stem(task.name)
@@ -123,11 +125,7 @@ def delete_parts(
                             raise _lease_lost(run_id)
                         guard(batch.column("address"))
                         with held():  # an interrupt waits until the outcomes are recorded
-                            outcomes = (
-                                remove_unchanged(storage, batch, remove)
-                                if looks_again
-                                else remove(texts(batch.column("address")))
-                            )
+                            outcomes = remove(batch)
                             if written is not None:
                                 written.result()
                             name = f"deleted/{intent.name}"
@@ -141,6 +139,47 @@ def delete_parts(
                 written.result()
 
     return engine.run(list(parts), work)
+
+
+def _remove(
+    storage: Storage,
+    move: Callable[[list[str]], list[DeleteOutcome]] | None,
+    looks_again: bool,
+    with_versions: bool,
+    batch: pa.Table,
+) -> Sequence[DeleteOutcome | NotDeleted]:
+    """Deletes the files of a batch, or moves them with `move`. Returns an outcome for each row."""
+    remove = storage.delete if move is None else move
+    if looks_again:
+        outcomes = remove_unchanged(storage, batch, remove)
+    else:
+        outcomes = remove(texts(batch.column("address")))
+    if move is None and with_versions:
+        return remove_versions(storage, texts(batch.column("address")), outcomes)
+    return outcomes
+
+
+def remove_versions(
+    storage: Storage, addresses: Sequence[str], outcomes: Sequence[DeleteOutcome | NotDeleted]
+) -> list[DeleteOutcome | NotDeleted]:
+    """Deletes the versions of files whose outcomes are `deleted` or `missing`. Returns the new
+    outcomes: `failed` for a file of which a version is left, so that the next sweep tries again."""
+    gone = [
+        address
+        for address, each in zip(addresses, outcomes, strict=True)
+        if each.outcome in ("deleted", "missing")
+    ]
+    found = {each.address: each for each in storage.delete_versions(gone)}
+    changed: list[DeleteOutcome | NotDeleted] = []
+    for address, each in zip(addresses, outcomes, strict=True):
+        versions = found.get(address)
+        if versions is None or versions.error is None:
+            changed.append(each)
+        elif versions.outcome == "failed":
+            changed.append(NotDeleted("failed", versions.error))
+        else:
+            changed.append(NotDeleted(each.outcome, versions.error))
+    return changed
 
 
 def _lease_lost(run_id: str) -> Refused:

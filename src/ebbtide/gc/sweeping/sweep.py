@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -35,6 +35,7 @@ from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_todo
 from ebbtide.retention.decision import Roots
+from ebbtide.storage import Retained
 
 ATTEMPTS: Final = 5
 """The maximum number of attempts of fence and recheck. A sweep repeats both if a commit that it
@@ -43,11 +44,14 @@ would forget is needed again after the fence."""
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The result of a sweep. `untried` counts the candidates that it did not try to delete."""
+    """The result of a sweep. `untried` counts the candidates that it did not try to delete.
+    `retained` is what the storage keeps of deleted files, unless `versions_deleted`."""
 
     outcomes: Outcomes
     forgotten_count: int
     untried: int
+    retained: Retained
+    versions_deleted: bool
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class Sweep:
         Raises Incomplete if the sweep stops later. The deletes until then are on record.
         """
         with nothing_deleted():
+            retained = self.repository.storage.retained()
             fenced, todo, quarantined = self._prepare()
         try:
             untried = self._delete(todo, quarantined=quarantined)
@@ -79,7 +84,8 @@ class Sweep:
             self._check_lost(error.message)
             raise incomplete(error) from error
         self._check_lost("all candidates were tried")
-        return Swept(outcomes, len(fenced.forgettable | fenced.forgotten), untried)
+        forgotten_count = len(fenced.forgettable | fenced.forgotten)
+        return Swept(outcomes, forgotten_count, untried, retained, self.options.delete_versions)
 
     def _check_lost(self, happened: str) -> None:
         """Raises Incomplete if a file that this sweep has deleted or moved is needed again."""
@@ -156,12 +162,18 @@ class Sweep:
         """Whether candidates are quarantined: if an earlier attempt did so, or if the options say
         so. This is recorded before the first file is moved."""
         storage, lasts = self.repository.storage, self.options.quarantine
-        if quarantine.read(storage, self.plan.run_id) is not None:
+        versions = self.options.delete_versions
+        found = quarantine.read(storage, self.plan.run_id)
+        if found is not None:
+            if versions and not found.delete_versions:
+                quarantine.write(storage, replace(found, delete_versions=True))
             return True
         if lasts is None:
             return False
         until = self.repository.now() + lasts
-        record = Quarantine(self.plan.run_id, self.folder.path, "held", until)
+        record = Quarantine(
+            self.plan.run_id, self.folder.path, "held", until, delete_versions=versions
+        )
         quarantine.write(storage, record)
         return True
 
@@ -276,6 +288,7 @@ class Sweep:
                     guard=guard,
                     looks_again=self.plan.inventory_url is not None,
                     quarantined=quarantined,
+                    with_versions=self.options.delete_versions,
                     batch_max=self.repository.batch_max,
                 )
             self._answers += answers

@@ -1,0 +1,66 @@
+"""A bucket with versions on the S3 server of the tests. Not for the server itself (`ceph`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import boto3
+
+from ebbtide.ids import new_id
+from tests.support.ceph import make_bucket
+
+NEVER: Final = ""
+"""The status of a bucket whose versioning was never set."""
+
+
+def connect(*, access_key_id: str | None = None, secret: str | None = None) -> Any:
+    """A client of boto3, by default with the credentials of the environment."""
+    return boto3.client(
+        "s3",
+        endpoint_url=os.environ["AWS_ENDPOINT"],
+        region_name=os.environ["AWS_REGION"],
+        aws_access_key_id=access_key_id or os.environ["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=secret or os.environ["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+@dataclass
+class VersionedBucket:
+    """A bucket of one test. The environment has the server's endpoint and credentials."""
+
+    name: str = field(default_factory=lambda: f"versions-{new_id()}")
+    client: Any = field(default_factory=connect)
+
+    @classmethod
+    def made(cls, status: str = "Enabled") -> VersionedBucket:
+        """Makes the bucket, with that status."""
+        bucket = cls()
+        make_bucket(bucket.name, dict(os.environ))
+        if status != NEVER:
+            bucket.set(status)
+        return bucket
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"s3://{self.name}"
+
+    def set(self, status: str) -> None:
+        """Sets `Enabled` or `Suspended`."""
+        self.client.put_bucket_versioning(
+            Bucket=self.name, VersioningConfiguration={"Status": status}
+        )
+
+    def left(self, prefix: str = "") -> dict[str, tuple[int, int]]:
+        """The numbers of versions and of markers of each key."""
+        found: dict[str, tuple[int, int]] = {}
+        pages = self.client.get_paginator("list_object_versions")
+        for page in pages.paginate(Bucket=self.name, Prefix=prefix):
+            for place, name in enumerate(("Versions", "DeleteMarkers")):
+                for each in page.get(name, ()):
+                    counts = list(found.get(each["Key"], (0, 0)))
+                    counts[place] += 1
+                    found[each["Key"]] = (counts[0], counts[1])
+        return found
