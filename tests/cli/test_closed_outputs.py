@@ -60,10 +60,11 @@ def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [LISTED, (*LISTED, "--json"), READ], ids=shlex.join)
-def test_a_reader_of_one_line(words: tuple[str, ...]) -> None:
+def test_a_reader_of_one_line(words: tuple[str, ...], unbuffered: str) -> None:
     """The program ends with code 1, as others do, and says nothing."""
-    found = in_shell(f'"$@" {shlex.join(words)} | head -1')
+    found = in_shell(f'"$@" {shlex.join(words)} | head -1', PYTHONUNBUFFERED=unbuffered)
     assert (found.returncode, found.stderr) == (1, "")
     assert len(found.stdout.splitlines()) == 1
 
@@ -76,6 +77,18 @@ def test_a_full_disk(words: tuple[str, ...]) -> None:
     assert found.returncode == 1
     assert found.stderr.startswith(LOST)
     assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_takes_only_the_beginning(store: Path, unbuffered: str) -> None:
+    """A short write is no success, also without a buffer."""
+    target = store.parent / "target"
+    # bash counts KiB.
+    script = f'ulimit -f 256; "$@" {shlex.join(READ)} > {shlex.quote(str(target))}'
+    found = in_shell(script, PYTHONUNBUFFERED=unbuffered)
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: the answer could not be written to stdout (File too")
+    assert target.stat().st_size == 256 * 1024
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

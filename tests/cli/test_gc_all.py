@@ -171,7 +171,7 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
     metadata, storage = tmp_path / "store" / "metadata.db", tmp_path / "store" / "storage"
     with closing(sqlite3.connect(metadata)) as connection, connection:
         connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'east'", (1,))
-    url = f"{tmp_path / 'other'}"
+    url = (tmp_path / "other").as_uri()
     three("repo", "create", "east", "--storage-url", url)
     typing("y\n")
     asked = three(*RUN, "--json")

@@ -250,7 +250,7 @@ def test_a_download_that_breaks_off(plain: Server, large: str) -> None:
 def signed_request(server: Server, method: str, repository: str, head: str = "") -> bytes:
     """The head of a request of S3 for the object `broken`, signed in its URL."""
     operation = {"PUT": "put_object", "GET": "get_object"}[method]
-    with closing(s3_client(server, "writer")) as client:
+    with closing(s3_client(server, "writer", signature_version="s3v4")) as client:
         where = {"Bucket": repository, "Key": "main/broken"}
         signed = urlsplit(client.generate_presigned_url(operation, where, ExpiresIn=600))
     target = f"{signed.path}?{signed.query}"
@@ -285,21 +285,21 @@ def test_nothing_is_logged_of_clients_that_break_off(
     host, port = plain.url.removeprefix("http://").split(":")
     address = (host, int(port))
     logged, before = len(plain.log), count(plain, pending)
-    connection = socket.create_connection(address, timeout=WAIT_SECONDS)
-    connection.sendall(request_of(plain, upload, lake.id, f"Content-Length: {LARGE}\r\n"))
-    for piece in pieces(3 * MEGABYTE):
-        connection.sendall(piece)
-    eventually(lambda: count(plain, pending) > before)
-    break_off(connection, reset=reset)
+    with socket.create_connection(address, timeout=WAIT_SECONDS) as connection:
+        connection.sendall(request_of(plain, upload, lake.id, f"Content-Length: {LARGE}\r\n"))
+        for piece in pieces(3 * MEGABYTE):
+            connection.sendall(piece)
+        eventually(lambda: count(plain, pending) > before)
+        break_off(connection, reset=reset)
     eventually(lambda: count(plain, pending) == before)
 
     # More than the buffers of the connection hold.
     lake.branch("main").object("broken").upload(bytes(16 * MEGABYTE))
-    connection = socket.create_connection(address, timeout=WAIT_SECONDS)
-    connection.sendall(request_of(plain, "GET", lake.id))
-    assert connection.recv(1024).startswith(b"HTTP/1.1 200 ")
-    assert not is_idle(plain)
-    break_off(connection, reset=reset)
+    with socket.create_connection(address, timeout=WAIT_SECONDS) as connection:
+        connection.sendall(request_of(plain, "GET", lake.id))
+        assert connection.recv(1024).startswith(b"HTTP/1.1 200 ")
+        assert not is_idle(plain)
+        break_off(connection, reset=reset)
     eventually(lambda: is_idle(plain))
     told = plain.log[logged:]
     assert not [word for word in ("Traceback", "Error", "error") if word in told], told

@@ -46,8 +46,11 @@ def save(pieces: Iterable[bytes], target: Path) -> None:
 def write_out(pieces: Iterable[bytes]) -> None:
     """Writes the bytes to stdout."""
     for piece in pieces:
-        with answering():
-            sys.stdout.buffer.write(piece)
+        rest = memoryview(piece)
+        while rest:
+            with answering():
+                # Without a buffer (PYTHONUNBUFFERED), a write can be short: the next one says why.
+                rest = rest[sys.stdout.buffer.write(rest) :]
     with answering():
         sys.stdout.buffer.flush()
 
