@@ -23,7 +23,7 @@ from ebbtide.cli.collecting import (
 from ebbtide.cli.command import Cli
 from ebbtide.cli.ending import run_end
 from ebbtide.cli.interrupting import planning_told
-from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
+from ebbtide.errors import EbbtideError, ExitCode, InvalidInput
 from ebbtide.interrupts import is_ending
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.text import count_text, known_size_text, size_text
@@ -230,9 +230,12 @@ class _All:
             # can come from it.
             if wrong or is_ending():
                 raise
-            failure = _failure(error)
-            told = {"kind": failure.kind, "message": failure.message}
-            return Ended(repository, None, told, failure.exit_code)
+            if isinstance(error, EbbtideError):
+                kind, text, code = error.kind, error.message, error.exit_code
+            else:
+                kind, code = "internal", ExitCode.FAILED
+                text = f"a defect in this program: {type(error).__name__}: {error}"[:MESSAGE_SHOWN]
+            return Ended(repository, None, {"kind": kind, "message": text}, code)
         refused = None if report.error is None else dict(report.error)
         return Ended(repository, report, refused, EXIT_CODES[report.state])
 
@@ -316,13 +319,6 @@ class _All:
             output.error(f"{each.repository.info.name}: {(each.error or {})['message']}")
         codes = {each.exit_code for each in ended} | {ExitCode.DONE}
         raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
-
-
-def _failure(error: Exception) -> EbbtideError:
-    if isinstance(error, EbbtideError):
-        return error
-    text = f"a defect in this program: {type(error).__name__}: {error}"
-    return Failed("internal", text[:MESSAGE_SHOWN])
 
 
 def _flat(counts: Mapping[str, Count]) -> dict[str, int | None]:

@@ -12,7 +12,7 @@ import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import open_collector, say_quarantine, say_versions, when_swept
+from ebbtide.cli.collecting import Run, open_collector, say_quarantine, say_versions, when_swept
 from ebbtide.cli.collecting_all import collect_all, plan_all
 from ebbtide.cli.command import (
     Cli,
@@ -383,7 +383,18 @@ def run_both(
     )
     if repository is None:
         collect_all(cli, opened, master=master, conf=conf or (), yes=yes, metrics_file=metrics_file)
-        return
+    else:
+        _run_one(cli, opened, repository, yes=yes, metrics_file=metrics_file)
+
+
+def _run_one(
+    cli: Cli,
+    opened: Callable[[str], Run],
+    repository: str,
+    *,
+    yes: bool,
+    metrics_file: Path | None,
+) -> None:
     with run_end(cli, repository, "run", metrics_file) as ended:
         run = opened(repository)
 

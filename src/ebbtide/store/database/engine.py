@@ -30,7 +30,7 @@ from ebbtide.errors import Failed, InvalidInput, NotFound, disk_full
 from ebbtide.imports import require_extra
 from ebbtide.store.database.parallel_reads import READERS, Reader, in_turn, open_readers
 from ebbtide.store.database.schema import repositories, store_info
-from ebbtide.store.database.shared_commits import Group, SharedCommits
+from ebbtide.store.database.shared_commits import CommitGroup, SharedCommits
 from ebbtide.store.database.write_queue import TurnTimeout, WriteQueue
 
 LOCK_TIMEOUT_SECONDS: Final = 30
@@ -139,7 +139,7 @@ class Metadata:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
-        self._writing = WriteQueue[Group]()
+        self._writing = WriteQueue[CommitGroup]()
         self._commits = SharedCommits(self._writing, self._writer)
 
     @contextmanager

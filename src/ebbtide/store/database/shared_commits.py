@@ -27,7 +27,7 @@ Begin = Callable[[], AbstractContextManager[sa.Connection]]
 """Opens a block with a transaction. Its end commits, or rolls back after an exception."""
 
 
-class Group:
+class CommitGroup:
     """The members of one transaction. It belongs to the thread that has the write lock."""
 
     def __init__(self, begin: Begin) -> None:
@@ -103,7 +103,7 @@ class SharedCommits:
     """The transactions of one database that may share a commit. `queue` gives the turns of all
     writers."""
 
-    def __init__(self, queue: WriteQueue[Group], begin: Begin) -> None:
+    def __init__(self, queue: WriteQueue[CommitGroup], begin: Begin) -> None:
         self._queue = queue
         self._begin = begin
 
@@ -122,14 +122,14 @@ class SharedCommits:
             self._pass_on(group)
         group.wait()
 
-    def _begun(self) -> Group:
+    def _begun(self) -> CommitGroup:
         try:
-            return Group(self._begin)
+            return CommitGroup(self._begin)
         except BaseException:
             self._queue.pass_on()
             raise
 
-    def _pass_on(self, group: Group) -> None:
+    def _pass_on(self, group: CommitGroup) -> None:
         """Lets the next thread continue the transaction. If there is none, ends it."""
         is_open = 0 < group.member_count < MEMBERS_MAX and not group.is_undone
         if is_open and self._queue.hand_over(group):
