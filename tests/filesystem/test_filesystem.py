@@ -253,5 +253,8 @@ def test_rights(tmp_path: Path, fs_server: Server) -> None:
     with pytest.raises(PermissionError) as refused:
         fs.pipe_file(A, b"1")
     assert "role" in str(refused.value)
+    fs.close()
+    wrong = EbbtideFileSystem(secret="wrong", **asked)
     with pytest.raises(PermissionError):
-        EbbtideFileSystem(secret="wrong", **asked).ls("")
+        wrong.ls("")
+    wrong.close()

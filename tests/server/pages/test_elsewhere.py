@@ -182,7 +182,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
             world.state.commit("main")
             world.grow_old(10 * DAY)
         monkeypatch.setattr(
-            elsewhere, "open_elsewhere", lambda *_, **__: (world.repository(), GRACE)
+            "ebbtide.formats.elsewhere.open_elsewhere", lambda *_, **__: (world.repository(), GRACE)
         )
         yield Lake(world, browsers)
 
