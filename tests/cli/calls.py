@@ -16,15 +16,13 @@ from typing import Final
 class Call:
     """One call. `done` are the kinds of error by which the same call may be answered once it was
     carried out; `adds` is what it adds to each time, or gets done another time. One that `reads`
-    changes nothing that anybody asked for. `in_repository` is the one that it works on. One of
-    `many` repositories does its work with the others where one of them fails."""
+    changes nothing that anybody asked for. `in_repository` is the one that it works on."""
 
     words: str
     done: frozenset[str] = frozenset()
     adds: frozenset[str] = frozenset()
     reads: bool = False
     in_repository: str | None = "lake"
-    many: bool = False
 
     def arguments(self, names: Mapping[str, str]) -> list[str]:
         """As on a command line."""
@@ -48,7 +46,6 @@ _COLLECTING: Final = {
     "gc plan": (
         _changes(f"gc plan lake {_SHORT}", adds="gc_runs"),
         _changes(f"gc plan {{ice}} {_SHORT}", in_repository=None),
-        Call(f"gc plan --all {_SHORT}", adds=frozenset({"gc_runs"}), many=True),
     ),
     "gc sweep": (
         _changes(
@@ -70,11 +67,6 @@ _COLLECTING: Final = {
         _changes(
             f"gc run {{ice}} --quiet-repository {_SHORT} --quarantine none --yes",
             in_repository=None,
-        ),
-        Call(
-            f"gc run --all {_SHORT} --quarantine none --yes",
-            adds=frozenset({"gc_runs"}),
-            many=True,
         ),
     ),
     "gc give-up": (_changes("gc give-up lake {first} --reason lost --yes"),),

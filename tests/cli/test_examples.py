@@ -152,7 +152,7 @@ def test_command_lines_are_found_and_refused() -> None:
     for wrong in (
         "gc collect lake",
         "gc run lake --now",
-        "gc run",
+        "gc sweep",
         "gc runs … --now",
         "serve twice",
     ):

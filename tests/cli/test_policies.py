@@ -115,7 +115,7 @@ def test_another_change_between_reading_and_writing(
     others.append(Policy.parse({"default": "9d"}))
     assert lake(*unset, "--json", code=1).error_kind == "policy_not_found"
     after = lake("repo", "show", "lake", "--json").document["policy"]
-    assert (after["default"], after["branches"]) == ("9d", {})
+    assert (after["default"], "branches" in after) == ("9d", False)
     assert lake("retention", "default", "lake", "9d", "--json").document["warnings"] == []
 
 

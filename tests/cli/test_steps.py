@@ -230,9 +230,8 @@ def check_state(calls: Calls, call: Call, result: Result, data: set[str], what: 
     """What is said of the state is so; nobody lost anything."""
     world, normal = calls.world, calls.normal(call)
     view = world.view()
-    # What one of several repositories says is no claim about the others.
-    told = [] if call.many else CLAIMS.findall(result.err)
-    if (result.code in (2, 3) and not call.many) or {"changed", "stored", "written"} & set(told):
+    told = CLAIMS.findall(result.err)
+    if result.code in (2, 3) or {"changed", "stored", "written"} & set(told):
         assert without_runs(view) == without_runs(normal.before), what
     if "deleted" in told:
         assert data <= world.data(), what
@@ -262,9 +261,6 @@ def go_on(
     world, normal = calls.world, calls.normal(call)
     named = NAMED.search(result.err)
     again = shlex.split(named[1])[1:] if named else arguments
-    if call.many and again != arguments:
-        calls.program(again)
-        again = arguments
     if result.code == 0 and call.adds:
         return
     repeated = calls.program(again)

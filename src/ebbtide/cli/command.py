@@ -309,7 +309,7 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -327,7 +327,7 @@ def _single_option(parameter: Any) -> str | None:
 
 def group(help_text: str) -> typer.Typer:
     """Returns a group of commands."""
-    return typer.Typer(cls=Group, help=help_text, rich_markup_mode=None)
+    return typer.Typer(cls=CommandGroup, help=help_text, rich_markup_mode=None)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:

@@ -36,7 +36,7 @@ from ebbtide.cli import (
     verifying,
     whatif,
 )
-from ebbtide.cli.command import INTERRUPTED, Given, Group, StoreOption, VerboseOption
+from ebbtide.cli.command import INTERRUPTED, CommandGroup, Given, StoreOption, VerboseOption
 from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import answering, drop_output, print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
@@ -53,7 +53,7 @@ MESSAGE_SHOWN = 1000
 
 app = typer.Typer(
     name="ebbtide",
-    cls=Group,
+    cls=CommandGroup,
     help="Retention and garbage collection for versioned data on object storage.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
