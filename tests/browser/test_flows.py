@@ -280,7 +280,6 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     # The page follows the run, and loads anew at its end.
     page.wait_for_selector(".head .badge.planned", timeout=120_000)
     assert page.locator("[data-progress]").count() == 0
-    page.wait_for_selector(".charts .chart")
 
     visitor.go(f"{LAKE}/runs")
     runs = page.locator("tbody tr").count()
@@ -288,6 +287,7 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     page.locator("tbody a").nth(1).click()
     page.wait_for_url(re.compile(r"/runs/[0-9a-f]{32}"))
     place = page.url
+    page.wait_for_selector(".charts .chart")
     visitor.follow("text=look at them")
     page.wait_for_url(re.compile("/candidates$"))
     assert page.locator("tbody tr").count() == 40

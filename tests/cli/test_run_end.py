@@ -19,13 +19,16 @@ def outcomes(figures: Figures) -> dict[str, str]:
     return {key[1]: key[2] for key, value in figures.items() if key[2] and value}
 
 
+AT_ONCE = (*SHORT, "--quarantine", "none")
+
+
 def test_a_run_leaves_its_figures(lake: Ebbtide, expired: str, tmp_path: Path) -> None:
     del expired
     file = tmp_path / "ebbtide.prom"
     arguments = ("lake", *SHORT, "--metrics-file", file)
     planned = lake("gc", "plan", *arguments, "--json").document
     assert outcomes(figures_of(file)) == {"lake": "planned"}
-    lake("gc", "sweep", "lake", planned["run_id"], *SHORT, "--metrics-file", file, "--yes")
+    lake("gc", "sweep", "lake", planned["run_id"], *AT_ONCE, "--metrics-file", file, "--yes")
     figures = figures_of(file)
     assert outcomes(figures) == {"lake": "swept"}
     assert figures["ebbtide_run_deleted_bytes", "lake", ""] == 3
@@ -70,7 +73,7 @@ def test_a_webhook_and_a_program(
     monkeypatch.setenv("EBBTIDE_RUN_HOOK", f"tee {file}")
     with receiver() as found:
         monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
-        document = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+        document = lake("gc", "run", "lake", *AT_ONCE, "--yes", "--json").document
     told = json.loads(file.read_text())
     assert json.loads(found.received[0].body) == told
     assert (told["action"], told["outcome"], told["report"]) == ("run", "swept", document)
@@ -84,7 +87,7 @@ def test_hooks_that_fail_change_no_outcome(
     monkeypatch.setenv("EBBTIDE_RUN_HOOK", "false")
     with receiver([404]) as found:
         monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
-        document = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
+        document = lake("gc", "run", "lake", *AT_ONCE, "--yes", "--json").document
     assert (document["state"], document["deleted_count"]) == ("swept", 1)
     webhook, hook = document["warnings"]
     assert "status 404" in webhook

@@ -468,5 +468,8 @@ def check_by_ref(commits: list[Commit], refs: list[Ref], selection: Selection) -
             assert entry.expired_count == len(line & selection.expired)
             assert entry.commit_count == len(line)
     assert [e.name for e in selection.by_ref if e.kind == "branch"] == [b.name for b in branches]
-    dangling = {e.kind: e.commit_count for e in selection.by_ref}.get("dangling", 0)
-    assert dangling == len(set(known) - on_branch)
+    off_branch = [known[commit_id] for commit_id in set(known) - on_branch]
+    counts = {entry.kind: entry.commit_count for entry in selection.by_ref}
+    contents = sum(each.is_content for each in off_branch)
+    assert counts.get("collections", 0) == contents
+    assert counts.get("dangling", 0) == len(off_branch) - contents

@@ -31,7 +31,18 @@ build_meta.build_wheel(target)
 build_meta.build_sdist(target)
 """
 """A build as pip's, with the tools that are here. Each build replaces `sys.argv`."""
-EXTRAS = {"all", "connect", "icechunk", "lakefs", "postgres", "s3", "server", "spark"}
+EXTRAS = {
+    "all",
+    "aws",
+    "connect",
+    "fsspec",
+    "icechunk",
+    "lakefs",
+    "postgres",
+    "s3",
+    "server",
+    "spark",
+}
 PLAIN = """
 import json, os, sys
 absent = frozenset(json.loads(os.environ["ABSENT"]))

@@ -269,8 +269,9 @@ def test_without_boto3_an_aws_profile_names_the_extra(
 ) -> None:
     file.write_text('[b]\nprefixes = ["s3://b"]\naws_profile = "plain"\n')
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'ebbtide\[aws\]'"):
+    with pytest.raises(Failed, match=r"pip install 'ebbtide\[aws\]'") as caught:
         open_storage("s3://b")
+    assert caught.value.kind == "extra_missing"
 
 
 def test_a_login_that_ended(file: Path, cloud: Cloud) -> None:

@@ -142,13 +142,13 @@ class Cli:
         self.context = context
         self.directory = directory
         self.output = Output(as_json=as_json)
+        self._checked_variables = False  # before the settings are read
         self._verbose = verbose
         logs_steps = verbose and self.set_up_log(self.settings)
         self.progress = StepProgress(quiet=as_json, verbose=verbose, logs=logs_steps)
         self.told: Callable[[], str] = lambda: "interrupted"
         self.told_besides: Callable[[], str] = lambda: ""
         self._store: Store | None = None
-        self._checked_variables = False
 
     def set_up_log(self, settings: Settings) -> bool:
         """Sends the log of this process to stderr. Returns whether its lines are JSON."""

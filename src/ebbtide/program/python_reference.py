@@ -85,7 +85,7 @@ def _section(name: str, member: Any, *, level: int = 2) -> str:
         returned = inspect.signature(_function(member)).return_annotation
         return f"{title}\n\n```python\n{name}: {returned}\n```\n\n{_text(member)}\n"
     shown = _signature(name, member)
-    return f"{title}\n\n```python\n{shown}\n```\n\n{_text(member)}\n"
+    return f"{title}\n\n```text\n{shown}\n```\n\n{_text(member)}\n"
 
 
 def _function(member: property) -> Callable[..., object]:

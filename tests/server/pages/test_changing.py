@@ -218,10 +218,10 @@ def test_projects_and_collections_are_made(repository: Repository, browsers: Bro
     files = repository.collections.files(found.collection_id)
     assert [entry.path for entry in files.entries] == ["new/file"]
     for fields, problem in (
-        ({"kind": "collection", "name": "c", **inside}, "there is a collection"),
+        ({"kind": "collection", "name": "c", **inside}, "There is a collection"),
         ({"kind": "collection", "name": "d", "project": ""}, "inside a project"),
         ({"kind": "collection", "name": "d", "ref": "nothing", **inside}, "nothing"),
-        ({"kind": "heap", "name": "d"}, "kind is project or collection"),
+        ({"kind": "heap", "name": "d"}, "Kind is project or collection"),
         ({"kind": "project", "name": "a/b"}, "is no name"),
         ({"kind": "project", "name": "p", "expires_in": "7"}, "has no unit"),
     ):

@@ -120,7 +120,7 @@ def test_files_are_deleted_and_committed(lake: Repository, writer: Browser) -> N
 
     assert writer.post(f"{FILES}/delete", branch="main", prefix="a/", path="a/1").status_code == 303
     gone = writer.post(f"{FILES}/delete", branch="main", prefix="a/", path="a/1")
-    assert gone.status_code == 404 and "there is no object" in gone.text
+    assert gone.status_code == 404 and "There is no object" in gone.text
     shown = writer.get(f"{FILES}?prefix=a/").text
     assert [row.split()[0] for row in rows_of(shown)[1:]] == ["2"]
     assert "removed a/1" in text_of(shown)
