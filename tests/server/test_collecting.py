@@ -229,7 +229,7 @@ def test_a_plan_that_somebody_else_sweeps(plain: Server, lake: lakefs.Repository
         started = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True}).json()
         planned = ended(http, lake, started["run_id"])
         assert planned["state"] == "planned"
-        options = ("--grace", "0s", "--unsafe", "--allow-share", "--yes")
+        options = ("--grace", "0s", "--unsafe", "--allow-share", "--quarantine", "none", "--yes")
         swept = plain.command("gc", "sweep", lake.id, started["run_id"], *options)
         assert swept.returncode == 0, swept
         run = http.get(place(lake, f"gc/runs/{started['run_id']}")).json()

@@ -23,6 +23,8 @@ from ebbtide.errors import Failed
 
 PROGRAM: Final = "ebbtide"
 SPARK: Final = frozenset({"pyspark", "py4j"})
+EXTRAS: Final = ("icechunk", "lakefs", "s3", "spark")
+"""The extras that executors use. They have no database and no server."""
 NO_CODE: Final = frozenset({"..", "__pycache__", "tests", "include"})
 """Parts of the paths of files that are never imported: programs, tests, headers for C."""
 DIRECTORY: Final = "ebbtide_environment"
@@ -64,10 +66,12 @@ def archive_name() -> str:
 
 
 def _needed() -> dict[str, Distribution]:
-    """Returns the distribution of this program and all that it requires on this system, by name.
+    """Returns the distribution of this program and all that it requires on this system, by name,
+    with the extras of EXTRAS that are installed here.
+
     Raises Failed `archive_failed` if one of them is not installed."""
     found: dict[str, Distribution] = {}
-    todo = [Requirement(PROGRAM)]
+    todo = [Requirement(f"{PROGRAM}[{','.join(filter(_is_installed, EXTRAS))}]")]
     seen: set[tuple[str, frozenset[str]]] = set()
     while todo:
         wanted = todo.pop()
@@ -85,6 +89,21 @@ def _needed() -> dict[str, Distribution]:
             if marker is None or any(marker.evaluate({"extra": e}) for e in extras or {""}):
                 todo.append(requirement)
     return found
+
+
+def _is_installed(extra: str) -> bool:
+    """Whether all packages of an extra are installed here."""
+    for text in distribution(PROGRAM).requires or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            continue
+        if marker.evaluate({"extra": extra}):
+            try:
+                distribution(requirement.name)
+            except PackageNotFoundError:
+                return False
+    return True
 
 
 def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
