@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.gc.counts import Count
@@ -17,6 +17,7 @@ from ebbtide.gc.report import RunState
 from ebbtide.notify import metrics_file
 from ebbtide.notify.metrics_file import write_metrics
 from tests.notify.ends import NOON, Figures, figures_of, run_end
+from tests.support.randomized import examples, randomized
 
 FULL = {
     "listed": Count.of(100, None),
@@ -71,7 +72,8 @@ def test_a_run_without_a_plan_has_no_figures_of_files(tmp_path: Path) -> None:
     assert of(figures, "last_success_time_seconds") == NOON.timestamp()
 
 
-@settings(max_examples=20, deadline=None)
+@randomized("metrics files")
+@examples("metrics files")
 @given(
     runs=st.lists(
         st.tuples(

@@ -60,6 +60,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "S3 under load": seconds(2, long=60, share=3.0),
     "server under load": seconds(2, long=60, share=5.0),
     "properties of values": examples(100, long=10_000),
+    "metrics files": examples(20, long=1_000, share=0.3),
     "collector histories": examples(3, long=300, share=2.0),
     "uncommitted histories": examples(6, long=20_000, share=40.0),
     "lifecycle histories": examples(6, long=20_000, share=28.0),

@@ -22,6 +22,7 @@ from ebbtide.server.pages.rendering import render
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers
+from tests.support.randomized import examples, randomized
 
 PLACE = "/repositories/lake/policy"
 
@@ -80,6 +81,8 @@ def read(fields: Mapping[str, str]) -> Policy:
     return PolicyFields.read(lambda name: fields.get(name, "")).policy()
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(policies)
 def test_the_form_says_what_the_policy_says(written: dict[str, Any]) -> None:
     """The fields that a browser sends back, unchanged, are the same policy."""

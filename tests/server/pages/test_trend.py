@@ -17,6 +17,7 @@ from ebbtide.server.pages.figures import read_figures
 from ebbtide.text import size_text
 from tests.server.pages.conftest import PLACE, Browser, Lake
 from tests.server.pages.test_pages import rows_of, text_of
+from tests.support.randomized import examples, randomized
 
 pytestmark = pytest.mark.xdist_group("pages")  # which share a lake
 
@@ -30,6 +31,8 @@ rows = st.lists(
 )
 
 
+@randomized("properties of values")
+@examples("properties of values")
 @given(rows, st.sampled_from(get_args(Scale)))
 def test_points_are_where_the_axes_say(found: list[tuple[datetime, float]], scale: Scale) -> None:
     """Each value is between the marks that enclose it; the marks are few, even, and begin at 0."""

@@ -131,8 +131,9 @@ def test_a_table(
         assert "'v1' is a tag or a commit, which never changes: write to a branch" in refused
 
         run_id = expire_older(http, lake)
-        # This statement reads the schema of a file, and its error has the causes.
-        place = f"s3a://{lake.id}/{older}/table"
+        # This statement reads the schema of a file, and its error has the causes. The other
+        # partition's file is in the newer commit too, and stays.
+        place = f"s3a://{lake.id}/{older}/table/day=mon"
         expired = sql(f"CREATE TEMPORARY VIEW old USING parquet OPTIONS (path '{place}')")
         assert f"commit {older} has expired: collector run {run_id} deleted its data" in expired
         assert (table(newer), table("main")) == (second, second)
