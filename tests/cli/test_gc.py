@@ -317,3 +317,24 @@ def test_give_up(lake: Ebbtide, write: Write, typing: Callable[[str], None]) -> 
     assert lake("fs", "cat", "lake", old, "a").out == "1"
     lake("gc", "give-up", "lake", "main~1", "--reason", "disk lost", "--yes")
     assert "disk lost" in lake("fs", "cat", "lake", old, "a", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("quarantine", "told"),
+    [
+        ("none", "Neither 'gc undo' nor the bucket can restore them"),
+        ("1d", "Until then 'gc undo' restores the files; afterwards nothing does"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_versions_are_deleted_after_a_word(
+    lake: Ebbtide, expired: str, command: str, quarantine: str, told: str
+) -> None:
+    """What can restore them afterwards is said before they go; without the option, nothing."""
+    lake("gc", "plan", "lake", *SHORT)
+    words = ("gc", command, "lake", *SHORT, "--quarantine", quarantine, "--yes")
+    found = lake(*words, "--delete-versions")
+    assert "--delete-versions: " in found.err and told in found.err
+    assert lake("fs", "cat", "lake", expired, "a", code=1).err
+    lake("gc", "plan", "lake", *SHORT)
+    assert "--delete-versions" not in lake(*words).err
