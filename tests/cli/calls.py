@@ -257,6 +257,8 @@ _PLACES: Final = {
     "key create": (_changes("key create --name new", adds="access_keys", in_repository=None),),
     "key list": (_reads("key list", in_repository=None),),
     "key revoke": (_changes("key revoke {key} --yes", in_repository=None),),
+    "key grant": (_changes("key grant {key} lake=writer", in_repository=None),),
+    "key revoke-grant": (_changes("key revoke-grant {key} lake", in_repository=None),),
     "key rotate-signing": (
         _changes("key rotate-signing", adds="signing_keys", in_repository=None),
         _changes("key rotate-signing --at-once --yes", adds="signing_keys", in_repository=None),

@@ -22,15 +22,15 @@ ROLES = {
     ("GET", "/healthcheck"): "public",
     ("GET", "/setup_lakefs"): "public",
     ("POST", "/auth/login"): "public",
-    ("GET", "/config"): "reader",
-    ("GET", "/config/version"): "reader",
-    ("GET", "/config/storage"): "reader",
-    ("GET", "/config/garbage-collection"): "reader",
-    ("GET", "/user"): "reader",
-    ("POST", "/statistics"): "reader",
+    ("GET", "/config"): "none",
+    ("GET", "/config/version"): "none",
+    ("GET", "/config/storage"): "none",
+    ("GET", "/config/garbage-collection"): "none",
+    ("GET", "/user"): "none",
+    ("POST", "/statistics"): "none",
     ("GET", "/metrics"): "reader",
-    ("GET", "/openapi.json"): "reader",
-    ("GET", "/repositories"): "reader",
+    ("GET", "/openapi.json"): "none",
+    ("GET", "/repositories"): "none",
     ("POST", "/repositories"): "admin",
     ("GET", R): "reader",
     ("DELETE", R): "admin",
@@ -138,7 +138,7 @@ ROLES = {
     ("POST", R + "/purges/{purge_id}/resume"): "admin",
     ("GET", R + "/purges/{purge_id}/verify"): "admin",
 }
-ORDER = ("public", "reader", "writer", "admin")
+ORDER = ("public", "none", "reader", "writer", "admin")
 
 
 def basic(text: str) -> dict[str, str]:

@@ -118,9 +118,10 @@ def test_the_file_with_the_key(store: Store, tmp_path: Path) -> None:
 
 def test_roles() -> None:
     assert [[role.allows(needed) for needed in Role] for role in Role] == [
-        [True, False, False],
-        [True, True, False],
-        [True, True, True],
+        [True, False, False, False],
+        [True, True, False, False],
+        [True, True, True, False],
+        [True, True, True, True],
     ]
     with raises("invalid_argument"):
         Role.parse("root")

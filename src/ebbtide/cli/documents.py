@@ -5,10 +5,12 @@ Times are ISO 8601 in UTC, sizes are bytes. Fields are added, never renamed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ebbtide.store.access.grants import Grant
     from ebbtide.store.access.keys import AccessKey
     from ebbtide.store.access.signing_keys import Rotation
     from ebbtide.store.collections.projects import Project
@@ -155,11 +157,22 @@ def rotation(done: Rotation) -> Document:
     }
 
 
-def access_key(found: AccessKey) -> Document:
-    """Returns the document of an access key, without the secret."""
+def grant(found: Grant) -> Document:
+    """Returns the document of the role that a key has in one repository."""
+    return {
+        "access_key_id": found.access_key_id,
+        "repository": found.repository,
+        "repository_id": found.repository_id,
+        "role": str(found.role),
+    }
+
+
+def access_key(found: AccessKey, grants: Sequence[Grant] = ()) -> Document:
+    """Returns the document of an access key with its grants, without the secret."""
     return {
         "access_key_id": found.access_key_id,
         "role": str(found.role),
+        "grants": [grant(each) for each in grants],
         "name": found.name,
         "created_at": instant(found.created_at),
         "revoked_at": instant(found.revoked_at),

@@ -155,9 +155,14 @@ _STORES: Final = {
     "repo restore": ("ebbtide repo restore old-lake",),
     "repo show": ("ebbtide repo show lake",),
     "repo adopt": ("ebbtide repo adopt lake --yes",),
-    "key create": ("ebbtide key create --role writer --name pipeline",),
+    "key create": (
+        "ebbtide key create --role writer --name pipeline",
+        "ebbtide key create --role none --repository lake=writer --name pipeline",
+    ),
     "key list": ("ebbtide key list",),
     "key revoke": ("ebbtide key revoke EBBTEXAMPLEKEYID --yes",),
+    "key grant": ("ebbtide key grant EBBTEXAMPLEKEYID lake=admin",),
+    "key revoke-grant": ("ebbtide key revoke-grant EBBTEXAMPLEKEYID lake",),
     "key rotate-signing": ("ebbtide key rotate-signing",),
 }
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ebbtide.cli import completing, documents
-from ebbtide.cli.command import Cli, YesOption, command, group
+from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
+from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.text import date_text, short_id
 
 if TYPE_CHECKING:
     from ebbtide.cli.documents import Document
-    from ebbtide.store.access.keys import KeyPair
+    from ebbtide.store.access.grants import Grant
+    from ebbtide.store.access.keys import AccessKey, KeyPair, Role
 
-app = group("Make, list and revoke access keys; rotate the keys that sign tokens.")
+app = group(
+    "Make, list and revoke access keys, grant roles in repositories, and rotate the keys that sign "
+    "tokens."
+)
 
 KeyArgument = Annotated[
     str,
@@ -34,9 +41,10 @@ def create(
         str,
         typer.Option(
             metavar="ROLE",
-            autocompletion=completing.one_of("reader", "writer", "admin"),
-            help="reader: read. writer: also change the content of repositories. admin: also make "
-            "repositories, set policies and collect.",
+            autocompletion=completing.one_of("none", "reader", "writer", "admin"),
+            help="Role in the whole store. none: only what --repository gives. reader: read. "
+            "writer: also change the content of repositories. admin: also make repositories, set "
+            "policies and collect.",
         ),
     ] = "reader",
     name: Annotated[
@@ -47,26 +55,48 @@ def create(
             show_default=False,
         ),
     ] = "",
+    repository: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REPO=ROLE",
+            help="A higher role in one repository; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Make an access key. Its secret is printed now, and never again."""
     from ebbtide.store.access.keys import Role
 
+    wanted = [_grant_of(text) for text in repository or ()]
+    for place, _ in wanted:
+        # Read before the key is made, so that a mistyped name makes none.
+        cli.store.repository(place)
     made = cli.store.keys.create(Role.parse(role), name=name)
-    cli.output.answer(pair_document(made), lambda: show_pair(cli, made))
+    key_id = made.key.access_key_id
+    granted = [cli.store.grants.add(key_id, place, given) for place, given in wanted]
+
+    def show() -> None:
+        show_pair(cli, made, granted)
+
+    cli.output.answer(pair_document(made, granted), show)
 
 
 @command(app, "list")
 def list_all(cli: Cli) -> None:
     """List the access keys, also revoked ones."""
-    found = cli.store.keys.list()
+    found, grants = cli.store.keys.list(), cli.store.grants.list()
+
+    def of(key: AccessKey) -> list[Grant]:
+        return [grant for grant in grants if grant.access_key_id == key.access_key_id]
 
     def show() -> None:
         cli.output.table(
-            ["key", "role", "name", "created", "revoked"],
+            ["key", "role", "in repositories", "name", "created", "revoked"],
             [
                 [
                     key.access_key_id,
                     key.role,
+                    _grants_text(of(key)),
                     key.name,
                     date_text(key.created_at),
                     "" if key.revoked_at is None else date_text(key.revoked_at),
@@ -76,7 +106,7 @@ def list_all(cli: Cli) -> None:
             none="no access keys: make one with 'ebbtide key create --role admin'",
         )
 
-    cli.output.answer({"keys": [documents.access_key(key) for key in found]}, show)
+    cli.output.answer({"keys": [documents.access_key(key, of(key)) for key in found]}, show)
 
 
 @command(app, "revoke")
@@ -84,9 +114,52 @@ def revoke(cli: Cli, access_key_id: KeyArgument, yes: YesOption = False) -> None
     """Revoke an access key for good. It is refused from now on."""
     if cli.may(f"revoke {access_key_id} for good?", yes=yes):
         key = cli.store.keys.revoke(access_key_id)
+        grants = [each for each in cli.store.grants.list() if each.access_key_id == access_key_id]
         cli.output.answer(
-            documents.access_key(key), lambda: cli.output.line(f"revoked {key.access_key_id}")
+            documents.access_key(key, grants),
+            lambda: cli.output.line(f"revoked {key.access_key_id}"),
         )
+
+
+@command(app, "grant")
+def grant(
+    cli: Cli,
+    access_key_id: KeyArgument,
+    granted: Annotated[
+        str,
+        typer.Argument(
+            metavar="REPO=ROLE",
+            help="A repository, and the role in it: reader, writer or admin.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Give an access key a role in one repository.
+
+    It replaces the key's earlier role there. If the key has a higher role in the whole store, the
+    higher one counts. Deleting the repository deletes the grant.
+    """
+    repository, role = _grant_of(granted)
+    done = cli.store.grants.add(access_key_id, repository, role)
+    cli.output.answer(
+        documents.grant(done),
+        lambda: cli.output.line(f"{done.access_key_id} is {done.role} in {done.repository}"),
+    )
+
+
+@command(app, "revoke-grant")
+def revoke_grant(cli: Cli, access_key_id: KeyArgument, repository: RepositoryArgument) -> None:
+    """Take away the role of an access key in one repository. Its role in the whole store stays."""
+    was_there = cli.store.grants.remove(access_key_id, repository)
+    text = "revoked the role" if was_there else "there was no role"
+    document = {
+        "access_key_id": access_key_id,
+        "repository": repository,
+        "revoked": was_there,
+    }
+    cli.output.answer(
+        document, lambda: cli.output.line(f"{text} of {access_key_id} in {repository}")
+    )
 
 
 @command(app, "rotate-signing")
@@ -131,18 +204,36 @@ def rotate_signing(
     cli.output.answer(documents.rotation(done), show)
 
 
-def pair_document(pair: KeyPair) -> Document:
+def pair_document(pair: KeyPair, grants: Sequence[Grant] = ()) -> Document:
     """Returns the document of a new key, with its secret."""
-    return documents.access_key(pair.key) | {"secret_access_key": pair.secret}
+    return documents.access_key(pair.key, grants) | {"secret_access_key": pair.secret}
 
 
-def show_pair(cli: Cli, pair: KeyPair) -> None:
+def show_pair(cli: Cli, pair: KeyPair, grants: Sequence[Grant] = ()) -> None:
     """Prints a new key with its secret for people."""
     cli.output.fields(
         [
             ("access key id", pair.key.access_key_id),
             ("secret access key", pair.secret),
             ("role", pair.key.role),
+            *([("in repositories", _grants_text(grants))] if grants else []),
         ]
     )
     cli.output.line("the secret is shown only once: keep it")
+
+
+def _grant_of(text: str) -> tuple[str, Role]:
+    """Returns the repository and the role of `REPO=ROLE`. Raises InvalidInput
+    `invalid_argument`."""
+    from ebbtide.store.access.keys import Role
+
+    repository, equals, role = text.partition("=")
+    if not repository or not equals or role == Role.NONE:
+        raise InvalidInput(
+            "invalid_argument", f"write {shown(text)} as REPO=ROLE, such as lake=writer"
+        )
+    return repository, Role.parse(role)
+
+
+def _grants_text(grants: Sequence[Grant]) -> str:
+    return ", ".join(f"{grant.repository}={grant.role}" for grant in grants)

@@ -13,6 +13,7 @@ from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.server.auth import principal_of
 from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.jobs import Jobs
+from ebbtide.server.rights import Rights, rights_of
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import AccessKey
 from ebbtide.store.embedded import Store
@@ -39,8 +40,14 @@ class Served:
         return tuple(self.settings.import_prefixes.split())
 
     def repository(self, name: str) -> Repository:
-        """Returns the repository of that name. Raises NotFound `repository_not_found`."""
-        return self.store.repository(name)
+        """Returns the repository of that name. Raises NotFound `repository_not_found`, and Denied
+        as `Rights.opened` does."""
+        return self.rights.opened(self.store.repository(name))
+
+    def catalogued(self, name: str) -> str:
+        """Returns the name or id by which the catalog finds the repository that the key's role was
+        checked in."""
+        return self.rights.limited_to or name
 
     def collected(self, name: str) -> Collected:
         """Returns a repository of the store, or one that `EBBTIDE_SERVER_REPOSITORIES` names.
@@ -53,12 +60,19 @@ class Served:
                 f"EBBTIDE_SERVER_REPOSITORIES does not name {shown(name)}: this server shows only "
                 "the runs of its own repositories, and of those that it names",
             )
+        if self.rights.limited_to is not None:
+            self.repository(name)
         return open_collected(name, settings=self.settings, store=lambda: self.store)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
         """The names of the repositories that are not of the store."""
         return tuple(self.settings.server_repositories.split())
+
+    @property
+    def rights(self) -> Rights:
+        """The rights of the request's key. Raises Denied `key_invalid`."""
+        return rights_of(self._request.scope, self.store)
 
     @property
     def key(self) -> AccessKey:

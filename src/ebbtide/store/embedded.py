@@ -20,6 +20,7 @@ from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
 from ebbtide.storage import contains, open_storage
+from ebbtide.store.access.grants import Grants
 from ebbtide.store.access.keys import AccessKeys
 from ebbtide.store.access.secrets import SecretBox, make_key_file
 from ebbtide.store.access.sessions import Sessions
@@ -74,6 +75,7 @@ class Store:
         self.catalog = Catalog(metadata, trash_time=settings.trash_time, ownership=self._ownership)
         box = SecretBox(directory, settings)
         self.keys = AccessKeys(metadata, box)
+        self.grants = Grants(metadata, box)
         self.sessions = Sessions(metadata, self.keys, box, ttl=settings.session_ttl)
         self.signing_keys = SigningKeys(metadata, settings)
         self._lock = Lock()

@@ -40,7 +40,7 @@ class Browser:
 
     def token(self) -> str:
         """What the forms of the session carry."""
-        found = re.search(r'name="form_token" value="(\w+)"', self.get("/trash").text)
+        found = re.search(r'name="form_token" value="(\w+)"', self.get("").text)
         assert found is not None
         return found[1]
 

@@ -241,9 +241,10 @@ _COLLECTION: Final = "/collections/{collection_id:segment}"
 _OF_CONTENT: Final = {*ContentSources.model_fields, "removed", "replaces"}
 
 
-@routes.add("POST", "/collections", Role.WRITER, status=201)
+@routes.add("POST", "/collections", Role.WRITER, status=201, anywhere=True)
 def create_collection(asked: CollectionCreation, served: ServedDep) -> CollectionAnswer:
     """Creates a collection: empty, or with the files of its sources. No bytes are copied."""
+    served.rights.require(Role.WRITER, {"project_id": asked.project_id})
     found = served.store.repository_of_project(asked.project_id)
     made = found.collections.create(
         asked.project_id,
@@ -258,7 +259,7 @@ def create_collection(asked: CollectionCreation, served: ServedDep) -> Collectio
     return CollectionAnswer.of(made, found.info.name)
 
 
-@routes.add("GET", "/collections", Role.READER)
+@routes.add("GET", "/collections", Role.READER, anywhere=True)
 def list_collections(
     paging: PagingDep,
     listed: ListedDep,
@@ -282,6 +283,7 @@ def list_collections(
             "invalid_argument",
             "give either project_id, or repository with one of path and content_hash",
         )
+    served.rights.require(Role.READER, {"repository": repository})
     collections = served.repository(repository).collections
     if path is not None:
         found = collections.find(path, include_expired=listed.include_expired)
@@ -296,6 +298,7 @@ def list_collections(
 def _in_project(
     project_id: str, name: str | None, paging: Paging, listed: ListFilter, served: Served
 ) -> CollectionList:
+    served.rights.require(Role.READER, {"project_id": project_id})
     found = served.store.repository_of_project(project_id)
     page, more = paging.cut(
         found.collections.page(

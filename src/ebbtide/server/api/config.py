@@ -117,31 +117,31 @@ def get_setup_state() -> SetupState:
     return SetupState()
 
 
-@routes.add("GET", "/config", Role.READER)
+@routes.add("GET", "/config", Role.NONE)
 def get_config(served: ServedDep) -> ConfigAnswer:
     """Returns the configuration that clients read before they upload."""
     return ConfigAnswer(version_config=_version(), storage_config=_storage(served))
 
 
-@routes.add("GET", "/config/version", Role.READER)
+@routes.add("GET", "/config/version", Role.NONE)
 def get_version() -> VersionConfig:
     """Returns the version of the wire format."""
     return _version()
 
 
-@routes.add("GET", "/config/storage", Role.READER)
+@routes.add("GET", "/config/storage", Role.NONE)
 def get_storage_config(served: ServedDep) -> StorageConfig:
     """Returns which storage namespaces repositories may have."""
     return _storage(served)
 
 
-@routes.add("GET", "/config/garbage-collection", Role.READER)
+@routes.add("GET", "/config/garbage-collection", Role.NONE)
 def get_collection_config(served: ServedDep) -> CollectionConfig:
     """Returns the grace."""
     return CollectionConfig(grace_period=int(served.settings.grace.total_seconds()))
 
 
-@routes.add("GET", "/user", Role.READER)
+@routes.add("GET", "/user", Role.NONE)
 def get_current_user(served: ServedDep) -> CurrentUser:
     """Returns the access key of the request."""
     key = served.key
@@ -154,7 +154,7 @@ def get_current_user(served: ServedDep) -> CurrentUser:
     )
 
 
-@routes.add("POST", "/statistics", Role.READER, status=204)
+@routes.add("POST", "/statistics", Role.NONE, status=204)
 def post_statistics(asked: UsageEvents) -> Response:
     """Accepts usage statistics, which web tools send, and drops them. Ebbtide collects none."""
     del asked  # only its form is checked

@@ -93,9 +93,10 @@ routes = Routes("projects")
 _PROJECT: Final = "/projects/{project_id:segment}"
 
 
-@routes.add("POST", "/projects", Role.WRITER, status=201)
+@routes.add("POST", "/projects", Role.WRITER, status=201, anywhere=True)
 def create_project(asked: ProjectCreation, served: ServedDep) -> ProjectAnswer:
     """Creates a project."""
+    served.rights.require(Role.WRITER, {"repository": asked.repository})
     made = served.repository(asked.repository).projects.create(
         asked.name,
         parent_id=asked.parent_id,
@@ -107,7 +108,7 @@ def create_project(asked: ProjectCreation, served: ServedDep) -> ProjectAnswer:
     return ProjectAnswer.of(made, asked.repository)
 
 
-@routes.add("GET", "/projects", Role.READER)
+@routes.add("GET", "/projects", Role.READER, anywhere=True)
 def list_projects(
     repository: Annotated[Text, Query()],
     paging: PagingDep,
@@ -118,6 +119,7 @@ def list_projects(
 ) -> ProjectList:
     """Lists the projects within a parent, or those without a parent, by name; or returns the one
     project at a path."""
+    served.rights.require(Role.READER, {"repository": repository})
     projects = served.repository(repository).projects
     page: Sequence[Project]
     if path is not None:

@@ -121,14 +121,15 @@ def create_repository(
     return RepositoryAnswer.of(found)
 
 
-@routes.add("GET", "/repositories", Role.READER)
+@routes.add("GET", "/repositories", Role.NONE)
 def list_repositories(
     paging: PagingDep,
     listed: ListedDep,
     served: ServedDep,
     search: Annotated[Text, Query()] = "",
 ) -> RepositoryList:
-    """Lists repositories by name; with `search`, those whose names contain this text."""
+    """Lists the repositories that the key may read, by name; with `search`, those whose names
+    contain this text."""
     page, more = paging.cut(
         served.store.catalog.page(
             prefix=paging.prefix,
@@ -136,6 +137,7 @@ def list_repositories(
             amount=paging.amount_and_one,
             search=search,
             listed=listed,
+            only=served.rights.readable_ids,
         )
     )
     last = None
@@ -153,14 +155,14 @@ def get_repository(
     repository: Segment, served: ServedDep, include_expired: ExpiredQuery = False
 ) -> RepositoryAnswer:
     """Returns one repository, by name or id."""
-    found = served.store.catalog.get(repository, include_expired=include_expired)
+    found = served.store.catalog.get(served.catalogued(repository), include_expired=include_expired)
     return RepositoryAnswer.of(found)
 
 
 @routes.add("DELETE", _REPOSITORY, Role.ADMIN, status=204)
 def delete_repository(repository: Segment, served: ServedDep) -> Response:
     """Moves a repository to the trash."""
-    served.store.catalog.delete(repository)
+    served.store.catalog.delete(served.catalogued(repository))
     return Response(status_code=204)
 
 
@@ -171,7 +173,7 @@ def change_repository(
     """Sets when a repository expires. If it is in the trash, it is restored, unless the date is
     past."""
     changed = served.store.catalog.set_expiry(
-        repository, asked.expires_at, ensure_unique_name=asked.ensure_unique_name
+        served.catalogued(repository), asked.expires_at, ensure_unique_name=asked.ensure_unique_name
     )
     return RepositoryAnswer.of(changed)
 
@@ -184,27 +186,29 @@ def restore_repository(
 ) -> RepositoryAnswer:
     """Restores a repository from the trash. In lakeFS, `/restore` restores refs from a dump."""
     unique = asked is not None and asked.ensure_unique_name
-    restored = served.store.catalog.restore(repository, ensure_unique_name=unique)
+    restored = served.store.catalog.restore(
+        served.catalogued(repository), ensure_unique_name=unique
+    )
     return RepositoryAnswer.of(restored)
 
 
 @routes.add("GET", _REPOSITORY + "/metadata", Role.READER)
 def get_metadata(repository: Segment, served: ServedDep) -> dict[str, str]:
     """Returns the metadata of a repository."""
-    return served.store.catalog.metadata(repository)
+    return served.store.catalog.metadata(served.catalogued(repository))
 
 
 @routes.add("POST", _REPOSITORY + "/metadata", Role.ADMIN, status=204)
 def set_metadata(repository: Segment, asked: MetadataSet, served: ServedDep) -> Response:
     """Adds or replaces metadata of a repository. Other names stay."""
-    served.store.catalog.change_metadata(repository, added=asked.metadata)
+    served.store.catalog.change_metadata(served.catalogued(repository), added=asked.metadata)
     return Response(status_code=204)
 
 
 @routes.add("DELETE", _REPOSITORY + "/metadata", Role.ADMIN, status=204)
 def delete_metadata(repository: Segment, asked: MetadataKeys, served: ServedDep) -> Response:
     """Removes names from the metadata of a repository."""
-    served.store.catalog.change_metadata(repository, removed=asked.keys)
+    served.store.catalog.change_metadata(served.catalogued(repository), removed=asked.keys)
     return Response(status_code=204)
 
 

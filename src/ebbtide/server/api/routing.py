@@ -13,20 +13,23 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ebbtide.errors import Denied, EbbtideError
+from ebbtide.errors import EbbtideError
 from ebbtide.server.api.base import ErrorAnswer
 from ebbtide.server.auth import principal_of
 from ebbtide.server.limits import limited
+from ebbtide.server.rights import rights_of
 from ebbtide.store.access.keys import Role
 
 PREFIX: Final = "/api/v1"
 ROLE: Final = "x-role"
 STREAMED: Final = "x-streamed"
+ANYWHERE: Final = "x-role-anywhere"
 PUBLIC: Final = "public"
 SLASH: Final = "\ue000"
 """Stands for a decoded slash inside one path segment, until the segment is converted."""
@@ -35,7 +38,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class GuardedRoute(APIRoute):
-    """A route that is open to one role and all roles above it."""
+    """A route that is open to one role and all roles above it. See `Routes.add`."""
 
     @property
     def role(self) -> str:
@@ -48,7 +51,7 @@ class GuardedRoute(APIRoute):
 
         async def guarded(request: Request) -> Response:
             if self.role != PUBLIC:
-                _require(request, Role(self.role))
+                await self._require(request, Role(self.role))
             if not (self.openapi_extra or {}).get(STREAMED):
                 request = limited(request, request.app.state.settings.server_body_max)
             try:
@@ -60,6 +63,17 @@ class GuardedRoute(APIRoute):
                 raise
 
         return guarded
+
+    async def _require(self, request: Request, needed: Role) -> None:
+        """Checks the role of the request's key. Raises Denied `role_missing`."""
+        # In the usual case, neither a thread nor the database is needed.
+        if principal_of(request.scope).role.allows(needed):
+            return
+        rights = rights_of(request.scope, request.app.state.store)
+        if (self.openapi_extra or {}).get(ANYWHERE):
+            await run_in_threadpool(rights.require_anywhere, needed)
+        else:
+            await run_in_threadpool(rights.require, needed, request.path_params)
 
 
 class Routes:
@@ -87,10 +101,17 @@ class Routes:
         *,
         status: int = 200,
         streamed: bool = False,
+        anywhere: bool = False,
         **options: Any,  # options of FastAPI
     ) -> Callable[[Endpoint], Endpoint]:
         """Registers a function as a route. A `role` of None opens the route to everybody.
-        `streamed` exempts the body from the general limit: streamed bodies have their own limit."""
+        `streamed` exempts the body from the general limit: streamed bodies have their own limit.
+
+        The role counts in the repository that the path names, directly or by a project or
+        collection; otherwise in the whole store. `anywhere` is for routes whose body or query names
+        the repository: a key with the role in any repository may call them, and the function checks
+        the role in that one.
+        """
 
         def register(endpoint: Endpoint) -> Endpoint:
             def to(router: APIRouter) -> None:
@@ -101,7 +122,11 @@ class Routes:
                     tags=[self._topic],
                     status_code=status,
                     response_model_exclude_none=True,
-                    openapi_extra={ROLE: PUBLIC if role is None else str(role), STREAMED: streamed},
+                    openapi_extra={
+                        ROLE: PUBLIC if role is None else str(role),
+                        STREAMED: streamed,
+                        ANYWHERE: anywhere,
+                    },
                     **options,
                 )
 
@@ -138,13 +163,3 @@ class _Segment(Convertor[str]):
 
 
 register_url_convertor("segment", _Segment())
-
-
-def _require(request: Request, needed: Role) -> None:
-    """Checks the role of the request's key. Raises Denied `role_missing`."""
-    key = principal_of(request.scope)
-    if not key.role.allows(needed):
-        raise Denied(
-            "role_missing",
-            f"access key {key.access_key_id} has the role {key.role}: this needs {needed}",
-        )

@@ -33,7 +33,7 @@ def get_metrics(request: Request) -> Response:
     return Response(metrics.render(), media_type=CONTENT_TYPE)
 
 
-@routes.add("GET", "/openapi.json", Role.READER)
+@routes.add("GET", "/openapi.json", Role.NONE)
 def get_openapi_document(request: Request) -> dict[str, Any]:
     """Returns the OpenAPI document of the routes. `x-role` is the role that a route needs."""
     app = request.app

@@ -42,7 +42,7 @@ def log_in(visit: Visit) -> Response:
     return response
 
 
-@pages.add("POST", "/logout", Role.READER)
+@pages.add("POST", "/logout", Role.NONE)
 def log_out(visit: Visit) -> Response:
     """Ends the session."""
     assert visit.session is not None

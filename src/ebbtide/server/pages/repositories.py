@@ -44,10 +44,10 @@ class RepositoryRow:
     trend: Line | None
 
 
-@pages.add("GET", "", Role.READER)
+@pages.add("GET", "", Role.NONE)
 def list_repositories(visit: Visit) -> Response:
-    """Shows repositories by name, with the results of their last runs, and the form for a new
-    one."""
+    """Shows the repositories that the visitor may read, by name, with the results of their last
+    runs, and the form for a new one."""
     return _list(visit)
 
 
@@ -70,18 +70,22 @@ def create_repository(visit: Visit) -> Response:
 def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     search = visit.query("search")
     found = visit.store.catalog.page(
-        after=visit.query("after"), amount=PAGE_ROWS + 1, search=search
+        after=visit.query("after"),
+        amount=PAGE_ROWS + 1,
+        search=search,
+        only=visit.served.rights.readable_ids,
     )
     page = found[:PAGE_ROWS]
     more = page[-1].info.name if len(found) > PAGE_ROWS else None
-    trashed = visit.store.catalog.page(listed=_TRASHED, amount=1)
+    reads_all = visit.allows(Role.READER)
+    trashed = visit.store.catalog.page(listed=_TRASHED, amount=1) if reads_all else []
     return visit.page(
         "repositories.html",
         status=status,
         rows=_rows(visit, page),
         more=more,
         search=search,
-        elsewhere=[name for name in visit.served.elsewhere if search in name],
+        elsewhere=[name for name in visit.served.elsewhere if search in name and reads_all],
         has_trash=bool(trashed),
         asked={field: visit.form(field) for field in ("name", "storage", "default_branch")},
         error=error,

@@ -78,7 +78,7 @@ def _guarded(route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
         if route.role is not None:
             if visit.session is None:
                 return _to_login(request)
-            visit.require(route.role)
+            await run_in_threadpool(visit.require, route.role)
         if route.uploads and is_form(request.headers.get("content-type")):
             return await _with_upload(route, visit)
         if route.method == "POST":

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from ebbtide.api.collected import Collected
-from ebbtide.errors import Denied, EbbtideError, InvalidInput
+from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.server.auth import PRINCIPAL
 from ebbtide.server.errors import STATUS
 from ebbtide.server.limits import limited
@@ -54,6 +54,9 @@ class Visit:
         self.request = request
         self.served = Served(request)
         self.session: Session | None = None
+        self.role = Role.NONE
+        """The visitor's role in the page's repository; on other pages, in the whole store. It is
+        known after `require`, so that a page of an error does not ask the database."""
         self._form: dict[str, str] = {}
         self.upload: Upload | None = None
 
@@ -78,6 +81,7 @@ class Visit:
         self.session = self.served.store.sessions.find(token) if token else None
         if self.session is not None:
             self.request.scope[PRINCIPAL] = self.session.key
+            self.role = self.session.key.role
 
     async def read_form(self) -> None:
         """Reads the fields of the form. Raises InvalidInput `invalid_argument` or `too_large`."""
@@ -106,17 +110,16 @@ class Visit:
         return self.served.key
 
     def allows(self, role: Role) -> bool:
-        """Whether the visitor has the role, or a higher one."""
-        return self.session is not None and self.session.key.role.allows(role)
+        """Whether the visitor has the role, or a higher one, in the page's repository; on other
+        pages, in the whole store."""
+        return self.role.allows(role)
 
     def require(self, role: Role) -> None:
-        """Checks that the visitor has the role, or a higher one. Raises Denied `role_missing`."""
-        if not self.key.role.allows(role):
-            raise Denied(
-                "role_missing",
-                f"access key {self.key.access_key_id} has the role {self.key.role}: this needs "
-                f"{role}",
-            )
+        """Checks that the visitor has the role, or a higher one, as `Rights.require` does."""
+        rights = self.served.rights
+        rights.require(role, self.request.path_params)
+        if self.role is not Role.ADMIN and "repository" in self.request.path_params:
+            self.role = rights.role_in(rights.id_of(self.request.path_params))
 
     def segment(self, name: str) -> str:
         """Returns a segment of the path."""
@@ -167,7 +170,7 @@ class Visit:
         repository = self.request.path_params.get("repository")
         common: dict[str, Any] = {
             "session": self.session,
-            "role": self.session.key.role if self.session else None,
+            "role": self.role if self.session else None,
             "can_write": self.allows(Role.WRITER),
             "can_admin": self.allows(Role.ADMIN),
             "notice": NOTICES.get(self.request.query_params.get("notice", "")),
@@ -177,7 +180,7 @@ class Visit:
             "repository": repository,
             "sections": ()
             if repository is None or self.session is None
-            else sections_of(repository, self.session.key.role, raw_path(self.request)),
+            else sections_of(repository, self.role, raw_path(self.request)),
         }
         return render(template, **(common | values))
 

@@ -16,10 +16,11 @@ REGION: Final = "us-east-1"
 OWNER: Final = "ebbtide"
 
 
-@operation("ListBuckets", Role.READER, "service", "GET")
+@operation("ListBuckets", Role.NONE, "service", "GET")
 @in_thread
 def list_buckets(call: S3Call) -> Response:
-    """Lists the repositories."""
+    """Lists the repositories that the key may read."""
+    readable = call.rights.readable_ids
     buckets = [
         element(
             "Bucket",
@@ -27,6 +28,7 @@ def list_buckets(call: S3Call) -> Response:
             element("CreationDate", date_text(each.info.created_at)),
         )
         for each in call.store.catalog.list()
+        if readable is None or each.info.repository_id in readable
     ]
     return answer(root("ListAllMyBucketsResult", owner_element(), element("Buckets", *buckets)))
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.server.limits import limited
+from ebbtide.server.rights import Rights
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import split_key
 from ebbtide.server.s3.errors import S3Error
@@ -44,6 +45,7 @@ class S3Call:
     request_id: str
     store: Store
     access_key: AccessKey
+    rights: Rights
     bucket: str
     key: str
     query: Mapping[str, str]
@@ -64,8 +66,16 @@ class S3Call:
         return "bucket" if self.bucket else "service"
 
     def repository(self) -> Repository:
-        """Returns the repository of the bucket. Raises NotFound `repository_not_found`."""
-        return self.store.repository(self.bucket)
+        """Returns the repository of the bucket. Raises NotFound `repository_not_found`, and Denied
+        as `Rights.opened` does."""
+        return self.rights.opened(self.store.repository(self.bucket))
+
+    def source_repository(self, bucket: str) -> Repository:
+        """Returns the repository that a copy reads. Raises NotFound `repository_not_found`, and
+        Denied `role_missing` if the key may not read it."""
+        rights = Rights(self.access_key, self.store)
+        rights.require(Role.READER, {"repository": bucket})
+        return rights.opened(self.store.repository(bucket))
 
     def place(self) -> tuple[str, str]:
         """Returns the ref and the path of the key. Raises S3Error or InvalidInput `invalid_path`

@@ -13,8 +13,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ebbtide.errors import Denied, EbbtideError
+from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
+from ebbtide.server.rights import Rights
 from ebbtide.server.s3 import (
     attributes,
     buckets,
@@ -150,11 +151,8 @@ class S3Gateway:
         chosen = operation_of(call)
         scope["route"] = chosen
         if not call.access_key.role.allows(chosen.role):
-            raise Denied(
-                "role_missing",
-                f"access key {call.access_key.access_key_id} has the role {call.access_key.role}: "
-                f"this needs {chosen.role}",
-            )
+            named = {"repository": call.bucket} if call.bucket else {}
+            await run_in_threadpool(call.rights.require, chosen.role, named)
         response = await chosen.handle(call)
         await response(scope, receive, send)
 
@@ -183,6 +181,7 @@ class S3Gateway:
             request_id=request_id,
             store=self._store,
             access_key=pair.key,
+            rights=Rights(pair.key, self._store),
             bucket=bucket,
             key=key,
             query=query,

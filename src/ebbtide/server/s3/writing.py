@@ -124,9 +124,10 @@ def _described(
 def source_of(call: S3Call, bucket: str, key: str) -> Readable:
     """Returns the source of a copy, if it meets the conditions of the request.
 
-    Raises S3Error `NoSuchKey` or `PreconditionFailed`, and as `Objects.open` does.
+    Raises S3Error `NoSuchKey` or `PreconditionFailed`, and as `S3Call.source_repository` and
+    `Objects.open` do.
     """
-    repository = call.store.repository(bucket)
+    repository = call.source_repository(bucket)
 
     def look() -> Readable:
         ref, path = split_key(key)

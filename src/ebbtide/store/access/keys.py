@@ -87,8 +87,10 @@ NOBODY: Final = "nobody"
 
 
 class Role(StrEnum):
-    """The role of a key: readers read, writers also change repositories' content, admins do all."""
+    """The role of a key: readers read, writers also change repositories' content, admins do all.
+    `none` allows only what needs no repository."""
 
+    NONE = "none"
     READER = "reader"
     WRITER = "writer"
     ADMIN = "admin"

@@ -455,6 +455,20 @@ access_keys = _table(
 )
 """The keys for the server. `secret` is encrypted with a key that is not in the database."""
 
+access_key_grants = _table(
+    "access_key_grants",
+    sa.Column(
+        "access_key_id", sa.Text, sa.ForeignKey("access_keys.access_key_id"), primary_key=True
+    ),
+    _repository_id(),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("seal", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+)
+"""The roles of keys in single repositories. `seal` authenticates key, repository and role with the
+key that encrypts secrets."""
+sa.Index(None, access_key_grants.c.repository_id)
+
 sessions = _table(
     "sessions",
     sa.Column("token_hash", sa.Text, primary_key=True),

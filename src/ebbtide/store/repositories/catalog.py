@@ -8,7 +8,7 @@ repositories can have one name. Not for: making a repository (`creation`), colle
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from ebbtide.store.repositories.lifecycle import ListFilter, ambiguous, free_nam
 from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repositories.queries import (
     RepositoryInfo,
+    delete_grants,
     find_repository,
     list_repositories,
     lock_all_repositories,
@@ -84,11 +85,13 @@ class Catalog:
         amount: int = 1000,
         search: str = "",
         listed: ListFilter | None = None,
+        only: Collection[str] | None = None,
     ) -> builtins.list[Catalogued]:
         """Returns at most `amount` repositories, sorted by name and id.
 
         Their names begin with `prefix` and contain `search`. They sort behind `after`, which is
-        `NAME` or `NAME ID`. Raises InvalidInput `invalid_argument`, `invalid_date`.
+        `NAME` or `NAME ID`. `only` are the ids to choose from; None chooses from all. Raises
+        InvalidInput `invalid_argument`, `invalid_date`.
         """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
@@ -99,6 +102,7 @@ class Catalog:
                 after=after,
                 amount=amount,
                 search=search,
+                only=only,
             )
             return [self._look(tx, info) for info in found]
 
@@ -138,11 +142,13 @@ class Catalog:
         """Moves a repository to the trash. Its name is free at once.
 
         Its content stays for `trash_time`. Its storage root is taken until a run has collected all
-        of it. Raises NotFound `repository_not_found`.
+        of it. The roles that access keys have in it are deleted, also for a later restore. Raises
+        NotFound `repository_not_found`.
         """
         with self._metadata.transaction() as tx:
             lock_all_repositories(tx)
             found = self._locked(tx, ref)
+            delete_grants(tx, found.info.repository_id)
             return self._update(tx, found.info, expires_at=tx.now())
 
     def set_expiry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,6 +14,7 @@ from ebbtide.store.database.conditions import begins_with
 from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.database.expiries import StateFilter
 from ebbtide.store.database.schema import (
+    access_key_grants,
     branches,
     commits,
     metadata,
@@ -149,10 +150,12 @@ def page_of_repositories(
     after: str,
     amount: int,
     search: str = "",
+    only: Collection[str] | None = None,
 ) -> list[RepositoryInfo]:
     """Returns at most `amount` repositories in `states`, sorted by name and id. Their names have
     the prefix and contain `search`. They sort behind `after`, which is `NAME` or `NAME ID`.
-    Repositories that a run is collecting are left out."""
+    Repositories that a run is collecting are left out. `only` are the ids to choose from; None
+    chooses from all."""
     name: sa.ColumnElement[str] = repositories.c.name
     if tx.dialect_name == "postgresql":
         name = sa.collate(name, "C")
@@ -170,6 +173,7 @@ def page_of_repositories(
             name.contains(search, autoescape=True),
             repositories.c.tombstoned_by.is_(None),
             *states.conditions(repositories.c.expires_at),
+            *([] if only is None else [repositories.c.repository_id.in_(only)]),
         )
         .order_by(name, repositories.c.repository_id)
         .limit(amount)
@@ -183,6 +187,13 @@ def delete_repository(tx: Transaction, repository_id: str) -> None:
     for table in reversed(metadata.sorted_tables):
         if "repository_id" in table.columns and table not in (purges, removals):
             tx.execute(sa.delete(table).where(table.c.repository_id == repository_id))
+
+
+def delete_grants(tx: Transaction, repository_id: str) -> None:
+    """Deletes the roles that access keys have in a repository."""
+    tx.execute(
+        sa.delete(access_key_grants).where(access_key_grants.c.repository_id == repository_id)
+    )
 
 
 def read_policy(tx: Transaction, repository_id: str) -> object:
