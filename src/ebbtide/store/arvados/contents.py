@@ -68,9 +68,7 @@ class Contents:
             is_shared = sa.or_(parent_id.is_(None), parent_id.in_(others))
             return _limited(groups, is_shared).page(tx, asked)
 
-    def _within(
-        self, tx: Transaction, place: Place, column: sa.ColumnElement[Any]
-    ) -> Condition:
+    def _within(self, tx: Transaction, place: Place, column: sa.ColumnElement[Any]) -> Condition:
         """Returns the condition that the project of a column is in a place."""
         if place.owner_uuid is None:
             if place.except_of is None:
@@ -82,8 +80,10 @@ class Contents:
         project_id = self._owners.found_in(tx, place.owner_uuid)
         if project_id is None:
             return sa.false()
-        return column.in_(projects_below([project_id])) if place.is_recursive else (
-            column == project_id
+        return (
+            column.in_(projects_below([project_id]))
+            if place.is_recursive
+            else (column == project_id)
         )
 
 

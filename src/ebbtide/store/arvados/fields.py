@@ -56,12 +56,9 @@ class Field(ABC):
         """Returns what lists are sorted by; None if the field gives no order."""
         return None
 
-    def _equal(self, asked: Filter, dialect_name: str) -> Condition:
-        return sa.or_(sa.false(), *(self._is(each, asked, dialect_name) for each in asked.operands))
-
     @abstractmethod
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
-        """Returns the condition that the field has a value. Raises InvalidInput."""
+    def _equal(self, asked: Filter, dialect_name: str) -> Condition:
+        """Returns the condition that the field has one of the operands. Raises InvalidInput."""
 
     def _other(self, asked: Filter, _dialect_name: str) -> Condition:
         raise asked.refused("this field has no such operator")
@@ -77,17 +74,12 @@ class ColumnField(Field):
         """Returns the column."""
         return self.column
 
-    def _equal(self, asked: Filter, dialect_name: str) -> Condition:
+    def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
         values = [self._value(each, asked) for each in asked.operands if each is not None]
         found = [self.column.in_(values)] if values else [sa.false()]
         if len(values) < len(asked.operands):
             found.append(self.column.is_(None))
         return sa.or_(*found)
-
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
-        if operand is None:
-            return self.column.is_(None)
-        return self.column == self._value(operand, asked)
 
     def _other(self, asked: Filter, dialect_name: str) -> Condition:
         compare = _COMPARED.get(asked.operator)
@@ -134,9 +126,7 @@ class NumberField(ColumnField):
 class InstantField(ColumnField):
     """An instant: a column and a period after it."""
 
-    def __init__(
-        self, column: sa.ColumnElement[Any], *, after: timedelta = timedelta()
-    ) -> None:
+    def __init__(self, column: sa.ColumnElement[Any], *, after: timedelta = timedelta()) -> None:
         super().__init__(column)
         self._after = after
 
@@ -149,13 +139,24 @@ class InstantField(ColumnField):
             raise asked.refused("compare with an instant such as 2026-03-01T12:30:00Z") from None
 
 
-class FlagField(Field):
+class DerivedField(Field):
+    """A field that is no column. Each operand is a condition of its own."""
+
+    def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
+        return sa.or_(sa.false(), *(self._is(each, asked) for each in asked.operands))
+
+    @abstractmethod
+    def _is(self, operand: Any, asked: Filter) -> Condition:
+        """Returns the condition that the field has a value. Raises InvalidInput."""
+
+
+class FlagField(DerivedField):
     """True or false, as a condition."""
 
     def __init__(self, holds: Condition) -> None:
         self._holds = holds
 
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
+    def _is(self, operand: Any, asked: Filter) -> Condition:
         if isinstance(operand, str) and operand.lower() in ("true", "false"):
             operand = operand.lower() == "true"
         if not isinstance(operand, bool):
@@ -169,8 +170,8 @@ class ConstantField(Field):
     def __init__(self, value: str | int | None) -> None:
         self._value = value
 
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
-        return sa.true() if operand == self._value else sa.false()
+    def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
+        return sa.true() if self._value in asked.operands else sa.false()
 
 
 class UuidField(TextField):
@@ -186,7 +187,7 @@ class UuidField(TextField):
         return super()._other(asked, dialect_name)
 
 
-class StoreIdField(Field):
+class StoreIdField(DerivedField):
     """The id of a record that follows from the store's id."""
 
     def __init__(self, column: sa.ColumnElement[str], cluster: str, kind: str) -> None:
@@ -198,7 +199,7 @@ class StoreIdField(Field):
         """Returns the store's id, which sorts alike."""
         return self._column
 
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
+    def _is(self, operand: Any, asked: Filter) -> Condition:
         return sa.false() if operand is None else self.equals(_text(operand, asked))
 
     def equals(self, uuid: str) -> Condition:
@@ -238,18 +239,16 @@ class StoreIdField(Field):
         return first_id(self._cluster, self._kind, is_before)
 
 
-class OwnerField(Field):
+class OwnerField(DerivedField):
     """The owner of what is in the project of a column: a project, a user, or the root user."""
 
-    def __init__(
-        self, column: sa.ColumnElement[Any], cluster: str, repository_id: str
-    ) -> None:
+    def __init__(self, column: sa.ColumnElement[Any], cluster: str, repository_id: str) -> None:
         self._column = column
         self._cluster = cluster
         self._repository_id = repository_id
         self._group = StoreIdField(column, cluster, GROUP)
 
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
+    def _is(self, operand: Any, asked: Filter) -> Condition:
         return sa.false() if operand is None else self.equals(_text(operand, asked))
 
     def equals(self, uuid: str) -> Condition:

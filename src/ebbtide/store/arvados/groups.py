@@ -78,9 +78,7 @@ class Groups:
         """
         with self._context.metadata.snapshot() as tx:
             now = tx.now()
-        expires_at = timers.expires_at(
-            present=None, now=now, trash_time=self._context.trash_time
-        )
+        expires_at = timers.expires_at(present=None, now=now, trash_time=self._context.trash_time)
         made = self._projects.create(
             name,
             parent_id=self._owners.project_id(owner_uuid, is_made=True),

@@ -110,9 +110,7 @@ def merged_page(
     `invalid_argument`.
     """
     names = tuple(source.name for source in sources)
-    order = tuple(
-        replace(each, field=each.field.rpartition(".")[2]) for each in asked.full_order
-    )
+    order = tuple(replace(each, field=each.field.rpartition(".")[2]) for each in asked.full_order)
     each_page = replace(asked, limit=asked.limit + asked.offset, offset=0, order=order)
     items: list[Any] = []
     available = 0
@@ -177,7 +175,5 @@ def visible(
     """Returns the conditions that an item, and the projects above it, end after `horizon`."""
     return (
         sa.or_(expires_at.is_(None), expires_at > horizon),
-        sa.or_(
-            parent_id.is_(None), parent_id.not_in(hidden_projects(repository_id, horizon))
-        ),
+        sa.or_(parent_id.is_(None), parent_id.not_in(hidden_projects(repository_id, horizon))),
     )

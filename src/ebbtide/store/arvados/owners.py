@@ -54,9 +54,7 @@ class Owners:
             return self.root
         return self.uuid_of_parent(parent.project_id, parent.name, parent.parent_id)
 
-    def uuid_of_parent(
-        self, project_id: str | None, name: str | None, above_id: str | None
-    ) -> str:
+    def uuid_of_parent(self, project_id: str | None, name: str | None, above_id: str | None) -> str:
         """Returns the owner of what is in a project of this name, whose parent is `above_id`; or in
         no project, if `project_id` is None."""
         if project_id is None or name is None:

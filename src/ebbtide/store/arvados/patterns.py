@@ -72,9 +72,7 @@ class Pattern:
         """The only text that matches; None if there are wildcards."""
         return _literal(self.parts)
 
-    def matches(
-        self, column: sa.ColumnElement[str], dialect_name: str
-    ) -> sa.ColumnElement[bool]:
+    def matches(self, column: sa.ColumnElement[str], dialect_name: str) -> sa.ColumnElement[bool]:
         """Returns the condition that a column matches, with regard to case."""
         if dialect_name == "sqlite":
             return column.op("GLOB", is_comparison=True)(self._glob())
@@ -100,11 +98,7 @@ class Pattern:
 
     def _like(self) -> str:
         return "".join(
-            part.value
-            if isinstance(part, Wildcard)
-            else f"\\{part}"
-            if part in "%_\\"
-            else part
+            part.value if isinstance(part, Wildcard) else f"\\{part}" if part in "%_\\" else part
             for part in self.parts
         )
 

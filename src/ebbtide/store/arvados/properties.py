@@ -39,10 +39,11 @@ class PropertiesField(Field):
             return is_empty if asked.operator == "=" else opposite(is_empty)
         raise asked.refused("write properties.NAME, or [properties, exists, NAME]")
 
-    def _is(self, operand: Any, asked: Filter, dialect_name: str) -> Condition:
-        if isinstance(operand, (dict, list)):
+    def _equal(self, asked: Filter, dialect_name: str) -> Condition:
+        if any(isinstance(each, (dict, list)) for each in asked.operands):
             raise asked.refused("compare with text, a number, true, false or null")
-        return self._one(asked, dialect_name).equals(operand)
+        found = self._one(asked, dialect_name)
+        return sa.or_(sa.false(), *(found.equals(each) for each in asked.operands))
 
     def _other(self, asked: Filter, dialect_name: str) -> Condition:
         found = self._one(asked, dialect_name)
@@ -120,9 +121,7 @@ class _SqliteProperty(_Property):
         element = sa.func.json_each(self._column, self._path).table_valued("value", "type")
         is_in = sa.select(sa.literal(1)).select_from(element)
         is_in = is_in.where(element.c.type == "text", element.c.value == text)
-        return sa.or_(
-            self.equals(text), sa.and_(self._kind == "array", sa.exists(is_in))
-        )
+        return sa.or_(self.equals(text), sa.and_(self._kind == "array", sa.exists(is_in)))
 
 
 def _property(column: sa.ColumnElement[Any], key: str, dialect_name: str) -> _Property:

@@ -38,9 +38,9 @@ class Timers:
         """
         asked = self.trash_at
         is_over = present is not None and present <= now
-        if isinstance(asked, Omitted) and not isinstance(self.is_trashed, Omitted):
-            if self.is_trashed != is_over:
-                asked = now if self.is_trashed else None
+        is_asked = isinstance(asked, Omitted) and not isinstance(self.is_trashed, Omitted)
+        if is_asked and self.is_trashed != is_over:
+            asked = now if self.is_trashed else None
         if isinstance(self.delete_at, Omitted):
             return asked
         date = present if isinstance(asked, Omitted) else asked
