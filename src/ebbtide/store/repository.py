@@ -5,6 +5,7 @@ from __future__ import annotations
 from ebbtide.storage import Storage
 from ebbtide.store.arvados.contents import Contents
 from ebbtide.store.arvados.groups import Groups
+from ebbtide.store.arvados.links import Links
 from ebbtide.store.arvados.listed_collections import CollectionLists
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.collecting.dumping import Dumps
@@ -55,6 +56,7 @@ class Repository:
         self.owners = Owners(context, self.projects)
         self.arvados_groups = Groups(context, self.projects, self.owners)
         self.arvados_lists = CollectionLists(context, self.owners)
+        self.arvados_links = Links(context)
         self.arvados_contents = Contents(
             context, self.arvados_groups, self.arvados_lists, self.owners
         )
