@@ -36,13 +36,15 @@ METHOD_FIELD: Final = "_method"
 
 @dataclass(frozen=True, slots=True)
 class ArvadosCall:
-    """One request, after its token was checked. `arguments` are from its query and its body."""
+    """One request, after its token was checked. `arguments` are from its query and its body;
+    `body` are those of the body alone."""
 
     request: Request
     store: Store
     repository_name: str
     identity: Identity | None
     arguments: Mapping[str, Any]  # JSON values, or text from a query
+    body: Mapping[str, Any]
 
     @property
     def key(self) -> AccessKey:
@@ -131,7 +133,7 @@ class ArvadosCall:
         They are in an object of that name, or they are the body itself. Raises InvalidInput
         `invalid_argument`.
         """
-        found = self.value(resource) if resource in self.arguments else dict(self.arguments)
+        found = self.value(resource) if resource in self.arguments else dict(self.body)
         if not isinstance(found, dict):
             raise InvalidInput("invalid_argument", f"{resource} must be an object")
         return dict(found)
@@ -205,11 +207,12 @@ async def _guarded(route: ArvadosRoute, request: Request) -> Response:
         header = request.headers.get("authorization")
         identity = await run_in_threadpool(identify, store.keys, header)
         _require(identity.key, route.role)
-    arguments: dict[str, Any] = dict(request.query_params)
+    body: dict[str, Any] = {}
     if not route.streamed:
-        arguments |= await _body_of(limited(request, store.settings.server_body_max))
-        arguments.pop(METHOD_FIELD, None)
-    call = ArvadosCall(request, store, state.arvados_repository, identity, arguments)
+        body = await _body_of(limited(request, store.settings.server_body_max))
+        body.pop(METHOD_FIELD, None)
+    arguments = dict(request.query_params) | body
+    call = ArvadosCall(request, store, state.arvados_repository, identity, arguments, body)
     return await route.handle(call)
 
 

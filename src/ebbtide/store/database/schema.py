@@ -290,6 +290,22 @@ sa.Index(
     None, arvados_collections.c.repository_id, arvados_collections.c.portable_data_hash
 )
 
+arvados_links = _table(
+    "arvados_links",
+    sa.Column("link_id", sa.Text, primary_key=True),
+    _repository_reference(),
+    sa.Column("link_class", PathText, nullable=False),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("owner_uuid", PathText, nullable=False),
+    sa.Column("tail_uuid", PathText, nullable=True),
+    sa.Column("head_uuid", PathText, nullable=True),
+    sa.Column("properties", Json, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("modified_at", Timestamp, nullable=False),
+)
+"""Links of Arvados's clients, such as stars and tags. They change no access, and keep no data."""
+sa.Index(None, arvados_links.c.repository_id, arvados_links.c.head_uuid)
+
 removals = _table(
     "removals",
     # No foreign key: the record outlasts the repository.
