@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
+from ebbtide.store.arvados.blocks import Blocks
+from ebbtide.store.arvados.collections import ArvadosCollections
+from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.collecting.dumping import Dumps
 from ebbtide.store.collecting.exporting import Exports
 from ebbtide.store.collecting.giving_up import give_up
@@ -48,6 +51,11 @@ class Repository:
         self.locators = Locators(context)
         self.signed_reads = SignedReads(context, self.locators)
         self.collections = Collections(context, self.projects, self.objects, self.locators)
+        self.blocks = Blocks(context)
+        self.owners = Owners(context, self.projects)
+        self.arvados_collections = ArvadosCollections(
+            context, self.collections, self.blocks, self.owners
+        )
 
     @property
     def context(self) -> RepositoryContext:

@@ -51,9 +51,7 @@ class ArvadosRow:
 
 
 _BLOCK: Final = tuple(arvados_blocks.c[name] for name in BlockRow.__dataclass_fields__)
-_COLLECTION: Final = tuple(
-    arvados_collections.c[name] for name in ArvadosRow.__dataclass_fields__
-)
+_COLLECTION: Final = tuple(arvados_collections.c[name] for name in ArvadosRow.__dataclass_fields__)
 
 
 def find_block(tx: Transaction, repository_id: str, md5: str, size_bytes: int) -> BlockRow | None:
@@ -144,18 +142,15 @@ def drop_blocks(tx: Transaction, repository_id: str) -> None:
     )
 
 
-def find_record(tx: Transaction, collection_id: str) -> ArvadosRow | None:
-    """Returns what a collection has besides, or None if it is not of Arvados."""
-    return _record(tx, arvados_collections.c.collection_id == collection_id)
-
-
 def find_uuid(tx: Transaction, repository_id: str, uuid: str) -> ArvadosRow | None:
     """Returns what the collection with this id has besides, or None."""
-    return _record(
-        tx,
-        arvados_collections.c.repository_id == repository_id,
-        arvados_collections.c.uuid == uuid,
-    )
+    row = tx.execute(
+        sa.select(*_COLLECTION).where(
+            arvados_collections.c.repository_id == repository_id,
+            arvados_collections.c.uuid == uuid,
+        )
+    ).one_or_none()
+    return None if row is None else ArvadosRow(**row._mapping)
 
 
 def records_by_hash(
@@ -204,8 +199,3 @@ def delete_records(tx: Transaction, collection_ids: Iterable[str]) -> None:
         tx.execute(
             sa.delete(arvados_collections).where(arvados_collections.c.collection_id.in_(batch))
         )
-
-
-def _record(tx: Transaction, *conditions: sa.ColumnElement[bool]) -> ArvadosRow | None:
-    row = tx.execute(sa.select(*_COLLECTION).where(*conditions)).one_or_none()
-    return None if row is None else ArvadosRow(**row._mapping)

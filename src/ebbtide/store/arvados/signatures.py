@@ -97,9 +97,7 @@ def verify_block(
             "token_key_retired",
             f"the key that signed {shown(locator)} was retired: read the collection again",
         )
-    if not hmac.compare_digest(
-        mac, _mac(secret, repository_id, holder, block, objects[0], expiry)
-    ):
+    if not hmac.compare_digest(mac, _mac(secret, repository_id, holder, block, objects[0], expiry)):
         raise _invalid(locator)
     return Locator(
         repository_id=repository_id,

@@ -286,9 +286,7 @@ arvados_collections = _table(
 )
 """What a collection of Arvados has besides its row in `collections`. The number and the bytes of
 its files are those of its manifest. `modified_by` is an access key's id."""
-sa.Index(
-    None, arvados_collections.c.repository_id, arvados_collections.c.portable_data_hash
-)
+sa.Index(None, arvados_collections.c.repository_id, arvados_collections.c.portable_data_hash)
 
 arvados_links = _table(
     "arvados_links",

@@ -83,9 +83,7 @@ def consume_token(
     return True
 
 
-def keep_uploads(
-    tx: Transaction, repository_id: str, addresses: Iterable[str]
-) -> datetime | None:
+def keep_uploads(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> datetime | None:
     """Deletes the upload tokens of addresses that content refers to from now on. Some may have no
     token.
 
