@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
+from ebbtide.store.arvados.blocks import Blocks
+from ebbtide.store.arvados.collections import ArvadosCollections
 from ebbtide.store.arvados.contents import Contents
 from ebbtide.store.arvados.groups import Groups
 from ebbtide.store.arvados.links import Links
@@ -53,7 +55,11 @@ class Repository:
         self.locators = Locators(context)
         self.signed_reads = SignedReads(context, self.locators)
         self.collections = Collections(context, self.projects, self.objects, self.locators)
+        self.blocks = Blocks(context)
         self.owners = Owners(context, self.projects)
+        self.arvados_collections = ArvadosCollections(
+            context, self.collections, self.blocks, self.owners
+        )
         self.arvados_groups = Groups(context, self.projects, self.owners)
         self.arvados_lists = CollectionLists(context, self.owners)
         self.arvados_links = Links(context)
