@@ -14,7 +14,6 @@ from ebbtide.server.arvados.users import all_users
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.contents import Place
 from ebbtide.store.arvados.groups import PROJECT, Group
-from ebbtide.store.arvados.listed_collections import ListedCollection
 from ebbtide.store.arvados.listing import Page
 from ebbtide.store.arvados.uuids import GROUP, KINDS
 from ebbtide.store.collections.updates import Omitted
@@ -171,9 +170,7 @@ def _contents(call: ArvadosCall, owner_uuid: str | None) -> dict[str, Any]:
     return _list(call, page, asked.offset, asked.limit)
 
 
-def _list(
-    call: ArvadosCall, page: Page[Group | ListedCollection], offset: int, limit: int
-) -> dict[str, Any]:
+def _list(call: ArvadosCall, page: Page[Any], offset: int, limit: int) -> dict[str, Any]:
     records = [
         group_record(call, each) if isinstance(each, Group) else listed_collection(call, each)
         for each in page.items
