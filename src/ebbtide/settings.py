@@ -236,6 +236,14 @@ class Settings(BaseSettings):
         description="Whether sweeps also delete the versions that a bucket of S3 keeps of the "
         "files that they delete.",
     )
+    tls_certificate: Path | None = Field(
+        None,
+        description="File with the server's certificate and its chain, PEM. With it, `serve` "
+        "speaks HTTPS.",
+    )
+    tls_key: Path | None = Field(
+        None, description="File with the private key of that certificate, PEM, not encrypted."
+    )
     server_spark_idle: Duration = Field(
         timedelta(minutes=10),
         description="How long a server keeps Spark's JVM after a run, for the next run.",

@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from ebbtide.cli.command import Cli, command
 from ebbtide.errors import Failed
 from ebbtide.imports import require_extra
+from ebbtide.program.certificates import Certificates, open_certificates
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -59,36 +61,74 @@ def serve(
             "default.",
         ),
     ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Certificate of the server with its chain, PEM. Default: EBBTIDE_TLS_CERTIFICATE.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Private key of the certificate, PEM. Default: EBBTIDE_TLS_KEY.",
+            show_default=False,
+        ),
+    ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line for each request to stderr.")
     ] = False,
 ) -> None:
     """Serve the store over HTTP, to clients of lakeFS's protocol, until interrupted.
 
-    Every request needs an access key: 'ebbtide key create' makes one. The server speaks plain HTTP.
-    Unless it listens at the loopback address, put a proxy with TLS in front of it.
+    Every request needs an access key: 'ebbtide key create' makes one. With a certificate, the
+    server speaks HTTPS, otherwise plain HTTP. Without a certificate, open it to other machines only
+    behind a proxy with TLS.
     """
     require_extra("the server", "server", *PACKAGES)
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
+    settings = _with_files(store.settings, tls_certificate, tls_key)
+    certificates = open_certificates(settings)
+    scheme = "http" if certificates is None else "https"
     with _listen(host, port) as listening:
         from ebbtide.server.app import create_app
 
         app = create_app(store, arvados_repository=arvados)
         bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
+        document = {"url": f"{scheme}://{shown}:{bound}", "host": host, "port": bound}
         # An interrupt is the normal end of a server.
         with suppress(KeyboardInterrupt):
             cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
             sys.stdout.flush()
-            if not _is_loopback(host):
-                cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
-            cli.set_up_log(store.settings)
-            _run(app, store.settings, listening, access_log=access_log)
+            if certificates is None and not _is_loopback(host):
+                cli.output.warn(
+                    "access keys travel in the clear: give a certificate by --tls-certificate, or "
+                    "put a proxy with TLS in front"
+                )
+            cli.set_up_log(settings)
+            _run(app, settings, listening, certificates, access_log=access_log)
 
 
-def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_log: bool) -> None:
+def _with_files(settings: Settings, certificate: Path | None, key: Path | None) -> Settings:
+    """Returns the settings with the files that the command line names instead of theirs."""
+    given = {"tls_certificate": certificate, "tls_key": key}
+    return settings.model_copy(
+        update={name: path for name, path in given.items() if path is not None}
+    )
+
+
+def _run(
+    app: FastAPI,
+    settings: Settings,
+    listening: socket.socket,
+    certificates: Certificates | None,
+    *,
+    access_log: bool,
+) -> None:
     import uvicorn
 
     if access_log:
@@ -105,6 +145,7 @@ def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_l
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        ssl_context_factory=None if certificates is None else lambda *_: certificates.context,
     )
     uvicorn.Server(config).run(sockets=[listening])
 

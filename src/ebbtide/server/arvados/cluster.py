@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ebbtide.server.arvados.records import instant_text, item_list
+from ebbtide.server.arvados.records import instant_text, whole_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.uuids import KEEP_SERVICE, KINDS, derived_uuid, root_uuid
@@ -47,19 +47,19 @@ def get_vocabulary(_call: ArvadosCall) -> dict[str, Any]:
 @routes.add("GET", "/keep_services/accessible", Role.READER)
 def accessible_services(call: ArvadosCall) -> dict[str, Any]:
     """Lists the only service of blocks: this server."""
-    return item_list("keepService", [_service(call)])
+    return whole_list("keepService", [_service(call)])
 
 
 @routes.add("GET", "/keep_services", Role.READER)
 def list_services(call: ArvadosCall) -> dict[str, Any]:
     """Lists the only service of blocks: this server."""
-    return item_list("keepService", [_service(call)])
+    return whole_list("keepService", [_service(call)])
 
 
 @routes.add("GET", "/virtual_machines", Role.READER)
 def list_machines(_call: ArvadosCall) -> dict[str, Any]:
     """Lists no machines: the store has none."""
-    return item_list("virtualMachine", [])
+    return whole_list("virtualMachine", [])
 
 
 def _service(call: ArvadosCall) -> dict[str, Any]:

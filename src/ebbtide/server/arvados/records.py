@@ -20,11 +20,10 @@ def item_list(
     *,
     offset: int = 0,
     limit: int | None = None,
-    available: int | None = None,
-    is_counted: bool = True,
+    available: int | None,
 ) -> dict[str, Any]:
-    """Returns a page of a list. `available` is the number of items in the whole list, if it is
-    longer than the page. Without `is_counted` the answer leaves it out."""
+    """Returns a page of a list. `available` is the number of items in the whole list; the answer
+    leaves it out if it is None."""
     found: dict[str, Any] = {
         "kind": f"arvados#{kind}List",
         "etag": "",
@@ -33,6 +32,11 @@ def item_list(
         "limit": len(items) if limit is None else limit,
         "items": list(items),
     }
-    if is_counted:
-        found["items_available"] = len(items) if available is None else available
+    if available is not None:
+        found["items_available"] = available
     return found
+
+
+def whole_list(kind: str, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a list that has no other pages."""
+    return item_list(kind, items, available=len(items))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
-from ebbtide.server.arvados.records import instant_text, item_list
+from ebbtide.server.arvados.records import instant_text, whole_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.arvados.uuids import KINDS, USER, root_uuid, user_uuid
@@ -25,7 +25,7 @@ def current_user(call: ArvadosCall) -> dict[str, Any]:
 @routes.add("GET", "/users", Role.READER)
 def list_users(call: ArvadosCall) -> dict[str, Any]:
     """Lists the users."""
-    return item_list("user", all_users(call))
+    return whole_list("user", all_users(call))
 
 
 @routes.add("GET", "/users/{uuid:segment}", Role.READER)

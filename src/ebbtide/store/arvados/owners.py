@@ -6,18 +6,30 @@ belong to the root user.
 
 from __future__ import annotations
 
+from typing import Any
+
+import sqlalchemy as sa
+
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
+from ebbtide.store.arvados.fields import homes, is_home_name
 from ebbtide.store.arvados.uuids import (
     GROUP,
     USER,
+    UUID_LENGTH,
     cluster_of,
     first_id,
+    home_prefix,
     kind_of,
     root_uuid,
     uuid_of,
 )
-from ebbtide.store.collections.project_queries import ProjectRow, project_from, projects_named
+from ebbtide.store.collections.project_queries import (
+    ProjectRow,
+    lineage_of,
+    project_from,
+    projects_named,
+)
 from ebbtide.store.collections.projects import Projects
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
@@ -40,13 +52,27 @@ class Owners:
         """Returns the id of the owner of what is in a project, or in none."""
         if parent is None:
             return self.root
-        if self.is_home(parent.parent_id, parent.name):
-            return parent.name
-        return uuid_of(self.cluster, GROUP, parent.project_id)
+        return self.uuid_of_parent(parent.project_id, parent.name, parent.parent_id)
+
+    def uuid_of_parent(self, project_id: str | None, name: str | None, above_id: str | None) -> str:
+        """Returns the owner of what is in a project of this name, whose parent is `above_id`; or in
+        no project, if `project_id` is None."""
+        if project_id is None or name is None:
+            return self.root
+        if self.is_home(above_id, name):
+            return name
+        return uuid_of(self.cluster, GROUP, project_id)
+
+    def owner_in(self, tx: Transaction, project_id: str | None) -> str:
+        """Returns the owner of what is in a project, or in none."""
+        if project_id is None:
+            return self.root
+        return self.owner_uuid(lineage_of(tx, project_id)[0])
 
     def is_home(self, parent_id: str | None, name: str) -> bool:
         """Whether a project in this parent with this name is the home of a user."""
-        return parent_id is None and kind_of(name) == USER and name.startswith(f"{self.cluster}-")
+        is_id = name.startswith(home_prefix(self.cluster)) and len(name) == UUID_LENGTH
+        return parent_id is None and is_id
 
     def project_id(self, owner_uuid: str, *, is_made: bool = False) -> str | None:
         """Returns the id of the project of an owner; None for the root user.
@@ -55,35 +81,46 @@ class Owners:
         also for such a home otherwise; InvalidInput `invalid_argument` if the id is neither a
         user's nor a project's.
         """
-        kind = kind_of(owner_uuid)
         if owner_uuid == self.root:
             return None
-        if kind == USER and owner_uuid.startswith(f"{self.cluster}-"):
-            with self._context.metadata.snapshot() as tx:
-                home_id = self.home_in(tx, owner_uuid)
-            if home_id is not None:
-                return home_id
-            if is_made:
-                return self._make_home(owner_uuid)
+        with self._context.metadata.snapshot() as tx:
+            found = self.found_in(tx, owner_uuid)
+        if found is not None:
+            return found
+        if not is_made:
             raise _not_found(owner_uuid)
-        if kind != GROUP:
+        return self._make_home(owner_uuid)
+
+    def found_in(self, tx: Transaction, owner_uuid: str) -> str | None:
+        """Returns the id of the project of an owner who is not the root user; None for a user
+        without a home. Raises as `project_id` does."""
+        if self.is_home(None, owner_uuid):
+            return self.home_in(tx, owner_uuid)
+        if kind_of(owner_uuid) not in (GROUP, USER):
             raise InvalidInput(
                 "invalid_argument", f"{shown(owner_uuid)} is no id of a user or a project"
             )
-        return self.group_id(owner_uuid)
+        return self._group_in(tx, owner_uuid)
 
     def group_id(self, uuid: str) -> str:
         """Returns the store's id of a project in any state. Raises NotFound `project_not_found`."""
+        with self._context.metadata.snapshot() as tx:
+            return self._group_in(tx, uuid)
+
+    def _group_in(self, tx: Transaction, uuid: str) -> str:
         if kind_of(uuid) != GROUP:
             raise _not_found(uuid)
         begin = first_id(self.cluster, GROUP, lambda each: each < uuid)
-        with self._context.metadata.snapshot() as tx:
-            row = project_from(tx, self._context.repository_id, begin)
+        row = project_from(tx, self._context.repository_id, begin)
         if row is None or uuid_of(self.cluster, GROUP, row.project_id) != uuid:
             raise _not_found(uuid)
         if self.is_home(row.parent_id, row.name):
             raise _not_found(uuid)
         return row.project_id
+
+    def homes(self) -> sa.Select[Any]:
+        """Returns the query for the ids of all home projects."""
+        return homes(self._context.repository_id).where(is_home_name(self.cluster))
 
     def home_in(self, tx: Transaction, user_uuid: str) -> str | None:
         """Returns the id of a user's live home project, or None."""

@@ -27,6 +27,8 @@ KINDS: Final = {
 }
 """The names of kinds in records, by the middle part of an id."""
 
+UUID_LENGTH: Final = 27
+
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAME_LENGTH: Final = 15
 _HEX_LENGTH: Final = 19
@@ -56,6 +58,11 @@ def derived_uuid(cluster: str, kind: str, item_id: str) -> str:
 def user_uuid(cluster: str, access_key_id: str) -> str:
     """Returns the id of the user of an access key."""
     return derived_uuid(cluster, USER, access_key_id)
+
+
+def home_prefix(cluster: str) -> str:
+    """Returns the beginning of the ids of users. A home project has such an id as its name."""
+    return f"{cluster}-{USER}-"
 
 
 def root_uuid(cluster: str) -> str:
