@@ -14,12 +14,21 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
-from ebbtide.server.arvados import cluster, collections, discovery, groups, keep, listing, users
+from ebbtide.server.arvados import (
+    cluster,
+    collections,
+    discovery,
+    groups,
+    keep,
+    links,
+    listing,
+    users,
+)
 from ebbtide.server.arvados.errors import on_defect, on_error, on_http_error
 from ebbtide.server.arvados.routing import METHOD_HEADER, PREFIX, ArvadosRoute
 from ebbtide.server.errors import BreakingOff
 
-TOPICS: Final = (discovery, cluster, users, groups, collections, listing, keep)
+TOPICS: Final = (discovery, cluster, users, collections, keep, groups, links, listing)
 
 _MINE: Final = re.compile(rf"(?:{PREFIX}|{discovery.PREFIX})/.*|/[0-9a-f]{{32}}(?:\+.*)?")
 _OVERRIDE: Final = METHOD_HEADER.encode()
