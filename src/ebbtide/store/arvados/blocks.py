@@ -57,7 +57,7 @@ class Blocks:
         store has other bytes with this MD5; InvalidInput `too_large`; Conflict `write_expired`;
         Refused `storage_foreign`; Failed.
         """
-        if EMPTY_BLOCK == f"{md5}+0":
+        if f"{md5}+0" == EMPTY_BLOCK:
             _read(_verified(data, md5, 0))
             return EMPTY_BLOCK
         if size_bytes is not None:

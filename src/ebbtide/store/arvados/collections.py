@@ -1,8 +1,8 @@
 """Collections of Arvados: collections of the store whose files are blocks and a manifest.
 
 Each block is a file at the path `MD5+SIZE`, and the manifest is at the path `manifest`, without
-hints. So whatever holds for collections of the store holds for these. Not for: the blocks themselves
-(`blocks`), or lists.
+hints. So whatever holds for collections of the store holds for these. Not for: the blocks
+themselves (`blocks`), or lists (`listed_collections`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.escaping import shown
+from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.access.signing_keys import read_verifying_keys
 from ebbtide.store.arvados.blocks import Blocks
+from ebbtide.store.arvados.listed_collections import ListedCollection
 from ebbtide.store.arvados.manifests import (
     EMPTY_BLOCK,
     Manifest,
@@ -32,10 +34,10 @@ from ebbtide.store.arvados.queries import (
     write_contents,
 )
 from ebbtide.store.arvados.signatures import BlockObject, verify_block
+from ebbtide.store.arvados.trashing import Timers, delete_at
 from ebbtide.store.arvados.uuids import COLLECTION, cluster_of, uuid_of
 from ebbtide.store.collections.collections import Collections
 from ebbtide.store.collections.contents import ContentChange, Files, Verified
-from ebbtide.store.collections.project_queries import lineage_of
 from ebbtide.store.collections.queries import CollectionRow
 from ebbtide.store.collections.reading import Collection, no_collection
 from ebbtide.store.collections.updates import KEEP, Keep, Omitted, given
@@ -47,17 +49,17 @@ from ebbtide.store.staging.uploads import NewObject
 MANIFEST: Final = "manifest"
 """The path of the manifest among the files of a collection."""
 ATTEMPTS_MAX: Final = 5
+NO_TIMERS: Final = Timers()
 _VERSIONED: Final = frozenset(("name", "description", "properties", "manifest"))
 """The fields whose change makes a new version, if the present one is to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArvadosCollection:
-    """A collection, what it has besides as a collection of Arvados, and the id of its owner."""
+    """A collection as lists show it, and its state, which depends on its projects too."""
 
-    collection: Collection
-    row: ArvadosRow
-    owner_uuid: str
+    listed: ListedCollection
+    state: LifecycleState
 
 
 class ArvadosCollections:
@@ -86,7 +88,7 @@ class ArvadosCollections:
         holder: str,
         description: str = "",
         properties: Mapping[str, Any] | None = None,
-        expires_at: datetime | None = None,
+        timers: Timers = NO_TIMERS,
         preserve_version: bool = False,
         ensure_unique_name: bool = False,
     ) -> ArvadosCollection:
@@ -97,6 +99,7 @@ class ArvadosCollections:
         """
         manifest = parse_manifest(manifest_text)
         located = self._verified(manifest, holder)
+        expires_at = self._expires_at(timers, None)
         rows: list[ArvadosRow] = []
 
         def also(tx: Transaction, made: CollectionRow) -> None:
@@ -120,7 +123,7 @@ class ArvadosCollections:
             _content(manifest, located),
             description=description,
             properties=properties,
-            expires_at=expires_at,
+            expires_at=None if isinstance(expires_at, Omitted) else expires_at,
             ensure_unique_name=ensure_unique_name,
             also=also,
         )
@@ -136,7 +139,7 @@ class ArvadosCollections:
         description: str | Keep = KEEP,
         properties: Mapping[str, Any] | Keep = KEEP,
         project_id: str | Keep = KEEP,
-        expires_at: datetime | Keep | None = KEEP,
+        timers: Timers = NO_TIMERS,
         preserve_version: bool | Keep = KEEP,
         ensure_unique_name: bool = False,
     ) -> ArvadosCollection:
@@ -145,6 +148,8 @@ class ArvadosCollections:
         Raises as `Collections.update` and `create` do.
         """
         row = self._require(uuid)
+        present = self._collections.get(row.collection_id, include_expired=True).expires_at
+        expires_at = self._expires_at(timers, present)
         asked = given(name=name, description=description, properties=properties)
         changed = {*asked, *(["manifest"] if isinstance(manifest_text, str) else [])}
         keeps_version = row.preserve_version and bool(changed & _VERSIONED)
@@ -297,10 +302,36 @@ class ArvadosCollections:
             ((md5, found.size_bytes, found.address) for md5, found in blocks),
         )
 
+    def _expires_at(self, timers: Timers, present: datetime | None) -> datetime | Keep | None:
+        with self._metadata.snapshot() as tx:
+            now = tx.now()
+        return timers.expires_at(present=present, now=now, trash_time=self._context.trash_time)
+
     def _found(self, collection: Collection, row: ArvadosRow) -> ArvadosCollection:
         with self._metadata.snapshot() as tx:
-            (parent, *_) = lineage_of(tx, collection.project_id)
-        return ArvadosCollection(collection, row, self._owners.owner_uuid(parent))
+            owner_uuid, now = self._owners.owner_in(tx, collection.project_id), tx.now()
+        expires_at = collection.expires_at
+        listed = ListedCollection(
+            collection_id=collection.collection_id,
+            uuid=row.uuid,
+            owner_uuid=owner_uuid,
+            name=collection.name,
+            description=collection.description,
+            properties=collection.properties,
+            portable_data_hash=row.portable_data_hash,
+            file_count=row.file_count,
+            file_size_total=row.file_size_total,
+            replication_desired=collection.replication_desired,
+            version=collection.version,
+            preserve_version=row.preserve_version,
+            created_at=collection.created_at,
+            modified_at=collection.modified_at,
+            modified_by=row.modified_by,
+            trash_at=expires_at,
+            delete_at=delete_at(expires_at, self._context.trash_time),
+            is_trashed=expires_at is not None and expires_at <= now,
+        )
+        return ArvadosCollection(listed, collection.state)
 
     def _require(self, uuid: str) -> ArvadosRow:
         with self._metadata.snapshot() as tx:

@@ -3,8 +3,8 @@
 A signature promises that the block's object is there until the expiry. The hint `E` names this
 object: in base64url, the signing key's id, the SHA-256 and the address. The hint `A` has 40
 hexadecimal digits of an HMAC-SHA256, and the expiry in seconds since 1970 as eight hexadecimal
-digits. Clients keep hints that they do not know, and may change the order of hints. Source: Arvados's
-documentation, "Keep locator format".
+digits. Clients keep hints that they do not know, and may change the order of hints. Source:
+Arvados's documentation, "Keep locator format".
 """
 
 from __future__ import annotations

@@ -291,8 +291,8 @@ def drop_ended(
     """Drops the rows that have ended by the database's clock.
 
     These are gone branches, tags, projects and collections; reflog entries older than a lease;
-    ended writes and upload tokens; records of Arvados's blocks without data; and copies that no reading needs. The rows that were staged on
-    gone branches are left to the reclaimer.
+    ended writes and upload tokens; records of Arvados's blocks without data; and copies that no
+    reading needs. The rows that were staged on gone branches are left to the reclaimer.
     """
     now = tx.now()
     gone_before = now - trash_time
