@@ -89,11 +89,14 @@ def get_group(call: ArvadosCall) -> dict[str, Any]:
 @routes.add("PUT", _ONE, Role.WRITER)
 @routes.add("PATCH", _ONE, Role.WRITER)
 def update_group(call: ArvadosCall) -> dict[str, Any]:
-    """Changes the fields of a project that are given."""
+    """Changes the fields of a project that are given. A project in the trash is found only with
+    `include_trash`."""
     given = _given(call)
     owner_uuid = given.text("owner_uuid")
-    changed = call.repository().arvados_groups.update(
-        call.name("uuid"),
+    groups = call.repository().arvados_groups
+    present = groups.get(call.name("uuid"), include_trash=call.flag("include_trash"))
+    changed = groups.update(
+        present.uuid,
         owner_uuid=Omitted.KEEP if owner_uuid is None else owner_uuid,
         name=given.changed_text("name"),
         description=given.changed_text("description"),
