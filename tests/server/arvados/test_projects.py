@@ -83,13 +83,7 @@ def test_who_may_call(arvados: Server) -> None:
         path = route.path.replace("{uuid:segment}", "x").replace("{locator:segment}", "0" * 32)
         if route.role is None:
             continue
-        for token in (
-            None,
-            "Bearer x",
-            f"Bearer v2/{wrong}/x",
-            f"Basic v2/{wrong}/x",
-            "Bearer v1/a/b",
-        ):
+        for token in (None, "Bearer x", f"Bearer v2/{wrong}/x", f"Basic v2/{wrong}/x"):
             headers = {} if token is None else {"Authorization": token}
             answer = httpx.request(route.method, arvados.url + path, headers=headers)
             assert answer.status_code == 401, (route.path, token)
@@ -142,7 +136,7 @@ def test_users(arvados: Server, writer: Caller) -> None:
     assert (me["full_name"], me["is_admin"], me["can_write"]) == ("writer", False, True)
     assert writer.get(f"/users/{me['uuid']}") == me
     users = writer.get("/users")["items"]
-    assert [user["full_name"] for user in users][0] == "root"
+    assert users[0]["full_name"] == "root"
     admin = Caller(arvados, "admin").get("/users/current")
     assert (admin["is_admin"], admin in users) == (True, True)
     assert Caller(arvados, "reader").get("/users/current")["can_write"] is False
@@ -163,7 +157,7 @@ def test_projects(writer: Caller) -> None:
     assert writer.names("/groups/contents", uuid=me, filters=filters) == ["outer"]
     writer.send("POST", "/groups", 422, name="outer")
     again = writer.send("POST", "/groups?ensure_unique_name=true", group={"name": "outer"})
-    assert again["name"].startswith("outer ") or again["name"] != "outer"
+    assert again["name"] != "outer"
     writer.send("DELETE", f"/groups/{again['uuid']}")
     path = f"/groups/{outer['uuid']}"
     changed = writer.send("PUT", path, group={"description": "d", "properties": {"a": 1}})
@@ -206,9 +200,9 @@ def test_lists(arvados: Server, writer: Caller) -> None:
     assert sorted(seen) == [f"n{number}" for number in range(5)]
     # Clients send a long query as the body of a POST.
     query = {"filters": json.dumps(mine), "limit": "1"}
-    for headers in ({"X-Http-Method-Override": "GET"},):
-        answer = writer.http.post(f"{API}/groups", data=query, headers=headers)
-        assert answer.json()["items_available"] == 5
+    headers = {"X-Http-Method-Override": "GET"}
+    answer = writer.http.post(f"{API}/groups", data=query, headers=headers)
+    assert answer.json()["items_available"] == 5
     other = Caller(arvados, "admin")
     shared = other.get("/groups/shared", include="owner_uuid", filters=[["name", "=", "box"]])
     assert [item["uuid"] for item in shared["items"]] == [box]

@@ -51,7 +51,7 @@ def names(lake: Repository, place: Place | None = None, **asked: object) -> list
 
 
 def test_ids_of_both_forms_sort_alike() -> None:
-    ids = sorted(new_id() for _ in range(200)) + ["f" * 32]
+    ids = [*sorted(new_id() for _ in range(200)), "f" * 32]
     uuids = [uuid_of("abcde", GROUP, each) for each in ids]
     assert uuids == sorted(uuids)
     assert all(kind_of(each) == GROUP for each in uuids)
@@ -235,10 +235,8 @@ def test_filters_that_are_none(repository: Repository, wrong: object, resources:
 
 
 def test_orders_and_selections() -> None:
-    assert parse_order("name desc, uuid") == (
-        Ordering("name", is_descending=True),
-        Ordering("uuid"),
-    )
+    descending = Ordering("name", is_descending=True)
+    assert parse_order("name desc, uuid") == (descending, Ordering("uuid"))
     assert parse_order(["name ASC"]) == (Ordering("name"),)
     assert parse_order(None) == ()
     assert parse_select(["a", "b"]) == ("a", "b")

@@ -24,7 +24,6 @@ LISTING: Final[Parameters] = {
     "filters": "array",
     "order": "array",
     "select": "array",
-    "distinct": "boolean",
     "limit": "integer",
     "offset": "integer",
     "count": "string",
