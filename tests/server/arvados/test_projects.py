@@ -101,6 +101,7 @@ def test_errors_have_one_shape(writer: Caller) -> None:
         ("/groups?limit=x", 422, "invalid_argument"),
         ("/groups?filters=[", 422, "invalid_argument"),
         ("/groups?count=some", 422, "invalid_argument"),
+        ("/groups?distinct=true", 422, "invalid_argument"),
         ("/groups?include_trash=maybe", 422, "invalid_argument"),
     ):
         answer = writer.get(path, status)
