@@ -20,6 +20,7 @@ KINDS: Final[Mapping[str, str]] = {
     "invalid_policy": "a retention policy that is empty or not valid",
     "invalid_name": "a name of a repository, branch or tag that is not allowed",
     "invalid_path": "an object path that is not allowed",
+    "invalid_manifest": "a manifest of Arvados that cannot be read",
     "invalid_inventory": "an inventory that this program cannot use, or that has no valid date",
     "invalid_date": "a date that cannot be read, has no zone, or is not allowed for a commit",
     "invalid_setting": "an unknown setting, or a setting whose value is not valid",

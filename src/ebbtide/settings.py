@@ -276,6 +276,11 @@ class Settings(BaseSettings):
         description="Domain of the S3 gateway: a request to the host `BUCKET.DOMAIN` is for that "
         "bucket. Without it, only paths name buckets.",
     )
+    arvados_repository: str | None = Field(
+        None,
+        description="Repository that the server shows to clients of Arvados. Without it, the "
+        "server has no API of Arvados.",
+    )
     session_ttl: PositiveDuration = Field(
         timedelta(hours=12), description="How long a login to the pages lasts."
     )

@@ -53,6 +53,14 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes any free port.")
     ] = 8000,
+    arvados: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REPO",
+            help="Repository to show to clients of Arvados. EBBTIDE_ARVADOS_REPOSITORY is the "
+            "default.",
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(
@@ -88,7 +96,7 @@ def serve(
     with _listen(host, port) as listening:
         from ebbtide.server.app import create_app
 
-        app = create_app(store)
+        app = create_app(store, arvados_repository=arvados)
         bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         document = {"url": f"{scheme}://{shown}:{bound}", "host": host, "port": bound}

@@ -37,6 +37,7 @@ from ebbtide.server.api import (
     tags,
 )
 from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
+from ebbtide.server.arvados.app import ArvadosInFront, make_arvados
 from ebbtide.server.auth import Authentication
 from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.jobs import Jobs
@@ -76,8 +77,12 @@ TOPICS = (
 )
 
 
-def create_app(store: Store) -> FastAPI:
-    """Returns the application. The caller opens the store before, and closes it afterwards."""
+def create_app(store: Store, *, arvados_repository: str | None = None) -> FastAPI:
+    """Returns the application. The caller opens the store before, and closes it afterwards.
+
+    `arvados_repository` overrides the setting of this name. Raises NotFound `repository_not_found`
+    if it does not exist.
+    """
     settings = store.settings
     metrics = Metrics()
 
@@ -122,6 +127,10 @@ def create_app(store: Store) -> FastAPI:
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
+    shown = arvados_repository or settings.arvados_repository
+    if shown is not None:
+        store.repository(shown)
+        app.add_middleware(ArvadosInFront, arvados=make_arvados(app.state, shown))
     app.add_middleware(S3Gateway, store=store)
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)

@@ -22,6 +22,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "invalid_policy",
         "invalid_name",
         "invalid_path",
+        "invalid_manifest",
         "invalid_date",
         "invalid_inventory",
         "invalid_address",

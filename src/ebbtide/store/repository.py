@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from ebbtide.storage import Storage
+from ebbtide.store.arvados.blocks import Blocks
+from ebbtide.store.arvados.collections import ArvadosCollections
+from ebbtide.store.arvados.contents import Contents
+from ebbtide.store.arvados.groups import Groups
+from ebbtide.store.arvados.links import Links
+from ebbtide.store.arvados.listed_collections import CollectionLists
+from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.collecting.dumping import Dumps
 from ebbtide.store.collecting.exporting import Exports
 from ebbtide.store.collecting.giving_up import give_up
@@ -48,6 +55,17 @@ class Repository:
         self.locators = Locators(context)
         self.signed_reads = SignedReads(context, self.locators)
         self.collections = Collections(context, self.projects, self.objects, self.locators)
+        self.blocks = Blocks(context)
+        self.owners = Owners(context, self.projects)
+        self.arvados_collections = ArvadosCollections(
+            context, self.collections, self.blocks, self.owners
+        )
+        self.arvados_groups = Groups(context, self.projects, self.owners)
+        self.arvados_lists = CollectionLists(context, self.owners)
+        self.arvados_links = Links(context)
+        self.arvados_contents = Contents(
+            context, self.arvados_groups, self.arvados_lists, self.owners
+        )
 
     @property
     def context(self) -> RepositoryContext:

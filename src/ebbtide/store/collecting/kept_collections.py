@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from ebbtide.model import Ref
 from ebbtide.retention.lifecycle import earliest
+from ebbtide.store.arvados.queries import delete_records
 from ebbtide.store.collections.project_queries import (
     ProjectLink,
     delete_projects,
@@ -94,6 +95,7 @@ def drop_gone(
         for use in read_content_uses(tx, repository_id)
         if is_over(earliest(use.expires_at, places[use.project_id].ends_at))
     }
+    delete_records(tx, over)
     for batch in in_batches(sorted(over)):
         delete_collections(tx, batch)
     # The deepest first: a project is deleted after the projects in it.

@@ -18,6 +18,7 @@ from ebbtide.model import Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.rows import CommitRow, micros_since_epoch, with_commits
+from ebbtide.store.arvados.queries import drop_blocks
 from ebbtide.store.collecting.kept_collections import drop_gone, read_kept
 from ebbtide.store.content.layout import DATA_PREFIX, slice_of
 from ebbtide.store.database.conditions import in_batches
@@ -290,8 +291,8 @@ def drop_ended(
     """Drops the rows that have ended by the database's clock.
 
     These are gone branches, tags, projects and collections; reflog entries older than a lease;
-    ended writes and upload tokens; and copies that no reading needs. The rows that were staged on
-    gone branches are left to the reclaimer.
+    ended writes and upload tokens; records of Arvados's blocks without data; and copies that no
+    reading needs. The rows that were staged on gone branches are left to the reclaimer.
     """
     now = tx.now()
     gone_before = now - trash_time
@@ -306,6 +307,7 @@ def drop_ended(
         )
     )
     drop_ended_writes(tx, repository_id, lease_ttl=lease_ttl)
+    drop_blocks(tx, repository_id)
     drop_copies(tx, repository_id)
 
 

@@ -8,7 +8,7 @@ for: reading collections (`reading`). Source: the Arvados wiki, "Expiring collec
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -60,6 +60,10 @@ MISSING_SHOWN_MAX: Final = 100
 LOOKED_FOR_MAX: Final = 10_000
 
 
+Also = Callable[[Transaction, CollectionRow], None]
+"""More work in the transaction of a change. It gets the collection as it is then."""
+
+
 class Collections(CollectionReader):
     """The collections of one repository."""
 
@@ -74,13 +78,15 @@ class Collections(CollectionReader):
         replication_desired: int = 1,
         expires_at: datetime | None = None,
         ensure_unique_name: bool = False,
+        also: Also | None = None,
     ) -> Collection:
         """Makes a collection with the files that `content` describes, or an empty one.
 
         Raises InvalidInput; NotFound `project_not_found`, and for a source that does not exist;
         Conflict `token_expired`; Gone `commit_expired`, `data_released` or `purged`. Raises
         Conflict `collection_exists` if the name is taken, unless `ensure_unique_name`. After an
-        error nothing is made.
+        error nothing is made. `also` is called in the transaction that makes the collection
+        visible.
         """
         check_asked({"name": name, "description": description, "properties": properties or {}})
         _check_replication(replication_desired)
@@ -119,6 +125,8 @@ class Collections(CollectionReader):
             )
             insert_collection(tx, row)
             self._keep_promises(tx, row, built)
+            if also is not None:
+                also(tx, row)
             return self._collection(tx, row)
 
     def update(
@@ -134,11 +142,13 @@ class Collections(CollectionReader):
         expires_at: datetime | Keep | None = KEEP,
         ensure_unique_name: bool = False,
         keep_version: bool = False,
+        also: Also | None = None,
     ) -> Collection:
         """Changes the fields that are given.
 
         If the collection is in the trash, only `expires_at` can be changed. This restores it. With
-        `keep_version` the old state is kept as a version.
+        `keep_version` the old state is kept as a version. `also` is called in the transaction that
+        makes the changes visible.
 
         Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
         `collection_changed` if another update changed the content meanwhile. Raises Gone
@@ -163,6 +173,7 @@ class Collections(CollectionReader):
             expires_at=expires_at,
             ensure_unique=ensure_unique_name,
             keep_version=keep_version,
+            also=also,
         )
         if content is None:
             with self._context.changing(mode) as tx:
@@ -230,6 +241,7 @@ class Collections(CollectionReader):
         *,
         ensure_unique: bool,
         keep_version: bool,
+        also: Also | None,
         before: CollectionRow | None = None,
         built: Built | None = None,
     ) -> Collection:
@@ -280,6 +292,8 @@ class Collections(CollectionReader):
         }
         if values:  # empty if the same update comes twice at one instant
             update_collection(tx, collection_id, **values)
+        if also is not None:
+            also(tx, changed)
         return self._collection(tx, changed)
 
     def _with_content(
@@ -310,12 +324,12 @@ class Collections(CollectionReader):
         )
 
     def _keep_promises(self, tx: Transaction, row: CollectionRow, built: Built) -> None:
-        """Leases new content until the last locator that it was made from ends.
+        """Leases new content until the last locator of its files ends.
 
         The lease holds even if the collection keeps no data, or is deleted.
         """
-        if built.locators:
-            ends_at = max(locator.expires_at for locator in built.locators)
+        ends_at = built.promised_until
+        if ends_at is not None:
             raise_lease(tx, self._repository_id, row.content_id, until=ends_at, raised_to=ends_at)
 
     def _remember(self, tx: Transaction, row: CollectionRow, content_id: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -52,6 +53,14 @@ class Located:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """Objects of locators that the caller has verified, by new path. Whether they have ended is
+    checked again when the content becomes visible."""
+
+    locators: Mapping[str, Locator]
+
+
+@dataclass(frozen=True, slots=True)
 class FromRef:
     """The files of a commit below `prefix`. In their new paths, `into` replaces `prefix`.
 
@@ -74,7 +83,7 @@ class FromCollection:
     into: str = ""
 
 
-Source: TypeAlias = Files | Located | FromRef | FromCollection
+Source: TypeAlias = Files | Located | Verified | FromRef | FromCollection
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ class ContentChange:
         for path in self.removed:
             check_path(path)
         for source in self.sources:
-            if isinstance(source, Located):
+            if isinstance(source, Located | Verified):
                 for path in source.locators:
                     check_path(path)
         if self.replaces and self.removed:
@@ -124,6 +133,8 @@ class Built:
     locators: list[Locator]
     written: list[str]
     shared: CommitRecord | None = None
+    promised_until: datetime | None = None
+    """The time until which somebody may have a locator of one of the files. `finish` sets it."""
 
     def finish(self, tx: Transaction, collection_id: str) -> CommitRecord:
         """Records the content, in the transaction that makes it visible.
@@ -137,9 +148,11 @@ class Built:
         require_still_intact(tx, repository_id, self.sources)
         # Uploads become content, and their tokens are used up. This comes before the check of the
         # time: a token that has ended can be dropped at any moment, and its file deleted.
-        keep_uploads(tx, repository_id, [locator.address for locator in self.locators])
+        uploaded = [locator.address for locator in self.locators]
+        self.promised_until = keep_uploads(tx, repository_id, uploaded)
         for locator in self.locators:
             require_unexpired(tx, locator)
+            self.promised_until = max(locator.expires_at, self.promised_until or locator.expires_at)
         # Reads the whole content, but only in a repository with purged addresses, which are rare.
         require_not_purged(tx, repository_id, self._addresses())
         if self.shared is not None:
@@ -250,6 +263,8 @@ class Contents:
                 work.parts.append(self._upload(work, source))
             elif isinstance(source, Located):
                 work.parts.append(self._located(work, source))
+            elif isinstance(source, Verified):
+                work.parts.append(self._verified(work, source))
             else:
                 work.parts.append(self._entries_of(resolved[place]))
 
@@ -275,6 +290,14 @@ class Contents:
             }
         work.locators += found.values()
         return [(path, found[path].entry(path, mtime=now)) for path in sorted(found)]
+
+    def _verified(self, work: _Work, source: Verified) -> list[PathChange]:
+        with self._context.metadata.snapshot() as tx:
+            now = tx.now()
+        work.locators += source.locators.values()
+        return [
+            (path, found.entry(path, mtime=now)) for path, found in sorted(source.locators.items())
+        ]
 
     def _upload(self, work: _Work, source: Files) -> list[PathChange]:
         """Writes the files. If two files have the same path, the later one is used."""

@@ -84,6 +84,17 @@ def projects_named(
     ]
 
 
+def project_from(tx: Transaction, repository_id: str, project_id: str) -> ProjectRow | None:
+    """Returns the first project of the repository, by id, whose id is at or after `project_id`."""
+    row = tx.execute(
+        sa.select(*_COLUMNS)
+        .where(projects.c.project_id >= project_id, projects.c.repository_id == repository_id)
+        .order_by(projects.c.project_id)
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _row(row)
+
+
 def page_of_projects(
     tx: Transaction,
     repository_id: str,

@@ -99,25 +99,50 @@ class Projects:
         NotFound `project_not_found`. Raises Conflict `project_exists` if the name is taken, unless
         `ensure_unique_name`.
         """
-        check_asked({"name": name, "description": description, "properties": properties or {}})
         with self._context.changing("exclusive") as tx:
-            if parent_id is not None:
-                above = self.require_live_in(tx, parent_id)
-                _check_depth(len(above.rows) + 1)
-            now = tx.now()
-            row = ProjectRow(
-                project_id=new_id(),
-                repository_id=self._repository_id,
+            return self.create_in(
+                tx,
+                name,
                 parent_id=parent_id,
-                name=self._free_name(tx, parent_id, name, ensure_unique=ensure_unique_name),
                 description=description,
-                properties=dict(properties or {}),
-                created_at=now,
-                modified_at=now,
-                expires_at=expiry_asked(expires_at, now=now),
+                properties=properties,
+                expires_at=expires_at,
+                ensure_unique_name=ensure_unique_name,
             )
-            insert_project(tx, row)
-            return self._project(tx, Lineage(tuple(lineage_of(tx, row.project_id))))
+
+    def create_in(
+        self,
+        tx: Transaction,
+        name: str,
+        *,
+        parent_id: str | None = None,
+        description: str = "",
+        properties: Mapping[str, Any] | None = None,
+        expires_at: datetime | None = None,
+        ensure_unique_name: bool = False,
+    ) -> Project:
+        """Makes a project in a transaction that has locked the repository's row exclusively.
+
+        Raises as `create` does.
+        """
+        check_asked({"name": name, "description": description, "properties": properties or {}})
+        if parent_id is not None:
+            above = self.require_live_in(tx, parent_id)
+            _check_depth(len(above.rows) + 1)
+        now = tx.now()
+        row = ProjectRow(
+            project_id=new_id(),
+            repository_id=self._repository_id,
+            parent_id=parent_id,
+            name=self._free_name(tx, parent_id, name, ensure_unique=ensure_unique_name),
+            description=description,
+            properties=dict(properties or {}),
+            created_at=now,
+            modified_at=now,
+            expires_at=expiry_asked(expires_at, now=now),
+        )
+        insert_project(tx, row)
+        return self._project(tx, Lineage(tuple(lineage_of(tx, row.project_id))))
 
     def get(self, project_id: str, *, include_expired: bool = False) -> Project:
         """Returns a project; with `include_expired`, also one in the trash.

@@ -291,14 +291,33 @@ class CollectionReader:
             signed = tuple(signer.sign(entry) for entry in page.entries)
         return SignedPage(signed, page.common_prefixes, page.next_after)
 
-    def open(self, collection_id: str, path: str, *, version: int | None = None) -> Readable:
-        """Returns a file as a Readable.
+    def leased(self, collection_id: str) -> tuple[datetime, Iterator[Readable]]:
+        """Returns all files, sorted by path, and the time until which locators of them may last.
+
+        All are files of one content. Raises as `locators` does.
+        """
+        with self._metadata.snapshot() as tx:
+            seen = self._require_visible(tx, collection_id, include_expired=False)
+            record = self._readable(tx, seen.row, None)
+        ends_at = self._locators.lease(record, ends_at_most=seen.ends_at)
+        found = (Readable(self._objects, FoundEntry(entry, record)) for entry in self._walk(record))
+        return ends_at, found
+
+    def open(
+        self,
+        collection_id: str,
+        path: str,
+        *,
+        version: int | None = None,
+        include_expired: bool = False,
+    ) -> Readable:
+        """Returns a file as a Readable; with `include_expired`, also one in the trash.
 
         Raises NotFound `collection_not_found`, `version_not_found` or `object_not_found`; Gone
         `data_released` or `commit_expired`; and as `Objects.stream` does.
         """
         with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=False)
+            seen = self._require_visible(tx, collection_id, include_expired=include_expired)
             record = self._readable(tx, seen.row, version)
         context = self._context
         with context.reading(record):

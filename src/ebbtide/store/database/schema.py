@@ -254,6 +254,56 @@ collection_versions = _table(
 """Kept earlier versions of collections. A version lasts as long as its collection."""
 sa.Index(None, collection_versions.c.repository_id)
 
+arvados_blocks = _table(
+    "arvados_blocks",
+    _repository_id(),
+    sa.Column("md5", sa.Text, primary_key=True),
+    sa.Column("size_bytes", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("checksum", sa.Text, nullable=False),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("content_id", sa.Text, nullable=True),
+    sqlite_with_rowid=False,
+)
+"""For a block of Arvados, the object that was written last: its address and its SHA-256.
+`content_id` is content that has the object, if any. The table only saves space: no block is read
+through it."""
+
+arvados_collections = _table(
+    "arvados_collections",
+    sa.Column(
+        "collection_id",
+        sa.Text,
+        sa.ForeignKey("collections.collection_id"),
+        primary_key=True,
+    ),
+    _repository_reference(),
+    sa.Column("uuid", sa.Text, nullable=False, unique=True),
+    sa.Column("portable_data_hash", sa.Text, nullable=False),
+    sa.Column("file_count", sa.BigInteger, nullable=False),
+    sa.Column("file_size_total", sa.BigInteger, nullable=False),
+    sa.Column("preserve_version", sa.Boolean, nullable=False),
+    sa.Column("modified_by", sa.Text, nullable=False),
+)
+"""What a collection of Arvados has besides its row in `collections`. The number and the bytes of
+its files are those of its manifest. `modified_by` is an access key's id."""
+sa.Index(None, arvados_collections.c.repository_id, arvados_collections.c.portable_data_hash)
+
+arvados_links = _table(
+    "arvados_links",
+    sa.Column("link_id", sa.Text, primary_key=True),
+    _repository_reference(),
+    sa.Column("link_class", PathText, nullable=False),
+    sa.Column("name", PathText, nullable=False),
+    sa.Column("owner_uuid", PathText, nullable=False),
+    sa.Column("tail_uuid", PathText, nullable=True),
+    sa.Column("head_uuid", PathText, nullable=True),
+    sa.Column("properties", Json, nullable=False),
+    sa.Column("created_at", Timestamp, nullable=False),
+    sa.Column("modified_at", Timestamp, nullable=False),
+)
+"""Links of Arvados's clients, such as stars and tags. They change no access, and keep no data."""
+sa.Index(None, arvados_links.c.repository_id, arvados_links.c.head_uuid)
+
 removals = _table(
     "removals",
     # No foreign key: the record outlasts the repository.

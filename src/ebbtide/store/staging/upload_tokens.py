@@ -83,16 +83,24 @@ def consume_token(
     return True
 
 
-def keep_uploads(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
+def keep_uploads(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> datetime | None:
     """Deletes the upload tokens of addresses that content refers to from now on. Some may have no
-    token."""
+    token.
+
+    Returns the latest end of these tokens, or None. Until then somebody may have a locator: the
+    content must be leased as long.
+    """
+    ends: list[datetime] = []
     for batch in in_batches(sorted(set(addresses))):
-        tx.execute(
-            sa.delete(upload_tokens).where(
+        ends += tx.execute(
+            sa.delete(upload_tokens)
+            .where(
                 upload_tokens.c.repository_id == repository_id,
                 upload_tokens.c.address.in_(batch),
             )
-        )
+            .returning(upload_tokens.c.expires_at)
+        ).scalars()
+    return max(ends, default=None)
 
 
 def _outstanding(

@@ -1,0 +1,182 @@
+"""Groups: projects made, read, changed, deleted, restored and listed with their contents."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ebbtide.errors import InvalidInput
+from ebbtide.escaping import shown
+from ebbtide.server.arvados.given import GivenFields, listing_of, selected
+from ebbtide.server.arvados.listing import listed_collection
+from ebbtide.server.arvados.records import instant_text, item_list
+from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.server.arvados.users import all_users
+from ebbtide.store.access.keys import Role
+from ebbtide.store.arvados.contents import Place
+from ebbtide.store.arvados.groups import PROJECT, Group
+from ebbtide.store.arvados.listing import Page
+from ebbtide.store.arvados.uuids import GROUP, KINDS
+from ebbtide.store.collections.updates import Omitted
+
+routes = ArvadosRoutes()
+
+RECORD: Final = "group"
+_ONE: Final = "/groups/{uuid:segment}"
+
+
+@routes.add("POST", "/groups", Role.WRITER)
+def create_group(call: ArvadosCall) -> dict[str, Any]:
+    """Makes a project, in the user's home unless the request names an owner."""
+    given = _given(call)
+    properties = given.properties()
+    made = call.repository().arvados_groups.create(
+        given.text("owner_uuid") or call.user_uuid,
+        given.text("name") or "",
+        description=given.text("description") or "",
+        properties={} if isinstance(properties, Omitted) else properties,
+        timers=given.timers(),
+        ensure_unique_name=call.flag("ensure_unique_name"),
+    )
+    return selected(call, group_record(call, made))
+
+
+@routes.add("GET", "/groups", Role.READER)
+def list_groups(call: ArvadosCall) -> dict[str, Any]:
+    """Lists the projects."""
+    page = call.repository().arvados_groups.list(asked := listing_of(call))
+    items = [selected(call, group_record(call, each)) for each in page.items]
+    return item_list(
+        "group", items, offset=asked.offset, limit=asked.limit, available=page.available
+    )
+
+
+@routes.add("GET", "/groups/contents", Role.READER)
+def list_all_contents(call: ArvadosCall) -> dict[str, Any]:
+    """Lists projects and collections: those of an owner, or all."""
+    return _contents(call, call.text("uuid"))
+
+
+@routes.add("GET", _ONE + "/contents", Role.READER)
+def list_contents(call: ArvadosCall) -> dict[str, Any]:
+    """Lists the projects and collections of an owner."""
+    return _contents(call, call.name("uuid"))
+
+
+@routes.add("GET", "/groups/shared", Role.READER)
+def list_shared(call: ArvadosCall) -> dict[str, Any]:
+    """Lists the projects in the homes of other users, and those at the top that are nobody's.
+
+    With `include=owner_uuid`, the answer also has their owners.
+    """
+    asked = listing_of(call)
+    page = call.repository().arvados_contents.shared(asked, except_of=call.user_uuid)
+    found = _list(call, page, asked.offset, asked.limit)
+    if call.text("include") == "owner_uuid":
+        owners = {each.owner_uuid for each in page.items}
+        found["included"] = [user for user in all_users(call) if user["uuid"] in owners]
+    return found
+
+
+@routes.add("GET", _ONE, Role.READER)
+def get_group(call: ArvadosCall) -> dict[str, Any]:
+    """Returns one project."""
+    found = call.repository().arvados_groups.get(
+        call.name("uuid"), include_trash=call.flag("include_trash")
+    )
+    return selected(call, group_record(call, found))
+
+
+@routes.add("PUT", _ONE, Role.WRITER)
+@routes.add("PATCH", _ONE, Role.WRITER)
+def update_group(call: ArvadosCall) -> dict[str, Any]:
+    """Changes the fields of a project that are given. A project in the trash is found only with
+    `include_trash`."""
+    given = _given(call)
+    owner_uuid = given.text("owner_uuid")
+    groups = call.repository().arvados_groups
+    present = groups.get(call.name("uuid"), include_trash=call.flag("include_trash"))
+    changed = groups.update(
+        present.uuid,
+        owner_uuid=Omitted.KEEP if owner_uuid is None else owner_uuid,
+        name=given.changed_text("name"),
+        description=given.changed_text("description"),
+        properties=given.properties(),
+        timers=given.timers(),
+        ensure_unique_name=call.flag("ensure_unique_name"),
+    )
+    return selected(call, group_record(call, changed))
+
+
+@routes.add("DELETE", _ONE, Role.WRITER)
+@routes.add("POST", _ONE + "/trash", Role.WRITER)
+def trash_group(call: ArvadosCall) -> dict[str, Any]:
+    """Moves a project to the trash, with everything in it."""
+    return group_record(call, call.repository().arvados_groups.trash(call.name("uuid")))
+
+
+@routes.add("POST", _ONE + "/untrash", Role.WRITER)
+def untrash_group(call: ArvadosCall) -> dict[str, Any]:
+    """Restores a project from the trash, with everything in it."""
+    restored = call.repository().arvados_groups.untrash(
+        call.name("uuid"), ensure_unique_name=call.flag("ensure_unique_name")
+    )
+    return group_record(call, restored)
+
+
+def group_record(call: ArvadosCall, group: Group) -> dict[str, Any]:
+    """Returns the record of a project."""
+    can_write = call.key.role.allows(Role.WRITER)
+    return {
+        "kind": KINDS[GROUP],
+        "href": f"/groups/{group.uuid}",
+        "etag": f"{group.uuid}-{group.modified_at.timestamp()}",
+        "uuid": group.uuid,
+        "owner_uuid": group.owner_uuid,
+        "created_at": instant_text(group.created_at),
+        "modified_at": instant_text(group.modified_at),
+        "modified_by_user_uuid": group.owner_uuid,
+        "name": group.name,
+        "description": group.description or None,
+        "properties": dict(group.properties),
+        "group_class": group.group_class,
+        "trash_at": instant_text(group.trash_at),
+        "delete_at": instant_text(group.delete_at),
+        "is_trashed": group.is_trashed,
+        "frozen_by_uuid": None,
+        "can_write": can_write,
+        "can_manage": can_write,
+        "writable_by": [call.user_uuid] if can_write else [],
+    }
+
+
+def _given(call: ArvadosCall) -> GivenFields:
+    """Returns the fields of a project. Raises InvalidInput `invalid_argument` for another class:
+    the store has no roles and no filters as groups."""
+    given = GivenFields(call.fields(RECORD))
+    group_class = given.text("group_class")
+    if group_class not in (None, PROJECT):
+        raise InvalidInput(
+            "invalid_argument",
+            f"groups of class {shown(group_class)} do not exist here: write {PROJECT}",
+        )
+    return given
+
+
+def _contents(call: ArvadosCall, owner_uuid: str | None) -> dict[str, Any]:
+    asked = listing_of(call)
+    place = Place(
+        owner_uuid=owner_uuid,
+        is_recursive=call.flag("recursive"),
+        except_of=call.user_uuid if call.flag("exclude_home_project") else None,
+    )
+    page = call.repository().arvados_contents.list(asked, place)
+    return _list(call, page, asked.offset, asked.limit)
+
+
+def _list(call: ArvadosCall, page: Page[Any], offset: int, limit: int) -> dict[str, Any]:
+    records = [
+        group_record(call, each) if isinstance(each, Group) else listed_collection(call, each)
+        for each in page.items
+    ]
+    items = [selected(call, record) for record in records]
+    return item_list("object", items, offset=offset, limit=limit, available=page.available)

@@ -1,0 +1,93 @@
+"""Links: made, read, changed, deleted and listed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ebbtide.server.arvados.given import GivenFields, listing_of, selected
+from ebbtide.server.arvados.records import instant_text, item_list
+from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.store.access.keys import Role
+from ebbtide.store.arvados.links import Link
+from ebbtide.store.arvados.uuids import KINDS, LINK, kind_of
+from ebbtide.store.collections.updates import Omitted
+
+routes = ArvadosRoutes()
+
+RECORD: Final = "link"
+_ONE: Final = "/links/{uuid:segment}"
+
+
+@routes.add("POST", "/links", Role.WRITER)
+def create_link(call: ArvadosCall) -> dict[str, Any]:
+    """Makes a link, which belongs to the request's user."""
+    given = GivenFields(call.fields(RECORD))
+    properties = given.properties()
+    made = call.repository().arvados_links.create(
+        call.user_uuid,
+        given.text("link_class") or "",
+        name=given.text("name") or "",
+        tail_uuid=given.text("tail_uuid"),
+        head_uuid=given.text("head_uuid"),
+        properties={} if isinstance(properties, Omitted) else properties,
+    )
+    return selected(call, link_record(made))
+
+
+@routes.add("GET", "/links", Role.READER)
+def list_links(call: ArvadosCall) -> dict[str, Any]:
+    """Lists links."""
+    page = call.repository().arvados_links.list(asked := listing_of(call))
+    items = [selected(call, link_record(each)) for each in page.items]
+    return item_list(
+        "link", items, offset=asked.offset, limit=asked.limit, available=page.available
+    )
+
+
+@routes.add("GET", _ONE, Role.READER)
+def get_link(call: ArvadosCall) -> dict[str, Any]:
+    """Returns one link."""
+    return selected(call, link_record(call.repository().arvados_links.get(call.name("uuid"))))
+
+
+@routes.add("PUT", _ONE, Role.WRITER)
+@routes.add("PATCH", _ONE, Role.WRITER)
+def update_link(call: ArvadosCall) -> dict[str, Any]:
+    """Changes the name and the properties of a link, if they are given."""
+    given = GivenFields(call.fields(RECORD))
+    changed = call.repository().arvados_links.update(
+        call.name("uuid"), name=given.changed_text("name"), properties=given.properties()
+    )
+    return selected(call, link_record(changed))
+
+
+@routes.add("DELETE", _ONE, Role.WRITER)
+def delete_link(call: ArvadosCall) -> dict[str, Any]:
+    """Deletes a link."""
+    return link_record(call.repository().arvados_links.delete(call.name("uuid")))
+
+
+def link_record(link: Link) -> dict[str, Any]:
+    """Returns the record of a link."""
+    return {
+        "kind": KINDS[LINK],
+        "href": f"/links/{link.uuid}",
+        "etag": f"{link.uuid}-{link.modified_at.timestamp()}",
+        "uuid": link.uuid,
+        "owner_uuid": link.owner_uuid,
+        "created_at": instant_text(link.created_at),
+        "modified_at": instant_text(link.modified_at),
+        "modified_by_user_uuid": link.owner_uuid,
+        "link_class": link.link_class,
+        "name": link.name,
+        "tail_uuid": link.tail_uuid,
+        "tail_kind": _kind(link.tail_uuid),
+        "head_uuid": link.head_uuid,
+        "head_kind": _kind(link.head_uuid),
+        "properties": dict(link.properties),
+    }
+
+
+def _kind(uuid: str | None) -> str | None:
+    """Returns the name of the kind of an end."""
+    return None if uuid is None else KINDS.get(kind_of(uuid) or "")

@@ -1,0 +1,58 @@
+"""The list of collections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ebbtide.server.arvados.cluster import STORAGE_CLASS
+from ebbtide.server.arvados.given import listing_of, selected
+from ebbtide.server.arvados.records import instant_text, item_list
+from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.store.access.keys import Role
+from ebbtide.store.arvados.listed_collections import ListedCollection
+from ebbtide.store.arvados.uuids import COLLECTION, KINDS, user_uuid
+
+routes = ArvadosRoutes()
+
+
+@routes.add("GET", "/collections", Role.READER)
+def list_collections(call: ArvadosCall) -> dict[str, Any]:
+    """Lists collections, without manifests unless the request selects them."""
+    asked = listing_of(call)
+    page = call.repository().arvados_lists.list(asked)
+    items = [selected(call, listed_collection(call, each)) for each in page.items]
+    return item_list(
+        "collection", items, offset=asked.offset, limit=asked.limit, available=page.available
+    )
+
+
+def listed_collection(call: ArvadosCall, found: ListedCollection) -> dict[str, Any]:
+    """Returns the record of a collection in a list."""
+    return {
+        "kind": KINDS[COLLECTION],
+        "href": f"/collections/{found.uuid}",
+        "etag": f"{found.collection_id}-{found.version}",
+        "uuid": found.uuid,
+        "owner_uuid": found.owner_uuid,
+        "created_at": instant_text(found.created_at),
+        "modified_at": instant_text(found.modified_at),
+        "modified_by_user_uuid": user_uuid(call.cluster, found.modified_by),
+        "name": found.name,
+        "description": found.description or None,
+        "properties": dict(found.properties),
+        "portable_data_hash": found.portable_data_hash,
+        "replication_desired": None,
+        "replication_confirmed": None,
+        "replication_confirmed_at": None,
+        "storage_classes_desired": [STORAGE_CLASS],
+        "storage_classes_confirmed": [],
+        "storage_classes_confirmed_at": None,
+        "trash_at": instant_text(found.trash_at),
+        "delete_at": instant_text(found.delete_at),
+        "is_trashed": found.is_trashed,
+        "version": found.version,
+        "current_version_uuid": found.current_version_uuid,
+        "preserve_version": found.preserve_version,
+        "file_count": found.file_count,
+        "file_size_total": found.file_size_total,
+    }

@@ -1,0 +1,244 @@
+"""The routes of Arvados's API, each with its role; and one request to them.
+
+The arguments of a request are in its query, in a form, or in a JSON body. In a query and in a form,
+lists and objects are JSON. Source: Arvados's documentation, "API requests".
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ebbtide.documents import unique_keys
+from ebbtide.errors import Denied, InvalidInput
+from ebbtide.escaping import shown
+from ebbtide.server.arvados.auth import Identity, identify
+from ebbtide.server.limits import limited
+from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.arvados.uuids import cluster_of, user_uuid
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+
+PREFIX: Final = "/arvados/v1"
+FORM: Final = "application/x-www-form-urlencoded"
+METHOD_HEADER: Final = "x-http-method-override"
+METHOD_FIELD: Final = "_method"
+
+
+@dataclass(frozen=True, slots=True)
+class ArvadosCall:
+    """One request, after its token was checked. `arguments` are from its query and its body;
+    `body` are those of the body alone."""
+
+    request: Request
+    store: Store
+    repository_name: str
+    identity: Identity | None
+    arguments: Mapping[str, Any]  # JSON values, or text from a query
+    body: Mapping[str, Any]
+
+    @property
+    def key(self) -> AccessKey:
+        """The access key of the request. Raises Denied `key_invalid` on a public route."""
+        return self._identified.key
+
+    @property
+    def token(self) -> str:
+        """The token as it was sent. Signatures of blocks depend on it. Raises Denied
+        `key_invalid` on a public route."""
+        return self._identified.token
+
+    @property
+    def _identified(self) -> Identity:
+        if self.identity is None:
+            raise Denied("key_invalid", "this needs an access key")
+        return self.identity
+
+    def repository(self) -> Repository:
+        """Returns the repository that this API serves. Raises NotFound `repository_not_found`."""
+        return self.store.repository(self.repository_name)
+
+    @property
+    def cluster(self) -> str:
+        """The first part of the repository's ids."""
+        return cluster_of(self.repository().info.repository_id)
+
+    @property
+    def user_uuid(self) -> str:
+        """The id of the user of the request's key."""
+        return user_uuid(self.cluster, self.key.access_key_id)
+
+    @property
+    def root_url(self) -> str:
+        """The address of this server as the client wrote it."""
+        return f"{self.request.url.scheme}://{self.request.url.netloc}/"
+
+    def name(self, parameter: str) -> str:
+        """Returns a part of the path."""
+        return str(self.request.path_params[parameter])
+
+    def value(self, name: str) -> Any:  # a JSON value
+        """Returns an argument that may be a list or an object, or None. Raises InvalidInput
+        `invalid_argument`."""
+        found = self.arguments.get(name)
+        if not isinstance(found, str):
+            return found
+        try:
+            return json.loads(found) if found else None
+        except ValueError:
+            raise InvalidInput("invalid_argument", f"{name} is no valid JSON") from None
+
+    def text(self, name: str) -> str | None:
+        """Returns an argument that is text, or None. Raises InvalidInput `invalid_argument`."""
+        found = self.arguments.get(name)
+        if found is not None and not isinstance(found, str):
+            raise InvalidInput("invalid_argument", f"{name} must be text")
+        return found or None
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Returns an argument that is true or false. Raises InvalidInput `invalid_argument`."""
+        found = self.arguments.get(name)
+        if found is None or found == "":
+            return default
+        if isinstance(found, bool):
+            return found
+        word = str(found).lower()
+        if word not in ("true", "false", "1", "0"):
+            raise InvalidInput("invalid_argument", f"{name} is true or false, not {shown(word)}")
+        return word in ("true", "1")
+
+    def number(self, name: str, default: int, *, most: int = 2**31 - 1) -> int:
+        """Returns an argument that is a whole number from 0 on; larger ones count as `most`.
+        Raises InvalidInput `invalid_argument`."""
+        found = self.arguments.get(name)
+        if found is None or found == "":
+            return default
+        word = str(found)
+        if isinstance(found, bool) or not (word.isascii() and word.isdigit() and len(word) < 19):
+            raise InvalidInput("invalid_argument", f"{name} is a whole number, not {shown(word)}")
+        return min(int(word), most)
+
+    def fields(self, resource: str) -> dict[str, Any]:  # names of fields to JSON values
+        """Returns the fields of a record, such as `collection`, that a request wants to store.
+
+        They are in an object of that name, or they are the body itself. Raises InvalidInput
+        `invalid_argument`.
+        """
+        found = self.value(resource) if resource in self.arguments else dict(self.body)
+        if not isinstance(found, dict):
+            raise InvalidInput("invalid_argument", f"{resource} must be an object")
+        return dict(found)
+
+
+Work = Callable[[ArvadosCall], Any]
+"""Returns the JSON value of the answer."""
+Handler = Callable[[ArvadosCall], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class ArvadosRoute:
+    """One operation of the API. A `role` of None opens it to everybody. With `streamed`, the
+    handler reads the body itself."""
+
+    method: str
+    path: str
+    role: Role | None
+    handle: Handler
+    streamed: bool = False
+
+    @property
+    def path_format(self) -> str:
+        """The name of the route in the server's metrics."""
+        return self.path.replace(":segment", "")
+
+    def answers(self) -> Route:
+        """Returns the route for the application."""
+        return Route(self.path, functools.partial(_guarded, self), methods=[self.method])
+
+
+class ArvadosRoutes:
+    """The routes of one topic."""
+
+    def __init__(self) -> None:
+        self.all: list[ArvadosRoute] = []
+
+    def add(
+        self, method: str, path: str, role: Role | None, *, prefix: str = PREFIX
+    ) -> Callable[[Work], Work]:
+        """Registers a function that works in a thread, at a path below `prefix`. It returns the
+        JSON value of the answer."""
+
+        def register(work: Work) -> Work:
+            async def handle(call: ArvadosCall) -> Response:
+                found = await run_in_threadpool(work, call)
+                return JSONResponse(found)
+
+            self.all.append(ArvadosRoute(method, prefix + path, role, handle))
+            return work
+
+        return register
+
+    def stream(self, method: str, path: str, role: Role | None) -> Callable[[Handler], Handler]:
+        """Registers a function that reads the body and makes the answer itself, at a path from
+        the root."""
+
+        def register(handle: Handler) -> Handler:
+            self.all.append(ArvadosRoute(method, path, role, handle, streamed=True))
+            return handle
+
+        return register
+
+
+async def _guarded(route: ArvadosRoute, request: Request) -> Response:
+    request.scope["route"] = route
+    state = request.app.state
+    store: Store = state.store
+    identity = None
+    if route.role is not None:
+        header = request.headers.get("authorization")
+        identity = await run_in_threadpool(identify, store.keys, header)
+        _require(identity.key, route.role)
+    body: dict[str, Any] = {}
+    if not route.streamed:
+        body = await _body_of(limited(request, store.settings.server_body_max))
+        body.pop(METHOD_FIELD, None)
+    arguments = dict(request.query_params) | body
+    call = ArvadosCall(request, store, state.arvados_repository, identity, arguments, body)
+    return await route.handle(call)
+
+
+def _require(key: AccessKey, needed: Role) -> None:
+    """Checks the role of a key. Raises Denied `role_missing`."""
+    if not key.role.allows(needed):
+        raise Denied(
+            "role_missing",
+            f"access key {key.access_key_id} has the role {key.role}: this needs {needed}",
+        )
+
+
+async def _body_of(request: Request) -> dict[str, Any]:
+    """Returns the arguments in a body, which is a form or a JSON object. Raises InvalidInput."""
+    body = await request.body()
+    if not body:
+        return {}
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        text = body.decode()
+        if content_type == FORM:
+            return dict(parse_qsl(text, keep_blank_values=True))
+        hook = unique_keys("invalid_argument", "the request's body")
+        found = json.loads(text, object_pairs_hook=hook)
+    except ValueError:
+        raise InvalidInput("invalid_argument", "the body is no valid JSON") from None
+    if not isinstance(found, dict):
+        raise InvalidInput("invalid_argument", "the body must be a JSON object")
+    return found

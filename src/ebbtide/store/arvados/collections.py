@@ -1,0 +1,355 @@
+"""Collections of Arvados: collections of the store whose files are blocks and a manifest.
+
+Each block is a file at the path `MD5+SIZE`, and the manifest is at the path `manifest`, without
+hints. So whatever holds for collections of the store holds for these. Not for: the blocks
+themselves (`blocks`), or lists (`listed_collections`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+from ebbtide.escaping import shown
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.access.signing_keys import read_verifying_keys
+from ebbtide.store.arvados.blocks import Blocks
+from ebbtide.store.arvados.listed_collections import ListedCollection
+from ebbtide.store.arvados.manifests import (
+    EMPTY_BLOCK,
+    Manifest,
+    parse_manifest,
+    with_locators,
+)
+from ebbtide.store.arvados.owners import Owners
+from ebbtide.store.arvados.queries import (
+    ArvadosRow,
+    find_uuid,
+    insert_record,
+    records_by_hash,
+    update_record,
+    write_contents,
+)
+from ebbtide.store.arvados.signatures import BlockObject, verify_block
+from ebbtide.store.arvados.trashing import Timers, delete_at
+from ebbtide.store.arvados.uuids import COLLECTION, cluster_of, uuid_of
+from ebbtide.store.collections.collections import Collections
+from ebbtide.store.collections.contents import ContentChange, Files, Verified
+from ebbtide.store.collections.queries import CollectionRow
+from ebbtide.store.collections.reading import Collection, no_collection
+from ebbtide.store.collections.updates import KEEP, Keep, Omitted, given
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.objects.locators import Locator, require_unexpired
+from ebbtide.store.staging.uploads import NewObject
+
+MANIFEST: Final = "manifest"
+"""The path of the manifest among the files of a collection."""
+ATTEMPTS_MAX: Final = 5
+NO_TIMERS: Final = Timers()
+_VERSIONED: Final = frozenset(("name", "description", "properties", "manifest"))
+"""The fields whose change makes a new version, if the present one is to be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArvadosCollection:
+    """A collection as lists show it, and its state, which depends on its projects too."""
+
+    listed: ListedCollection
+    state: LifecycleState
+
+
+class ArvadosCollections:
+    """The collections of Arvados in one repository."""
+
+    def __init__(
+        self,
+        context: RepositoryContext,
+        collections: Collections,
+        blocks: Blocks,
+        owners: Owners,
+    ) -> None:
+        self._context = context
+        self._metadata = context.metadata
+        self._repository_id = context.repository_id
+        self._collections = collections
+        self._blocks = blocks
+        self._owners = owners
+
+    def create(
+        self,
+        project_id: str,
+        name: str,
+        manifest_text: str = "",
+        *,
+        holder: str,
+        description: str = "",
+        properties: Mapping[str, Any] | None = None,
+        timers: Timers = NO_TIMERS,
+        preserve_version: bool = False,
+        ensure_unique_name: bool = False,
+    ) -> ArvadosCollection:
+        """Makes a collection from a manifest whose locators are signed for the access key `holder`.
+
+        Raises as `Collections.create` does; InvalidInput `invalid_manifest`, `token_invalid`,
+        `token_truncated`, `token_key_retired`; Conflict `token_expired`.
+        """
+        manifest = parse_manifest(manifest_text)
+        located = self._verified(manifest, holder)
+        expires_at = self._expires_at(timers, None)
+        rows: list[ArvadosRow] = []
+
+        def also(tx: Transaction, made: CollectionRow) -> None:
+            row = ArvadosRow(
+                collection_id=made.collection_id,
+                repository_id=self._repository_id,
+                uuid=uuid_of(cluster_of(self._repository_id), COLLECTION, made.collection_id),
+                portable_data_hash=manifest.portable_data_hash,
+                file_count=manifest.file_count,
+                file_size_total=manifest.file_size_total,
+                preserve_version=preserve_version,
+                modified_by=holder,
+            )
+            insert_record(tx, row)
+            self._note_blocks(tx, made, located)
+            rows.append(row)
+
+        made = self._collections.create(
+            project_id,
+            name,
+            _content(manifest, located),
+            description=description,
+            properties=properties,
+            expires_at=None if isinstance(expires_at, Omitted) else expires_at,
+            ensure_unique_name=ensure_unique_name,
+            also=also,
+        )
+        return self._found(made, rows[-1])
+
+    def update(
+        self,
+        uuid: str,
+        *,
+        holder: str,
+        manifest_text: str | Keep = KEEP,
+        name: str | Keep = KEEP,
+        description: str | Keep = KEEP,
+        properties: Mapping[str, Any] | Keep = KEEP,
+        project_id: str | Keep = KEEP,
+        timers: Timers = NO_TIMERS,
+        preserve_version: bool | Keep = KEEP,
+        ensure_unique_name: bool = False,
+    ) -> ArvadosCollection:
+        """Changes the fields that are given. Of two updates of the manifest, the later one wins.
+
+        Raises as `Collections.update` and `create` do.
+        """
+        row = self._require(uuid)
+        present = self._collections.get(row.collection_id, include_expired=True).expires_at
+        expires_at = self._expires_at(timers, present)
+        asked = given(name=name, description=description, properties=properties)
+        changed = {*asked, *(["manifest"] if isinstance(manifest_text, str) else [])}
+        keeps_version = row.preserve_version and bool(changed & _VERSIONED)
+        preserved = keeps_version is False and row.preserve_version
+        if not isinstance(preserve_version, Omitted):
+            preserved = preserve_version
+        manifest, located, content = None, {}, None
+        values: dict[str, Any] = {"modified_by": holder, "preserve_version": preserved}
+        if isinstance(manifest_text, str):
+            manifest = parse_manifest(manifest_text)
+            located = self._verified(manifest, holder)
+            content = _content(manifest, located)
+            values |= {
+                "portable_data_hash": manifest.portable_data_hash,
+                "file_count": manifest.file_count,
+                "file_size_total": manifest.file_size_total,
+            }
+
+        def also(tx: Transaction, made: CollectionRow) -> None:
+            update_record(tx, made.collection_id, **values)
+            self._note_blocks(tx, made, located)
+
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                found = self._collections.update(
+                    row.collection_id,
+                    content,
+                    name=name,
+                    description=description,
+                    properties=properties,
+                    project_id=project_id,
+                    expires_at=expires_at,
+                    ensure_unique_name=ensure_unique_name,
+                    keep_version=keeps_version,
+                    also=also,
+                )
+                break
+            except Conflict as error:
+                if error.kind != "collection_changed" or attempt == ATTEMPTS_MAX:
+                    raise
+        return self._found(found, replace(row, **values))
+
+    def get(self, name: str, *, include_expired: bool = False) -> ArvadosCollection:
+        """Returns a collection by its id, or by its portable data hash.
+
+        By a hash, a persistent collection is preferred to an expiring one, and one in the trash is
+        never found. Raises NotFound `collection_not_found`.
+        """
+        if "+" not in name:
+            row = self._require(name)
+            found = self._collections.get(row.collection_id, include_expired=include_expired)
+            return self._found(found, row)
+        with self._metadata.snapshot() as tx:
+            rows = list(records_by_hash(tx, self._repository_id, name))
+        for row in rows:
+            try:
+                return self._found(self._collections.get(row.collection_id), row)
+            except NotFound:
+                continue
+        raise no_collection(name)
+
+    def delete(self, uuid: str) -> ArvadosCollection:
+        """Moves a collection to the trash. Raises NotFound `collection_not_found`, also if it is
+        there already."""
+        row = self._require(uuid)
+        return self._found(self._collections.delete(row.collection_id), row)
+
+    def restore(self, uuid: str, *, ensure_unique_name: bool = False) -> ArvadosCollection:
+        """Restores a collection from the trash. Raises as `Collections.restore` does."""
+        row = self._require(uuid)
+        found = self._collections.restore(row.collection_id, ensure_unique_name=ensure_unique_name)
+        return self._found(found, row)
+
+    def signed_manifest(self, collection_id: str, *, holder: str) -> str:
+        """Returns the manifest of a collection, with a new signature for each block.
+
+        The signatures last for EBBTIDE_LEASE_TTL, or until the collection ends if that is earlier.
+        Raises NotFound `collection_not_found`; Gone `data_released` or `commit_expired`; Failed
+        `corrupt_object`.
+        """
+        ends_at, files = self._collections.leased(collection_id)
+        found: dict[str, BlockObject] = {}
+        text = None
+        for file in files:
+            entry = file.entry
+            if entry.path == MANIFEST:
+                text = b"".join(file.stream()).decode()
+            else:
+                found[entry.path] = BlockObject(entry.path, entry.checksum, entry.address)
+        if text is None:
+            raise no_manifest(collection_id)
+        with self._metadata.snapshot() as tx:
+            signer = self._blocks.signer(tx, holder=holder, ends_at=ends_at)
+        signed: dict[str, str] = {EMPTY_BLOCK: EMPTY_BLOCK}
+
+        def locator_of(block: str) -> str:
+            if block not in signed:
+                if block not in found:
+                    raise no_manifest(collection_id)
+                signed[block] = signer.sign(found[block])
+            return signed[block]
+
+        return with_locators(text, locator_of)
+
+    def unsigned_manifest(self, collection_id: str) -> str:
+        """Returns the manifest without signatures, also of a collection in the trash. Raises as
+        `signed_manifest` does."""
+        try:
+            file = self._collections.open(collection_id, MANIFEST, include_expired=True)
+        except NotFound as error:
+            if error.kind == "object_not_found":
+                raise no_manifest(collection_id) from None
+            raise
+        return b"".join(file.stream()).decode()
+
+    def _verified(self, manifest: Manifest, holder: str) -> dict[str, Locator]:
+        """Returns the object of each block. Every locator must be valid, so that no promise is
+        taken over that nobody made.
+
+        Of several objects for one block, the one that is promised longest is chosen. Raises as
+        `create` does, and InvalidInput `checksum_mismatch`.
+        """
+        located: dict[str, Locator] = {}
+        with self._metadata.snapshot() as tx:
+            keys = read_verifying_keys(tx)
+            for block, locators in manifest.locators.items():
+                if block == EMPTY_BLOCK:
+                    continue
+                for locator in locators:
+                    found = verify_block(keys, self._repository_id, holder, locator)
+                    require_unexpired(tx, found)
+                    other = located.setdefault(block, found)
+                    if other.checksum != found.checksum:
+                        raise InvalidInput(
+                            "checksum_mismatch",
+                            f"two locators of the block {block} have different bytes",
+                        )
+                    if other.expires_at < found.expires_at:
+                        located[block] = found
+        return located
+
+    def _note_blocks(
+        self, tx: Transaction, made: CollectionRow, located: Mapping[str, Locator]
+    ) -> None:
+        blocks = ((block.partition("+")[0], found) for block, found in located.items())
+        write_contents(
+            tx,
+            self._repository_id,
+            made.content_id,
+            ((md5, found.size_bytes, found.address) for md5, found in blocks),
+        )
+
+    def _expires_at(self, timers: Timers, present: datetime | None) -> datetime | Keep | None:
+        with self._metadata.snapshot() as tx:
+            now = tx.now()
+        return timers.expires_at(present=present, now=now, trash_time=self._context.trash_time)
+
+    def _found(self, collection: Collection, row: ArvadosRow) -> ArvadosCollection:
+        with self._metadata.snapshot() as tx:
+            owner_uuid, now = self._owners.owner_in(tx, collection.project_id), tx.now()
+        expires_at = collection.expires_at
+        listed = ListedCollection(
+            collection_id=collection.collection_id,
+            uuid=row.uuid,
+            owner_uuid=owner_uuid,
+            name=collection.name,
+            description=collection.description,
+            properties=collection.properties,
+            portable_data_hash=row.portable_data_hash,
+            file_count=row.file_count,
+            file_size_total=row.file_size_total,
+            replication_desired=collection.replication_desired,
+            version=collection.version,
+            preserve_version=row.preserve_version,
+            created_at=collection.created_at,
+            modified_at=collection.modified_at,
+            modified_by=row.modified_by,
+            trash_at=expires_at,
+            delete_at=delete_at(expires_at, self._context.trash_time),
+            is_trashed=expires_at is not None and expires_at <= now,
+        )
+        return ArvadosCollection(listed, collection.state)
+
+    def _require(self, uuid: str) -> ArvadosRow:
+        with self._metadata.snapshot() as tx:
+            row = find_uuid(tx, self._repository_id, uuid)
+        if row is None:
+            raise no_collection(uuid)
+        return row
+
+
+def no_manifest(collection_id: str) -> Failed:
+    """The error for a collection whose files are no longer a manifest and its blocks."""
+    return Failed(
+        "corrupt_object",
+        f"the files of collection {shown(collection_id)} are not a manifest and its blocks: they "
+        "were changed by another program",
+    )
+
+
+def _content(manifest: Manifest, located: Mapping[str, Locator]) -> ContentChange:
+    text = NewObject(MANIFEST, manifest.text.encode(), "text/plain")
+    return ContentChange((Files((text,)), Verified(located)), replaces=True)
