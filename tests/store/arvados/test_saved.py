@@ -152,9 +152,7 @@ def test_delete_at_follows_from_trash_at(
     assert (changed.trash_at, changed.delete_at) == (at, at + TRASH)
 
 
-def test_two_objects_of_one_block(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
+def test_two_objects_of_one_block(repository: Repository, project_id: str) -> None:
     """A block that was written again has two objects. A manifest may name both."""
     first = put_block(repository, b"data")
     made = save(repository, project_id, "made", manifest_of(first))
