@@ -1,21 +1,18 @@
-"""Arvados's own clients, unmodified. `EBBTIDE_TEST_ARVADOS` names the directory of their programs.
-
-They cannot be installed beside the other packages of the tests, which need another botocore.
-"""
+"""Arvados's own clients, unmodified."""
 
 from __future__ import annotations
 
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.server.arvados.conftest import ArvadosServer
 
-PROGRAMS = os.environ.get("EBBTIDE_TEST_ARVADOS", "")
-pytestmark = pytest.mark.skipif(not PROGRAMS, reason="EBBTIDE_TEST_ARVADOS names no programs")
+PROGRAMS = Path(sys.executable).parent
 SDK = """
 import arvados, sys
 from arvados.collection import Collection, CollectionReader
