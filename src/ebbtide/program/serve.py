@@ -6,8 +6,10 @@ import ipaddress
 import logging
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -16,9 +18,13 @@ from ebbtide.errors import Failed
 from ebbtide.imports import require_extra
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
+    from ebbtide.logs import LogLevel
+    from ebbtide.server.workers import Worker
     from ebbtide.settings import Settings
+    from ebbtide.store.embedded import Store
 
 BACKLOG: Final = 2048
 PACKAGES: Final = (
@@ -33,6 +39,9 @@ PACKAGES: Final = (
 )
 """The packages of the extra `server`, by their import names."""
 GRACEFUL_SECONDS: Final = 10
+SILENT_SECONDS_MAX: Final = 30
+"""How long a process of several may give no sign of life before it is killed and replaced. A busy
+machine can need more than the five seconds of uvicorn."""
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection stays open. A request that a client sends while the server closes the
 connection fails, and clients of S3 keep connections for longer than the five seconds of uvicorn."""
@@ -51,6 +60,9 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes any free port.")
     ] = 8000,
+    processes: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Processes that answer requests.")
+    ] = 1,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line for each request to stderr.")
     ] = False,
@@ -64,9 +76,7 @@ def serve(
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
     with _listen(host, port) as listening:
-        from ebbtide.server.app import create_app
-
-        app = create_app(store)
+        serving = _prepared(store, listening, processes, access_log=access_log)
         bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         document = {"url": f"http://{shown}:{bound}", "host": host, "port": bound}
@@ -77,16 +87,56 @@ def serve(
             if not _is_loopback(host):
                 cli.output.warn("access keys travel in the clear: put a proxy with TLS in front")
             cli.set_up_log(store.settings)
-            _run(app, store.settings, listening, access_log=access_log)
+            serving()
 
 
-def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_log: bool) -> None:
+def _prepared(
+    store: Store, listening: socket.socket, processes: int, *, access_log: bool
+) -> Callable[[], None]:
+    """Returns the function that serves until this process is told to end."""
     import uvicorn
 
-    if access_log:
-        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-    config = uvicorn.Config(
+    if processes > 1:
+        store.close()  # each process has connections of its own
+        return partial(_run_several, store, listening, processes, access_log=access_log)
+
+    from ebbtide.server.app import create_app
+    from ebbtide.server.workers import show_requests
+
+    show_requests(shown=access_log)
+    config = _config(create_app(store), store.settings, access_log=access_log)
+    return partial(uvicorn.Server(config).run, sockets=[listening])
+
+
+def _run_several(
+    store: Store, listening: socket.socket, processes: int, *, access_log: bool
+) -> None:
+    """Serves in several processes, until this one is told to end. A process that dies is started
+    again. Raises Failed `worker_died` if one cannot start."""
+    from uvicorn.supervisors import Multiprocess
+
+    from ebbtide.server.shared import shared_directory
+    from ebbtide.server.workers import STARTUP_FAILURE, Worker
+
+    level = cast("LogLevel", logging.getLevelName(logging.root.level).lower())
+    with shared_directory() as shared:
+        worker = Worker(store.directory, store.settings, shared, level, access_log)
+        config = _config(worker, store.settings, access_log=access_log, workers=processes)
+        supervisor = Multiprocess(config, sockets=[listening])
+        supervisor.run()
+    if any(each.exitcode == STARTUP_FAILURE for each in supervisor.processes):
+        raise Failed("worker_died", "a process of the server could not start: the log says why")
+
+
+def _config(
+    app: FastAPI | Worker, settings: Settings, *, access_log: bool, workers: int = 1
+) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
         app,
+        factory=workers > 1,
+        workers=workers,
         # This parser has a limit for headers.
         http="h11",
         h11_max_incomplete_event_size=settings.server_header_max,
@@ -97,8 +147,8 @@ def _run(app: FastAPI, settings: Settings, listening: socket.socket, *, access_l
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        timeout_worker_healthcheck=SILENT_SECONDS_MAX,
     )
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

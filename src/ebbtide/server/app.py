@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -39,12 +40,14 @@ from ebbtide.server.api import (
 from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
 from ebbtide.server.auth import Authentication
 from ebbtide.server.import_threads import ImportThreads
+from ebbtide.server.job_files import JobFiles
 from ebbtide.server.jobs import Jobs
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.server.request_ids import RequestIds
 from ebbtide.server.s3.gateway import S3Gateway
+from ebbtide.server.shared import jobs_of, metrics_of
 from ebbtide.server.unread import UnreadBodies
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
@@ -76,10 +79,14 @@ TOPICS = (
 )
 
 
-def create_app(store: Store) -> FastAPI:
-    """Returns the application. The caller opens the store before, and closes it afterwards."""
+def create_app(store: Store, shared: Path | None = None) -> FastAPI:
+    """Returns the application. The caller opens the store before, and closes it afterwards.
+
+    If several processes serve together, they have one directory `shared`.
+    """
     settings = store.settings
-    metrics = Metrics()
+    metrics = Metrics(None if shared is None else metrics_of(shared))
+    files = None if shared is None else JobFiles(jobs_of(shared))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -108,7 +115,7 @@ def create_app(store: Store) -> FastAPI:
     app.state.store = store
     app.state.settings = settings
     app.state.metrics = metrics
-    app.state.jobs = Jobs(metrics.jobs.set)
+    app.state.jobs = Jobs(metrics.jobs.set, files=files)
     for topic in TOPICS:
         app.router.routes.extend(topic.routes.all)
     errors.install(app)
