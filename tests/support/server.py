@@ -68,9 +68,9 @@ class Server:
         told = {name: self.environment.get(f"EBBTIDE_{name.upper()}") for name in names}
         return Settings(**{name: value for name, value in told.items() if value is not None})
 
-    def start(self, *, init: bool = True) -> Server:
-        """Makes the store in this process, with a key for each role. Serves it in another one, on a
-        free port of the loopback."""
+    def start(self, *options: str, init: bool = True) -> Server:
+        """Makes the store in this process, with a key for each role. Serves it in another one, with
+        these options, on a free port of the loopback."""
         if init:
             with Store.init(self.directory, settings=self.settings) as store:
                 for role in Role:
@@ -78,7 +78,7 @@ class Server:
                     self.keys[role] = Key(made.key.access_key_id, made.secret)
         said, log = self.directory / "server.out", self.directory / "server.log"
         said.write_text("")
-        self.process = process = self._begin("serve", "--port", "0", out=said, err=log)
+        self.process = process = self._begin("serve", "--port", "0", *options, out=said, err=log)
         eventually(lambda: process.poll() is not None or said.read_text().endswith("\n"))
         assert "http" in said.read_text(), self.log
         self.url = said.read_text().split()[-1]

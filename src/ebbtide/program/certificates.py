@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -87,6 +88,20 @@ class Certificates:
                 raise _refused("tls_certificate", self._certificate, reason) from None
             raise _refused("tls_key", self._key, "the file has no private key in PEM") from None
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOf:
+    """Opens the certificate of the settings in each process of the server. It is sent there by
+    pickle, and called by uvicorn."""
+
+    settings: Settings
+
+    def __call__(self, *_: object) -> ssl.SSLContext:
+        """Returns the context to listen with. Raises as `open_certificates` does."""
+        certificates = open_certificates(self.settings)
+        assert certificates is not None, "the settings name a certificate"
+        return certificates.context
 
 
 class _Encrypted(Exception):

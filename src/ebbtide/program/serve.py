@@ -6,21 +6,27 @@ import ipaddress
 import logging
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from ebbtide.cli.command import Cli, command
 from ebbtide.errors import Failed
 from ebbtide.imports import require_extra
-from ebbtide.program.certificates import Certificates, open_certificates
+from ebbtide.program.certificates import ContextOf, open_certificates
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
+    from ebbtide.logs import LogLevel
+    from ebbtide.server.workers import Worker
     from ebbtide.settings import Settings
+    from ebbtide.store.embedded import Store
 
 BACKLOG: Final = 2048
 PACKAGES: Final = (
@@ -35,6 +41,9 @@ PACKAGES: Final = (
 )
 """The packages of the extra `server`, by their import names."""
 GRACEFUL_SECONDS: Final = 10
+SILENT_SECONDS_MAX: Final = 30
+"""How long a process of several may give no sign of life before it is killed and replaced. A busy
+machine can need more than the five seconds of uvicorn."""
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection stays open. A request that a client sends while the server closes the
 connection fails, and clients of S3 keep connections for longer than the five seconds of uvicorn."""
@@ -77,6 +86,9 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    processes: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Processes that answer requests.")
+    ] = 1,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line for each request to stderr.")
     ] = False,
@@ -90,13 +102,16 @@ def serve(
     require_extra("the server", "server", *PACKAGES)
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
-    settings = _with_files(store.settings, tls_certificate, tls_key)
+    settings = _with_options(
+        store.settings,
+        arvados_repository=arvados,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+    )
     certificates = open_certificates(settings)
     scheme = "http" if certificates is None else "https"
     with _listen(host, port) as listening:
-        from ebbtide.server.app import create_app
-
-        app = create_app(store, arvados_repository=arvados)
+        serving = _prepared(store, settings, listening, processes, access_log=access_log)
         bound = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         document = {"url": f"{scheme}://{shown}:{bound}", "host": host, "port": bound}
@@ -110,31 +125,71 @@ def serve(
                     "put a proxy with TLS in front"
                 )
             cli.set_up_log(settings)
-            _run(app, settings, listening, certificates, access_log=access_log)
+            serving()
 
 
-def _with_files(settings: Settings, certificate: Path | None, key: Path | None) -> Settings:
-    """Returns the settings with the files that the command line names instead of theirs."""
-    given = {"tls_certificate": certificate, "tls_key": key}
+def _with_options(settings: Settings, **options: str | Path | None) -> Settings:
+    """Returns the settings, with those that the command line names instead of theirs."""
     return settings.model_copy(
-        update={name: path for name, path in given.items() if path is not None}
+        update={name: value for name, value in options.items() if value is not None}
     )
 
 
-def _run(
-    app: FastAPI,
+def _prepared(
+    store: Store, settings: Settings, listening: socket.socket, processes: int, *, access_log: bool
+) -> Callable[[], None]:
+    """Returns the function that serves until this process is told to end."""
+    import uvicorn
+
+    if processes > 1:
+        store.close()  # each process has connections of its own
+        return partial(
+            _run_several, store.directory, settings, listening, processes, access_log=access_log
+        )
+
+    from ebbtide.server.app import create_app
+    from ebbtide.server.workers import show_requests
+
+    show_requests(shown=access_log)
+    app = create_app(store, arvados_repository=settings.arvados_repository)
+    config = _config(app, settings, access_log=access_log)
+    return partial(uvicorn.Server(config).run, sockets=[listening])
+
+
+def _run_several(
+    directory: Path | None,
     settings: Settings,
     listening: socket.socket,
-    certificates: Certificates | None,
+    processes: int,
     *,
     access_log: bool,
 ) -> None:
+    """Serves in several processes, until this one is told to end. A process that dies is started
+    again. Raises Failed `worker_died` if one cannot start."""
+    from uvicorn.supervisors import Multiprocess
+
+    from ebbtide.server.shared import shared_directory
+    from ebbtide.server.workers import STARTUP_FAILURE, Worker
+
+    level = cast("LogLevel", logging.getLevelName(logging.root.level).lower())
+    with shared_directory() as shared:
+        worker = Worker(directory, settings, shared, level, access_log)
+        config = _config(worker, settings, access_log=access_log, workers=processes)
+        supervisor = Multiprocess(config, sockets=[listening])
+        supervisor.run()
+    if any(each.exitcode == STARTUP_FAILURE for each in supervisor.processes):
+        raise Failed("worker_died", "a process of the server could not start: the log says why")
+
+
+def _config(
+    app: FastAPI | Worker, settings: Settings, *, access_log: bool, workers: int = 1
+) -> uvicorn.Config:
     import uvicorn
 
-    if access_log:
-        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,
+        factory=workers > 1,
+        workers=workers,
         # This parser has a limit for headers.
         http="h11",
         h11_max_incomplete_event_size=settings.server_header_max,
@@ -145,9 +200,9 @@ def _run(
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
-        ssl_context_factory=None if certificates is None else lambda *_: certificates.context,
+        ssl_context_factory=None if settings.tls_certificate is None else ContextOf(settings),
+        timeout_worker_healthcheck=SILENT_SECONDS_MAX,
     )
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

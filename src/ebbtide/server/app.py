@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -40,12 +41,14 @@ from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
 from ebbtide.server.arvados.app import ArvadosInFront, make_arvados
 from ebbtide.server.auth import Authentication
 from ebbtide.server.import_threads import ImportThreads
+from ebbtide.server.job_files import JobFiles
 from ebbtide.server.jobs import Jobs
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.server.request_ids import RequestIds
 from ebbtide.server.s3.gateway import S3Gateway
+from ebbtide.server.shared import jobs_of, metrics_of
 from ebbtide.server.unread import UnreadBodies
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
@@ -77,14 +80,17 @@ TOPICS = (
 )
 
 
-def create_app(store: Store, *, arvados_repository: str | None = None) -> FastAPI:
+def create_app(
+    store: Store, shared: Path | None = None, *, arvados_repository: str | None = None
+) -> FastAPI:
     """Returns the application. The caller opens the store before, and closes it afterwards.
 
-    `arvados_repository` overrides the setting of this name. Raises NotFound `repository_not_found`
-    if it does not exist.
+    If several processes serve together, they have one directory `shared`. `arvados_repository`
+    overrides the setting of this name. Raises NotFound `repository_not_found` if it does not exist.
     """
     settings = store.settings
-    metrics = Metrics()
+    metrics = Metrics(None if shared is None else metrics_of(shared))
+    files = None if shared is None else JobFiles(jobs_of(shared))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -113,7 +119,7 @@ def create_app(store: Store, *, arvados_repository: str | None = None) -> FastAP
     app.state.store = store
     app.state.settings = settings
     app.state.metrics = metrics
-    app.state.jobs = Jobs(metrics.jobs.set)
+    app.state.jobs = Jobs(metrics.jobs.set, files=files)
     for topic in TOPICS:
         app.router.routes.extend(topic.routes.all)
     errors.install(app)

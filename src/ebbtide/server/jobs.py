@@ -14,7 +14,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -34,6 +34,7 @@ from ebbtide.notify.telling import tell
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.forks import fork_server
+from ebbtide.server.job_files import JobFiles
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
@@ -101,7 +102,8 @@ class Job:
     """One run or look that this server started. `report` or `error` is set when the job has ended.
 
     `found` holds the results of a look so far, in the form of `reclaimable_json`, the present
-    policy first.
+    policy first. `begun` is when it was started, on the clock of the machine. `process` is None for
+    a job of another process of the server, which can only be read.
     """
 
     repository_id: str
@@ -115,17 +117,50 @@ class Job:
     report: dict[str, Any] | None = None
     error: dict[str, str] | None = None
     ended: bool = False
+    begun: float = field(default_factory=time.monotonic)
     known: threading.Event = field(default_factory=threading.Event)
     on_end: Callable[[], None] | None = None
     notify: Callable[[Job], None] | None = None
 
+    def state(self) -> dict[str, Any]:
+        """Returns what other processes of the server may know of the job, as values of JSON."""
+        steps = [[each.step, each.started, each.seconds] for each in self.steps]
+        return {name: getattr(self, name) for name in _SHARED} | {"steps": steps}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Job:
+        """Returns a job of another process from its state."""
+        steps = [StepState(*each) for each in state["steps"]]
+        return cls(process=None, steps=steps, **{name: state[name] for name in _SHARED})
+
+
+_SHARED: Final = (
+    "repository_id",
+    "run_id",
+    "look_id",
+    "owner",
+    "found",
+    "report",
+    "error",
+    "ended",
+    "begun",
+)
+"""The fields of a job that other processes of the server may know, besides its steps."""
+
 
 class Jobs:
-    """The jobs of one server. Thread-safe."""
+    """The jobs of one server. Thread-safe. `files` shows them to its other processes, and theirs
+    to this one."""
 
-    def __init__(self, on_change: Callable[[int], None], warm: WarmSpark | None = None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[int], None],
+        warm: WarmSpark | None = None,
+        files: JobFiles | None = None,
+    ) -> None:
         self._lock = threading.Lock()
         self._warm = warm or WarmSpark()
+        self._files = files
         self._jobs: list[Job] = []
         self._on_change = on_change
         self._is_closing = False
@@ -152,7 +187,8 @@ class Jobs:
         """Starts a look: a job that compares policies, and takes no lease. If the same owner has an
         unfinished look of the repository, that look is ended first."""
         for job in self._looks(order.repository_id):
-            if job.owner == owner and not job.ended:
+            # A look of another process goes on: only that process can end it.
+            if job.owner == owner and not job.ended and job.process is not None:
                 job.process.terminate()
         directory = tempfile.TemporaryDirectory(prefix="ebbtide-", ignore_cleanup_errors=True)
         job, connection = self._new(replace(order, action="look", run_dir=directory.name))
@@ -166,8 +202,14 @@ class Jobs:
         return next(found, None)
 
     def _looks(self, repository_id: str) -> list[Job]:
+        return [job for job in self._all(repository_id) if job.look_id]
+
+    def _all(self, repository_id: str) -> list[Job]:
+        """Returns the jobs of a repository, also those of other processes, the newest first."""
+        others = [] if self._files is None else map(Job.of_state, self._files.others())
         with self._lock:
-            return [job for job in self._jobs if job.repository_id == repository_id and job.look_id]
+            found = [job for job in (*self._jobs, *others) if job.repository_id == repository_id]
+        return sorted(found, key=lambda job: job.begun, reverse=True)
 
     def _new(self, order: Order) -> tuple[Job, Connection]:
         """Starts the process of a job; returns the job and the connection that delivers its
@@ -187,6 +229,7 @@ class Jobs:
         with self._lock:
             ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
             self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
+        self._share(job)
         self._changed()
         # The thread's lines in the log have the id of the request.
         watch = partial(copy_context().run, self._watch, job, connection)
@@ -197,11 +240,11 @@ class Jobs:
             job.process.terminate()
         with self._lock:
             self._jobs = [each for each in self._jobs if each is not job]
+            self._keep_files()
 
     def of(self, repository_id: str) -> list[Job]:
         """Returns the jobs of a repository whose run has an id, the newest first."""
-        with self._lock:
-            return [job for job in self._jobs if job.repository_id == repository_id and job.run_id]
+        return [job for job in self._all(repository_id) if job.run_id]
 
     def find(self, repository_id: str, run_id: str) -> Job | None:
         """Returns the newest job of a run; None if this server started none."""
@@ -229,6 +272,7 @@ class Jobs:
                 except (EOFError, OSError):
                     break
                 _note(job, what, values)
+                self._share(job)
         job.process.join()
         _clear(job)
         if job.on_end is not None:
@@ -241,11 +285,25 @@ class Jobs:
             if not self._is_closing:
                 logger.warning("%s", error.message)
         job.ended = True
+        self._share(job)
         job.known.set()
         self._changed()
         # Last, because a webhook can take long.
         if job.notify is not None and not self._is_closing:
             job.notify(job)
+
+    def _share(self, job: Job) -> None:
+        """Shows the state of a job to the other processes of the server, unless it was dropped."""
+        if self._files is None:
+            return
+        with self._lock:
+            if any(each is job for each in self._jobs):
+                self._files.write(id(job), job.state())
+            self._keep_files()
+
+    def _keep_files(self) -> None:
+        if self._files is not None:
+            self._files.keep(map(id, self._jobs))
 
     def _changed(self) -> None:
         with self._lock:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.store.reclaim.claims import Backlog
@@ -17,10 +19,16 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The metrics of one server."""
+    """The metrics of one server.
 
-    def __init__(self) -> None:
+    If a server has several processes, `shared` is the directory in which each keeps its values, and
+    any of them returns the sums. The environment must have named it before this module was
+    imported (`workers`).
+    """
+
+    def __init__(self, shared: Path | None = None) -> None:
         self.registry = CollectorRegistry()
+        self._shared = shared
         labels = ["method", "route", "status"]
         self.requests = Counter(
             "ebbtide_requests", "Requests answered.", labels, registry=self.registry
@@ -36,12 +44,16 @@ class Metrics:
         )
         self.sent = Counter("ebbtide_sent_bytes", "Bytes of bodies sent.", registry=self.registry)
         self.under_way = Gauge(
-            "ebbtide_requests_under_way", "Requests being answered.", registry=self.registry
+            "ebbtide_requests_under_way",
+            "Requests being answered.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.jobs = Gauge(
             "ebbtide_collector_runs_under_way",
             "Collector runs that this server started and that have not ended.",
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.reclaimed = Counter(
             "ebbtide_reclaimed_objects",
@@ -62,16 +74,22 @@ class Metrics:
             "ebbtide_reclaim_backlog_objects",
             "Uncommitted objects that lost their last reference and are not deleted yet.",
             registry=self.registry,
+            # Read from the database for each answer.
+            multiprocess_mode="mostrecent",
         )
         self.reclaim_age = Gauge(
             "ebbtide_reclaim_oldest_seconds",
             "Time since the oldest object of the backlog lost its last reference.",
             registry=self.registry,
+            # Read from the database for each answer.
+            multiprocess_mode="mostrecent",
         )
         self.reclaim_tokens = Gauge(
             "ebbtide_reclaim_backlog_tokens",
             "Dropped staging areas whose entries are not released yet.",
             registry=self.registry,
+            # Read from the database for each answer.
+            multiprocess_mode="mostrecent",
         )
 
     def count_reclaimed(self, done: Reclaimed) -> None:
@@ -89,7 +107,15 @@ class Metrics:
 
     def render(self) -> bytes:
         """Returns the metrics as text."""
-        return generate_latest(self.registry)
+        if self._shared is None:
+            return generate_latest(self.registry)
+        for path in self._shared.glob("gauge_live*.db"):
+            pid = path.stem.rpartition("_")[2]
+            if not Path("/proc", pid).exists():
+                path.unlink(missing_ok=True)  # the process died: it answers no request any more
+        summed = CollectorRegistry()
+        MultiProcessCollector(summed, str(self._shared))  # type: ignore[no-untyped-call]
+        return generate_latest(summed)
 
 
 class Measuring:

@@ -1,0 +1,146 @@
+"""A server of several processes: each answers for all of them, and all end together."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from ebbtide.processes import this_process
+from ebbtide.server.job_files import JobFiles
+from ebbtide.server.jobs import Job, Jobs, StepState
+from ebbtide.server.metrics import Metrics
+from ebbtide.server.shared import shared_directory
+from ebbtide.server.workers import STARTUP_FAILURE, Worker
+from ebbtide.settings import Settings
+from tests.support.server import Server, eventually, new_server
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of two processes."""
+    server = new_server(tmp_path_factory.mktemp("several") / "store").start("--processes", "2")
+    try:
+        yield server
+    finally:
+        assert server.stop() == 0
+        assert "Traceback" not in server.log, server.log
+
+
+def asked(server: Server, path: str) -> httpx.Response:
+    """The answer to a request on a connection of its own, which any process may take."""
+    with server.http() as client:
+        return client.get(path)
+
+
+def workers(server: Server) -> list[psutil.Process]:
+    """The processes that answer: those in which uvicorn listens."""
+    assert server.process is not None
+    found = []
+    for each in psutil.Process(server.process.pid).children():
+        try:
+            if "spawn_main" in " ".join(each.cmdline()):
+                found.append(each)
+        except psutil.NoSuchProcess:
+            continue  # it has ended: a zombie has no command line
+    return found
+
+
+def test_any_process_answers_for_all(several: Server) -> None:
+    several.repository("lake")
+    for _ in range(COUNT):
+        assert asked(several, "/repositories/lake/branches").status_code == 200
+    route = "/api/v1/repositories/{repository}/branches"
+    wanted = f'ebbtide_requests_total{{method="GET",route="{route}",status="200"}} {COUNT}.0'
+    for _ in range(4):
+        figures = asked(several, "/metrics").text
+        assert wanted in figures
+        assert re.search(r"^ebbtide_requests_under_way 1.0$", figures, re.MULTILINE)
+
+
+def test_any_process_knows_a_run(several: Server) -> None:
+    several.repository("collected")
+    runs = "/repositories/collected/gc/runs"
+    with several.http() as client:
+        started = client.post(runs, json={"dry_run": True}).json()
+    path = f"{runs}/{started['run_id']}"
+    eventually(lambda: asked(several, path).json()["state"] == "planned")
+    for _ in range(8):
+        assert [each["run_id"] for each in asked(several, runs).json()["results"]] == [
+            started["run_id"]
+        ]
+
+
+def test_a_process_that_dies_is_replaced(several: Server) -> None:
+    eventually(lambda: len(workers(several)) == 2)
+    before = {each.pid for each in workers(several)}
+    psutil.Process(min(before)).kill()
+    eventually(lambda: len(workers(several)) == 2 and {p.pid for p in workers(several)} != before)
+    # Connections that the killed process had taken are broken; new ones are answered.
+    assert asked(several, "/repositories").status_code == 200
+    assert "ebbtide_requests_under_way 1.0" in asked(several, "/metrics").text
+
+
+def test_the_processes_end_with_their_server(tmp_path: Path) -> None:
+    server = new_server(tmp_path / "store").start("--processes", "2")
+    assert asked(server, "/repositories").status_code == 200
+    found = workers(server)
+    assert found
+    server.stop(signal.SIGKILL)
+    _, alive = psutil.wait_procs(found, timeout=60)
+    assert alive == []
+
+
+def test_a_process_that_cannot_start_is_not_started_again(tmp_path: Path) -> None:
+    worker = Worker(tmp_path / "missing", Settings(), tmp_path, "warning", access_log=False)
+    process = multiprocessing.get_context("spawn").Process(target=worker)
+    process.start()
+    process.join(60)
+    assert process.exitcode == STARTUP_FAILURE
+
+
+def test_states_of_jobs_are_shared(tmp_path: Path) -> None:
+    ours, theirs = JobFiles(tmp_path), JobFiles(tmp_path)
+    look = Job("one", None, look_id="look", owner="KEY", found=[{"policy": "present"}])
+    look.steps.append(StepState("list", 1.0, 2.5))
+    run = Job("one", None, run_id="run", report={"state": "planned"}, ended=True)
+    other = Job("two", None, run_id="other")
+    for number, job in enumerate((look, run, other)):
+        ours.write(number, job.state())
+    jobs = Jobs(lambda _count: None, files=theirs)
+    found = jobs.find_look("one", "look")
+    assert found is not None
+    assert (found.owner, found.found, found.steps) == (look.owner, look.found, look.steps)
+    assert [(job.run_id, job.report) for job in jobs.of("one")] == [("run", run.report)]
+    assert ours.others() == []
+    ours.keep([1])
+    assert jobs.find_look("one", "look") is None
+    assert jobs.find("one", "run") is not None
+
+
+def test_jobs_of_a_dead_process_have_ended(tmp_path: Path) -> None:
+    files = JobFiles(tmp_path)
+    files.write(0, Job("one", None, run_id="run").state())
+    (path,) = tmp_path.glob("*.json")
+    document: dict[str, Any] = json.loads(path.read_text())
+    assert document["holder"] == this_process()
+    machine_and_pid = document["holder"].rpartition(" ")[0]
+    path.write_text(json.dumps(document | {"holder": f"{machine_and_pid} 1"}))
+    (state,) = JobFiles(tmp_path).others()
+    assert (state["ended"], state["error"]["kind"]) == (True, "worker_died")
+
+
+def test_the_shared_directory_ends_with_the_server() -> None:
+    with shared_directory() as shared:
+        assert Metrics(shared / "metrics").render() == b""
+    assert not shared.exists()
