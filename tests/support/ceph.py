@@ -24,7 +24,21 @@ ACCESS_KEY_ID: Final = "test"
 SECRET_ACCESS_KEY: Final = "testtest"
 BUCKET: Final = "ebbtide-tests"
 START_SECONDS_MAX: Final = 120
-MEMORY_BYTES: Final = 4 * 2**30
+
+IN_MEMORY: Final = """
+osd objectstore = memstore
+memstore device bytes = 4294967296
+"""
+ON_DISK: Final = """
+osd objectstore = bluestore
+bluestore block path = {home}/block
+bluestore block size = 42949672960
+bluestore block create = true
+osd memory target = 1073741824
+rgw gc obj min wait = 1
+rgw gc processor period = 5
+"""
+"""A sparse file. The gateway frees deleted objects soon: else they would fill the disk."""
 
 CONFIGURATION: Final = """
 [global]
@@ -44,9 +58,8 @@ mon warn on pool no redundancy = false
 mon data = {home}/mon
 mgr data = {home}/mgr
 osd data = {home}/osd
-osd objectstore = memstore
-memstore device bytes = {memory_bytes}
 osd journal size = 100
+{objects}
 log file = {home}/$name.log
 admin socket = {home}/$name.asok
 run dir = {home}
@@ -121,11 +134,14 @@ class CephServer:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def start_ceph(directory: Path | None = None, lifeline: int = subprocess.PIPE) -> CephServer:
+def start_ceph(
+    directory: Path | None = None, lifeline: int = subprocess.PIPE, *, objects: str = IN_MEMORY
+) -> CephServer:
     """Starts a server on free ports of the loopback address, in some 12 s.
 
     Its files lie under `directory`, or the system's temporary one. It ends when `lifeline`, the end
-    of a pipe that it reads, closes: the one that `stop` closes, unless another is given.
+    of a pipe that it reads, closes: the one that `stop` closes, unless another is given. `objects`
+    are the lines of the configuration that say where objects lie, IN_MEMORY or ON_DISK.
 
     Raises RuntimeError, with what its programs said, when it does not start.
     """
@@ -134,7 +150,11 @@ def start_ceph(directory: Path | None = None, lifeline: int = subprocess.PIPE) -
     port, monitor_port = free_port(), free_port()
     fsid = str(uuid.uuid4())
     text = CONFIGURATION.format(
-        home=home, fsid=fsid, port=port, monitor_port=monitor_port, memory_bytes=MEMORY_BYTES
+        home=home,
+        fsid=fsid,
+        port=port,
+        monitor_port=monitor_port,
+        objects=objects.format(home=home),
     )
     (home / "ceph.conf").write_text(text)
     keeper = subprocess.Popen(

@@ -21,10 +21,13 @@ from starlette.requests import ClientDisconnect, Request
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.server.limits import declared_bytes
 from ebbtide.storage import Content
+from ebbtide.storage.base import SizedPieces
 
-PIECE_BYTES: Final = 1024 * 1024
-"""The size of the pieces of an upload, in bytes. A body of at most this size is passed on as a
-whole."""
+WHOLE_BYTES_MAX: Final = 1024 * 1024
+"""A body of at most this size is passed on as a whole."""
+PIECE_BYTES: Final = 256 * 1024
+"""The size of the pieces of a larger body, in bytes. Some ten pieces of each upload are in
+memory."""
 PIECES_QUEUED: Final = 2
 DRAINED_BYTES_MAX: Final = 8 * 1024 * 1024
 """How many bytes of a failed upload are still read, so that the client can read the answer."""
@@ -58,11 +61,11 @@ async def store_upload(
     """Calls `put` in a thread with the body of a request; returns its result.
 
     If the body ends early, the error is InvalidInput `upload_broken`. A body of more than
-    PIECE_BYTES, or of unknown length, arrives while `put` reads it. The error is then raised within
+    WHOLE_BYTES_MAX, or of unknown length, arrives while `put` reads it. The error is then raised within
     `put`, as if the bytes could not be read.
     """
     declared = declared_bytes(request)
-    if declared is not None and declared <= PIECE_BYTES:
+    if declared is not None and declared <= WHOLE_BYTES_MAX:
         data = await _whole(body)
         return await anyio.to_thread.run_sync(put, data, limiter=limiter)
     arrival = _Arrival()
@@ -74,7 +77,8 @@ async def store_upload(
     def work() -> None:
         # Errors are passed in a list: a task group would wrap them in an exception group.
         try:
-            outcome.append(put(_pieces(receive, arrival, loop)))
+            pieces = _pieces(receive, arrival, loop)
+            outcome.append(put(pieces if declared is None else SizedPieces(pieces, declared)))
         except BaseException as error:  # noqa: BLE001 - raised again below
             failure.append(error)
 

@@ -35,6 +35,20 @@ LISTING_ROWS_MAX: Final = 50_000
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes that one step of a stream holds in memory."""
 
+
+@dataclass(frozen=True, slots=True)
+class SizedPieces:
+    """The pieces of an object of `size_bytes`. The size only helps to choose the size of parts: it
+    is not compared with the pieces."""
+
+    pieces: Iterator[bytes]
+    size_bytes: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Returns the pieces."""
+        return self.pieces
+
+
 Content: TypeAlias = bytes | BinaryIO | Iterable[bytes]
 Outcome = Literal["deleted", "moved", "missing", "failed"]
 Keeps = Literal["no", "versions", "soft_delete", "unknown"]

@@ -5,19 +5,27 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.storage.base import Content
+from ebbtide.storage.base import Content, SizedPieces
 
 PARTS_MAX: Final = 10_000
-PART_BYTES_MIN: Final = 16 * 1024 * 1024
+PART_BYTES_MIN: Final = 8 * 1024 * 1024
+UNSIZED_PART_BYTES: Final = 16 * 1024 * 1024
+"""The size of the parts of an upload of unknown size."""
 PART_BYTES_MAX: Final = 5 * 1024**3
-PARTS_AT_ONCE: Final = 4
-"""How many parts of PART_BYTES_MIN a process sends at a time. Each upload sends at least one while
-it fills the next, so that it needs the memory of two parts."""
+PARTS_AT_ONCE: Final = 2
+"""How many parts one upload sends at a time, if there is memory: the second is filled while the
+first is sent."""
+SENDING_BYTES_MAX: Final = 32 * 1024 * 1024
+STALLED_SECONDS: Final = 5.0
+WAIT_SECONDS_MAX: Final = 30.0
+_POLL_SECONDS: Final = 1.0
 _MIB: Final = 1024 * 1024
 
 
@@ -25,6 +33,8 @@ def size_of(data: Content) -> int | None:
     """Returns the number of bytes left in `data`, or None if only reading it all would tell."""
     if isinstance(data, bytes):
         return len(data)
+    if isinstance(data, SizedPieces):
+        return data.size_bytes
     if not isinstance(data, io.IOBase) or not data.seekable():
         return None
     here = data.tell()
@@ -37,47 +47,97 @@ def part_bytes(address: str, size: int | None) -> int:
     """Returns the size of the parts of an upload of `size` bytes: a whole number of MiB.
 
     Raises InvalidInput `invalid_argument` if no parts can hold that much. An upload of unknown size
-    gets PART_BYTES_MIN; see `bounded`.
+    gets UNSIZED_PART_BYTES; see `bounded`.
     """
-    needed = -(-(size or 0) // PARTS_MAX)
+    if size is None:
+        return UNSIZED_PART_BYTES
+    needed = -(-size // PARTS_MAX)
     found = max(PART_BYTES_MIN, -(-needed // _MIB) * _MIB)
     if found > PART_BYTES_MAX:
         raise _too_large(address, PARTS_MAX * PART_BYTES_MAX)
     return found
 
 
-class Sending:
-    """The uploads in parts that a process makes now. They share the memory for parts."""
+@dataclass(slots=True)
+class Share:
+    """The memory of one upload: `at_once` parts of `part` bytes. `moved` is when it got its memory,
+    or when its last part was full, in seconds."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._uploads = 0
+    part: int
+    at_once: int
+    bytes_held: int
+    moved: float
+
+
+class Sending:
+    """The memory for parts that are filled or sent. All uploads of a process share it.
+
+    An upload waits for its part while others have all memory. The others may wait for slow clients:
+    one that has filled no part for STALLED_SECONDS is not counted, and nobody waits for longer than
+    WAIT_SECONDS_MAX. More memory is used then, one part for each upload.
+    """
+
+    def __init__(
+        self, bytes_max: int = SENDING_BYTES_MAX, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._shares: list[Share] = []
 
     @contextmanager
-    def share(self, part: int) -> Iterator[int]:
-        """Counts one upload more during the block. Yields how many parts of `part` bytes it may
-        send at a time: as many bytes as PARTS_AT_ONCE small parts have, or one part."""
-        with self._lock:
-            self._uploads += 1
-            at_once = max(1, PARTS_AT_ONCE * PART_BYTES_MIN // part // self._uploads)
+    def share(self, part: int, size: int | None) -> Iterator[Share]:
+        """Has memory for an upload of `size` bytes, in parts of `part` bytes, during the block."""
+        needed = part if size is None else min(part, size)
+        useful = part * PARTS_AT_ONCE
+        if size is not None:
+            useful = min(useful, size)
+        with self._changed:
+            self._wait(needed)
+            free = self._bytes_max - self._held()
+            at_once = PARTS_AT_ONCE if useful <= free else 1
+            mine = Share(part, at_once, useful if useful <= free else needed, self._clock())
+            self._shares.append(mine)
         try:
-            yield at_once
+            yield mine
         finally:
-            with self._lock:
-                self._uploads -= 1
+            with self._changed:
+                # Two shares can be equal.
+                self._shares = [each for each in self._shares if each is not mine]
+                self._changed.notify_all()
+
+    def move(self, share: Share) -> None:
+        """Notes that an upload has filled a part."""
+        with self._changed:
+            share.moved = self._clock()
+
+    def _wait(self, needed: int) -> None:
+        """Waits until there are `needed` bytes, or all. The caller has the lock."""
+        until = self._clock() + WAIT_SECONDS_MAX
+        while (held := self._held()) and held + needed > self._bytes_max:
+            if self._clock() >= until:
+                return
+            self._changed.wait(_POLL_SECONDS)
+
+    def _held(self) -> int:
+        since = self._clock() - STALLED_SECONDS
+        return sum(each.bytes_held for each in self._shares if each.moved > since)
 
 
 sending: Final = Sending()
 
 
-def bounded(address: str, pieces: Iterator[bytes], part: int) -> Iterator[bytes]:
-    """Yields the pieces of an upload of unknown size. Raises InvalidInput `invalid_argument` before
-    it has more than PARTS_MAX parts of `part` bytes."""
+def bounded(address: str, pieces: Iterator[bytes], share: Share) -> Iterator[bytes]:
+    """Yields the pieces of an upload, and notes each part. Raises InvalidInput `invalid_argument`
+    before it has more than PARTS_MAX parts."""
     total = 0
     for piece in pieces:
+        full = total // share.part
         total += len(piece)
-        if total > part * PARTS_MAX:
-            raise _too_large(address, part * PARTS_MAX)
+        if total > share.part * PARTS_MAX:
+            raise _too_large(address, share.part * PARTS_MAX)
+        if total // share.part > full:
+            sending.move(share)
         yield piece
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ListResult, ObjectMeta, PutResult, UpdateVersion
 
 _CREATE_BYTES_MAX: Final = 64 * 1024 * 1024
+_SLICE_BYTES: Final = 256 * 1024
 _DELETE_KEYS_MAX: Final = 1_000
 _DELETES_AT_ONCE: Final = 4
 _COPIES_AT_ONCE: Final = 16
@@ -111,29 +112,47 @@ class RemoteStorage:
         """
         del durable
         base.split_address(address)
-        part = parts.part_bytes(address, parts.size_of(data))
-        begun = _begin(data, _CREATE_BYTES_MAX if create_only else parts.PART_BYTES_MIN)
-        if create_only and not isinstance(begun, bytes):
-            raise InvalidInput(
-                "invalid_argument",
-                f"{address} is too large to be created conditionally: write it to a new address",
-            )
-        with clients.translated(address):
-            if create_only:
-                obstore.put(self._client(), address, begun, mode="create")
+        size = parts.size_of(data)
+        part = parts.part_bytes(address, size)
+        if isinstance(data, bytes):
+            with clients.translated(address):
+                mode: Literal["create", "overwrite"] = "create" if create_only else "overwrite"
+                obstore.put(self._client(), address, data, mode=mode, chunk_size=part)
+            return
+        with parts.sending.share(part, size) as share:
+            pieces = base.chunks(data)
+            begun, is_all = _begin(pieces, _CREATE_BYTES_MAX if create_only else part)
+            if is_all:
+                self._put_whole(address, begun, create_only=create_only)
+            elif create_only:
+                raise InvalidInput(
+                    "invalid_argument",
+                    f"{address} is too large to be created conditionally: write it to a new "
+                    "address",
+                )
             else:
-                self._overwrite(address, begun, part)
+                self._put_parts(address, chain(_taken(begun), pieces), share)
 
-    def _overwrite(self, address: str, begun: bytes | Iterator[bytes], part: int) -> None:
-        with parts.sending.share(part) as at_once:
+    def _put_whole(self, address: str, pieces: deque[bytes], *, create_only: bool) -> None:
+        """Writes an object of pieces that are in memory, in one request. They are not joined, which
+        would take as much memory again."""
+        with clients.translated(address):
             obstore.put(
                 self._client(),
                 address,
-                begun
-                if isinstance(begun, bytes)
-                else _from_a_thread(parts.bounded(address, begun, part)),
-                chunk_size=part,
-                max_concurrency=at_once,
+                _taken(pieces),
+                mode="create" if create_only else "overwrite",
+                use_multipart=False,
+            )
+
+    def _put_parts(self, address: str, pieces: Iterator[bytes], share: parts.Share) -> None:
+        with clients.translated(address):
+            obstore.put(
+                self._client(),
+                address,
+                _from_a_thread(parts.bounded(address, pieces, share)),
+                chunk_size=share.part,
+                max_concurrency=share.at_once,
             )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
@@ -388,18 +407,23 @@ class RemoteStorage:
         errors."""
         first, size = self._piece(address, start, end, etag)
         stop = size if end is None else min(end, size)
-        return chain([first] if first else [], self._more(address, start + len(first), stop, etag))
+        position = start + len(first)
+        return chain(_slices(first), self._more(address, position, stop, etag))
 
     def _more(self, address: str, start: int, stop: int, etag: str | None) -> Iterator[bytes]:
         position = start
         while position < stop:
             piece, _ = self._piece(address, position, stop, etag)
             position += len(piece)
-            yield piece
+            slices = _slices(piece)
+            # Else two pieces would be in memory while the next is fetched.
+            del piece
+            yield from slices
+            del slices
 
     def _piece(
         self, address: str, start: int, end: int | None, etag: str | None
-    ) -> tuple[bytes, int]:
+    ) -> tuple[memoryview, int]:
         """Returns the bytes from `start` on, at most CHUNK_BYTES, and the whole object's size."""
         stop = start + base.CHUNK_BYTES if end is None else min(end, start + base.CHUNK_BYTES)
         try:
@@ -408,12 +432,12 @@ class RemoteStorage:
                 if etag is not None:
                     options["if_match"] = etag
                 found = obstore.get(self._client(), address, options=options)
-                return bytes(found.bytes()), found.meta["size"]
+                return memoryview(found.bytes()), found.meta["size"]
         except Failed:
             # Storages refuse a range that begins past the end of the object.
             size = self._size(address, etag)
             if start >= size:
-                return b"", size
+                return memoryview(b""), size
             raise
 
     def _size(self, address: str, etag: str | None) -> int:
@@ -428,30 +452,33 @@ class RemoteStorage:
         return clients.connect(self.url, self.effective_options())
 
 
+def _slices(piece: memoryview) -> Iterator[bytes]:
+    """Yields the bytes of a piece in slices, so that the whole piece is not in memory twice."""
+    for start in range(0, len(piece), _SLICE_BYTES):
+        yield bytes(piece[start : start + _SLICE_BYTES])
+
+
 def _has_failed(outcome: DeleteOutcome | None) -> bool:
     return outcome is not None and outcome.outcome == "failed"
 
 
-def _begin(data: Content, bytes_max: int) -> bytes | Iterator[bytes]:
-    """Returns all of `data` as bytes if it is not longer than `bytes_max`, else its pieces."""
-    if isinstance(data, bytes):
-        return data
-    pieces = base.chunks(data)
+def _begin(pieces: Iterator[bytes], bytes_max: int) -> tuple[deque[bytes], bool]:
+    """Takes pieces up to the first byte above `bytes_max`. Returns them, and whether they are
+    all."""
     start: deque[bytes] = deque()
     size_bytes = 0
     for piece in pieces:
         start.append(piece)
         size_bytes += len(piece)
         if size_bytes > bytes_max:
-            return _resumed(start, pieces)
-    return b"".join(start)
+            return start, False
+    return start, True
 
 
-def _resumed(start: deque[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the pieces that were read already, and the others. Keeps none of them."""
-    while start:
-        yield start.popleft()
-    yield from pieces
+def _taken(pieces: deque[bytes]) -> Iterator[bytes]:
+    """Yields the pieces, and keeps none of them."""
+    while pieces:
+        yield pieces.popleft()
 
 
 def _from_a_thread(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.signing import UNSIGNED, ScopeKey
 from ebbtide.storage import Content
-from ebbtide.storage.base import chunks
+from ebbtide.storage.base import SizedPieces, chunks
 
 SIGNED_CHUNKS: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_TRAILER: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
@@ -79,7 +79,8 @@ class Payload:
         """
         if isinstance(raw, bytes):
             return b"".join(self._checked(self._decoded(iter((raw,)))))
-        return self._checked(self._decoded(chunks(raw)))
+        pieces = self._checked(self._decoded(chunks(raw)))
+        return pieces if self.length is None else SizedPieces(pieces, self.length)
 
     @property
     def _is_chunked(self) -> bool:

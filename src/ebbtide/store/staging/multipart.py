@@ -18,6 +18,7 @@ from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.storage import Content
+from ebbtide.storage.base import SizedPieces
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reserved import without_checksums
 from ebbtide.store.context import RepositoryContext
@@ -201,9 +202,11 @@ class Multipart:
             released.extend(self._drop_parts(tx, upload))
 
         reader = pieces or PartReader()
+        read = reader.read(self._stream(upload, part, stream) for part in parts)
+        is_sized = not any(part.is_signed for part in parts)
         new = NewObject(
             upload.path,
-            reader.read(self._stream(upload, part, stream) for part in parts),
+            SizedPieces(read, sum(part.size_bytes for part in parts)) if is_sized else read,
             upload.content_type,
             without_checksums(upload.metadata),
             late_metadata=reader.metadata,

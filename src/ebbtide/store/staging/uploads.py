@@ -18,7 +18,8 @@ from typing import Final, Protocol
 from ebbtide.errors import Conflict
 from ebbtide.escaping import shown
 from ebbtide.storage import Content
-from ebbtide.storage.base import chunks
+from ebbtide.storage.base import SizedPieces, chunks
+from ebbtide.storage.parts import size_of
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
@@ -306,7 +307,9 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
         context.storage.put(address, new.data, create_only=True)
     else:
         # An upload in parts cannot be conditional. No other write has this address.
-        context.storage.put(address, counted())
+        size = size_of(new.data)
+        pieces = counted()
+        context.storage.put(address, pieces if size is None else SizedPieces(pieces, size))
     return Entry(
         path=new.path,
         address=address,
