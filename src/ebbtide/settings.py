@@ -198,6 +198,14 @@ class Settings(BaseSettings):
         description="Period after which another process deletes the objects that a process "
         "claimed but did not delete.",
     )
+    schedules: bool = Field(
+        True, description="Whether the server starts the runs of schedules."
+    )
+    schedule_late_max: PositiveDuration = Field(
+        timedelta(hours=6),
+        description="How late the run of a schedule may start, if no server was running in time. "
+        "If it would be later, the due time is missed.",
+    )
     slice_objects_max: int = Field(
         50_000,
         ge=1,
