@@ -65,9 +65,7 @@ class Timetable:
                 "invalid_schedule", f"{shown(text)} is no schedule ({error}): {_HOW}"
             ) from None
         except StopIteration:
-            raise InvalidInput(
-                "invalid_schedule", f"{shown(text)} is never due: {_HOW}"
-            ) from None
+            raise InvalidInput("invalid_schedule", f"{shown(text)} is never due: {_HOW}") from None
         return made
 
     def due_after(self, instant: datetime) -> datetime:

@@ -183,4 +183,5 @@ def _show(cli: Cli, schedule: Schedule) -> None:
 
 
 def _next_text(schedule: Schedule) -> str:
-    return "disabled" if schedule.next_start_at is None else date_text(schedule.next_start_at)
+    start = schedule.next_start_at
+    return "disabled" if start is None else f"{date_text(start)} UTC"

@@ -74,9 +74,7 @@ def insert_schedule(tx: Transaction, values: Mapping[str, Any]) -> None:
 def update_schedule(tx: Transaction, repository_key: str, values: Mapping[str, Any]) -> None:
     """Sets columns of a schedule."""
     tx.execute(
-        sa.update(schedules)
-        .where(schedules.c.repository_key == repository_key)
-        .values(**values)
+        sa.update(schedules).where(schedules.c.repository_key == repository_key).values(**values)
     )
 
 
