@@ -26,7 +26,8 @@ def at(text: str) -> datetime:
 
 def due_times(cron: str, zone: str, start: str, end: str) -> list[str]:
     """The due times of an interval, in UTC."""
-    timetable, found, due = Timetable.parse(cron, timezone=zone, now=NOW), [], at(start)
+    timetable, due = Timetable.parse(cron, timezone=zone, now=NOW), at(start)
+    found: list[str] = []
     while (due := timetable.due_after(due)) <= at(end):
         found.append(f"{due:%d %H:%M}")
     return found
@@ -36,12 +37,48 @@ def due_times(cron: str, zone: str, start: str, end: str) -> list[str]:
     ("cron", "zone", "start", "end", "due"),
     [
         # Europe: from 02:00 to 03:00 on 2026-03-29, from 03:00 to 02:00 on 2026-10-25.
-        ("30 2 * * *", "Europe/Berlin", "2026-03-28", "2026-03-31", ["28 01:30", "29 01:00", "30 00:30"]),
-        ("0 3 * * *", "Europe/Berlin", "2026-03-28", "2026-03-31", ["28 02:00", "29 01:00", "30 01:00"]),
-        ("30 2 * * *", "Europe/Berlin", "2026-10-24", "2026-10-27", ["24 00:30", "25 00:30", "26 01:30"]),
-        ("0 3 * * *", "Europe/Berlin", "2026-10-24", "2026-10-27", ["24 01:00", "25 02:00", "26 02:00"]),
-        ("30 * * * *", "Europe/Berlin", "2026-10-24T23:00", "2026-10-25T03:00", ["24 23:30", "25 00:30", "25 01:30", "25 02:30"]),
-        ("30 * * * *", "Europe/Berlin", "2026-03-28T23:00", "2026-03-29T02:00", ["28 23:30", "29 00:30", "29 01:30"]),
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-03-28",
+            "2026-03-31",
+            ["28 01:30", "29 01:00", "30 00:30"],
+        ),
+        (
+            "0 3 * * *",
+            "Europe/Berlin",
+            "2026-03-28",
+            "2026-03-31",
+            ["28 02:00", "29 01:00", "30 01:00"],
+        ),
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-10-24",
+            "2026-10-27",
+            ["24 00:30", "25 00:30", "26 01:30"],
+        ),
+        (
+            "0 3 * * *",
+            "Europe/Berlin",
+            "2026-10-24",
+            "2026-10-27",
+            ["24 01:00", "25 02:00", "26 02:00"],
+        ),
+        (
+            "30 * * * *",
+            "Europe/Berlin",
+            "2026-10-24T23:00",
+            "2026-10-25T03:00",
+            ["24 23:30", "25 00:30", "25 01:30", "25 02:30"],
+        ),
+        (
+            "30 * * * *",
+            "Europe/Berlin",
+            "2026-03-28T23:00",
+            "2026-03-29T02:00",
+            ["28 23:30", "29 00:30", "29 01:30"],
+        ),
         # New York: from 02:00 to 03:00 on 2026-03-08, from 02:00 to 01:00 on 2026-11-01.
         ("15 2 * * *", "America/New_York", "2026-03-08", "2026-03-10", ["08 07:00", "09 06:15"]),
         ("15 1 * * *", "America/New_York", "2026-11-01", "2026-11-03", ["01 05:15", "02 06:15"]),
@@ -50,7 +87,7 @@ def due_times(cron: str, zone: str, start: str, end: str) -> list[str]:
         ("0 0 * * sun", "UTC", "2026-03-01T12:00", "2026-03-15", ["08 00:00", "15 00:00"]),
         ("0 5 1,15 * *", "UTC", "2026-03-01T12:00", "2026-04-02", ["15 05:00", "01 05:00"]),
     ],
-)  # fmt: skip
+)
 def test_due_times(cron: str, zone: str, start: str, end: str, due: list[str]) -> None:
     """Hours that a change of clocks skips or repeats are among them."""
     assert due_times(cron, zone, start, end) == due
@@ -87,13 +124,16 @@ def test_a_long_jitter_is_refused() -> None:
     assert caught.value.kind == "invalid_schedule"
 
 
-def debian_due(hours: str, minute: int, zone: ZoneInfo, first: datetime, last: datetime) -> set:
+def debian_due(
+    hours: str, minute: int, zone: ZoneInfo, first: datetime, last: datetime
+) -> set[datetime]:
     """The due times of `minute` at `hours`, from the definition, minute by minute.
 
     Local minutes that a change skipped are due right after it, and those that it repeats are due at
     the first. With `*`, every minute of real time counts.
     """
-    found, seen = set(), set()
+    found: set[datetime] = set()
+    seen: set[datetime] = set()
     instant = first
     previous = (first - MINUTE).astimezone(zone).replace(tzinfo=None)
     while instant <= last:
@@ -101,7 +141,9 @@ def debian_due(hours: str, minute: int, zone: ZoneInfo, first: datetime, last: d
         if hours == "*":
             due = local.minute == minute
         else:
-            between = [previous + n * MINUTE for n in range(1, max(0, (local - previous) // MINUTE))]
+            between = [
+                previous + n * MINUTE for n in range(1, max(0, (local - previous) // MINUTE))
+            ]
             wanted = [
                 each
                 for each in (*between, local)
@@ -145,7 +187,7 @@ CRONS = st.sampled_from(["* * * * *", "*/7 * * * *", "0 3 * * *", "30 2 * * *", 
 @given(
     CRONS,
     st.sampled_from(ZONES),
-    st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)),  # noqa: DTZ001 - UTC is added
+    st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)),
     st.integers(0, 24 * 3600),
     st.text(max_size=5),
 )

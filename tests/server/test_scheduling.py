@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import HealthCheck
 from hypothesis.stateful import (
     RuleBasedStateMachine,
