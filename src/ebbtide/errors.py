@@ -18,6 +18,7 @@ KINDS: Final[Mapping[str, str]] = {
     # The caller's input.
     "invalid_duration": "a period that is negative, longer than 36,500 days, or without a unit",
     "invalid_policy": "a retention policy that is empty or not valid",
+    "invalid_schedule": "a schedule whose cron text, time zone or jitter is not valid",
     "invalid_name": "a name of a repository, branch or tag that is not allowed",
     "invalid_path": "an object path that is not allowed",
     "invalid_manifest": "a manifest of Arvados that cannot be read",
@@ -58,6 +59,7 @@ KINDS: Final[Mapping[str, str]] = {
     "purge_not_found": "no purge with that id",
     "not_quarantined": "a run that has no files in quarantine",
     "hold_not_found": "no hold on that commit",
+    "schedule_not_found": "no schedule of that repository",
     "protection_not_found": "no rule for protected branches with that pattern",
     "project_not_found": "no project with that id or path",
     "collection_not_found": "no collection with that id, path or content",

@@ -126,7 +126,11 @@ class Settings(BaseSettings):
         "comma before the next name. They override `spark-defaults.conf`; `--conf` "
         "overrides them.",
     )
-    spark_driver_memory: str = Field("2g", description="Memory of Spark's driver.")
+    spark_driver_memory: str = Field(
+        "2g",
+        description="Memory of Spark's driver. In a container the default is half of its memory, "
+        "if that is less.",
+    )
     spark_archive: str | None = Field(
         None,
         description="Path or URL of the archive that `ebbtide gc archive` wrote, for executors "
@@ -197,6 +201,12 @@ class Settings(BaseSettings):
         timedelta(minutes=10),
         description="Period after which another process deletes the objects that a process "
         "claimed but did not delete.",
+    )
+    schedules: bool = Field(True, description="Whether the server starts the runs of schedules.")
+    schedule_late_max: PositiveDuration = Field(
+        timedelta(hours=6),
+        description="How late the run of a schedule may start, if no server was running in time. "
+        "If it would be later, the due time is missed.",
     )
     slice_objects_max: int = Field(
         50_000,

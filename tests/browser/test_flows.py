@@ -43,6 +43,7 @@ PAGES = (
     f"{LAKE}/protection",
     f"{LAKE}/runs",
     f"{LAKE}/runs/trend",
+    f"{LAKE}/runs/schedule",
     f"{LAKE}/runs/{{run}}",
     f"{LAKE}/runs/{{run}}/candidates",
     f"{LAKE}/runs/{{run}}/candidates?paths=yes",

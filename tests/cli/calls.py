@@ -88,6 +88,17 @@ _COLLECTING: Final = {
         _reads("gc verify swept {run}", in_repository="swept"),
     ),
     "gc archive": (_changes("gc archive out/archive.tar.gz", in_repository=None),),
+    "schedule set": (
+        _changes("schedule set lake '0 3 29 2 *' --timezone Europe/Berlin --jitter 1h"),
+        _changes("schedule set {ice} '0 3 29 2 *' --quarantine none", in_repository=None),
+    ),
+    "schedule show": (_reads("schedule show planned", in_repository="planned"),),
+    "schedule list": (_reads("schedule list", in_repository=None),),
+    "schedule delete": (
+        _changes("schedule delete planned", "schedule_not_found", in_repository="planned"),
+    ),
+    "schedule enable": (_changes("schedule enable planned", in_repository="planned"),),
+    "schedule disable": (_changes("schedule disable planned", in_repository="planned"),),
     "explain": (
         _reads("explain lake main a"),
         _reads("explain lake {first}"),

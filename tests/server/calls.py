@@ -85,6 +85,7 @@ _DATE: Final = {"expires_at": _LATER}
 _SWEPT: Final = "/repositories/swept/gc/runs/{run}"
 _DAYS: Final = "/repositories/days/settings/gc_rules"
 _PLANNED: Final = "/repositories/planned/gc/runs"
+_PLANNED_SCHEDULE: Final = "/repositories/planned/schedule"
 _DUMP: Final = {
     "branches_meta_range_id": "<dumped_branches>",
     "tags_meta_range_id": "<dumped_tags>",
@@ -286,6 +287,11 @@ _COLLECTING: Final = (
     send("POST", _PLANNED, {**_SHORT, "sweep": "<plan>"}, "plan_used", in_repository="planned"),
     send("POST", f"{_SWEPT}/undo", {}, "not_quarantined", "plan_used", in_repository="swept"),
     send("POST", f"{_SWEPT}/purge", None, "not_quarantined", in_repository="swept"),
+    get("/schedules", in_repository=None),
+    get(_PLANNED_SCHEDULE, in_repository="planned"),
+    send("PUT", f"{_R}/schedule", {"cron": "0 3 29 2 *", "jitter": "1h"}),
+    send("PATCH", _PLANNED_SCHEDULE, {"enabled": False}, in_repository="planned"),
+    send("DELETE", _PLANNED_SCHEDULE, None, "schedule_not_found", in_repository="planned"),
     get("/repositories/swept/gc/runs", in_repository="swept"),
     get(_SWEPT, in_repository="swept"),
     get(f"{_R}/explain?ref=main&path=a"),

@@ -81,6 +81,9 @@ VIEWS: Final[Mapping[str, str]] = {
     "multipart_uploads": f"SELECT r.name, x.path FROM multipart_uploads AS x {_OF}",
     "multipart_parts": "SELECT r.name, x.part_number, x.size_bytes"
     f" FROM multipart_parts AS x {_OF}",
+    "schedules": "SELECT r.name, x.cron, x.timezone, x.jitter_seconds, x.options, x.set_by,"
+    " x.next_due_at IS NULL FROM schedules AS x"
+    " JOIN repositories AS r ON r.repository_id = x.repository_key",
     "imports": f"SELECT r.name, x.branch, x.state FROM imports AS x {_OF}",
 }
 """What the tables say that somebody asked for."""
@@ -299,6 +302,7 @@ def _fill(world: SmallWorld, do: Do) -> None:
     run = do("gc", "run", "swept", "--grace", "1s", "--unsafe", "--quarantine", "1d", "--yes")
     plan = do("gc", "plan", "planned", "--grace", "1s", "--unsafe")
     world.names |= {"run": run["run_id"], "plan": plan["run_id"]}
+    do("schedule", "set", "planned", "0 3 29 2 *", "--dry-run")
     do("repo", "delete", "gone")
     month_ago = datetime.now(UTC) - timedelta(days=30)
     world.execute(

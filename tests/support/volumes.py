@@ -93,6 +93,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "keys in large numbers": seeds(1, long=100),
     "lists of Arvados": seeds(8, long=3_000),
     "trees": seeds(15, long=1_000),
+    "histories of schedules": examples(10, long=5_000),
     "operations on a repository": examples(5, long=600, share=3.0),
     "moves between pages": examples(12, long=500),
     "changes between pages": seeds(3, long=200, share=2.0),

@@ -128,10 +128,11 @@ class _Spark:
         """Starts the JVM, once. Raises Failed `java_not_found`."""
         if self._launched is None:
             from ebbtide.gc.spark import session
+            from ebbtide.gc.spark.conf import driver_memory_of
 
             self._launched = session.launch(
                 master=self._master,
-                driver_memory=self._settings.spark_driver_memory,
+                driver_memory=driver_memory_of(self._settings),
                 archive=self._settings.spark_archive,
                 conf=self._conf,
                 short=self._short,

@@ -20,6 +20,11 @@ _REFS: Final = {
     "import": ("ebbtide import lake main s3://bucket/raw/ raw -m 'import raw data'",),
     "log": ("ebbtide log lake main --limit 10",),
     "diff": ("ebbtide diff lake main work", "ebbtide diff lake work"),
+    "schedule set": (
+        "ebbtide schedule set lake '0 3 * * *'",
+        "ebbtide schedule set lake '30 2 * * sun' --timezone Europe/Berlin --jitter 30min",
+    ),
+    "schedule list": ("ebbtide schedule list",),
     "explain": (
         "ebbtide explain lake main reports/april.csv",
         "ebbtide explain lake main~1",

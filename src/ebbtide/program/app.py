@@ -31,6 +31,7 @@ from ebbtide.cli import (
     refs,
     repositories,
     runs,
+    schedules,
     stores,
     undo,
     verifying,
@@ -103,6 +104,7 @@ runs.register(gc.app)
 undo.register(gc.app)
 verifying.register(gc.app)
 app.add_typer(gc.app, name="gc")
+app.add_typer(schedules.app, name="schedule")
 explain.register(app)
 expire.register(app)
 whatif.register(app)

@@ -31,6 +31,7 @@ from ebbtide.server.api import (
     purges,
     repositories,
     retention,
+    schedules,
     signed_parts,
     signing,
     staging,
@@ -48,6 +49,7 @@ from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.server.request_ids import RequestIds
 from ebbtide.server.s3.gateway import S3Gateway
+from ebbtide.server.scheduling import JobStarter, Scheduler, ScheduleThread
 from ebbtide.server.shared import jobs_of, metrics_of
 from ebbtide.server.unread import UnreadBodies
 from ebbtide.store.embedded import Store
@@ -70,6 +72,7 @@ TOPICS = (
     retention,
     protection,
     collecting,
+    schedules,
     dumps,
     explaining,
     purges,
@@ -100,11 +103,17 @@ def create_app(
         reclaiming = ReclaimThread(store, metrics.count_reclaimed)
         if settings.reclaim:
             reclaiming.start()
+        scheduling = _schedule_thread(store, app.state.jobs)
+        if settings.schedules:
+            scheduling.start()
         yield
+        scheduling.ask_to_stop()
         if settings.reclaim:
             await anyio.to_thread.run_sync(reclaiming.stop)
         await anyio.to_thread.run_sync(threads.stop)
         await anyio.to_thread.run_sync(app.state.jobs.close)
+        if settings.schedules:
+            await anyio.to_thread.run_sync(scheduling.join)
 
     app = FastAPI(
         title="Ebbtide",
@@ -144,6 +153,11 @@ def create_app(
     app.add_middleware(UnreadBodies)
     app.add_middleware(RequestIds)
     return app
+
+
+def _schedule_thread(store: Store, jobs: Jobs) -> ScheduleThread:
+    starter, late_max = JobStarter(store, jobs), store.settings.schedule_late_max
+    return ScheduleThread(Scheduler(store.schedules, starter, late_max=late_max))
 
 
 def guarded_routes(app: FastAPI) -> list[GuardedRoute]:

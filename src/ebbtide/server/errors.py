@@ -20,6 +20,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
     400: (
         "invalid_duration",
         "invalid_policy",
+        "invalid_schedule",
         "invalid_name",
         "invalid_path",
         "invalid_manifest",
@@ -63,6 +64,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "purge_not_found",
         "not_quarantined",
         "hold_not_found",
+        "schedule_not_found",
         "protection_not_found",
         "key_not_found",
         "project_not_found",

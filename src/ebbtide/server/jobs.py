@@ -65,7 +65,8 @@ class Order:
 
     `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
     the present policy, and writes its files below `run_dir`. `gateway` is set if the job uses the
-    server's Spark. `request_id` is the request that ordered the job, for the log.
+    server's Spark. `request_id` is the request that ordered the job, for the log. `is_scheduled`:
+    no person waits for the answer.
     """
 
     directory: Path | None
@@ -86,6 +87,7 @@ class Order:
     run_dir: str | None = None
     gateway: Gateway | None = None
     request_id: str | None = None
+    is_scheduled: bool = False
 
 
 @dataclass(slots=True)
@@ -121,6 +123,7 @@ class Job:
     known: threading.Event = field(default_factory=threading.Event)
     on_end: Callable[[], None] | None = None
     notify: Callable[[Job], None] | None = None
+    followers: list[Callable[[Job], None]] = field(default_factory=list)
 
     def state(self) -> dict[str, Any]:
         """Returns what other processes of the server may know of the job, as values of JSON."""
@@ -201,6 +204,15 @@ class Jobs:
         found = (each for each in self._looks(repository_id) if each.look_id == look_id)
         return next(found, None)
 
+    def when_ended(self, job: Job, follower: Callable[[Job], None]) -> None:
+        """Calls `follower` once the job has ended, in a thread of its own or at once. It is not
+        called if the server ends the job."""
+        with self._lock:
+            if not job.ended:
+                job.followers.append(follower)
+                return
+        follower(job)
+
     def _looks(self, repository_id: str) -> list[Job]:
         return [job for job in self._all(repository_id) if job.look_id]
 
@@ -227,6 +239,9 @@ class Jobs:
 
     def _begin(self, job: Job, connection: Connection) -> None:
         with self._lock:
+            if self._is_closing:
+                job.process.terminate()
+                raise Failed("worker_died", "the server is ending: start the run again later")
             ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
             self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
         self._share(job)
@@ -253,8 +268,8 @@ class Jobs:
     def close(self) -> None:
         """Ends every job. A run that is ended here can be swept again, and nobody is told of its
         end."""
-        self._is_closing = True
         with self._lock:
+            self._is_closing = True
             jobs = list(self._jobs)
         for job in jobs:
             if not job.ended:
@@ -284,12 +299,18 @@ class Jobs:
             job.error = {"kind": error.kind, "message": error.message}
             if not self._is_closing:
                 logger.warning("%s", error.message)
-        job.ended = True
+        with self._lock:
+            job.ended = True
+            followers = list(job.followers)
         self._share(job)
         job.known.set()
         self._changed()
+        if self._is_closing:
+            return
+        for follower in followers:
+            follower(job)
         # Last, because a webhook can take long.
-        if job.notify is not None and not self._is_closing:
+        if job.notify is not None:
             job.notify(job)
 
     def _share(self, job: Job) -> None:
@@ -318,8 +339,10 @@ def _clear(job: Job) -> None:
 
 def _notify(order: Order, started_at: datetime, job: Job) -> None:
     """Tells other programs of the end of a run. The log gets a warning for each that could not be
-    told. Input that is not valid, and names that do not exist, are no runs."""
-    if job.error is not None and _CLASSES.get(job.error["kind"]) in (InvalidInput, NotFound):
+    told. Input that is not valid, and names that do not exist, are no runs, unless a schedule has
+    them: then nobody else notices."""
+    is_input = job.error is not None and _CLASSES.get(job.error["kind"]) in (InvalidInput, NotFound)
+    if is_input and not order.is_scheduled:
         return
     ended_at = SystemClock().host_now()
     if job.report is not None:

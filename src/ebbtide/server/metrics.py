@@ -1,21 +1,65 @@
-"""The server's metrics, for Prometheus. Labels are names of routes, never the values in a
-request."""
+"""The server's metrics, for Prometheus. Labels are names of routes, and of repositories that have a
+schedule, never the values in a request."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.store.reclaim.claims import Backlog
 from ebbtide.store.reclaim.reclaimer import Reclaimed
+from ebbtide.store.schedules.schedules import Schedule
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_REPOSITORY: Final = ("repository",)
+
+
+class ScheduleFamilies(Collector):
+    """The metrics of schedules, from the rows that were read last."""
+
+    def __init__(self) -> None:
+        self.shown: Sequence[Schedule] = ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the families, each with one series for every schedule that has a value."""
+        last = GaugeMetricFamily(
+            "ebbtide_schedule_last_run_timestamp_seconds",
+            "When the last run of a schedule started, in seconds since 1970.",
+            labels=_REPOSITORY,
+        )
+        following = GaugeMetricFamily(
+            "ebbtide_schedule_next_run_timestamp_seconds",
+            "When the next run of a schedule starts, in seconds since 1970.",
+            labels=_REPOSITORY,
+        )
+        missed = CounterMetricFamily(
+            "ebbtide_schedule_missed",
+            "Due times without a run, because no server started one in time.",
+            labels=_REPOSITORY,
+        )
+        skipped = CounterMetricFamily(
+            "ebbtide_schedule_skipped",
+            "Due times without a run, because another run was going on.",
+            labels=_REPOSITORY,
+        )
+        for each in self.shown:
+            name = [each.repository]
+            if each.last_run is not None:
+                last.add_metric(name, each.last_run.started_at.timestamp())
+            if each.next_start_at is not None:
+                following.add_metric(name, each.next_start_at.timestamp())
+            missed.add_metric(name, each.missed_count)
+            skipped.add_metric(name, each.skipped_count)
+        return (last, following, missed, skipped)
 
 
 class Metrics:
@@ -92,6 +136,13 @@ class Metrics:
             multiprocess_mode="mostrecent",
         )
 
+        self._schedules = ScheduleFamilies()
+        self.registry.register(self._schedules)
+
+    def show_schedules(self, found: Sequence[Schedule]) -> None:
+        """Sets the schedules that the metrics show."""
+        self._schedules.shown = found
+
     def count_reclaimed(self, done: Reclaimed) -> None:
         """Adds the result of one batch of the reclaimer."""
         self.reclaimed.inc(done.deleted_count)
@@ -115,6 +166,7 @@ class Metrics:
                 path.unlink(missing_ok=True)  # the process died: it answers no request any more
         summed = CollectorRegistry()
         MultiProcessCollector(summed, str(self._shared))  # type: ignore[no-untyped-call]
+        summed.register(self._schedules)
         return generate_latest(summed)
 
 

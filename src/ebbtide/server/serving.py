@@ -54,20 +54,14 @@ class Served:
 
         Raises NotFound `repository_not_found`, and the errors of `open_elsewhere`.
         """
-        if is_elsewhere(name) and name not in self.elsewhere:
-            raise NotFound(
-                "repository_not_found",
-                f"EBBTIDE_SERVER_REPOSITORIES does not name {shown(name)}: this server shows only "
-                "the runs of its own repositories, and of those that it names",
-            )
         if self.rights.limited_to is not None:
             self.repository(name)
-        return open_collected(name, settings=self.settings, store=lambda: self.store)
+        return open_served(self.store, name)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
         """The names of the repositories that are not of the store."""
-        return tuple(self.settings.server_repositories.split())
+        return elsewhere_of(self.settings)
 
     @property
     def rights(self) -> Rights:
@@ -83,6 +77,25 @@ class Served:
     def committer(self) -> str:
         """The name of the request's key as commits record it; without a name, the key's id."""
         return self.key.name or self.key.access_key_id
+
+
+def elsewhere_of(settings: Settings) -> tuple[str, ...]:
+    """Returns the names of the served repositories that are not of the store."""
+    return tuple(settings.server_repositories.split())
+
+
+def open_served(store: Store, name: str) -> Collected:
+    """Returns a repository of the store, or one that `EBBTIDE_SERVER_REPOSITORIES` names.
+
+    Raises NotFound `repository_not_found`, and the errors of `open_elsewhere`.
+    """
+    if is_elsewhere(name) and name not in elsewhere_of(store.settings):
+        raise NotFound(
+            "repository_not_found",
+            f"EBBTIDE_SERVER_REPOSITORIES does not name {shown(name)}: this server shows only "
+            "the runs of its own repositories, and of those that it names",
+        )
+    return open_collected(name, settings=store.settings, store=lambda: store)
 
 
 async def _served(request: Request) -> Served:

@@ -29,11 +29,11 @@ def launch(settings: Settings) -> Launched:
     require_extra(what, "spark", "packaging", "pyspark", "py4j")
 
     from ebbtide.gc.spark import session
-    from ebbtide.gc.spark.conf import conf_of
+    from ebbtide.gc.spark.conf import conf_of, driver_memory_of
 
     return session.launch(
         master=settings.spark_master,
-        driver_memory=settings.spark_driver_memory,
+        driver_memory=driver_memory_of(settings),
         archive=settings.spark_archive,
         conf=conf_of(settings),
     )

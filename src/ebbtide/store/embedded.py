@@ -58,6 +58,7 @@ from ebbtide.store.repositories.queries import (
     repository_by_id,
 )
 from ebbtide.store.repository import Repository
+from ebbtide.store.schedules.schedules import Schedules
 
 STORAGE_DIRECTORY: Final = "storage"
 
@@ -78,6 +79,7 @@ class Store:
         self.grants = Grants(metadata, box)
         self.sessions = Sessions(metadata, self.keys, box, ttl=settings.session_ttl)
         self.signing_keys = SigningKeys(metadata, settings)
+        self.schedules = Schedules(metadata)
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}
 

@@ -12,9 +12,15 @@ from typing import Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.spark.archive import archive_settings
+from ebbtide.resources import ROOT, memory_limit_bytes, processor_count
 from ebbtide.settings import Settings
 
 LOCAL_MASTER: Final = "local[*]"
+MEBIBYTE: Final = 1 << 20
+DRIVER_MEBIBYTES: Final = 2048
+"""The default of the setting, `2g`."""
+DRIVER_MEBIBYTES_MIN: Final = 512
+"""With less, Spark itself refuses to start: it needs 1.5 times its reserved 300 MiB."""
 APP_NAME: Final = "ebbtide"
 PARTITIONS_PER_CORE: Final = 4
 MASTER: Final = "spark.master"
@@ -56,6 +62,9 @@ def resolve(
     program: the interpreter of the executors, or an `archive` for them.
     """
     master = explicit.get(MASTER) or file.get(MASTER) or LOCAL_MASTER
+    if master == LOCAL_MASTER and processor_count() < (os.cpu_count() or 1):
+        # Java 17 reads the limits of its own control group, not of those around it.
+        master = f"local[{processor_count()}]"
     executors = {PYTHON: sys.executable} if archive is None else archive_settings(archive)
     defaults = SQL | {
         MASTER: master,
@@ -111,7 +120,7 @@ def local_cores(master: str) -> int:
     """Returns the number of tasks that run at once on a local master."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,.*)?\])?", master)
     number = None if found is None else found[1] or "1"
-    return int(number) if number and number.isdecimal() else os.cpu_count() or 1
+    return int(number) if number and number.isdecimal() else processor_count()
 
 
 def read_pairs(pairs: Iterable[str]) -> dict[str, str]:
@@ -155,6 +164,19 @@ def conf_of(settings: Settings) -> dict[str, str]:
     is_chosen = "spark_driver_memory" in settings.model_fields_set
     chosen = {MEMORY: settings.spark_driver_memory} if is_chosen else {}
     return chosen | read_text(settings.spark_conf)
+
+
+def driver_memory_of(settings: Settings, root: Path = ROOT) -> str:
+    """Returns the driver's memory as Spark writes it.
+
+    Without a setting of the user, the default is lowered to half of the memory that a container may
+    use: the workers beside the driver need the rest.
+    """
+    chosen, limit = settings.spark_driver_memory, memory_limit_bytes(root)
+    if limit is None or "spark_driver_memory" in settings.model_fields_set:
+        return chosen
+    half = max(limit // 2 // MEBIBYTE, DRIVER_MEBIBYTES_MIN)
+    return chosen if half >= DRIVER_MEBIBYTES else f"{half}m"
 
 
 def read_defaults_file(folder: Path) -> dict[str, str]:

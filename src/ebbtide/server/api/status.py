@@ -11,6 +11,7 @@ from ebbtide.server.api.routing import Routes
 from ebbtide.server.metrics import CONTENT_TYPE, Metrics
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 
 routes = Routes("status")
@@ -29,7 +30,9 @@ def get_metrics(request: Request) -> Response:
     """Returns the metrics in the format of Prometheus. Prometheus needs an access key to read
     them."""
     metrics: Metrics = request.app.state.metrics
-    metrics.show_backlog(*Reclaimer(request.app.state.store).backlog())
+    store: Store = request.app.state.store
+    metrics.show_backlog(*Reclaimer(store).backlog())
+    metrics.show_schedules(store.schedules.all()[0])
     return Response(metrics.render(), media_type=CONTENT_TYPE)
 
 

@@ -33,6 +33,7 @@ from ebbtide.server.pages import (
     refs,
     repositories,
     runs,
+    schedules,
     trash,
     trend,
 )
@@ -61,8 +62,9 @@ TOPICS: Final = (
     policies,
     holds,
     protection,
-    # Before `runs`, whose paths have the id of a run where this has a word.
+    # Before `runs`, whose paths have the id of a run where these have a word.
     trend,
+    schedules,
     runs,
     candidates,
     trash,

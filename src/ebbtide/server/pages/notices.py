@@ -28,6 +28,10 @@ NOTICES: Final[Mapping[str, str]] = {
     "run_started": "The run has started. Its page follows it to the end.",
     "undo_started": "The files in the run's quarantine are being restored. This page follows it.",
     "aside_purged": "The files in the run's quarantine are being deleted. This page follows it.",
+    "schedule_set": "The schedule is set. A server starts the runs when they are due.",
+    "schedule_enabled": "The schedule is enabled.",
+    "schedule_disabled": "The schedule is disabled. Due times until then are not missed.",
+    "schedule_deleted": "The schedule is deleted. A run that is going on continues.",
     "purge_started": "The purge has started. It continues when you leave this page.",
     "purge_planned": "The purge is being planned. Nothing is deleted until you carry it out.",
 }

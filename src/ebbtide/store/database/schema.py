@@ -601,5 +601,33 @@ gc_runs = _table(
     sa.Column("finished_at", Timestamp, nullable=True),
 )
 
+schedules = _table(
+    "schedules",
+    sa.Column("repository_key", sa.Text, primary_key=True),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("cron", sa.Text, nullable=False),
+    sa.Column("timezone", sa.Text, nullable=False),
+    sa.Column("jitter_seconds", sa.BigInteger, nullable=False),
+    sa.Column("options", Json, nullable=False),
+    sa.Column("set_by", sa.Text, nullable=False),
+    sa.Column("set_at", Timestamp, nullable=False),
+    sa.Column("next_due_at", Timestamp, nullable=True),
+    sa.Column("started_count", sa.BigInteger, nullable=False),
+    sa.Column("missed_count", sa.BigInteger, nullable=False),
+    sa.Column("skipped_count", sa.BigInteger, nullable=False),
+    sa.Column("starting_due_at", Timestamp, nullable=True),
+    sa.Column("starting_since", Timestamp, nullable=True),
+    sa.Column("last_due_at", Timestamp, nullable=True),
+    sa.Column("last_started_at", Timestamp, nullable=True),
+    sa.Column("last_run_id", sa.Text, nullable=True),
+    sa.Column("last_outcome", sa.Text, nullable=True),
+    sa.Column("last_error", Json(none_as_null=True), nullable=True),
+    sa.Column("last_ended_at", Timestamp, nullable=True),
+)
+"""When servers start runs. `repository_key` is the repository's id, or the name of one elsewhere,
+so that it refers to no row. `next_due_at` is null while the schedule is disabled. The counts are of
+due times since `set_at`. `starting_*` is the due time that a server has claimed, until the server
+records the run in `last_*`."""
+
 
 Row = Mapping[str, Any]  # column name → value of the column's type

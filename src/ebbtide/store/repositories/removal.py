@@ -24,6 +24,7 @@ from ebbtide.store.database.schema import (
     pending,
     readings,
     removals,
+    schedules,
     upload_tokens,
 )
 from ebbtide.store.repositories.queries import (
@@ -133,6 +134,8 @@ def close_repository(tx: Transaction, repository_id: str, *, run_id: str) -> Non
     says.
 
     Its branches are deleted, so that a process that still has it open finds no branch to write to.
+    Its schedule is deleted too.
     """
     update_repository(tx, repository_id, tombstoned_by=run_id)
     tx.execute(sa.delete(branches).where(branches.c.repository_id == repository_id))
+    tx.execute(sa.delete(schedules).where(schedules.c.repository_key == repository_id))

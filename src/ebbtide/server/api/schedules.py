@@ -1,0 +1,146 @@
+"""Schedules of runs. lakeFS has none."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Response
+from pydantic import Field
+
+from ebbtide.api.scheduling import set_schedule
+from ebbtide.server.api.base import Segment, Text, Wire
+from ebbtide.server.api.routing import Routes
+from ebbtide.server.serving import ServedDep
+from ebbtide.store.access.keys import Role
+from ebbtide.store.schedules.schedules import Schedule, ScheduledOptions
+
+Period = Annotated[str, Field(max_length=64)]
+
+
+class ScheduledRunRequest(Wire):
+    """The options of each run, as those of `POST gc/runs`. Without a `quarantine`, files are in
+    quarantine for a week if a run of the repository can be undone. With `dry_run` runs only
+    plan."""
+
+    mode: Literal["auto", "clean", "incremental"] = "auto"
+    grace: Period | None = None
+    unsafe: bool = False
+    allow_share: bool = False
+    sizes: Literal["all", "candidates"] | None = None
+    dry_run: bool = False
+    quarantine: Period | None = None
+
+
+class ScheduleRequest(Wire):
+    """A schedule. `cron` has five fields, and `timezone` is a name of the IANA database. Each run
+    starts later by a part of the `jitter`, a period."""
+
+    cron: Annotated[Text, Field(max_length=1000)]
+    timezone: Annotated[Text, Field(max_length=200)] = "UTC"
+    jitter: Period | None = None
+    enabled: bool = True
+    run: ScheduledRunRequest = Field(default_factory=ScheduledRunRequest)
+
+
+class ScheduleSwitch(Wire):
+    """Whether the schedule has due times."""
+
+    enabled: bool
+
+
+class ScheduledRunAnswer(Wire):
+    """The last run that the schedule started. `run_id` is absent if the run did not come to
+    have the repository."""
+
+    due_at: datetime
+    started_at: datetime
+    ended_at: datetime | None = None
+    run_id: str | None = None
+    outcome: str
+    error: dict[str, str] | None = None
+
+
+class ScheduleAnswer(Wire):
+    """A schedule. `next_start_at` is `next_due_at` with its delay; both are absent while the
+    schedule is disabled. The counts are of due times since `set_at`."""
+
+    repository: str
+    cron: str
+    timezone: str
+    jitter_seconds: int
+    enabled: bool
+    run: dict[str, Any]
+    set_by: str
+    set_at: datetime
+    next_due_at: datetime | None = None
+    next_start_at: datetime | None = None
+    started_count: int
+    missed_count: int
+    skipped_count: int
+    last_run: ScheduledRunAnswer | None = None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> ScheduleAnswer:
+        """Makes the answer for a schedule."""
+        return cls.model_validate(schedule.to_json())
+
+
+class ScheduleList(Wire):
+    """All schedules of the store, by the names of their repositories."""
+
+    results: list[ScheduleAnswer]
+
+
+routes = Routes("schedules")
+
+_SCHEDULE: Final = "/repositories/{repository:segment}/schedule"
+
+
+@routes.add("GET", "/schedules", Role.READER)
+def list_schedules(served: ServedDep) -> ScheduleList:
+    """Lists all schedules."""
+    found, _ = served.store.schedules.all()
+    return ScheduleList(results=[ScheduleAnswer.of(each) for each in found])
+
+
+@routes.add("GET", _SCHEDULE, Role.READER)
+def get_schedule(repository: Segment, served: ServedDep) -> ScheduleAnswer:
+    """Returns the schedule of a repository."""
+    found = served.collected(repository)
+    return ScheduleAnswer.of(served.store.schedules.get(found.key, found.name))
+
+
+@routes.add("PUT", _SCHEDULE, Role.ADMIN)
+def put_schedule(repository: Segment, asked: ScheduleRequest, served: ServedDep) -> ScheduleAnswer:
+    """Sets the schedule of a repository, in place of an earlier one. Its counts begin again."""
+    made = set_schedule(
+        served.store,
+        served.collected(repository),
+        cron=asked.cron,
+        timezone=asked.timezone,
+        jitter=asked.jitter,
+        options=ScheduledOptions(**asked.run.model_dump()),
+        by=served.committer,
+        enabled=asked.enabled,
+    )
+    return ScheduleAnswer.of(made)
+
+
+@routes.add("PATCH", _SCHEDULE, Role.ADMIN)
+def switch_schedule(
+    repository: Segment, asked: ScheduleSwitch, served: ServedDep
+) -> ScheduleAnswer:
+    """Enables or disables the schedule. Due times while it is disabled are not missed."""
+    found = served.collected(repository)
+    return ScheduleAnswer.of(
+        served.store.schedules.enable(found.key, found.name, enabled=asked.enabled)
+    )
+
+
+@routes.add("DELETE", _SCHEDULE, Role.ADMIN, status=204)
+def delete_schedule(repository: Segment, served: ServedDep) -> Response:
+    """Deletes the schedule of a repository. A run that is going on continues."""
+    found = served.collected(repository)
+    served.store.schedules.remove(found.key, found.name)
+    return Response(status_code=204)

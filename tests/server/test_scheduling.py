@@ -1,0 +1,348 @@
+"""Schedules on any history of clocks, servers, runs and crashes: each due time has one end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ebbtide.errors import Failed, Refused
+from ebbtide.server.scheduling import Ended, Scheduler
+from ebbtide.store.embedded import Store
+from ebbtide.store.schedules.schedules import (
+    CLAIM_LASTS,
+    INTERRUPTED,
+    RUNNING,
+    Claim,
+    Schedule,
+    ScheduledOptions,
+    Schedules,
+)
+from ebbtide.timetable import Timetable
+from tests.support.clock import ManualClock
+from tests.support.randomized import INDEPENDENT, examples, randomized
+
+VOLUME = "histories of schedules"
+LATE_MAX = timedelta(hours=2)
+MINUTE = timedelta(minutes=1)
+KEY = "r1"
+CRONS = ("*/30 * * * *", "0 3 * * *", "15 */2 * * *")
+SERVERS = st.integers(0, 1)
+
+
+class DiedError(BaseException):
+    """As the end of a server's process."""
+
+
+@dataclass
+class World:
+    """What is outside of the database. `now` is the clock, `running` the run that has the
+    repository, `started` the due times for which a run began, and `told` all ends by due time."""
+
+    clock: ManualClock
+    running: str | None = None
+    started: Counter[datetime] = field(default_factory=Counter)
+    told: dict[datetime, list[str]] = field(default_factory=dict)
+    ids: Iterator[int] = field(default_factory=count)
+    dies: str = ""
+    """Where the next start ends its server: `before` the run or `after` it began."""
+    fails: bool = False
+    """Whether the next start fails."""
+
+    def tell(self, due: datetime, end: str) -> None:
+        """Notes an end of a due time."""
+        self.told.setdefault(due, []).append(end)
+
+
+class Observed(Schedules):
+    """The schedules as one server sees them. `between` is called after its next reading."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        super().__init__(store.metadata)
+        self.world = world
+        self.between: Callable[[], None] | None = None
+
+    def all(self) -> tuple[list[Schedule], datetime]:
+        """Reads, and lets another server come before anything else."""
+        found = super().all()
+        between, self.between = self.between, None
+        if between is not None:
+            between()
+        return found
+
+    def claim(self, schedule: Schedule, now: datetime, *, late_max: timedelta) -> Claim | None:
+        """Claims, and notes the ends that the claim decides."""
+        claim = super().claim(schedule, now, late_max=late_max)
+        if claim is not None:
+            check_claim(claim, now)
+            for each in claim.missed:
+                self.world.tell(each, "missed")
+            if claim.end == "skipped":
+                self.world.tell(claim.due_at, "skipped")
+        return claim
+
+    def note_started(self, claim: Claim, run_id: str) -> None:
+        """Records a run."""
+        super().note_started(claim, run_id)
+        self.world.tell(claim.due_at, "run")
+
+    def note_failed(self, claim: Claim, error: Any) -> None:
+        """Records a failure."""
+        super().note_failed(claim, error)
+        self.world.tell(claim.due_at, "failed")
+
+    def note_skipped(self, claim: Claim) -> None:
+        """Records a due time without a run."""
+        super().note_skipped(claim)
+        self.world.tell(claim.due_at, "skipped")
+
+
+def check_claim(claim: Claim, now: datetime) -> None:
+    """The latest due time has a run unless it is too late, or a start is under way."""
+    row, timetable = claim.schedule.row, claim.schedule.timetable
+    is_late = now - timetable.start_of(claim.due_at, KEY) > LATE_MAX
+    since = row.starting_since
+    is_starting = since is not None and now - since < CLAIM_LASTS
+    assert claim.end == ("skipped" if is_starting else "missed" if is_late else "run")
+
+
+class Starts:
+    """Starts the runs of one server."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.own: dict[str, Ended | None] = {}
+        self.due: datetime | None = None
+
+    def running_id(self, schedule: Schedule) -> str | None:
+        """The run that has the repository."""
+        assert schedule.key == KEY
+        return self.world.running
+
+    def start(self, schedule: Schedule) -> str:
+        """Starts a run, fails or dies."""
+        world = self.world
+        if world.dies == "before":
+            raise DiedError
+        if world.running is not None:
+            raise Refused("run_in_progress", "another run is going on")
+        if world.fails:
+            world.fails = False
+            raise Failed("worker_died", "the process died")
+        assert schedule.next_due_at is not None
+        run_id = f"run-{next(world.ids)}"
+        world.running = run_id
+        self.own[run_id] = None
+        world.started[schedule.next_due_at] += 1
+        if world.dies == "after":
+            raise DiedError
+        return run_id
+
+    def follow(self, schedule: Schedule, run_id: str, ended: Ended) -> None:
+        """Remembers whom to tell."""
+        assert schedule.key == KEY
+        self.own[run_id] = ended
+
+
+class ScheduleMachine(RuleBasedStateMachine):
+    """Two servers on one store."""
+
+    store: Store
+    clock: ManualClock
+
+    @initialize(cron=st.sampled_from(CRONS), jitter=st.sampled_from([0, 1200]))
+    def begin(self, cron: str, jitter: int) -> None:
+        """One schedule, and both servers run."""
+        with suppress(Exception):
+            self.store.schedules.remove(KEY, KEY)
+        self.timetable = Timetable(cron, "Europe/Berlin", timedelta(seconds=jitter))
+        self.world = World(self.clock)
+        self.enabled: list[tuple[datetime, datetime | None]] = []
+        self.set_schedule()
+        self.servers: list[Scheduler | None] = [None, None]
+        self.starts = [Starts(self.world), Starts(self.world)]
+        self.observed = [Observed(self.store, self.world), Observed(self.store, self.world)]
+        for which in (0, 1):
+            self.start_server(which)
+
+    def set_schedule(self) -> None:
+        """Set it anew: earlier due times are no longer counted."""
+        self.store.schedules.put(KEY, KEY, self.timetable, ScheduledOptions(), by="me")
+        self.world.told.clear()
+        self.world.started.clear()
+        self.enabled = [(self.clock.now, None)]
+
+    def start_server(self, which: int) -> None:
+        """A new process."""
+        self.starts[which] = Starts(self.world)
+        scheduler = Scheduler(self.observed[which], self.starts[which], late_max=LATE_MAX)
+        self.servers[which] = scheduler
+        scheduler.settle()
+
+    def end_server(self, which: int) -> None:
+        """Its runs end with it."""
+        if self.world.running in self.starts[which].own:
+            self.world.running = None
+        self.servers[which] = None
+        self.observed[which].between = None
+
+    def go(self, which: int) -> None:
+        """A server looks what is due."""
+        scheduler = self.servers[which]
+        if scheduler is None:
+            return
+        try:
+            seconds = scheduler.once()
+        except DiedError:
+            self.world.dies = ""
+            self.end_server(which)
+            return
+        due = self.schedule().next_start_at
+        assert due is None or due > self.clock.now
+        assert 0 < seconds <= 30
+
+    def schedule(self) -> Schedule:
+        return self.store.schedules.get(KEY, KEY)
+
+    @rule(minutes=st.sampled_from([1, 7, 29, 30, 90, 121, 1440, 5000]))
+    def time_passes(self, minutes: int) -> None:
+        """Up to some days."""
+        self.clock.advance(minutes * MINUTE)
+
+    @rule(which=SERVERS)
+    def look(self, which: int) -> None:
+        """One server looks."""
+        self.go(which)
+
+    @rule(which=SERVERS, what=st.sampled_from(["other server", "set", "switch"]))
+    def look_at_once(self, which: int, what: str) -> None:
+        """Something comes between the reading of one server and its claim: most of all the other
+        server."""
+        between = {
+            "other server": lambda: self.go(1 - which),
+            "set": self.set_schedule,
+            "switch": self.switch,
+        }
+        self.observed[which].between = between[what]
+        self.go(which)
+        self.observed[which].between = None
+
+    @rule(which=SERVERS)
+    def restart(self, which: int) -> None:
+        """Kill a server, or start it."""
+        if self.servers[which] is None:
+            self.start_server(which)
+        else:
+            self.end_server(which)
+
+    @rule(when=st.sampled_from(["before", "after", ""]))
+    def next_start_dies(self, when: str) -> None:
+        """The next start is the end of its server."""
+        self.world.dies = when
+
+    @rule()
+    def next_start_fails(self) -> None:
+        """The next start fails."""
+        self.world.fails = True
+
+    @rule(outcome=st.sampled_from(["swept", "refused"]))
+    @precondition(lambda self: self.world.running is not None)
+    def run_ends(self, outcome: str) -> None:
+        """The run that has the repository ends."""
+        run_id, self.world.running = self.world.running, None
+        for each in self.starts:
+            ended = each.own.get(str(run_id))
+            if ended is not None:
+                ended(outcome, None)
+                last = self.schedule().last_run
+                assert last is None or last.run_id != run_id or last.outcome == outcome
+
+    @rule()
+    @precondition(lambda self: self.world.running is None)
+    def somebody_runs(self) -> None:
+        """A run that no schedule started."""
+        self.world.running = f"own-{next(self.world.ids)}"
+
+    @rule()
+    def set_anew(self) -> None:
+        """Replace the schedule."""
+        self.set_schedule()
+
+    @rule()
+    def switch(self) -> None:
+        """Disable it, or enable it."""
+        unclaimed = self.schedule().next_due_at
+        self.store.schedules.enable(KEY, KEY, enabled=unclaimed is None)
+        if unclaimed is None:
+            self.enabled.append((self.clock.now, None))
+        else:
+            # What has come and was not claimed is nobody's.
+            self.enabled[-1] = (self.enabled[-1][0], unclaimed)
+
+    def passed(self) -> set[datetime]:
+        """The due times that must have an end."""
+        found, unclaimed = set(), self.schedule().next_due_at
+        for since, until in self.enabled:
+            end, due = until or unclaimed, since
+            assert end is not None
+            while (due := self.timetable.due_after(due)) < end:
+                found.add(due)
+        return found
+
+    @invariant()
+    def each_due_time_has_one_end(self) -> None:
+        """It is run, failed, missed or skipped, or a server is about to start it; never two of
+        these. None has two runs."""
+        if not hasattr(self, "timetable"):
+            return
+        schedule, told = self.schedule(), self.world.told
+        starting = schedule.row.starting_due_at
+        ended = set(told) | ({starting} if starting is not None else set())
+        assert ended == self.passed()
+        assert all(len(ends) == 1 for ends in told.values()), told
+        assert starting not in told
+        assert all(number == 1 for number in self.world.started.values())
+        counts = Counter(end for ends in told.values() for end in ends)
+        assert schedule.started_count == counts["run"] + counts["failed"]
+        assert schedule.missed_count == counts["missed"]
+        assert schedule.skipped_count == counts["skipped"]
+
+    def teardown(self) -> None:
+        """A server that starts at last knows of no run that is not there."""
+        if not hasattr(self, "timetable"):
+            return
+        for which in (0, 1):
+            self.end_server(which)
+        self.start_server(0)
+        last = self.schedule().last_run
+        if last is not None and last.outcome == RUNNING:
+            assert last.run_id == self.world.running
+        if last is not None and last.outcome == INTERRUPTED:
+            assert last.run_id != self.world.running
+
+
+@randomized(VOLUME)
+def test_each_due_time_has_one_end(store: Store, clock: ManualClock) -> None:
+    machine = type("Machine", (ScheduleMachine,), {"store": store, "clock": clock})
+    chosen = examples(
+        VOLUME,
+        stateful_step_count=40,
+        backend=INDEPENDENT,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(machine, settings=chosen)
