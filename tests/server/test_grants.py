@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Final
 
 import boto3
 import httpx
@@ -160,21 +161,25 @@ def refused(error: pytest.ExceptionInfo[ClientError]) -> bool:
     return bool(error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403)
 
 
+OPERATIONS: Final[dict[str, dict[str, Any]]] = {
+    "put_object": {"Key": "main/b", "Body": b"b"},
+    "get_object": {"Key": "main/a"},
+    "list_objects_v2": {},
+    "head_bucket": {},
+    "delete_object": {"Key": "main/a"},
+    "create_multipart_upload": {"Key": "main/c"},
+}
+"""Some operations of boto3, with their arguments but for the bucket."""
+
+
 def test_the_gateway(lakes: Lakes) -> None:
     s3 = lakes.s3("writer")
     s3.put_object(Bucket=lakes.mine, Key="main/b", Body=b"b")
     assert s3.get_object(Bucket=lakes.mine, Key="main/b")["Body"].read() == b"b"
     for bucket in (lakes.other, "no-such-bucket"):
-        for ask in (
-            lambda name: s3.put_object(Bucket=name, Key="main/b", Body=b"b"),
-            lambda name: s3.get_object(Bucket=name, Key="main/a"),
-            lambda name: s3.list_objects_v2(Bucket=name),
-            lambda name: s3.head_bucket(Bucket=name),
-            lambda name: s3.delete_object(Bucket=name, Key="main/a"),
-            lambda name: s3.create_multipart_upload(Bucket=name, Key="main/c"),
-        ):
+        for operation, more in OPERATIONS.items():
             with pytest.raises(ClientError) as caught:
-                ask(bucket)
+                getattr(s3, operation)(Bucket=bucket, **more)
             assert refused(caught)
     with pytest.raises(ClientError) as caught:
         lakes.s3("reader").put_object(Bucket=lakes.mine, Key="main/c", Body=b"c")
