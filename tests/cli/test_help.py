@@ -29,6 +29,8 @@ PARSED: Final = {
     "purge show": "needs a purge",
     "purge verify": "needs a purge",
     "key revoke": "needs an access key",
+    "key grant": "needs an access key",
+    "key revoke-grant": "needs an access key",
     "serve": "ends only when it is interrupted",
     "repo create": "one of the examples needs a bucket",
 }

@@ -185,6 +185,8 @@ def told_of_purges_and_keys(told: Told, tmp_path: Path) -> None:
     told("key rotate-signing")
     key = told("key create")
     told("key list")
+    told("key grant", str(key["access_key_id"]), "lake=writer")
+    told("key revoke-grant", str(key["access_key_id"]), "lake")
     told("key revoke", str(key["access_key_id"]), "--yes")
 
 

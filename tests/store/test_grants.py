@@ -215,7 +215,7 @@ def test_roles_against_a_dictionary(
                     }, (key.role, name)
                 readable = Rights(key, store).readable_ids
                 if key.role is Role.NONE:
-                    assert readable == {at for who, at in oracle.granted if who == number}
+                    assert readable == frozenset(at for who, at in oracle.granted if who == number)
                 else:
                     assert readable is None
 

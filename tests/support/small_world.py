@@ -76,6 +76,8 @@ VIEWS: Final[Mapping[str, str]] = {
     "purged": f"SELECT r.name FROM purged AS x {_OF}",
     "removals": "SELECT name, finished_at IS NULL FROM removals",
     "access_keys": "SELECT role, name, revoked_at IS NULL FROM access_keys",
+    "access_key_grants": "SELECT r.name, k.name, x.role"
+    f" FROM access_key_grants AS x {_OF} JOIN access_keys AS k USING (access_key_id)",
     "signing_keys": "SELECT secret IS NULL FROM signing_keys",
     "upload_tokens": f"SELECT r.name FROM upload_tokens AS x {_OF}",
     "multipart_uploads": f"SELECT r.name, x.path FROM multipart_uploads AS x {_OF}",
@@ -355,7 +357,7 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
     place = Path(unquote(urlsplit(given["url"]).path))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("linked".ljust(40, "."))
-    key = do("key", "create", "--role", "reader", "--name", "r")
+    key = do("key", "create", "--role", "reader", "--name", "r", "--repository", "lake=admin")
     admin = do("key", "create", "--role", "admin", "--name", "admin")
     first = do("log", "lake", "main", "--limit", "3")["commits"]
     world.names |= {
