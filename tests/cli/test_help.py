@@ -94,6 +94,7 @@ fs rm lake main reports/may.csv
 commit lake main -m three --date 2020-01-03
 tag create lake v1.0 main
 hold add lake main~1
+schedule set lake '0 3 29 2 *'
 branch create lake work
 fs put lake work may.csv new
 commit lake work -m four --date 2020-02-01

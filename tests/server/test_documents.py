@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ebbtide.notify.metrics_file import FAMILIES, OUTCOME
 from ebbtide.server.metrics import Metrics
+from ebbtide.store.schedules.queries import ScheduleRow
+from ebbtide.store.schedules.schedules import Schedule
 from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import ROLES, R
 
+_NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SCHEDULE = Schedule.of(
+    ScheduleRow(
+        repository_key="k",
+        repository="lake",
+        cron="0 3 * * *",
+        timezone="UTC",
+        jitter_seconds=0,
+        options={},
+        set_by="me",
+        set_at=_NOW,
+        next_due_at=_NOW,
+        last_due_at=_NOW,
+        last_started_at=_NOW,
+    )
+)
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
@@ -27,6 +46,7 @@ def test_the_table_of_metrics() -> None:
     metrics = Metrics()
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.seconds.labels("GET", "/").observe(1)
+    metrics.show_schedules([SCHEDULE])
     found = []
     for family in metrics.registry.collect():
         labels = [name for name in family.samples[0].labels if name != "le"]

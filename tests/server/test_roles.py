@@ -120,7 +120,7 @@ ROLES = {
     ("GET", R + "/settings/retention"): "reader",
     ("PUT", R + "/settings/retention"): "admin",
     ("DELETE", R + "/settings/retention"): "admin",
-    ("GET", "/api/v1/schedules"): "reader",
+    ("GET", "/schedules"): "reader",
     ("GET", R + "/schedule"): "reader",
     ("PUT", R + "/schedule"): "admin",
     ("PATCH", R + "/schedule"): "admin",

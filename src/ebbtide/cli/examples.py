@@ -24,7 +24,11 @@ _REFS: Final = {
         "ebbtide schedule set lake '0 3 * * *'",
         "ebbtide schedule set lake '30 2 * * sun' --timezone Europe/Berlin --jitter 30min",
     ),
+    "schedule show": ("ebbtide schedule show lake",),
     "schedule list": ("ebbtide schedule list",),
+    "schedule delete": ("ebbtide schedule delete lake",),
+    "schedule enable": ("ebbtide schedule enable lake",),
+    "schedule disable": ("ebbtide schedule disable lake",),
     "explain": (
         "ebbtide explain lake main reports/april.csv",
         "ebbtide explain lake main~1",

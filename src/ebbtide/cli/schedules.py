@@ -24,33 +24,37 @@ if TYPE_CHECKING:
 
 app = group("Set when servers start runs, and see what became of the due times.")
 
+CronArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CRON",
+        help="Minute, hour, day of the month, month and day of the week, as for cron.",
+        show_default=False,
+    ),
+]
+TimezoneOption = Annotated[
+    str,
+    typer.Option("--timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin."),
+]
+JitterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--jitter",
+        metavar="PERIOD",
+        help="Longest delay of a run. It differs between repositories, so that they do not all "
+        "start at once.",
+        show_default=False,
+    ),
+]
+
 
 @command(app, "set")
 def set_one(
     cli: Cli,
     repository: CollectedArgument,
-    cron: Annotated[
-        str,
-        typer.Argument(
-            metavar="CRON",
-            help="Minute, hour, day of the month, month and day of the week, as for cron.",
-            show_default=False,
-        ),
-    ],
-    timezone: Annotated[
-        str,
-        typer.Option("--timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin."),
-    ] = "UTC",
-    jitter: Annotated[
-        str | None,
-        typer.Option(
-            "--jitter",
-            metavar="PERIOD",
-            help="Longest delay of a run. It differs between repositories, so that they do not all "
-            "start at once.",
-            show_default=False,
-        ),
-    ] = None,
+    cron: CronArgument,
+    timezone: TimezoneOption = "UTC",
+    jitter: JitterOption = None,
     quarantine: QuarantineOption = None,
     mode: ModeOption = "auto",
     grace: GraceOption = None,

@@ -18,7 +18,16 @@ from ebbtide.store.schedules.schedules import Schedule, ScheduledOptions
 pages = Pages()
 
 FIELD_MAX: Final = 64
-FIELDS: Final = ("cron", "timezone", "jitter", "action", "mode", "quarantine", "allow_share")
+FIELDS: Final = (
+    "cron",
+    "timezone",
+    "jitter",
+    "action",
+    "mode",
+    "grace",
+    "quarantine",
+    "allow_share",
+)
 CRON: Final = "0 3 * * *"
 """The schedule that the form proposes: every night at three."""
 _PATH: Final = "/repositories/{repository:segment}/runs/schedule"
@@ -40,6 +49,7 @@ def set_from_form(visit: Visit) -> Response:
         options = ScheduledOptions(
             mode=mode,
             dry_run=action == "plan",
+            grace=visit.form("grace").strip()[:FIELD_MAX] or None,
             allow_share=visit.form("allow_share") == "yes",
             quarantine=visit.form("quarantine").strip()[:FIELD_MAX] or NO_QUARANTINE,
         )
@@ -87,6 +97,7 @@ def _page(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         asked=asked,
         error=error,
         modes=MODES,
+        grace=here.options().grace,
         late_max=visit.served.settings.schedule_late_max,
         has_scheduler=visit.served.settings.schedules,
     )
@@ -95,7 +106,8 @@ def _page(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 def _fields(schedule: Schedule | None) -> dict[str, str]:
     """Returns the form's fields for a schedule; without one, those that the form proposes."""
     if schedule is None:
-        return dict(zip(FIELDS, (CRON, "UTC", "15min", "run", "auto", QUARANTINE, ""), strict=True))
+        proposed = (CRON, "UTC", "15min", "run", "auto", "", QUARANTINE, "")
+        return dict(zip(FIELDS, proposed, strict=True))
     options, jitter = schedule.options, schedule.row.jitter_seconds
     quarantine = options.quarantine or ""
     return {
@@ -104,6 +116,7 @@ def _fields(schedule: Schedule | None) -> dict[str, str]:
         "jitter": f"{jitter}s" if jitter else "",
         "action": "plan" if options.dry_run else "run",
         "mode": options.mode,
+        "grace": options.grace or "",
         "quarantine": "" if quarantine == NO_QUARANTINE else quarantine,
         "allow_share": "yes" if options.allow_share else "",
     }
