@@ -208,7 +208,7 @@ def test_links(repository: Repository, me: str, clock: ManualClock) -> None:
         [["name", "exists", True]],
         [["nothing", "=", 1]],
         [["created_at", ">", "yesterday"]],
-        [["created_at", ">", "0001-01-01T00:00:00+14:00"]],
+        [["delete_at", ">", "0001-01-01T00:00:00Z"]],
         [["is_trashed", "=", 1]],
         [["is_trashed", "<", True]],
         [["uuid", "like", "a%b"]],
