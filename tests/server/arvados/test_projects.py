@@ -53,7 +53,7 @@ class Caller:
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in parameters.items()
         }
-        answer = self.http.get(API + path, params=sent)
+        answer = self.http.get(API + path, params=sent or None)
         assert answer.status_code == status, answer.text
         return answer.json()
 
