@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK
 from ebbtide.store.content.layout import DATA_PREFIX
-from ebbtide.store.database.schema import arvados_blocks, pending, upload_tokens
+from ebbtide.store.database.schema import arvados_blocks, commits, pending, upload_tokens
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.arvados import (
@@ -131,6 +131,18 @@ def test_a_block_whose_promise_ended_is_written_again(
     with repository.context.metadata.snapshot() as tx:
         rows = tx.execute(sa.select(arvados_blocks.c.address, upload_tokens.c.address)).all()
     assert any(block == token for block, token in rows)
+
+
+def test_content_that_a_run_has_closed_promises_nothing(
+    repository: Repository, project_id: str
+) -> None:
+    save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
+    before = objects(repository)
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(sa.update(commits).values(tombstoned_by="run"))
+    locator = put_block(repository, b"data")
+    assert len(objects(repository) - before) == 1, "it was written again"
+    assert read_block(repository, locator) == b"data"
 
 
 def test_the_promise_of_another_holder_outlasts_the_content(
