@@ -1,0 +1,126 @@
+"""Arvados's own clients, unmodified."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server.arvados.conftest import ArvadosServer
+
+PROGRAMS = Path(sys.executable).parent
+SDK = """
+import arvados, sys
+from arvados.collection import Collection, CollectionReader
+from arvados.errors import ApiError
+api = arvados.api("v1")
+made = Collection()
+data = bytes(range(256)) * 20_000
+with made.open("x/one.txt", "w") as file: file.write("one")
+with made.open("two", "wb") as file: file.write(data)
+made.save_new(name="sdk")
+uuid = made.manifest_locator()
+again = Collection(uuid)
+again.copy("two", "copy/two"); again.rename("x/one.txt", "y.txt"); again.remove("two"); again.save()
+for name in (uuid, again.portable_data_hash()):
+    found = CollectionReader(name)
+    assert found.open("y.txt").read() == "one" and found.open("copy/two", "rb").read() == data
+signed = api.collections().get(uuid=uuid).execute()["manifest_text"]
+assert api.collections().delete(uuid=uuid).execute()["is_trashed"]
+body = {"collection": {"name": "sdk", "manifest_text": signed}}
+other = api.collections().create(body=body).execute()
+assert CollectionReader(other["uuid"]).open("y.txt").read() == "one"
+try:
+    api.collections().untrash(uuid=uuid).execute()
+except ApiError as error:
+    assert error.resp.status == 422, error
+else:
+    sys.exit("the name was taken")
+assert api.collections().untrash(uuid=uuid, ensure_unique_name=True).execute()["name"] == "sdk (2)"
+"""
+
+
+class Clients:
+    """The clients' programs, with a home directory of their own."""
+
+    def __init__(self, arvados: ArvadosServer, home: Path) -> None:
+        host = arvados.server.url.removeprefix("https://")
+        self.home = home
+        self.environment = {
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "ARVADOS_API_HOST": host,
+            "ARVADOS_API_HOST_INSECURE": "1",
+            "ARVADOS_API_TOKEN": arvados.token(),
+        }
+
+    def __call__(self, program: str, *arguments: str) -> str:
+        """Runs a program; what it printed, without the newline at the end."""
+        done = subprocess.run(
+            [f"{PROGRAMS}/{program}", *arguments],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def put(self, *arguments: str) -> str:
+        """Runs `arv-put`."""
+        return self("arv-put", "--no-progress", *arguments)
+
+    def get(self, source: str) -> dict[str, bytes]:
+        """The files that `arv-get` makes."""
+        to = self.home / "got"
+        to.mkdir()
+        self("arv-get", "--no-progress", f"{source}/", str(to))
+        found = contents(to)
+        subprocess.run(["rm", "-r", str(to)], check=True)
+        return found
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def clients(arvados: ArvadosServer, tmp_path: Path) -> Clients:
+    return Clients(arvados, tmp_path)
+
+
+def test_a_tree_of_300_files(clients: Clients, tmp_path: Path) -> None:
+    tree, drawn = tmp_path / "tree", random.Random(1)
+    for number in range(300):
+        path = tree / f"d {number % 7}" / f"e{number % 3}" / f"f{number} \u00fc"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(drawn.randbytes(drawn.randrange(20_000)))
+    uuid = clients.put("--name", "tree", str(tree))
+    expected = {f"tree/{path}": data for path, data in contents(tree).items()}
+    assert clients.get(uuid) == expected
+    assert len(clients("arv-ls", uuid).splitlines()) == 300
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "new").write_bytes(b"new")
+    clients.put("--update-collection", uuid, str(more))
+    assert clients.get(uuid) == expected | {"more/new": b"new"}
+
+
+def test_a_file_of_several_blocks(clients: Clients, tmp_path: Path) -> None:
+    big = tmp_path / "big"
+    big.write_bytes(random.Random(2).randbytes(150 * 2**20))
+    uuid = clients.put("--trash-after", "7", "--name", "big", str(big))
+    assert clients.get(uuid) == {"big": big.read_bytes()}
+
+
+def test_the_sdk(clients: Clients) -> None:
+    clients("python", "-c", SDK)

@@ -1,0 +1,114 @@
+"""Blocks and collections over HTTP: what clients send, and what they must not get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from ebbtide.ids import new_id
+from ebbtide.store.access.keys import Role
+from ebbtide.store.arvados.manifests import EMPTY_BLOCK, parse_manifest
+from tests.server.arvados.conftest import ArvadosServer
+from tests.support.arvados import manifest_of, md5
+
+API = "/arvados/v1/collections"
+
+
+def put(http: httpx.Client, data: bytes) -> str:
+    answer = http.put(f"/{md5(data)}", content=data, headers={"X-Keep-Desired-Replicas": "2"})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Keep-Replicas-Stored"] == "1"
+    assert answer.headers["X-Keep-Storage-Classes-Confirmed"] == "default=1"
+    return answer.text.removesuffix("\n")
+
+
+def create(http: httpx.Client, text: str, **fields: Any) -> dict[str, Any]:
+    fields = {"name": new_id()[:8], "manifest_text": text} | fields
+    answer = http.post(API, json={"collection": fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(answer: httpx.Response, status: int, kind: str) -> None:
+    assert (answer.status_code, answer.json()["kind"]) == (status, kind), answer.text
+    (message,) = answer.json()["errors"]
+    assert message
+
+
+def test_a_block(http: httpx.Client) -> None:
+    data = b"x" * 3_000_000
+    locator = put(http, data)
+    answer = http.get(f"/{locator}")
+    assert (answer.status_code, answer.content) == (200, data)
+    answer = http.head(f"/{locator}")
+    assert (answer.status_code, answer.headers["content-length"]) == (200, "3000000")
+    assert put(http, data).split("+")[2] == locator.split("+")[2], "one object"
+    assert put(http, b"") == EMPTY_BLOCK
+    assert http.get(f"/{EMPTY_BLOCK}").content == b""
+
+
+def test_blocks_that_are_refused(arvados: ArvadosServer, http: httpx.Client) -> None:
+    refused(http.put(f"/{md5(b'x')}", content=b"y"), 422, "checksum_mismatch")
+    locator = put(http, b"x")
+    refused(http.get(f"/{md5(b'x')}+1"), 403, "token_invalid")
+    refused(http.get(f"/{locator[:-1]}"), 403, "token_truncated")
+    with arvados.http(Role.READER) as reader:
+        refused(reader.put(f"/{md5(b'x')}", content=b"x"), 403, "role_missing")
+        refused(reader.get(f"/{locator}"), 403, "token_invalid")
+    with arvados.http(None) as nobody:
+        refused(nobody.get(f"/{locator}"), 401, "key_invalid")
+    large = http.put(f"/{md5(b'x')}", content=b"x", headers={"Content-Length": str(2**26 + 1)})
+    refused(large, 413, "too_large")
+
+
+def test_a_collection(arvados: ArvadosServer, http: httpx.Client) -> None:
+    text = manifest_of(put(http, b"data"))
+    made = create(http, text, properties={"a": [1]}, description="d")
+    assert made["portable_data_hash"] == parse_manifest(text).portable_data_hash
+    assert (made["file_count"], made["file_size_total"], made["version"]) == (1, 4, 1)
+    with arvados.http(Role.READER) as reader:
+        for name in (made["uuid"], made["portable_data_hash"]):
+            found = reader.get(f"{API}/{name}").json()
+            assert found["uuid"] == made["uuid"]
+            (locator,) = parse_manifest(found["manifest_text"]).locators.popitem()[1]
+            assert reader.get(f"/{locator}").content == b"data", "signed for the reader"
+        refused(reader.delete(f"{API}/{made['uuid']}"), 403, "role_missing")
+        selected = reader.get(f"{API}/{made['uuid']}", params={"select": '["name"]'}).json()
+    assert set(selected) == {"kind", "name"}
+
+
+def test_changes(http: httpx.Client) -> None:
+    made = create(http, manifest_of(put(http, b"data")))
+    url = f"{API}/{made['uuid']}"
+    changed = http.put(url, json={"collection": {"manifest_text": "", "name": new_id()[:8]}})
+    assert changed.json()["portable_data_hash"] == EMPTY_BLOCK
+    assert changed.json()["properties"] == made["properties"]
+    body = {"trash_at": "2099-01-01T00:00:00Z", "delete_at": "2099-01-08T00:00:00Z"}
+    changed = http.put(url, json=body)
+    assert changed.json()["trash_at"] == "2099-01-01T00:00:00.000000000Z"
+    body = {"trash_at": "2099-01-01T00:00:00Z", "delete_at": "2099-01-09T00:00:00Z"}
+    refused(http.put(url, json=body), 422, "invalid_date")
+    refused(http.put(url, json={"replication_desired": 0}), 422, "invalid_argument")
+    classes = {"storage_classes_desired": ["cold"]}
+    refused(http.put(url, json=classes), 422, "invalid_argument")
+    refused(http.put(url, json={"manifest_text": "x\n"}), 422, "invalid_manifest")
+
+
+def test_the_trash(http: httpx.Client) -> None:
+    text = manifest_of(put(http, b"data"))
+    made = create(http, text)
+    url = f"{API}/{made['uuid']}"
+    assert http.delete(url).json()["is_trashed"] is True
+    refused(http.get(url), 404, "collection_not_found")
+    refused(http.get(f"{API}/{new_id()}+3"), 404, "collection_not_found")
+    found = http.get(url, params={"include_trash": "true"}).json()
+    assert "manifest_text" not in found
+    assert found["unsigned_manifest_text"] == parse_manifest(text).text
+    create(http, text, name=made["name"])
+    refused(http.post(f"{url}/untrash"), 422, "collection_exists")
+    restored = http.post(f"{url}/untrash", params={"ensure_unique_name": "true"}).json()
+    assert restored["name"] == f"{made['name']} (2)"
+    refused(http.post(f"{url}/untrash"), 422, "collection_exists")
+    refused(http.post(API, json={"name": made["name"]}), 422, "collection_exists")

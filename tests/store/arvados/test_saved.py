@@ -1,0 +1,192 @@
+"""Collections of Arvados: manifests, hashes, names, versions, and what signatures promise."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.arvados.manifests import EMPTY_BLOCK, parse_manifest
+from ebbtide.store.arvados.trashing import Timers
+from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.database.schema import arvados_blocks, arvados_collections
+from ebbtide.store.repository import Repository
+from tests.support.arvados import (
+    HOLDER,
+    manifest_of,
+    put_block,
+    read_blocks,
+    save,
+    signed,
+)
+from tests.support.clock import ManualClock
+from tests.support.collections import of, of_files, raises
+
+LEASE = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+TRASH = timedelta(days=7)
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    return repository.projects.create("project").project_id
+
+
+def test_what_is_read_is_what_was_saved(repository: Repository, project_id: str) -> None:
+    one, two = put_block(repository, b"one"), put_block(repository, b"two!")
+    text = f". {one} {two} 0:5:a 5:2:b\n./d\\040e {two} {EMPTY_BLOCK} 1:2:c 4:0:empty\n"
+    made = save(repository, project_id, "made", text)
+    assert (made.listed.file_count, made.listed.file_size_total) == (4, 9)
+    plain = parse_manifest(text)
+    assert made.listed.portable_data_hash == plain.portable_data_hash
+    again = signed(repository, made)
+    assert parse_manifest(again).text == plain.text
+    assert sorted(read_blocks(repository, again)) == [b"", b"one", b"two!"]
+    by_hash = repository.arvados_collections.get(plain.portable_data_hash)
+    assert by_hash == made == repository.arvados_collections.get(made.listed.uuid)
+    assert repository.arvados_collections.unsigned_manifest(made.listed.collection_id) == plain.text
+    empty = save(repository, project_id, "empty", "")
+    assert signed(repository, empty) == ""
+
+
+def test_by_hash_the_one_that_lasts_longest(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    text = manifest_of(put_block(repository, b"data"))
+    made = [save(repository, project_id, name, text).listed for name in "abc"]
+    for each, ends_at in zip(made, (None, clock.now + LEASE, clock.now), strict=True):
+        repository.arvados_collections.update(
+            each.uuid, holder=HOLDER, timers=Timers(trash_at=ends_at)
+        )
+    get, found = repository.arvados_collections.get, made[0].portable_data_hash
+    assert get(found).listed.uuid == made[0].uuid
+    repository.arvados_collections.delete(made[0].uuid)
+    assert get(found).listed.uuid == made[1].uuid
+    repository.arvados_collections.delete(made[1].uuid)
+    with raises("collection_not_found"):
+        get(found)
+    with raises("collection_not_found"):
+        get(made[0].uuid)
+    assert get(made[0].uuid, include_expired=True).state is LifecycleState.TRASHED
+
+
+def test_a_signature_ends_with_its_collection(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    text = manifest_of(put_block(repository, b"data"))
+    made = repository.arvados_collections.create(
+        project_id,
+        "made",
+        text,
+        holder=HOLDER,
+        timers=Timers(trash_at=clock.now + LEASE / 2),
+    )
+    (locator,) = parse_manifest(signed(repository, made)).locators.popitem()[1]
+    found = repository.blocks.find(locator, holder=HOLDER)
+    assert found is not None
+    assert found.expires_at == clock.now + LEASE / 2
+    clock.advance(LEASE / 2)
+    with raises("collection_not_found"):
+        signed(repository, made)
+    text = repository.arvados_collections.unsigned_manifest(made.listed.collection_id)
+    assert "+A" not in text
+
+
+def test_a_new_collection_of_an_ended_signature(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    made = save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
+    text = signed(repository, made)
+    clock.advance(LEASE - SECOND)
+    save(repository, project_id, "in time", text)
+    clock.advance(SECOND)
+    with raises("token_expired"):
+        save(repository, project_id, "late", text)
+    with raises("token_expired"):
+        repository.arvados_collections.update(made.listed.uuid, holder=HOLDER, manifest_text=text)
+
+
+def test_updates_and_versions(repository: Repository, project_id: str) -> None:
+    collections = repository.arvados_collections
+    one, two = (manifest_of(put_block(repository, data)) for data in (b"one", b"two"))
+    made = save(repository, project_id, "made", one).listed
+    changed = collections.update(made.uuid, holder="EBBTOTHER", preserve_version=True).listed
+    assert (changed.version, changed.preserve_version) == (1, True)
+    assert changed.modified_by == "EBBTOTHER"
+    changed = collections.update(made.uuid, holder=HOLDER, manifest_text=two, name="new").listed
+    assert (changed.version, changed.preserve_version, changed.name) == (2, False, "new")
+    assert changed.portable_data_hash == parse_manifest(two).portable_data_hash
+    assert collections.get(made.uuid).listed == changed
+    kept = repository.collections.versions(made.collection_id)
+    assert [each.version for each in kept] == [1]
+    collections.update(made.uuid, holder=HOLDER, manifest_text="")
+    assert len(repository.collections.versions(made.collection_id)) == 1
+
+
+def test_names_and_the_trash(repository: Repository, project_id: str) -> None:
+    collections = repository.arvados_collections
+    made = save(repository, project_id, "name", "").listed
+    with raises("collection_exists"):
+        save(repository, project_id, "name", "")
+    collections.delete(made.uuid)
+    save(repository, project_id, "name", "")
+    with raises("collection_exists"):
+        collections.restore(made.uuid)
+    assert collections.restore(made.uuid, ensure_unique_name=True).listed.name == "name (2)"
+
+
+def test_delete_at_follows_from_trash_at(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    made = save(repository, project_id, "made", "").listed
+    at = clock.now + LEASE
+    with raises("invalid_date"):
+        repository.arvados_collections.update(
+            made.uuid, holder=HOLDER, timers=Timers(trash_at=at, delete_at=at)
+        )
+    changed = repository.arvados_collections.update(
+        made.uuid, holder=HOLDER, timers=Timers(trash_at=at, delete_at=at + TRASH)
+    ).listed
+    assert (changed.trash_at, changed.delete_at) == (at, at + TRASH)
+
+
+def test_two_objects_of_one_block(repository: Repository, project_id: str) -> None:
+    """A block that was written again has two objects. A manifest may name both."""
+    first = put_block(repository, b"data")
+    made = save(repository, project_id, "made", manifest_of(first))
+    first = signed(repository, made).split(" ")[1]
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(sa.delete(arvados_blocks))
+    second = put_block(repository, b"data")
+    assert first.split("+")[2] != second.split("+")[2]
+    both = save(repository, project_id, "both", f". {first} {second} 0:8:f\n")
+    assert read_blocks(repository, signed(repository, both)) == [b"data"]
+
+
+def test_files_that_another_program_changed(repository: Repository, project_id: str) -> None:
+    made = save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
+    repository.collections.update(
+        made.listed.collection_id, of(of_files({"x": b"1"}), replaces=True)
+    )
+    with raises("corrupt_object"):
+        signed(repository, made)
+    with raises("corrupt_object"):
+        repository.arvados_collections.unsigned_manifest(made.listed.collection_id)
+
+
+def test_records_end_with_their_collections(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    made = save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
+    put_block(repository, b"unused")
+    repository.arvados_collections.delete(made.listed.uuid)
+    clock.advance(TRASH)
+    repository_id = repository.info.repository_id
+    with repository.context.metadata.transaction() as tx:
+        tx.lock_repository(repository_id, "exclusive")
+        drop_ended(tx, repository_id, lease_ttl=LEASE, trash_time=TRASH)
+        assert tx.execute(sa.select(arvados_collections)).all() == []
+        rows = tx.execute(sa.select(arvados_blocks.c.size_bytes)).scalars().all()
+    assert rows == [4], "content that a run has not closed yet can be promised anew"
