@@ -90,6 +90,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "frames": seeds(1, long=200),
     "frames in the process": seeds(40, long=2_000, share=0.3),
     "keys in large numbers": seeds(1, long=100),
+    "lists of Arvados": seeds(8, long=3_000),
     "trees": seeds(15, long=1_000),
     "operations on a repository": examples(5, long=600, share=3.0),
     "moves between pages": examples(12, long=500),

@@ -24,7 +24,6 @@ LISTING: Final[Parameters] = {
     "filters": "array",
     "order": "array",
     "select": "array",
-    "distinct": "boolean",
     "limit": "integer",
     "offset": "integer",
     "count": "string",
@@ -79,10 +78,10 @@ def _records(resource: str, listing: Parameters, reading: Parameters) -> tuple[M
     """Returns the methods that resources with trash have."""
     one = f"{resource}/{{uuid}}"
     return (
-        Method("list", "GET", resource, LISTING | listing),
-        Method("get", "GET", one, SELECT | reading),
-        Method("create", "POST", resource, SELECT | UNIQUE, has_body=True),
-        Method("update", "PUT", one, SELECT | UNIQUE | reading, has_body=True),
+        Method("list", "GET", resource, {**LISTING, **listing}),
+        Method("get", "GET", one, {**SELECT, **reading}),
+        Method("create", "POST", resource, {**SELECT, **UNIQUE}, has_body=True),
+        Method("update", "PUT", one, {**SELECT, **UNIQUE, **reading}, has_body=True),
         Method("delete", "DELETE", one, {}),
         Method("trash", "POST", f"{one}/trash", {}),
         Method("untrash", "POST", f"{one}/untrash", UNIQUE),

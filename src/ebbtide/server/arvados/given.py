@@ -84,6 +84,8 @@ def listing_of(call: ArvadosCall) -> Listing:
     count = call.text("count") or "exact"
     if count not in ("exact", "none"):
         raise InvalidInput("invalid_argument", f"count is exact or none, not {shown(count)}")
+    if call.flag("distinct"):
+        raise InvalidInput("invalid_argument", "lists here cannot be distinct: leave it out")
     order = call.arguments.get("order")
     is_list = isinstance(order, str) and order.lstrip().startswith("[")
     return Listing(

@@ -14,7 +14,6 @@ from ebbtide.server.arvados.users import all_users
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.contents import Place
 from ebbtide.store.arvados.groups import PROJECT, Group
-from ebbtide.store.arvados.listed_collections import ListedCollection
 from ebbtide.store.arvados.listing import Page
 from ebbtide.store.arvados.uuids import GROUP, KINDS
 from ebbtide.store.collections.updates import Omitted
@@ -90,11 +89,14 @@ def get_group(call: ArvadosCall) -> dict[str, Any]:
 @routes.add("PUT", _ONE, Role.WRITER)
 @routes.add("PATCH", _ONE, Role.WRITER)
 def update_group(call: ArvadosCall) -> dict[str, Any]:
-    """Changes the fields of a project that are given."""
+    """Changes the fields of a project that are given. A project in the trash is found only with
+    `include_trash`."""
     given = _given(call)
     owner_uuid = given.text("owner_uuid")
-    changed = call.repository().arvados_groups.update(
-        call.name("uuid"),
+    groups = call.repository().arvados_groups
+    present = groups.get(call.name("uuid"), include_trash=call.flag("include_trash"))
+    changed = groups.update(
+        present.uuid,
         owner_uuid=Omitted.KEEP if owner_uuid is None else owner_uuid,
         name=given.changed_text("name"),
         description=given.changed_text("description"),
@@ -171,9 +173,7 @@ def _contents(call: ArvadosCall, owner_uuid: str | None) -> dict[str, Any]:
     return _list(call, page, asked.offset, asked.limit)
 
 
-def _list(
-    call: ArvadosCall, page: Page[Group | ListedCollection], offset: int, limit: int
-) -> dict[str, Any]:
+def _list(call: ArvadosCall, page: Page[Any], offset: int, limit: int) -> dict[str, Any]:
     records = [
         group_record(call, each) if isinstance(each, Group) else listed_collection(call, each)
         for each in page.items

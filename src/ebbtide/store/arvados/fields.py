@@ -38,7 +38,7 @@ _COMPARED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">=": operator.ge,
 }
 _OPPOSITES: Final = {"!=": "=", "not in": "in"}
-_INTEGER_MAX: Final = 2**63 - 1
+INTEGER_MAX: Final = 2**63 - 1
 
 
 class Field(ABC):
@@ -76,7 +76,7 @@ class ColumnField(Field):
 
     def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
         values = [self._value(each, asked) for each in asked.operands if each is not None]
-        found = [self.column.in_(values)] if values else [sa.false()]
+        found: list[Condition] = [self.column.in_(values)] if values else [sa.false()]
         if len(values) < len(asked.operands):
             found.append(self.column.is_(None))
         return sa.or_(*found)
@@ -108,7 +108,7 @@ class TextField(ColumnField):
         return matches(self.column, dialect_name)
 
     def _value(self, operand: Any, asked: Filter) -> str:
-        return _text(operand, asked)
+        return require_text(operand, asked)
 
 
 class NumberField(ColumnField):
@@ -118,7 +118,7 @@ class NumberField(ColumnField):
         # Clients of the command line write numbers as text.
         text = str(operand).removeprefix("-")
         is_number = text.isascii() and text.isdigit() and len(text) < 20
-        if isinstance(operand, bool) or not is_number or abs(int(operand)) > _INTEGER_MAX:
+        if isinstance(operand, bool) or not is_number or abs(int(operand)) > INTEGER_MAX:
             raise asked.refused("compare with a whole number")
         return int(operand)
 
@@ -132,7 +132,7 @@ class InstantField(ColumnField):
 
     def _value(self, operand: Any, asked: Filter) -> datetime:
         try:
-            instant = datetime.fromisoformat(_text(operand, asked))
+            instant = datetime.fromisoformat(require_text(operand, asked))
             # Arvados writes nine digits of a second, of which the store has six.
             return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)) - self._after
         except (ValueError, OverflowError):
@@ -200,7 +200,7 @@ class StoreIdField(DerivedField):
         return self._column
 
     def _is(self, operand: Any, asked: Filter) -> Condition:
-        return sa.false() if operand is None else self.equals(_text(operand, asked))
+        return sa.false() if operand is None else self.equals(require_text(operand, asked))
 
     def equals(self, uuid: str) -> Condition:
         """Returns the condition that the record has an id."""
@@ -211,7 +211,7 @@ class StoreIdField(DerivedField):
     def _other(self, asked: Filter, dialect_name: str) -> Condition:
         if asked.operator == "is_a":
             return is_a(asked, self._kind)
-        text = _text(asked.operand, asked)
+        text = require_text(asked.operand, asked)
         if asked.operator in _COMPARED:
             is_strict = asked.operator in ("<", ">=")
             bound = self._from(lambda each: each < text if is_strict else each <= text)
@@ -249,7 +249,7 @@ class OwnerField(DerivedField):
         self._group = StoreIdField(column, cluster, GROUP)
 
     def _is(self, operand: Any, asked: Filter) -> Condition:
-        return sa.false() if operand is None else self.equals(_text(operand, asked))
+        return sa.false() if operand is None else self.equals(require_text(operand, asked))
 
     def equals(self, uuid: str) -> Condition:
         """Returns the condition that the owner has an id."""
@@ -303,7 +303,7 @@ def is_a(asked: Filter, kind: str) -> Condition:
     return sa.true() if KINDS[kind] in kinds else sa.false()
 
 
-def _text(operand: Any, asked: Filter) -> str:
+def require_text(operand: Any, asked: Filter) -> str:
     """Returns an operand that the databases can compare. Raises InvalidInput."""
     if not isinstance(operand, str) or "\0" in operand or not _is_unicode(operand):
         raise asked.refused("compare with text")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.store.names import check_text
 
 OPERATORS: Final = (
     "=",
@@ -30,6 +31,7 @@ OPERATORS: Final = (
 )
 FILTERS_MAX: Final = 100
 OPERANDS_MAX: Final = 5000
+KEY_BYTES_MAX: Final = 1024
 SUBPROPERTY: Final = "properties."
 KIND_FIELD: Final = "uuid"
 
@@ -102,12 +104,13 @@ def _filter(value: Any) -> Filter:
     begin, dot, rest = field.partition(SUBPROPERTY)
     if dot and begin in ("", "collections.", "groups."):
         field, key = f"{begin}properties", rest
-        if not key or '"' in key or "\\" in key or "\0" in key:
-            raise InvalidInput(
-                "invalid_argument",
-                f"properties called {shown(key)} cannot be found: name one without quotes",
-            )
+        check_key(key)
     return Filter(field, name, operand, key)
+
+
+def check_key(key: str) -> None:
+    """Checks the name of a property. Raises InvalidInput `invalid_argument`."""
+    check_text("the name of a property", key, bytes_max=KEY_BYTES_MAX)
 
 
 def parse_order(value: Any) -> tuple[Ordering, ...]:

@@ -12,8 +12,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ebbtide.store.arvados.fields import Condition, Field, TextField, opposite
-from ebbtide.store.arvados.filters import Filter
+from ebbtide.store.arvados.fields import (
+    INTEGER_MAX,
+    Condition,
+    Field,
+    TextField,
+    opposite,
+    require_text,
+)
+from ebbtide.store.arvados.filters import Filter, check_key
 
 
 class PropertiesField(Field):
@@ -31,8 +38,7 @@ class PropertiesField(Field):
     def _of_all(self, asked: Filter, dialect_name: str) -> Condition:
         """Returns a filter on the whole object."""
         if asked.operator == "exists" and isinstance(asked.operand, str):
-            if '"' in asked.operand or "\\" in asked.operand or "\0" in asked.operand:
-                raise asked.refused("name a property without quotes")
+            check_key(asked.operand)
             return _property(self._column, asked.operand, dialect_name).exists
         if asked.operator in ("=", "!=") and asked.operand == {}:
             is_empty = sa.cast(self._column, sa.Text) == "{}"
@@ -40,8 +46,12 @@ class PropertiesField(Field):
         raise asked.refused("write properties.NAME, or [properties, exists, NAME]")
 
     def _equal(self, asked: Filter, dialect_name: str) -> Condition:
-        if any(isinstance(each, (dict, list)) for each in asked.operands):
-            raise asked.refused("compare with text, a number, true, false or null")
+        for each in asked.operands:
+            is_large = isinstance(each, int) and abs(each) > INTEGER_MAX
+            if isinstance(each, (dict, list)) or is_large:
+                raise asked.refused("compare with text, a number, true, false or null")
+            if isinstance(each, str):
+                require_text(each, asked)
         found = self._one(asked, dialect_name)
         return sa.or_(sa.false(), *(found.equals(each) for each in asked.operands))
 
@@ -53,9 +63,9 @@ class PropertiesField(Field):
             return found.exists if asked.operand else opposite(found.exists)
         if asked.operator == "contains":
             wanted = asked.operand if isinstance(asked.operand, list) else [asked.operand]
-            if not wanted or not all(isinstance(each, str) for each in wanted):
+            if not wanted:
                 raise asked.refused("give text, or a list of texts")
-            return sa.and_(*(found.contains(each) for each in wanted))
+            return sa.and_(*(found.contains(require_text(each, asked)) for each in wanted))
         if asked.operator == "is_a":
             raise asked.refused("this field has no such operator")
         text = TextField(found.text)
@@ -74,7 +84,7 @@ class _Property:
         self.text: sa.ColumnElement[Any] = sa.type_coerce(
             column.op("->>")(sa.cast(key, sa.Text)), sa.Text
         )
-        self._kind = sa.func.json_typeof(self._value)
+        self._kind: sa.ColumnElement[Any] = sa.func.json_typeof(self._value)
 
     @property
     def exists(self) -> Condition:
@@ -97,13 +107,14 @@ class _Property:
 
 
 class _SqliteProperty(_Property):
-    """One property on SQLite."""
+    """One property on SQLite. Paths of JSON are not used: old versions of SQLite do not find names
+    that are written with escapes."""
 
     def __init__(self, column: sa.ColumnElement[Any], key: str) -> None:
-        path = f'$."{key}"'
-        self._column, self._path = column, path
-        self.text = sa.type_coerce(sa.func.json_extract(column, path), sa.Text)
-        self._kind = sa.func.json_type(column, path)
+        self._pairs = sa.func.json_each(column).table_valued("key", "value", "type")
+        self._mine = self._pairs.c.key == key
+        self.text = self._selected(sa.type_coerce(self._pairs.c.value, sa.Text))
+        self._kind = self._selected(sa.type_coerce(self._pairs.c.type, sa.Text))
 
     @property
     def is_text(self) -> Condition:
@@ -112,16 +123,20 @@ class _SqliteProperty(_Property):
     def equals(self, value: Any) -> Condition:
         if value is None or isinstance(value, bool):
             return self._kind == json.dumps(value)
-        if isinstance(value, str):
-            return sa.and_(self.is_text, self.text == value)
-        # `->` gives the value's JSON.
-        return sa.cast(self._column.op("->")(self._path), sa.Text) == json.dumps(value)
+        kind = {str: "text", int: "integer", float: "real"}[type(value)]
+        found = self._selected(sa.type_coerce(self._pairs.c.value, sa.types.NullType()))
+        return sa.and_(self._kind == kind, found == value)
 
     def contains(self, text: str) -> Condition:
-        element = sa.func.json_each(self._column, self._path).table_valued("value", "type")
-        is_in = sa.select(sa.literal(1)).select_from(element)
-        is_in = is_in.where(element.c.type == "text", element.c.value == text)
-        return sa.or_(self.equals(text), sa.and_(self._kind == "array", sa.exists(is_in)))
+        pair = self._pairs.c
+        listed = sa.case((pair.type == "array", pair.value), else_="[]")
+        element = sa.func.json_each(listed).table_valued("value", "type", name="element")
+        is_in = sa.select(sa.literal(1)).select_from(self._pairs.join(element, sa.true()))
+        is_in = is_in.where(self._mine, element.c.type == "text", element.c.value == text)
+        return sa.or_(self.equals(text), sa.exists(is_in))
+
+    def _selected(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.select(value).where(self._mine).scalar_subquery()
 
 
 def _property(column: sa.ColumnElement[Any], key: str, dialect_name: str) -> _Property:

@@ -1,0 +1,225 @@
+"""Projects, lists, links and users over HTTP, as Arvados's clients send their requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ebbtide.errors import NotFound
+from ebbtide.server.app import create_app
+from ebbtide.server.arvados.app import arvados_routes
+from ebbtide.server.arvados.discovery import RESOURCES
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from tests.support.server import Key, Server, new_server
+
+REPOSITORY = "shown"
+API = "/arvados/v1"
+
+
+@pytest.fixture(scope="module")
+def arvados(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that shows a repository to clients of Arvados."""
+    directory: Path = tmp_path_factory.mktemp("arvados") / "store"
+    server = new_server(directory, EBBTIDE_ARVADOS_REPOSITORY=REPOSITORY)
+    with Store.init(directory, settings=server.settings) as store:
+        store.create_repository(REPOSITORY, storage_url=f"file://{directory}/data")
+        for role in Role:
+            made = store.keys.create(role, name=role)
+            server.keys[role] = Key(made.key.access_key_id, made.secret)
+    server.start(init=False)
+    yield server
+    server.stop()
+    assert "Traceback" not in server.log, server.log
+
+
+class Caller:
+    """One user."""
+
+    def __init__(self, server: Server, role: str) -> None:
+        key = server.keys[role]
+        token = f"v2/{key.access_key_id}/{key.secret}"
+        headers = {"Authorization": f"Bearer {token}"}
+        self.http = httpx.Client(base_url=server.url, headers=headers, timeout=60)
+
+    def get(self, path: str, status: int = 200, **parameters: Any) -> Any:
+        """Parameters that are no text are sent as JSON, as clients do."""
+        sent = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in parameters.items()
+        }
+        answer = self.http.get(API + path, params=sent or None)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def send(self, method: str, path: str, status: int = 200, **body: Any) -> Any:
+        answer = self.http.request(method, API + path, json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def names(self, path: str, **parameters: Any) -> list[str]:
+        return [item["name"] for item in self.get(path, order=["name"], **parameters)["items"]]
+
+
+@pytest.fixture(scope="module")
+def writer(arvados: Server) -> Caller:
+    return Caller(arvados, "writer")
+
+
+def test_a_repository_that_does_not_exist(tmp_path: Path) -> None:
+    with Store.init(tmp_path / "store") as store, pytest.raises(NotFound, match="nowhere"):
+        create_app(store, arvados_repository="nowhere")
+
+
+def test_who_may_call(arvados: Server) -> None:
+    """Every route: without a token, with a wrong one, and with a role that is too low."""
+    wrong = arvados.keys["admin"].access_key_id
+    for route in arvados_routes():
+        path = route.path.replace("{uuid:segment}", "x").replace("{locator:segment}", "0" * 32)
+        if route.role is None:
+            continue
+        for token in (None, "Bearer x", f"Bearer v2/{wrong}/x", f"Basic v2/{wrong}/x"):
+            headers = {} if token is None else {"Authorization": token}
+            answer = httpx.request(route.method, arvados.url + path, headers=headers)
+            assert answer.status_code == 401, (route.path, token)
+        if route.role is Role.WRITER:
+            answer = Caller(arvados, "reader").http.request(route.method, path)
+            assert answer.status_code == 403, route.path
+
+
+def test_errors_have_one_shape(writer: Caller) -> None:
+    for path, status, kind in (
+        ("/groups/x", 404, "project_not_found"),
+        ("/nothing", 404, "route_not_found"),
+        ("/users/x", 404, "key_not_found"),
+        ("/links/x", 404, "object_not_found"),
+        ("/groups?limit=x", 422, "invalid_argument"),
+        ("/groups?filters=[", 422, "invalid_argument"),
+        ("/groups?count=some", 422, "invalid_argument"),
+        ("/groups?distinct=true", 422, "invalid_argument"),
+        ("/groups?include_trash=maybe", 422, "invalid_argument"),
+    ):
+        answer = writer.get(path, status)
+        assert answer["kind"] == kind
+        assert [type(text) for text in answer["errors"]] == [str]
+    assert writer.send("POST", "/users/current", 405)["kind"] == "route_not_found"
+    for body in (b"[1]", b"{", b'{"group": 1}', b'{"group": {"group_class": "role"}}'):
+        assert writer.http.post(f"{API}/groups", content=body).status_code == 422
+
+
+def test_discovery_lists_what_there_is(arvados: Server) -> None:
+    """Every method of the document has a route with its path and method."""
+    found = httpx.get(f"{arvados.url}/discovery/v1/apis/arvados/v1/rest").json()
+    assert found["rootUrl"] == f"{arvados.url}/"
+    routes = {
+        (route.method, route.path.replace(":segment", "").removeprefix(f"{API}/"))
+        for route in arvados_routes()
+    }
+    methods = [
+        method
+        for resource in found["resources"].values()
+        for method in resource["methods"].values()
+    ]
+    assert {(each["httpMethod"], each["path"]) for each in methods} <= routes
+    groups = found["resources"]["groups"]["methods"]
+    assert "ensure_unique_name" in groups["untrash"]["parameters"]
+    assert "include_trash" in groups["update"]["parameters"]
+    assert {each.record for each in RESOURCES} <= set(found["schemas"])
+
+
+def test_users(arvados: Server, writer: Caller) -> None:
+    me = writer.get("/users/current")
+    assert (me["full_name"], me["is_admin"], me["can_write"]) == ("writer", False, True)
+    assert writer.get(f"/users/{me['uuid']}") == me
+    users = writer.get("/users")["items"]
+    assert users[0]["full_name"] == "root"
+    admin = Caller(arvados, "admin").get("/users/current")
+    assert (admin["is_admin"], admin in users) == (True, True)
+    assert Caller(arvados, "reader").get("/users/current")["can_write"] is False
+    config = writer.get("/config")
+    assert me["uuid"].startswith(config["ClusterID"])
+    (service,) = writer.get("/keep_services/accessible")["items"]
+    assert f"http://{service['service_host']}:{service['service_port']}" == arvados.url
+
+
+def test_projects(writer: Caller) -> None:
+    me = writer.get("/users/current")["uuid"]
+    outer = writer.send("POST", "/groups", group={"name": "outer", "group_class": "project"})
+    assert (outer["owner_uuid"], outer["can_write"], outer["trash_at"]) == (me, True, None)
+    inner = writer.send("POST", "/groups", name="inner", owner_uuid=outer["uuid"])
+    assert writer.names(f"/groups/{outer['uuid']}/contents") == ["inner"]
+    assert writer.names("/groups/contents", uuid=me, recursive=True) == ["inner", "outer"]
+    filters = [["uuid", "is_a", "arvados#group"], ["groups.group_class", "in", ["project"]]]
+    assert writer.names("/groups/contents", uuid=me, filters=filters) == ["outer"]
+    writer.send("POST", "/groups", 422, name="outer")
+    again = writer.send("POST", "/groups?ensure_unique_name=true", group={"name": "outer"})
+    assert again["name"] != "outer"
+    writer.send("DELETE", f"/groups/{again['uuid']}")
+    path = f"/groups/{outer['uuid']}"
+    changed = writer.send("PUT", path, group={"description": "d", "properties": {"a": 1}})
+    assert (changed["description"], changed["properties"]) == ("d", {"a": 1})
+    assert writer.send("POST", f"{path}/trash")["is_trashed"] is True
+    writer.get(f"/groups/{inner['uuid']}", 404)
+    writer.send("PUT", path, 404, is_trashed=False)
+    writer.send("POST", f"{path}/trash", 404)
+    assert writer.get(path, include_trash=True)["is_trashed"] is True
+    assert writer.send("POST", f"{path}/untrash")["is_trashed"] is False
+    writer.send("POST", f"{path}/untrash", 422)
+    writer.send("POST", f"{path}/trash")
+    restored = writer.send("PUT", f"{path}?include_trash=true", group={"is_trashed": False})
+    assert restored["trash_at"] is None
+    late = "2099-01-01T00:00:00.000000000Z"
+    assert writer.send("PUT", path, trash_at=late)["trash_at"] == late
+    writer.send("PUT", path, 422, delete_at=late)
+
+
+def test_lists(arvados: Server, writer: Caller) -> None:
+    box = writer.send("POST", "/groups", name="box")["uuid"]
+    for number in range(5):
+        writer.send("POST", "/groups", name=f"n{number}", owner_uuid=box)
+    mine = [["owner_uuid", "=", box]]
+    page = writer.get("/groups", filters=mine, limit=2, offset=1, order=["name desc"])
+    assert [item["name"] for item in page["items"]] == ["n3", "n2"]
+    assert (page["items_available"], page["limit"], page["offset"]) == (5, 2, 1)
+    page = writer.get("/groups", filters=mine, limit=0, count="none", select=["name"])
+    assert (page["items"], "items_available" in page) == ([], False)
+    page = writer.get("/groups", filters=mine, select=["name", "nothing"], order="name")
+    assert page["items"][0] == {"kind": "arvados#group", "name": "n0"}
+    seen, last = list[str](), ""
+    while True:
+        more = [["uuid", ">", last]] if last else []
+        items = writer.get("/groups", filters=mine + more, limit=2, order=["uuid"])["items"]
+        if not items:
+            break
+        seen += [item["name"] for item in items]
+        last = items[-1]["uuid"]
+    assert sorted(seen) == [f"n{number}" for number in range(5)]
+    # Clients send a long query as the body of a POST.
+    query = {"filters": json.dumps(mine), "limit": "1"}
+    headers = {"X-Http-Method-Override": "GET"}
+    answer = writer.http.post(f"{API}/groups", data=query, headers=headers)
+    assert answer.json()["items_available"] == 5
+    other = Caller(arvados, "admin")
+    shared = other.get("/groups/shared", include="owner_uuid", filters=[["name", "=", "box"]])
+    assert [item["uuid"] for item in shared["items"]] == [box]
+    assert [user["full_name"] for user in shared["included"]] == ["writer"]
+    assert other.names("/groups/contents", uuid=other.get("/users/current")["uuid"]) == []
+
+
+def test_links(writer: Caller) -> None:
+    box = writer.send("POST", "/groups", name="linked")["uuid"]
+    made = writer.send("POST", "/links", link={"link_class": "star", "head_uuid": box})
+    assert (made["head_kind"], made["tail_uuid"]) == ("arvados#group", None)
+    path = f"/links/{made['uuid']}"
+    assert writer.get(path) == made
+    assert writer.send("PUT", path, link={"name": "n"})["name"] == "n"
+    listed = writer.get("/links", filters=[["head_uuid", "=", box], ["link_class", "=", "star"]])
+    assert [item["uuid"] for item in listed["items"]] == [made["uuid"]]
+    writer.send("DELETE", path)
+    writer.get(path, 404)
+    writer.send("POST", "/links", 422, link={"head_uuid": box})

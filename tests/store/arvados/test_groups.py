@@ -1,0 +1,255 @@
+"""Groups, owners and links: the store's projects by Arvados's ids."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from ebbtide.ids import new_id
+from ebbtide.store.arvados.contents import Place
+from ebbtide.store.arvados.filters import Filter, Ordering, parse_filters, parse_order, parse_select
+from ebbtide.store.arvados.groups import Group
+from ebbtide.store.arvados.listing import Listing
+from ebbtide.store.arvados.trashing import Timers
+from ebbtide.store.arvados.uuids import (
+    COLLECTION,
+    GROUP,
+    LINK,
+    cluster_of,
+    first_id,
+    kind_of,
+    root_uuid,
+    user_uuid,
+    uuid_of,
+)
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.collections import raises
+
+HOUR = timedelta(hours=1)
+TRASH = timedelta(days=7)
+NEVER = Timers()
+
+
+@pytest.fixture
+def me(repository: Repository) -> str:
+    """The id of a user."""
+    return user_uuid(cluster_of(repository.context.repository_id), "EBBTME")
+
+
+def made(lake: Repository, owner: str, name: str) -> Group:
+    return lake.arvados_groups.create(owner, name, timers=NEVER)
+
+
+def names(lake: Repository, place: Place | None = None, **asked: object) -> list[str]:
+    listing = Listing(order=(Ordering("name"),), **asked)  # type: ignore[arg-type]
+    if place is None:
+        return [each.name for each in lake.arvados_groups.list(listing).items]
+    return [each.name for each in lake.arvados_contents.list(listing, place).items]
+
+
+def test_ids_of_both_forms_sort_alike() -> None:
+    ids = [*sorted(new_id() for _ in range(200)), "f" * 32]
+    uuids = [uuid_of("abcde", GROUP, each) for each in ids]
+    assert uuids == sorted(uuids)
+    assert all(kind_of(each) == GROUP for each in uuids)
+    for item_id, uuid in zip(ids, uuids, strict=True):
+        assert first_id("abcde", GROUP, lambda each, uuid=uuid: each < uuid) <= item_id
+        assert first_id("abcde", GROUP, lambda each, uuid=uuid: each <= uuid) > item_id
+    assert first_id("abcde", GROUP, lambda each: each < "abcde-j") == "0" * 19
+    assert first_id("abcde", GROUP, lambda each: each < "abcde-k") > "f" * 32
+
+
+def test_a_home_is_made_once_and_is_no_group(repository: Repository, me: str) -> None:
+    outer = made(repository, me, "outer")
+    inner = made(repository, outer.uuid, "inner")
+    assert (outer.owner_uuid, inner.owner_uuid) == (me, outer.uuid)
+    assert [each.name for each in repository.projects.page()] == [me]
+    home_id = repository.owners.project_id(me)
+    assert home_id is not None
+    assert repository.projects.get(home_id).name == me
+    with raises("project_not_found"):
+        repository.arvados_groups.get(uuid_of(repository.owners.cluster, GROUP, home_id))
+    assert names(repository) == ["inner", "outer"]
+    assert names(repository, Place(owner_uuid=me)) == ["outer"]
+    assert names(repository, Place(owner_uuid=me, is_recursive=True)) == ["inner", "outer"]
+    assert names(repository, Place(except_of=me)) == ["inner"]
+
+
+def test_projects_at_the_top_belong_to_root(repository: Repository, me: str) -> None:
+    project = repository.projects.create("store's own")
+    root = root_uuid(repository.owners.cluster)
+    uuid = uuid_of(repository.owners.cluster, GROUP, project.project_id)
+    assert repository.arvados_groups.get(uuid).owner_uuid == root
+    assert names(repository, Place(owner_uuid=root)) == ["store's own"]
+    other = user_uuid(repository.owners.cluster, "EBBTOTHER")
+    made(repository, other, "theirs")
+    made(repository, me, "mine")
+    shared = repository.arvados_contents.shared(Listing(), except_of=me)
+    assert {each.name for each in shared.items} == {"store's own", "theirs"}
+    moved = repository.arvados_groups.update(uuid, owner_uuid=me, timers=NEVER)
+    assert moved.owner_uuid == me
+    assert repository.arvados_groups.update(uuid, owner_uuid=root, timers=NEVER).owner_uuid == root
+
+
+def test_owners_that_do_not_exist(store: Store, repository: Repository, me: str) -> None:
+    other = store.create_repository("other", storage_url=f"memory:{new_id()}")
+    theirs = made(other, user_uuid(other.owners.cluster, "EBBTME"), "theirs")
+    cluster = repository.owners.cluster
+    assert names(repository, Place(owner_uuid=me)) == []
+    for wrong in (theirs.uuid, theirs.owner_uuid, uuid_of(cluster, GROUP, new_id())):
+        with raises("project_not_found"):
+            made(repository, wrong, "x")
+        with raises("project_not_found"):
+            names(repository, Place(owner_uuid=wrong))
+    for wrong in ("x", uuid_of(cluster, COLLECTION, new_id()), ""):
+        with raises("invalid_argument"):
+            made(repository, wrong, "x")
+
+
+def test_trash_hides_what_is_in_it(repository: Repository, me: str, clock: ManualClock) -> None:
+    outer = made(repository, me, "outer")
+    inner = made(repository, outer.uuid, "inner")
+    trashed = repository.arvados_groups.trash(outer.uuid)
+    assert (trashed.is_trashed, trashed.trash_at) == (True, clock.now)
+    assert trashed.delete_at == clock.now + TRASH
+    assert names(repository) == []
+    assert names(repository, include_trash=True) == ["inner", "outer"]
+    found = repository.arvados_groups.get(inner.uuid, include_trash=True)
+    assert (found.is_trashed, found.trash_at) == (False, None)
+    for uuid in (outer.uuid, inner.uuid):
+        with raises("project_not_found"):
+            repository.arvados_groups.get(uuid)
+    made(repository, me, "outer")
+    with raises("project_exists"):
+        repository.arvados_groups.untrash(outer.uuid)
+    restored = repository.arvados_groups.untrash(outer.uuid, ensure_unique_name=True)
+    assert (restored.is_trashed, restored.name == "outer") == (False, False)
+    repository.arvados_groups.trash(outer.uuid)
+    clock.advance(TRASH)
+    assert names(repository, include_trash=True) == ["outer"]
+    with raises("project_not_found"):
+        repository.arvados_groups.untrash(outer.uuid)
+
+
+def test_timers(repository: Repository, me: str, clock: ManualClock) -> None:
+    later = clock.now + HOUR
+    group = repository.arvados_groups.create(me, "a", timers=Timers(trash_at=later))
+    assert (group.trash_at, group.delete_at, group.is_trashed) == (later, later + TRASH, False)
+    update = repository.arvados_groups.update
+    same = update(group.uuid, timers=Timers(trash_at=later, delete_at=later + TRASH))
+    assert same.trash_at == later
+    for wrong in (
+        Timers(delete_at=later),
+        Timers(trash_at=None, delete_at=later),
+        Timers(trash_at=later, delete_at=None),
+        Timers(is_trashed=True, delete_at=later),
+    ):
+        with raises("invalid_date"):
+            update(group.uuid, timers=wrong)
+    assert update(group.uuid, timers=Timers(is_trashed=False)).trash_at == later
+    assert update(group.uuid, timers=Timers(is_trashed=True)).trash_at == clock.now
+    clock.advance(HOUR)
+    assert update(group.uuid, timers=Timers(is_trashed=True)).trash_at == clock.now - HOUR
+    assert update(group.uuid, timers=Timers(is_trashed=False)).trash_at is None
+    gone = repository.arvados_groups.create(me, "b", timers=Timers(is_trashed=True))
+    assert gone.is_trashed
+
+
+def test_links(repository: Repository, me: str, clock: ManualClock) -> None:
+    group = made(repository, me, "a")
+    links = repository.arvados_links
+    star = links.create(me, "star", tail_uuid=me, head_uuid=group.uuid)
+    clock.advance(HOUR)
+    tag = links.create(me, "tag", name="red", head_uuid=group.uuid, properties={"k": ["v"]})
+    assert kind_of(tag.uuid) == LINK
+    assert links.get(tag.uuid) == tag
+
+    def found(*filters: object) -> list[str]:
+        asked = Listing(filters=parse_filters([*filters]), order=(Ordering("created_at"),))
+        return [each.link_class for each in links.list(asked).items]
+
+    assert found() == ["star", "tag"]
+    assert found(["link_class", "=", "tag"], ["head_uuid", "in", [group.uuid]]) == ["tag"]
+    assert found(["tail_uuid", "is_a", "arvados#user"]) == ["star"]
+    assert found(["head_uuid", "is_a", ["arvados#collection"]]) == []
+    assert found(["tail_uuid", "=", None]) == ["tag"]
+    assert found(["properties.k", "contains", "v"]) == ["tag"]
+    assert found(["uuid", "=", star.uuid]) == ["star"]
+    changed = links.update(tag.uuid, name="blue", properties={})
+    assert (changed.name, changed.properties, changed.created_at) == ("blue", {}, clock.now)
+    assert links.delete(star.uuid) == star
+    for call in (links.get, links.delete, links.update):
+        with raises("object_not_found"):
+            call(star.uuid)
+    for wrong in ({"head_uuid": "x"}, {"name": "n" * 300}, {"properties": {"a": object}}):
+        with raises("invalid_argument"):
+            links.create(me, "star", **wrong)  # type: ignore[arg-type]
+    with raises("invalid_argument"):
+        links.create(me, "")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "x",
+        [["a"]],
+        [["a", "=", 1, 2]],
+        [[1, "=", 1]],
+        [["name", "~", "x"]],
+        [["name", "=", ["x"]]],
+        [["name", "in", "x"]],
+        [["name", "<", None]],
+        [["name", "=", "a\0"]],
+        [["name", "=", "\ud800"]],
+        [["name", "like", "a\\"]],
+        [["name", "exists", True]],
+        [["nothing", "=", 1]],
+        [["created_at", ">", "yesterday"]],
+        [["delete_at", ">", "0001-01-01T00:00:00Z"]],
+        [["is_trashed", "=", 1]],
+        [["is_trashed", "<", True]],
+        [["uuid", "like", "a%b"]],
+        [["uuid", "is_a", 1]],
+        [["properties", "=", "x"]],
+        [["properties.k", "=", {}]],
+        [["properties.k", "=", 2**70]],
+        [["properties.k", "exists", "x"]],
+        [["properties.k", "contains", []]],
+        [["properties.k", "contains", 1]],
+        [["properties.k", "<", 1]],
+        [["properties.k\0", "=", 1]],
+        [["name", "=", "a"]] * 101,
+    ],
+)
+@pytest.mark.parametrize("resources", [1, 2])
+def test_filters_that_are_none(repository: Repository, wrong: object, resources: int) -> None:
+    with raises("invalid_argument"):
+        asked = Listing(filters=parse_filters(wrong))
+        if resources == 1:
+            repository.arvados_groups.list(asked)
+        else:
+            repository.arvados_contents.list(asked, Place())
+
+
+def test_orders_and_selections() -> None:
+    descending = Ordering("name", is_descending=True)
+    assert parse_order("name desc, uuid") == (descending, Ordering("uuid"))
+    assert parse_order(["name ASC"]) == (Ordering("name"),)
+    assert parse_order(None) == ()
+    assert parse_select(["a", "b"]) == ("a", "b")
+    assert parse_filters([["name", "<>", "x"]]) == (Filter("name", "!=", "x"),)
+    for wrong in (["name up"], [1], [""], 3, ["a b c"]):
+        with raises("invalid_argument"):
+            parse_order(wrong)
+    for wrong in ("name", [1]):
+        with raises("invalid_argument"):
+            parse_select(wrong)
+
+
+def test_orders_by_what_gives_none(repository: Repository) -> None:
+    for wrong in ("properties", "owner_uuid", "nothing"):
+        with raises("invalid_argument"):
+            repository.arvados_groups.list(Listing(order=(Ordering(wrong),)))

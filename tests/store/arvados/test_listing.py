@@ -1,0 +1,164 @@
+"""Lists of projects and collections against lists that are computed one record at a time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+from ebbtide.ids import new_id
+from ebbtide.store.arvados.contents import Place
+from ebbtide.store.arvados.filters import Filter, Ordering
+from ebbtide.store.arvados.listing import Listing, Page
+from ebbtide.store.arvados.uuids import GROUP, KINDS, root_uuid
+from ebbtide.store.embedded import Store
+from ebbtide.store.repository import Repository
+from tests.store.arvados.listed import KEYS, NAMES, VALUES, Population, Record, listed, populate
+from tests.support.randomized import randomized
+
+EVERYWHERE = Place()
+TEXTS = ("=", "!=", "in", "not in", "<", "<=", ">", ">=", "like", "ilike")
+COMPARED = ("=", "!=", "in", "not in", "<", "<=", ">", ">=")
+PATTERNS = ("a%", "%", "_", "A_", "%*%", "[x]", "\\%", "100\\%", "%\\\\%", "?", "ä", "%B", "")
+ORDERED = ("name", "created_at", "modified_at", "trash_at", "delete_at", "uuid")
+OF_COLLECTIONS = ("portable_data_hash", "file_count", "file_size_total", "version")
+
+
+@pytest.mark.twins
+@randomized("lists of Arvados")
+def test_lists_are_what_the_filters_say(store: Store, seed: int) -> None:
+    random = Random(seed)
+    repository = store.create_repository(f"r-{new_id()}", storage_url=f"memory:{new_id()}")
+    population = populate(repository, random, projects=12, collections=12)
+    now = repository.context.clock.host_now()
+    for _ in range(40):
+        resources = random.choice((("groups",), ("collections",), ("groups", "collections")))
+        asked = draw_listing(random, population, resources)
+        place = draw_place(random, population) if len(resources) == 2 else EVERYWHERE
+        found = page_of(repository, resources, asked, place)
+        horizon = now - repository.context.trash_time if asked.include_trash else now
+        uuids, available = listed(population, resources, asked, place, horizon)
+        assert [item.uuid for item in found.items] == uuids, asked
+        assert found.available == (available if asked.is_counted else None), asked
+
+
+def page_of(
+    lake: Repository, resources: tuple[str, ...], asked: Listing, place: Place
+) -> Page[Any]:
+    if resources == ("groups",):
+        return lake.arvados_groups.list(asked)
+    if resources == ("collections",):
+        return lake.arvados_lists.list(asked)
+    return lake.arvados_contents.list(asked, place)
+
+
+def draw_place(random: Random, population: Population) -> Place:
+    owners = [root_uuid(population.cluster), *population.users]
+    owners += [record["uuid"] for record in population.groups]
+    owner = random.choice((None, *owners))
+    if owner is None:
+        return Place(except_of=random.choice((None, *population.users)))
+    return Place(owner_uuid=owner, is_recursive=random.random() < 0.5)
+
+
+def draw_listing(random: Random, population: Population, resources: tuple[str, ...]) -> Listing:
+    records = [record for name in resources for record in getattr(population, name)]
+    fields = [*ORDERED]
+    fields += OF_COLLECTIONS if resources == ("collections",) else ()
+    return Listing(
+        filters=tuple(
+            draw_filter(random, population, resources, records)
+            for _ in range(random.choice((0, 1, 1, 1, 2, 3)))
+        ),
+        order=tuple(
+            Ordering(random.choice(fields), is_descending=random.random() < 0.5)
+            for _ in range(random.choice((0, 1, 2)))
+        ),
+        limit=random.choice((0, 1, 3, 100)),
+        offset=random.choice((0, 0, 0, 1, 5)),
+        is_counted=random.random() < 0.5,
+        include_trash=random.random() < 0.5,
+    )
+
+
+def draw_filter(
+    random: Random, population: Population, resources: tuple[str, ...], records: list[Record]
+) -> Filter:
+    fields = ["uuid", "owner_uuid", "name", "description", "properties", "created_at"]
+    fields += ["modified_at", "trash_at", "delete_at", "is_trashed"]
+    fields += OF_COLLECTIONS if "collections" in resources else ()
+    fields += ("preserve_version",) if "collections" in resources else ()
+    fields += ("group_class",) if "groups" in resources else ()
+    field = random.choice(fields)
+    if field == "properties":
+        return draw_property(random)
+    operator, operand = draw_operand(random, field, population, records)
+    if len(resources) == 2 and random.random() < 0.3:
+        resource = random.choice(resources)
+        if field in getattr(population, resource)[0]:
+            field = f"{resource}.{field}"
+    return Filter(field, operator, operand)
+
+
+def draw_operand(
+    random: Random, field: str, population: Population, records: list[Record]
+) -> tuple[str, Any]:
+    pool = [written(record[field]) for record in records if field in record]
+    operators: tuple[str, ...] = COMPARED
+    if field in ("uuid", "owner_uuid"):
+        operators = ("=", "!=", "in", "not in", "is_a")
+        pool += [
+            *population.users,
+            root_uuid(population.cluster),
+            "x",
+            f"{population.cluster}-{GROUP}",
+        ]
+        operators += ("<", "<=", ">", ">=", "like") if field == "uuid" else ()
+    elif field in ("name", "portable_data_hash"):
+        operators = TEXTS
+        pool += NAMES
+    elif field == "description":
+        operators = ("=", "!=", "in", "not in", "like", "ilike")
+    elif field in ("is_trashed", "preserve_version", "group_class"):
+        operators = ("=", "!=")
+    operator = random.choice(operators)
+    if operator == "is_a":
+        kinds = sorted(KINDS.values())
+        return operator, random.choice((random.choice(kinds), random.sample(kinds, 2)))
+    if operator in ("like", "ilike"):
+        if field == "uuid":
+            uuid = random.choice([each for each in pool if len(each) == 27])
+            return operator, random.choice((uuid, "%", uuid[: random.randrange(27)] + "%"))
+        return operator, random.choice(PATTERNS)
+    if operator in ("in", "not in"):
+        return operator, random.sample(pool, random.randrange(min(4, len(pool))))
+    if operator in ("<", "<=", ">", ">="):
+        pool = [each for each in pool if each is not None] or [written(records[0]["created_at"])]
+    return operator, random.choice(pool)
+
+
+def draw_property(random: Random) -> Filter:
+    operator = random.choice((*TEXTS, "exists", "contains"))
+    key = random.choice(KEYS)
+    scalars = [each for each in VALUES if not isinstance(each, (list, dict))]
+    texts = [each for each in scalars if isinstance(each, str)]
+    operands: dict[str, Any] = {
+        "=": random.choice(scalars),
+        "!=": random.choice(scalars),
+        "in": random.sample(scalars, 2),
+        "not in": random.sample(scalars, 2),
+        "exists": random.random() < 0.5,
+        "contains": random.choice((random.choice(texts), ["x", "y"], ["x"])),
+        "like": random.choice((*PATTERNS, "x%")),
+        "ilike": random.choice((*PATTERNS, "X%")),
+    }
+    if operator == "exists" and random.random() < 0.5:
+        return Filter("properties", "exists", key)
+    return Filter("properties", operator, operands.get(operator, random.choice(texts)), key)
+
+
+def written(value: Any) -> Any:
+    """A value as a client writes it."""
+    return value.isoformat() if isinstance(value, datetime) else value
