@@ -190,11 +190,15 @@ def test_refused_locators(repository: Repository, store: Store, project_id: str)
 
 
 def test_damaged_bytes_are_noticed(repository: Repository) -> None:
-    locator = put_block(repository, b"data")
+    data = bytes(20 * 2**20)
+    locator = put_block(repository, data)
     (address,) = objects(repository)
-    repository.storage.put(address, b"dato")
+    repository.storage.put(address, data[:-1] + b"x")
+    count = 0
     with raises("corrupt_object"):
-        read_block(repository, locator)
+        for piece in repository.blocks.read(locator, holder=HOLDER).pieces:
+            count += len(piece)
+    assert 0 < count < len(data), "a client that counts notices, too"
     repository.storage.delete([address])
     with raises("corrupt_object"):
         read_block(repository, locator)
