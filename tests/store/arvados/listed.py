@@ -272,7 +272,7 @@ def _property_holds(asked: Filter, properties: Record) -> bool:
     missing = object()
     value = properties.get(asked.key, missing)
     if asked.operator == "exists":
-        return (value is not missing) == asked.operand
+        return (value is not missing) is bool(asked.operand)
     if asked.operator == "contains":
         wanted = asked.operand if isinstance(asked.operand, list) else [asked.operand]
         held = value if isinstance(value, list) else [value]
