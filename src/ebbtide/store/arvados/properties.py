@@ -99,7 +99,7 @@ class _Property:
 
     def contains(self, text: str) -> Condition:
         # Without the CASE, PostgreSQL would refuse the elements of what is no list.
-        listed = sa.case((self._kind == "array", self._value), else_=sa.cast("[]", sa.JSON))
+        listed = sa.case((self._kind == "array", self._value), else_=sa.literal([], sa.JSON))
         element = sa.func.json_array_elements(listed).table_valued("value", name="element")
         is_in = sa.select(sa.literal(1)).select_from(element)
         is_in = is_in.where(sa.cast(element.c.value, sa.Text) == json.dumps(text))
