@@ -50,8 +50,6 @@ MANIFEST: Final = "manifest"
 """The path of the manifest among the files of a collection."""
 ATTEMPTS_MAX: Final = 5
 NO_TIMERS: Final = Timers()
-_VERSIONED: Final = frozenset(("name", "description", "properties", "manifest"))
-"""The fields whose change makes a new version, if the present one is to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +148,14 @@ class ArvadosCollections:
         row = self._require(uuid)
         present = self._collections.get(row.collection_id, include_expired=True).expires_at
         expires_at = self._expires_at(timers, present)
-        asked = given(name=name, description=description, properties=properties)
-        changed = {*asked, *(["manifest"] if isinstance(manifest_text, str) else [])}
-        keeps_version = row.preserve_version and bool(changed & _VERSIONED)
-        preserved = keeps_version is False and row.preserve_version
+        makes_version = given(
+            manifest=manifest_text, name=name, description=description, properties=properties
+        )
+        keeps_version = row.preserve_version and bool(makes_version)
+        preserved = row.preserve_version and not keeps_version
         if not isinstance(preserve_version, Omitted):
             preserved = preserve_version
-        manifest, located, content = None, {}, None
+        located, content = {}, None
         values: dict[str, Any] = {"modified_by": holder, "preserve_version": preserved}
         if isinstance(manifest_text, str):
             manifest = parse_manifest(manifest_text)
