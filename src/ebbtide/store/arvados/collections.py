@@ -7,7 +7,7 @@ themselves (`blocks`), or lists (`listed_collections`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -155,7 +155,8 @@ class ArvadosCollections:
         preserved = row.preserve_version and not keeps_version
         if not isinstance(preserve_version, Omitted):
             preserved = preserve_version
-        located, content = {}, None
+        located: dict[str, Locator] = {}
+        content: ContentChange | None = None
         values: dict[str, Any] = {"modified_by": holder, "preserve_version": preserved}
         if isinstance(manifest_text, str):
             manifest = parse_manifest(manifest_text)
@@ -171,24 +172,20 @@ class ArvadosCollections:
             update_record(tx, made.collection_id, **values)
             self._note_blocks(tx, made, located)
 
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                found = self._collections.update(
-                    row.collection_id,
-                    content,
-                    name=name,
-                    description=description,
-                    properties=properties,
-                    project_id=project_id,
-                    expires_at=expires_at,
-                    ensure_unique_name=ensure_unique_name,
-                    keep_version=keeps_version,
-                    also=also,
-                )
-                break
-            except Conflict as error:
-                if error.kind != "collection_changed" or attempt == ATTEMPTS_MAX:
-                    raise
+        found = _retried(
+            lambda: self._collections.update(
+                row.collection_id,
+                content,
+                name=name,
+                description=description,
+                properties=properties,
+                project_id=project_id,
+                expires_at=expires_at,
+                ensure_unique_name=ensure_unique_name,
+                keep_version=keeps_version,
+                also=also,
+            )
+        )
         return self._found(found, replace(row, **values))
 
     def get(self, name: str, *, include_expired: bool = False) -> ArvadosCollection:
@@ -338,6 +335,18 @@ class ArvadosCollections:
         if row is None:
             raise no_collection(uuid)
         return row
+
+
+def _retried(update: Callable[[], Collection]) -> Collection:
+    """Updates a collection, again if another update changed the content meanwhile. Raises Conflict
+    `collection_changed` if that happens too often."""
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return update()
+        except Conflict as error:
+            if error.kind != "collection_changed":
+                raise
+    return update()
 
 
 def no_manifest(collection_id: str) -> Failed:

@@ -151,8 +151,7 @@ class Collections(CollectionReader):
 
         Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
         `collection_changed` if another update changed the content meanwhile. Raises Gone
-        `commit_expired` (details: `missing_count`, `missing`) if the data is to be kept again, and
-        a run has expired it.
+        `commit_expired` (details: `missing_count`, `missing`) if a run has expired the data.
         """
         asked = given(
             name=name,
