@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
+from ebbtide.store.arvados.collections import ArvadosCollection
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK
 from ebbtide.store.collections.queries import find_collection
 from ebbtide.store.content.layout import DATA_PREFIX
@@ -44,6 +45,16 @@ def objects(lake: Repository) -> set[str]:
         for address in batch.column("address").to_pylist()
         if address is not None
     }
+
+
+def leased_until(lake: Repository, made: ArvadosCollection) -> datetime:
+    """The end of the lease on the content of a collection."""
+    with lake.context.metadata.snapshot() as tx:
+        row = find_collection(tx, made.listed.collection_id)
+        assert row is not None
+        content = require_commit(tx, lake.info.repository_id, row.content_id)
+    assert content.leased_until is not None
+    return content.leased_until
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
@@ -106,8 +117,10 @@ def test_a_known_block_is_not_written_again(
     assert read_block(repository, second) == b"data", "the promise was made anew"
     made = save(repository, project_id, "made", manifest_of(second))
     stored = objects(repository)
+    clock.advance(LEASE / 2)
     third = put_block(repository, b"data")
     assert objects(repository) == stored, "content has it"
+    assert leased_until(repository, made) >= clock.now + LEASE, "even if it is deleted now"
     clock.advance(LEASE - SECOND)
     assert read_block(repository, third) == b"data"
     assert made.listed.file_size_total == 4
@@ -157,14 +170,9 @@ def test_the_promise_of_another_holder_outlasts_the_content(
     clock.advance(LEASE / 2)
     later = put_block(repository, b"data", holder="EBBTOTHER")
     made = save(repository, project_id, "made", manifest_of(first))
-    with repository.context.metadata.snapshot() as tx:
-        row = find_collection(tx, made.listed.collection_id)
-        assert row is not None
-        content = require_commit(tx, repository.info.repository_id, row.content_id)
     promised = repository.blocks.find(later, holder="EBBTOTHER")
     assert promised is not None
-    assert content.leased_until is not None
-    assert content.leased_until >= promised.expires_at
+    assert leased_until(repository, made) >= promised.expires_at
 
 
 def test_refused_locators(repository: Repository, store: Store, project_id: str) -> None:
