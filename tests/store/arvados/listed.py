@@ -13,9 +13,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.ids import new_id
-from ebbtide.store.arvados.contents import Place
+from ebbtide.store.arvados.contents import ContentsPlace
 from ebbtide.store.arvados.filters import Filter
-from ebbtide.store.arvados.listing import Listing
+from ebbtide.store.arvados.listing import ListQuery
 from ebbtide.store.arvados.uuids import (
     COLLECTION,
     GROUP,
@@ -204,8 +204,8 @@ def _owner(cluster: str, homes: Mapping[str, str], parent_id: str | None) -> str
 def listed(
     population: Population,
     resources: Sequence[str],
-    asked: Listing,
-    place: Place,
+    asked: ListQuery,
+    place: ContentsPlace,
     horizon: datetime,
 ) -> tuple[list[str], int]:
     """The ids of a page, and how many items the list has."""
@@ -236,7 +236,7 @@ def _is_visible(population: Population, record: Record, horizon: datetime) -> bo
     return all(date is None or date > horizon for date in dates)
 
 
-def _is_in(population: Population, record: Record, place: Place) -> bool:
+def _is_in(population: Population, record: Record, place: ContentsPlace) -> bool:
     if place.owner_uuid is None:
         return place.except_of is None or record["owner_uuid"] != place.except_of
     if not place.is_recursive:
