@@ -142,9 +142,7 @@ def create_app(
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
-    shown = arvados_repository or settings.arvados_repository
-    if shown is not None:
-        store.repository(shown)
+    if shown := arvados_repository or settings.arvados_repository:
         app.add_middleware(ArvadosInFront, arvados=make_arvados(app.state, shown))
     app.add_middleware(S3Gateway, store=store)
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)

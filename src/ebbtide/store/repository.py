@@ -5,9 +5,9 @@ from __future__ import annotations
 from ebbtide.storage import Storage
 from ebbtide.store.arvados.blocks import Blocks
 from ebbtide.store.arvados.collections import ArvadosCollections
-from ebbtide.store.arvados.contents import Contents
+from ebbtide.store.arvados.contents import ProjectContents
 from ebbtide.store.arvados.groups import Groups
-from ebbtide.store.arvados.links import Links
+from ebbtide.store.arvados.links import LinkStore
 from ebbtide.store.arvados.listed_collections import CollectionLists
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.collecting.dumping import Dumps
@@ -62,8 +62,8 @@ class Repository:
         )
         self.arvados_groups = Groups(context, self.projects, self.owners)
         self.arvados_lists = CollectionLists(context, self.owners)
-        self.arvados_links = Links(context)
-        self.arvados_contents = Contents(
+        self.arvados_links = LinkStore(context)
+        self.arvados_contents = ProjectContents(
             context, self.arvados_groups, self.arvados_lists, self.owners
         )
 

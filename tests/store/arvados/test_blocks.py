@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
+from ebbtide.store.arvados.collections import ArvadosCollection
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK
+from ebbtide.store.collections.queries import find_collection
 from ebbtide.store.content.layout import DATA_PREFIX
-from ebbtide.store.database.schema import arvados_blocks, pending, upload_tokens
+from ebbtide.store.database.commits import require_commit
+from ebbtide.store.database.schema import arvados_blocks, commits, pending, upload_tokens
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.arvados import (
@@ -40,7 +43,18 @@ def objects(lake: Repository) -> set[str]:
         address
         for batch in lake.storage.list(DATA_PREFIX)
         for address in batch.column("address").to_pylist()
+        if address is not None
     }
+
+
+def leased_until(lake: Repository, made: ArvadosCollection) -> datetime:
+    """The end of the lease on the content of a collection."""
+    with lake.context.metadata.snapshot() as tx:
+        row = find_collection(tx, made.listed.collection_id)
+        assert row is not None
+        content = require_commit(tx, lake.info.repository_id, row.content_id)
+    assert content.leased_until is not None
+    return content.leased_until
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
@@ -103,8 +117,10 @@ def test_a_known_block_is_not_written_again(
     assert read_block(repository, second) == b"data", "the promise was made anew"
     made = save(repository, project_id, "made", manifest_of(second))
     stored = objects(repository)
+    clock.advance(LEASE / 2)
     third = put_block(repository, b"data")
     assert objects(repository) == stored, "content has it"
+    assert leased_until(repository, made) >= clock.now + LEASE, "even if it is deleted now"
     clock.advance(LEASE - SECOND)
     assert read_block(repository, third) == b"data"
     assert made.listed.file_size_total == 4
@@ -129,8 +145,21 @@ def test_a_block_whose_promise_ended_is_written_again(
     assert len(objects(repository)) == 2, "the first one can be deleted at any moment"
     assert read_block(repository, locator) == b"data"
     with repository.context.metadata.snapshot() as tx:
-        rows = tx.execute(sa.select(arvados_blocks.c.address, upload_tokens.c.address)).all()
-    assert any(block == token for block, token in rows)
+        known = tx.execute(sa.select(arvados_blocks.c.address)).scalar_one()
+        promised = tx.execute(sa.select(upload_tokens.c.address)).scalars().all()
+    assert known in promised
+
+
+def test_content_that_a_run_has_closed_promises_nothing(
+    repository: Repository, project_id: str
+) -> None:
+    save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
+    before = objects(repository)
+    with repository.context.metadata.transaction() as tx:
+        tx.execute(sa.update(commits).values(tombstoned_by="run"))
+    locator = put_block(repository, b"data")
+    assert len(objects(repository) - before) == 1, "it was written again"
+    assert read_block(repository, locator) == b"data"
 
 
 def test_the_promise_of_another_holder_outlasts_the_content(
@@ -141,18 +170,9 @@ def test_the_promise_of_another_holder_outlasts_the_content(
     clock.advance(LEASE / 2)
     later = put_block(repository, b"data", holder="EBBTOTHER")
     made = save(repository, project_id, "made", manifest_of(first))
-    with repository.context.metadata.snapshot() as tx:
-        content_id, leased_until = tx.execute(
-            sa.text(
-                "select c.content_id, k.leased_until from collections c "
-                "join commits k on k.commit_id = c.content_id where c.collection_id = :made"
-            ),
-            {"made": made.listed.collection_id},
-        ).one()
     promised = repository.blocks.find(later, holder="EBBTOTHER")
-    assert promised is not None and content_id
-    micros = int(promised.expires_at.timestamp()) * 1_000_000
-    assert leased_until >= micros
+    assert promised is not None
+    assert leased_until(repository, made) >= promised.expires_at
 
 
 def test_refused_locators(repository: Repository, store: Store, project_id: str) -> None:
@@ -178,11 +198,15 @@ def test_refused_locators(repository: Repository, store: Store, project_id: str)
 
 
 def test_damaged_bytes_are_noticed(repository: Repository) -> None:
-    locator = put_block(repository, b"data")
+    data = bytes(20 * 2**20)
+    locator = put_block(repository, data)
     (address,) = objects(repository)
-    repository.storage.put(address, b"dato")
+    repository.storage.put(address, data[:-1] + b"x")
+    count = 0
     with raises("corrupt_object"):
-        read_block(repository, locator)
+        for piece in repository.blocks.read(locator, holder=HOLDER).pieces:
+            count += len(piece)
+    assert 0 < count < len(data), "a client that counts notices, too"
     repository.storage.delete([address])
     with raises("corrupt_object"):
         read_block(repository, locator)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from ebbtide.ids import new_id
-from ebbtide.store.arvados.contents import Place
+from ebbtide.store.arvados.contents import ContentsPlace
 from ebbtide.store.arvados.filters import Filter, Ordering
-from ebbtide.store.arvados.listing import Listing, Page
+from ebbtide.store.arvados.listing import ListPage, ListQuery
 from ebbtide.store.arvados.uuids import GROUP, KINDS, root_uuid
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.store.arvados.listed import KEYS, NAMES, VALUES, Population, Record, listed, populate
 from tests.support.randomized import randomized
 
-EVERYWHERE = Place()
+EVERYWHERE = ContentsPlace()
 TEXTS = ("=", "!=", "in", "not in", "<", "<=", ">", ">=", "like", "ilike")
 COMPARED = ("=", "!=", "in", "not in", "<", "<=", ">", ">=")
 PATTERNS = ("a%", "%", "_", "A_", "%*%", "[x]", "\\%", "100\\%", "%\\\\%", "?", "ä", "%B", "")
@@ -45,8 +45,8 @@ def test_lists_are_what_the_filters_say(store: Store, seed: int) -> None:
 
 
 def page_of(
-    lake: Repository, resources: tuple[str, ...], asked: Listing, place: Place
-) -> Page[Any]:
+    lake: Repository, resources: tuple[str, ...], asked: ListQuery, place: ContentsPlace
+) -> ListPage[Any]:
     if resources == ("groups",):
         return lake.arvados_groups.list(asked)
     if resources == ("collections",):
@@ -54,20 +54,20 @@ def page_of(
     return lake.arvados_contents.list(asked, place)
 
 
-def draw_place(random: Random, population: Population) -> Place:
+def draw_place(random: Random, population: Population) -> ContentsPlace:
     owners = [root_uuid(population.cluster), *population.users]
     owners += [record["uuid"] for record in population.groups]
     owner = random.choice((None, *owners))
     if owner is None:
-        return Place(except_of=random.choice((None, *population.users)))
-    return Place(owner_uuid=owner, is_recursive=random.random() < 0.5)
+        return ContentsPlace(except_of=random.choice((None, *population.users)))
+    return ContentsPlace(owner_uuid=owner, is_recursive=random.random() < 0.5)
 
 
-def draw_listing(random: Random, population: Population, resources: tuple[str, ...]) -> Listing:
+def draw_listing(random: Random, population: Population, resources: tuple[str, ...]) -> ListQuery:
     records = [record for name in resources for record in getattr(population, name)]
     fields = [*ORDERED]
     fields += OF_COLLECTIONS if resources == ("collections",) else ()
-    return Listing(
+    return ListQuery(
         filters=tuple(
             draw_filter(random, population, resources, records)
             for _ in range(random.choice((0, 1, 1, 1, 2, 3)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -119,10 +119,15 @@ def escaped(name: str) -> str:
     )
 
 
+Drawn: TypeAlias = tuple[str, str, dict[str, list[int]], set[tuple[str, str]]]
+
+
 @st.composite
-def manifests(draw: Callable[[st.SearchStrategy[object]], object]) -> tuple[str, str, dict, set]:
+def manifests(draw: st.DrawFn) -> Drawn:
     """A manifest, the one without hints, its pieces by path, and the locators."""
-    whole, plain, pieces, used = "", "", {}, set()
+    whole, plain = "", ""
+    pieces: dict[str, list[int]] = {}
+    used: set[tuple[str, str]] = set()
     for parts in draw(st.lists(st.lists(NAMES, max_size=3), max_size=4)):
         stream = "/".join([".", *map(escaped, parts)])
         blocks = draw(st.lists(st.tuples(DIGESTS, st.integers(0, 5), HINTS), min_size=1))
@@ -145,7 +150,7 @@ def manifests(draw: Callable[[st.SearchStrategy[object]], object]) -> tuple[str,
 @randomized("manifests")
 @examples("manifests")
 @given(manifests())
-def test_random_ones(drawn: tuple[str, str, dict[str, list[int]], set[tuple[str, str]]]) -> None:
+def test_random_ones(drawn: Drawn) -> None:
     whole, plain, pieces, used = drawn
     found = parse_manifest(whole)
     assert found.text == plain
@@ -164,9 +169,7 @@ def test_random_ones(drawn: tuple[str, str, dict[str, list[int]], set[tuple[str,
 @randomized("manifests")
 @examples("manifests")
 @given(manifests(), st.integers(0, 10**6), st.sampled_from(" \n\\:+/.A0\t"))
-def test_random_damage(
-    drawn: tuple[str, str, dict[str, list[int]], set[tuple[str, str]]], at: int, character: str
-) -> None:
+def test_random_damage(drawn: Drawn, at: int, character: str) -> None:
     """Whatever is damaged is either refused by name, or read in full."""
     whole = drawn[0] or ". "
     place = at % len(whole)

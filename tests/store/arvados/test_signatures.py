@@ -31,6 +31,12 @@ def test_it_names_the_object_and_its_end() -> None:
     assert found.expires_at == ENDS_AT, "a full second, and never later than promised"
 
 
+def test_an_end_that_clients_cannot_read() -> None:
+    locator = signed(ends_at=datetime(2200, 1, 1, tzinfo=UTC))
+    assert locator.endswith("@ffffffff")
+    assert verify_block(KEYS, "r1", "EBBTA", locator).expires_at.year == 2106
+
+
 def test_order_of_hints_and_unknown_ones() -> None:
     named, signature = hints(signed())
     for others in ((signature, named), (signature, "Kabc", named), ("Zx", named, signature)):

@@ -43,7 +43,8 @@ def arvados_routes() -> list[ArvadosRoute]:
 
 def make_arvados(state: Any, repository: str) -> Starlette:  # the state of the server's application
     """Returns the application. `state` holds the store; `repository` is the name of the repository
-    that it serves."""
+    that it serves. Raises NotFound `repository_not_found`."""
+    state.store.repository(repository)
     arvados = Starlette(
         routes=[route.answers() for route in arvados_routes()],
         exception_handlers={

@@ -14,14 +14,14 @@ _SCHEMES: Final = ("bearer", "oauth2")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TokenIdentity:
     """The access key of a request, and the token that named it."""
 
     key: AccessKey
     token: str = field(repr=False)
 
 
-def identify(keys: AccessKeys, header: str | None) -> Identity:
+def identify(keys: AccessKeys, header: str | None) -> TokenIdentity:
     """Returns who sent a request, from its header `Authorization`.
 
     The token is `v2/KEYID/SECRET`. Raises Denied `key_invalid`, and the errors of `authenticate`.
@@ -35,4 +35,4 @@ def identify(keys: AccessKeys, header: str | None) -> Identity:
             "key_invalid",
             "this needs an access key: set ARVADOS_API_TOKEN to v2/KEYID/SECRET",
         )
-    return Identity(keys.authenticate(parts[1], parts[2]), token)
+    return TokenIdentity(keys.authenticate(parts[1], parts[2]), token)

@@ -11,7 +11,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.server.arvados.routing import ArvadosCall
 from ebbtide.store.arvados.filters import parse_filters, parse_order, parse_select
-from ebbtide.store.arvados.listing import Listing
+from ebbtide.store.arvados.listing import ListQuery
 from ebbtide.store.arvados.trashing import Timers
 from ebbtide.store.collections.updates import KEEP, Keep
 
@@ -79,7 +79,7 @@ class GivenFields:
         )
 
 
-def listing_of(call: ArvadosCall) -> Listing:
+def listing_of(call: ArvadosCall) -> ListQuery:
     """Returns what a request for a list asks for. Raises InvalidInput `invalid_argument`."""
     count = call.text("count") or "exact"
     if count not in ("exact", "none"):
@@ -88,7 +88,7 @@ def listing_of(call: ArvadosCall) -> Listing:
         raise InvalidInput("invalid_argument", "lists here cannot be distinct: leave it out")
     order = call.arguments.get("order")
     is_list = isinstance(order, str) and order.lstrip().startswith("[")
-    return Listing(
+    return ListQuery(
         filters=parse_filters(call.value("filters")),
         order=parse_order(call.value("order") if is_list else order or None),
         limit=call.number("limit", LIMIT, most=call.store.settings.server_list_max),

@@ -12,9 +12,9 @@ from ebbtide.server.arvados.records import instant_text, item_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.server.arvados.users import all_users
 from ebbtide.store.access.keys import Role
-from ebbtide.store.arvados.contents import Place
+from ebbtide.store.arvados.contents import ContentsPlace
 from ebbtide.store.arvados.groups import PROJECT, Group
-from ebbtide.store.arvados.listing import Page
+from ebbtide.store.arvados.listing import ListPage
 from ebbtide.store.arvados.uuids import GROUP, KINDS
 from ebbtide.store.collections.updates import Omitted
 
@@ -164,7 +164,7 @@ def _given(call: ArvadosCall) -> GivenFields:
 
 def _contents(call: ArvadosCall, owner_uuid: str | None) -> dict[str, Any]:
     asked = listing_of(call)
-    place = Place(
+    place = ContentsPlace(
         owner_uuid=owner_uuid,
         is_recursive=call.flag("recursive"),
         except_of=call.user_uuid if call.flag("exclude_home_project") else None,
@@ -173,7 +173,7 @@ def _contents(call: ArvadosCall, owner_uuid: str | None) -> dict[str, Any]:
     return _list(call, page, asked.offset, asked.limit)
 
 
-def _list(call: ArvadosCall, page: Page[Any], offset: int, limit: int) -> dict[str, Any]:
+def _list(call: ArvadosCall, page: ListPage[Any], offset: int, limit: int) -> dict[str, Any]:
     records = [
         group_record(call, each) if isinstance(each, Group) else listed_collection(call, each)
         for each in page.items

@@ -5,6 +5,7 @@ Source: Arvados's documentation, "Keep clients".
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -80,7 +81,11 @@ async def head_block(call: ArvadosCall) -> Response:
 
 
 def _read(call: ArvadosCall) -> ReadBlock:
-    return call.repository().blocks.read(call.name("locator"), holder=call.key.access_key_id)
+    """Returns a block, whose first piece has been read. So damage to a small block is an error with
+    a status, and no answer that breaks off."""
+    found = call.repository().blocks.read(call.name("locator"), holder=call.key.access_key_id)
+    first = next(found.pieces, b"")
+    return ReadBlock(found.size_bytes, chain([first], found.pieces))
 
 
 def _refused(error: EbbtideError) -> Response:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from ebbtide.documents import unique_keys
 from ebbtide.errors import Denied, InvalidInput
 from ebbtide.escaping import shown
-from ebbtide.server.arvados.auth import Identity, identify
+from ebbtide.server.arvados.auth import TokenIdentity, identify
 from ebbtide.server.limits import limited
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.arvados.uuids import cluster_of, user_uuid
@@ -42,7 +42,7 @@ class ArvadosCall:
     request: Request
     store: Store
     repository_name: str
-    identity: Identity | None
+    identity: TokenIdentity | None
     arguments: Mapping[str, Any]  # JSON values, or text from a query
     body: Mapping[str, Any]
 
@@ -58,7 +58,7 @@ class ArvadosCall:
         return self._identified.token
 
     @property
-    def _identified(self) -> Identity:
+    def _identified(self) -> TokenIdentity:
         if self.identity is None:
             raise Denied("key_invalid", "this needs an access key")
         return self.identity

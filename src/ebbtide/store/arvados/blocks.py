@@ -92,7 +92,7 @@ class Blocks:
                 f"the bytes of the block {entry.path} are missing at {found.address}: restore them "
                 "from a backup",
             ) from None
-        return ReadBlock(found.size_bytes, checked(pieces, entry))
+        return ReadBlock(found.size_bytes, _held_back(checked(pieces, entry)))
 
     def find(self, locator: str, *, holder: str) -> Locator | None:
         """Returns the object of a signed locator that is valid now; None for the empty block.
@@ -216,6 +216,18 @@ def _verified(data: Content, md5: str, size_bytes: int | None) -> Iterator[bytes
             "checksum_mismatch", f"the block has {count} bytes, and not {size_bytes}"
         )
     if held:
+        yield held
+
+
+def _held_back(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the same pieces, the last one only when all are checked. So a reader of damaged bytes
+    never gets as many as it expects."""
+    held: bytes | None = None
+    for piece in pieces:
+        if held is not None:
+            yield held
+        held = piece
+    if held is not None:
         yield held
 
 

@@ -7,7 +7,7 @@ themselves (`blocks`), or lists (`listed_collections`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -50,8 +50,6 @@ MANIFEST: Final = "manifest"
 """The path of the manifest among the files of a collection."""
 ATTEMPTS_MAX: Final = 5
 NO_TIMERS: Final = Timers()
-_VERSIONED: Final = frozenset(("name", "description", "properties", "manifest"))
-"""The fields whose change makes a new version, if the present one is to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +148,15 @@ class ArvadosCollections:
         row = self._require(uuid)
         present = self._collections.get(row.collection_id, include_expired=True).expires_at
         expires_at = self._expires_at(timers, present)
-        asked = given(name=name, description=description, properties=properties)
-        changed = {*asked, *(["manifest"] if isinstance(manifest_text, str) else [])}
-        keeps_version = row.preserve_version and bool(changed & _VERSIONED)
-        preserved = keeps_version is False and row.preserve_version
+        makes_version = given(
+            manifest=manifest_text, name=name, description=description, properties=properties
+        )
+        keeps_version = row.preserve_version and bool(makes_version)
+        preserved = row.preserve_version and not keeps_version
         if not isinstance(preserve_version, Omitted):
             preserved = preserve_version
-        manifest, located, content = None, {}, None
+        located: dict[str, Locator] = {}
+        content: ContentChange | None = None
         values: dict[str, Any] = {"modified_by": holder, "preserve_version": preserved}
         if isinstance(manifest_text, str):
             manifest = parse_manifest(manifest_text)
@@ -172,24 +172,20 @@ class ArvadosCollections:
             update_record(tx, made.collection_id, **values)
             self._note_blocks(tx, made, located)
 
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                found = self._collections.update(
-                    row.collection_id,
-                    content,
-                    name=name,
-                    description=description,
-                    properties=properties,
-                    project_id=project_id,
-                    expires_at=expires_at,
-                    ensure_unique_name=ensure_unique_name,
-                    keep_version=keeps_version,
-                    also=also,
-                )
-                break
-            except Conflict as error:
-                if error.kind != "collection_changed" or attempt == ATTEMPTS_MAX:
-                    raise
+        found = _retried(
+            lambda: self._collections.update(
+                row.collection_id,
+                content,
+                name=name,
+                description=description,
+                properties=properties,
+                project_id=project_id,
+                expires_at=expires_at,
+                ensure_unique_name=ensure_unique_name,
+                keep_version=keeps_version,
+                also=also,
+            )
+        )
         return self._found(found, replace(row, **values))
 
     def get(self, name: str, *, include_expired: bool = False) -> ArvadosCollection:
@@ -339,6 +335,18 @@ class ArvadosCollections:
         if row is None:
             raise no_collection(uuid)
         return row
+
+
+def _retried(update: Callable[[], Collection]) -> Collection:
+    """Updates a collection, again if another update changed the content meanwhile. Raises Conflict
+    `collection_changed` if that happens too often."""
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return update()
+        except Conflict as error:
+            if error.kind != "collection_changed":
+                raise
+    return update()
 
 
 def no_manifest(collection_id: str) -> Failed:

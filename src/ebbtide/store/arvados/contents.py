@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from ebbtide.store.arvados.fields import Condition
 from ebbtide.store.arvados.groups import Group, Groups
 from ebbtide.store.arvados.listed_collections import CollectionLists, ListedCollection
-from ebbtide.store.arvados.listing import Listing, Page, Source, merged_page, projects_below
+from ebbtide.store.arvados.listing import ListPage, ListQuery, Source, merged_page, projects_below
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
@@ -20,7 +20,7 @@ Content = Group | ListedCollection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ContentsPlace:
     """Whose contents are listed: those of `owner_uuid`, or of all owners but `except_of`. With
     `is_recursive`, also the contents of projects in a project."""
 
@@ -29,7 +29,7 @@ class Place:
     except_of: str | None = None
 
 
-class Contents:
+class ProjectContents:
     """The contents of one repository's projects."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Contents:
         self._lists = lists
         self._owners = owners
 
-    def list(self, asked: Listing, place: Place) -> Page[Content]:
+    def list(self, asked: ListQuery, place: ContentsPlace) -> ListPage[Content]:
         """Returns a page of the contents. A user without a home has none.
 
         Raises InvalidInput `invalid_argument`, NotFound `project_not_found`.
@@ -56,7 +56,7 @@ class Contents:
             lists = _limited(lists, self._within(tx, place, collections.c.project_id))
             return merged_page(tx, (groups, lists), asked)
 
-    def shared(self, asked: Listing, *, except_of: str) -> Page[Group]:
+    def shared(self, asked: ListQuery, *, except_of: str) -> ListPage[Group]:
         """Returns a page of the projects that are in no other project, and not in a user's home.
 
         Raises InvalidInput `invalid_argument`.
@@ -68,7 +68,9 @@ class Contents:
             is_shared = sa.or_(parent_id.is_(None), parent_id.in_(others))
             return _limited(groups, is_shared).page(tx, asked)
 
-    def _within(self, tx: Transaction, place: Place, column: sa.ColumnElement[Any]) -> Condition:
+    def _within(
+        self, tx: Transaction, place: ContentsPlace, column: sa.ColumnElement[Any]
+    ) -> Condition:
         """Returns the condition that the project of a column is in a place."""
         if place.owner_uuid is None:
             if place.except_of is None:

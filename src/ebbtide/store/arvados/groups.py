@@ -22,7 +22,7 @@ from ebbtide.store.arvados.fields import (
     TextField,
     is_home_name,
 )
-from ebbtide.store.arvados.listing import Listing, Page, Source, visible
+from ebbtide.store.arvados.listing import ListPage, ListQuery, Source, visible
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.arvados.properties import PropertiesField
 from ebbtide.store.arvados.trashing import Timers, delete_at
@@ -139,7 +139,7 @@ class Groups:
         restored = self._projects.restore(project_id, ensure_unique_name=ensure_unique_name)
         return self._group(restored)
 
-    def list(self, asked: Listing) -> Page[Group]:
+    def list(self, asked: ListQuery) -> ListPage[Group]:
         """Returns a page of the groups. Raises InvalidInput `invalid_argument`."""
         with self._context.metadata.snapshot() as tx:
             return self.source(tx, include_trash=asked.include_trash).page(tx, asked)

@@ -17,7 +17,7 @@ from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.store.arvados.fields import Field, InstantField, StoreIdField, TextField
 from ebbtide.store.arvados.filters import Filter
-from ebbtide.store.arvados.listing import Listing, Page, Source
+from ebbtide.store.arvados.listing import ListPage, ListQuery, Source
 from ebbtide.store.arvados.properties import PropertiesField
 from ebbtide.store.arvados.uuids import KINDS, LINK, cluster_of, kind_of, uuid_of
 from ebbtide.store.collections.updates import KEEP, Keep, given
@@ -45,7 +45,7 @@ class Link:
     modified_at: datetime
 
 
-class Links:
+class LinkStore:
     """The links of one repository."""
 
     def __init__(self, context: RepositoryContext) -> None:
@@ -119,7 +119,7 @@ class Links:
             tx.execute(sa.delete(arvados_links).where(arvados_links.c.link_id == link_id))
             return found
 
-    def list(self, asked: Listing) -> Page[Link]:
+    def list(self, asked: ListQuery) -> ListPage[Link]:
         """Returns a page of the links. Raises InvalidInput `invalid_argument`."""
         with self._context.metadata.snapshot() as tx:
             return self._source().page(tx, asked)

@@ -18,7 +18,7 @@ from ebbtide.store.arvados.fields import (
     TextField,
     UuidField,
 )
-from ebbtide.store.arvados.listing import Listing, Page, Source, visible
+from ebbtide.store.arvados.listing import ListPage, ListQuery, Source, visible
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.arvados.properties import PropertiesField
 from ebbtide.store.arvados.trashing import delete_at
@@ -67,7 +67,7 @@ class CollectionLists:
         self._context = context
         self._owners = owners
 
-    def list(self, asked: Listing) -> Page[ListedCollection]:
+    def list(self, asked: ListQuery) -> ListPage[ListedCollection]:
         """Returns a page of the collections. Raises InvalidInput `invalid_argument`."""
         with self._context.metadata.snapshot() as tx:
             return self.source(tx, include_trash=asked.include_trash).page(tx, asked)

@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class ListQuery:
     """What a list is asked for. Without `is_counted` the matching items are not counted."""
 
     filters: tuple[Filter, ...] = ()
@@ -48,7 +48,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[Item]):
+class ListPage(Generic[Item]):
     """Some items of a list. `available` is the number of all; None if it was not asked for."""
 
     items: list[Item]
@@ -69,7 +69,7 @@ class Source(Generic[Item]):
         """Whether the items have a field of this name."""
         return name in self.fields
 
-    def page(self, tx: Transaction, asked: Listing) -> Page[Item]:
+    def page(self, tx: Transaction, asked: ListQuery) -> ListPage[Item]:
         """Returns a page. Raises InvalidInput `invalid_argument`."""
         dialect_name = tx.dialect_name
         query = self.query.where(
@@ -84,7 +84,7 @@ class Source(Generic[Item]):
             available = tx.execute(counted).scalar_one()
         orders = [self._order(each, dialect_name) for each in asked.full_order]
         rows = tx.execute(query.order_by(*orders).limit(asked.limit).offset(asked.offset))
-        return Page([self.item(row) for row in rows], available)
+        return ListPage([self.item(row) for row in rows], available)
 
     def _field(self, name: str) -> Field:
         if name not in self.fields:
@@ -101,8 +101,8 @@ class Source(Generic[Item]):
 
 
 def merged_page(
-    tx: Transaction, sources: Sequence[Source[Any]], asked: Listing
-) -> Page[Any]:  # items of several kinds
+    tx: Transaction, sources: Sequence[Source[Any]], asked: ListQuery
+) -> ListPage[Any]:  # items of several kinds
     """Returns a page of a list of several kinds, in one order.
 
     A filter or an order of one kind, such as `groups.name`, does not concern the others. If a kind
@@ -127,7 +127,7 @@ def merged_page(
     # The last field is sorted by first: sorting keeps the order of equal items.
     for ordering in reversed(order):
         items.sort(key=_key_of(ordering.field), reverse=ordering.is_descending)
-    return Page(
+    return ListPage(
         items[asked.offset : asked.offset + asked.limit], available if asked.is_counted else None
     )
 

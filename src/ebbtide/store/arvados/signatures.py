@@ -31,6 +31,8 @@ _DIGITS: Final = 40
 _KEY_BYTES: Final = 16
 _CHECKSUM_BYTES: Final = 32
 _SECOND: Final = timedelta(seconds=1)
+_EXPIRY_MAX: Final = 0xFFFF_FFFF
+"""The last instant that clients can read, in the year 2106."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class BlockSigner:
         named = _encode(
             bytes.fromhex(self.key.key_id) + bytes.fromhex(found.checksum) + found.address.encode()
         )
-        expiry = f"{(self.ends_at - EPOCH) // _SECOND:08x}"
+        expiry = f"{min((self.ends_at - EPOCH) // _SECOND, _EXPIRY_MAX):08x}"
         mac = _mac(self.key.secret, self.repository_id, self.holder, found.block, named, expiry)
         return f"{found.block}+E{named}+A{mac}@{expiry}"
 

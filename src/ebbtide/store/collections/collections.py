@@ -61,7 +61,8 @@ LOOKED_FOR_MAX: Final = 10_000
 
 
 Also = Callable[[Transaction, CollectionRow], None]
-"""More work in the transaction of a change. It gets the collection as it is then."""
+"""More work in the transaction that makes a change visible. It gets the collection as it is
+then."""
 
 
 class Collections(CollectionReader):
@@ -85,8 +86,7 @@ class Collections(CollectionReader):
         Raises InvalidInput; NotFound `project_not_found`, and for a source that does not exist;
         Conflict `token_expired`; Gone `commit_expired`, `data_released` or `purged`. Raises
         Conflict `collection_exists` if the name is taken, unless `ensure_unique_name`. After an
-        error nothing is made. `also` is called in the transaction that makes the collection
-        visible.
+        error nothing is made.
         """
         check_asked({"name": name, "description": description, "properties": properties or {}})
         _check_replication(replication_desired)
@@ -147,13 +147,11 @@ class Collections(CollectionReader):
         """Changes the fields that are given.
 
         If the collection is in the trash, only `expires_at` can be changed. This restores it. With
-        `keep_version` the old state is kept as a version. `also` is called in the transaction that
-        makes the changes visible.
+        `keep_version` the old state is kept as a version.
 
         Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
         `collection_changed` if another update changed the content meanwhile. Raises Gone
-        `commit_expired` (details: `missing_count`, `missing`) if the data is to be kept again, and
-        a run has expired it.
+        `commit_expired` (details: `missing_count`, `missing`) if a run has expired the data.
         """
         asked = given(
             name=name,
@@ -285,12 +283,7 @@ class Collections(CollectionReader):
                 changed = replace(changed, name=name)
         if built is not None:
             self._keep_promises(tx, changed, built)
-        values = {
-            field: getattr(changed, field)
-            for field in CollectionRow.__dataclass_fields__
-            if getattr(changed, field) != getattr(row, field)
-        }
-        if values:  # empty if the same update comes twice at one instant
+        if values := _differences(row, changed):
             update_collection(tx, collection_id, **values)
         if also is not None:
             also(tx, changed)
@@ -430,6 +423,16 @@ def _as_version(row: CollectionRow) -> VersionRow:
 def _renames(asked: Mapping[str, Any], expires_at: datetime | Keep | None) -> bool:
     """Whether an update can change the name, the project or the expiry."""
     return not isinstance(expires_at, Omitted) or bool({"name", "project_id"} & set(asked))
+
+
+def _differences(row: CollectionRow, changed: CollectionRow) -> dict[str, Any]:
+    """Returns the columns whose values differ, with the changed ones. There are none if the same
+    update comes twice at one instant."""
+    return {
+        field: getattr(changed, field)
+        for field in CollectionRow.__dataclass_fields__
+        if getattr(changed, field) != getattr(row, field)
+    }
 
 
 def _check_replication(number: int) -> None:
