@@ -34,10 +34,23 @@ PACKAGES: Final = (
     "uvicorn",
 )
 """The packages of the extra `server`, by their import names."""
+IN_THE_CLEAR: Final = (
+    "access keys travel in the clear: give a certificate by --tls-certificate, or put a proxy with "
+    "TLS in front"
+)
 GRACEFUL_SECONDS: Final = 10
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection stays open. A request that a client sends while the server closes the
 connection fails, and clients of S3 keep connections for longer than the five seconds of uvicorn."""
+
+ArvadosOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REPO",
+        help="Repository to show to clients of Arvados. Default: EBBTIDE_ARVADOS_REPOSITORY.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,14 +66,7 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes any free port.")
     ] = 8000,
-    arvados: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REPO",
-            help="Repository to show to clients of Arvados. EBBTIDE_ARVADOS_REPOSITORY is the "
-            "default.",
-        ),
-    ] = None,
+    arvados: ArvadosOption = None,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(
@@ -105,10 +111,7 @@ def serve(
             cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
             sys.stdout.flush()
             if certificates is None and not _is_loopback(host):
-                cli.output.warn(
-                    "access keys travel in the clear: give a certificate by --tls-certificate, or "
-                    "put a proxy with TLS in front"
-                )
+                cli.output.warn(IN_THE_CLEAR)
             cli.set_up_log(settings)
             _run(app, settings, listening, certificates, access_log=access_log)
 

@@ -27,6 +27,7 @@ from ebbtide.store.arvados.uuids import (
 )
 from ebbtide.store.collections.project_queries import ProjectRow, insert_project
 from ebbtide.store.collections.queries import CollectionRow, insert_collection
+from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import arvados_collections
 from ebbtide.store.repository import Repository
 
@@ -69,15 +70,15 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Population:
-    """What a repository has, as records by resource. `_project` and `_hidden_until` are ours."""
+    """What a repository has, as records by resource. `_parent` is the store's id of a project."""
 
     cluster: str
     users: tuple[str, ...]
     groups: list[Record]
     collections: list[Record]
-    parents: Mapping[str, str | None]
-    ends: Mapping[str, datetime | None]
-    homes: Mapping[str, str]
+    parents: dict[str, str | None]
+    ends: dict[str, datetime | None]
+    homes: dict[str, str]
 
     def lineage(self, project_id: str | None) -> list[str]:
         """A project and all above it."""
@@ -92,91 +93,96 @@ def populate(lake: Repository, random: Random, *, projects: int, collections: in
     """Puts projects and collections of all kinds into a repository, at the tables."""
     cluster = cluster_of(lake.context.repository_id)
     users = tuple(user_uuid(cluster, f"EBBT{number}") for number in range(3))
-    now = lake.context.clock.host_now()
-    trash = lake.context.trash_time
-    ends = [None, None, None, now + HOUR, now, now - HOUR, now - trash, now - trash + HOUR]
-    parents: dict[str, str | None] = {}
-    dates: dict[str, datetime | None] = {}
-    homes: dict[str, str] = {}
-    groups: list[Record] = []
-    found: list[Record] = []
+    found = Population(cluster, users, [], [], {}, {}, {})
+    now, trash = lake.context.clock.host_now(), lake.context.trash_time
     with lake.context.metadata.transaction() as tx:
         for number in range(projects):
             is_home = number < 2
             row = ProjectRow(
                 project_id=new_id(),
                 repository_id=lake.context.repository_id,
-                parent_id=None if is_home else random.choice([None, *parents]),
-                name=users[number] if is_home else random.choice(NAMES),
-                description=random.choice(("", *NAMES)),
-                properties=_properties(random),
-                created_at=now - random.randrange(3) * HOUR,
-                modified_at=now - random.randrange(3) * HOUR,
-                expires_at=None if is_home else random.choice(ends),
+                parent_id=None if is_home else random.choice([None, *found.parents]),
+                **_drawn(random, now, trash)
+                | ({"name": users[number], "expires_at": None} if is_home else {}),
             )
             insert_project(tx, row)
-            parents[row.project_id], dates[row.project_id] = row.parent_id, row.expires_at
             if is_home:
-                homes[row.project_id] = row.name
-                continue
-            record = _common(row, now, trash) | {
-                "uuid": uuid_of(cluster, GROUP, row.project_id),
-                "owner_uuid": _owner(cluster, homes, row.parent_id),
-                "group_class": "project",
-                "_parent": row.parent_id,
-            }
-            groups.append(record)
-        for _ in range(collections):
-            made = CollectionRow(
-                collection_id=new_id(),
-                repository_id=lake.context.repository_id,
-                project_id=random.choice(list(parents)),
-                name=random.choice(NAMES),
-                description=random.choice(("", *NAMES)),
-                properties=_properties(random),
-                version=random.randrange(1, 4),
-                content_id=new_id(),
-                content_hash=new_id(),
-                file_count=9,
-                size_bytes=9,
-                replication_desired=1,
-                created_at=now - random.randrange(3) * HOUR,
-                modified_at=now - random.randrange(3) * HOUR,
-                expires_at=random.choice(ends),
-            )
-            insert_collection(tx, made)
-            more = {
-                "uuid": uuid_of(cluster, COLLECTION, made.collection_id),
-                "portable_data_hash": f"{random.choice('ab') * 32}+{random.randrange(9)}",
-                "file_count": random.randrange(4),
-                "file_size_total": random.randrange(4) * 2**40,
-                "preserve_version": random.random() < 0.5,
-            }
-            tx.execute(
-                sa.insert(arvados_collections).values(
-                    collection_id=made.collection_id,
-                    repository_id=made.repository_id,
-                    modified_by="EBBT0",
-                    **more,
+                found.homes[row.project_id] = row.name
+            else:
+                found.groups.append(
+                    _common(found, row, row.parent_id, now, trash)
+                    | {"uuid": uuid_of(cluster, GROUP, row.project_id), "group_class": "project"}
                 )
+            found.parents[row.project_id], found.ends[row.project_id] = (
+                row.parent_id,
+                row.expires_at,
             )
-            found.append(
-                _common(made, now, trash)
-                | more
-                | {
-                    "version": made.version,
-                    "replication_desired": 1,
-                    "current_version_uuid": more["uuid"],
-                    "owner_uuid": _owner(cluster, homes, made.project_id),
-                    "_parent": made.project_id,
-                }
-            )
-    return Population(cluster, users, groups, found, parents, dates, homes)
+        for _ in range(collections):
+            _put_collection(lake, tx, random, found)
+    return found
 
 
-def _common(row: ProjectRow | CollectionRow, now: datetime, trash: timedelta) -> Record:
+def _put_collection(lake: Repository, tx: Transaction, random: Random, found: Population) -> None:
+    now, trash = lake.context.clock.host_now(), lake.context.trash_time
+    made = CollectionRow(
+        collection_id=new_id(),
+        repository_id=lake.context.repository_id,
+        project_id=random.choice(list(found.parents)),
+        version=random.randrange(1, 4),
+        content_id=new_id(),
+        content_hash=new_id(),
+        file_count=9,
+        size_bytes=9,
+        replication_desired=1,
+        **_drawn(random, now, trash),
+    )
+    insert_collection(tx, made)
+    more: Record = {
+        "uuid": uuid_of(found.cluster, COLLECTION, made.collection_id),
+        "portable_data_hash": f"{random.choice('ab') * 32}+{random.randrange(9)}",
+        "file_count": random.randrange(4),
+        "file_size_total": random.randrange(4) * 2**40,
+        "preserve_version": random.random() < 0.5,
+    }
+    tx.execute(
+        sa.insert(arvados_collections).values(
+            collection_id=made.collection_id,
+            repository_id=made.repository_id,
+            modified_by="EBBT0",
+            **more,
+        )
+    )
+    more |= {
+        "version": made.version,
+        "replication_desired": 1,
+        "current_version_uuid": more["uuid"],
+    }
+    found.collections.append(_common(found, made, made.project_id, now, trash) | more)
+
+
+def _drawn(random: Random, now: datetime, trash: timedelta) -> Record:
+    """The columns that projects and collections share."""
+    ends = [None, None, None, now + HOUR, now, now - HOUR, now - trash, now - trash + HOUR]
+    return {
+        "name": random.choice(NAMES),
+        "description": random.choice(("", *NAMES)),
+        "properties": {key: random.choice(VALUES) for key in KEYS if random.random() < 0.4},
+        "created_at": now - random.randrange(3) * HOUR,
+        "modified_at": now - random.randrange(3) * HOUR,
+        "expires_at": random.choice(ends),
+    }
+
+
+def _common(
+    found: Population,
+    row: ProjectRow | CollectionRow,
+    parent_id: str | None,
+    now: datetime,
+    trash: timedelta,
+) -> Record:
     ends = row.expires_at
     return {
+        "owner_uuid": _owner(found.cluster, found.homes, parent_id),
         "name": row.name,
         "description": row.description,
         "properties": dict(row.properties),
@@ -185,11 +191,8 @@ def _common(row: ProjectRow | CollectionRow, now: datetime, trash: timedelta) ->
         "trash_at": ends,
         "delete_at": None if ends is None else ends + trash,
         "is_trashed": ends is not None and ends <= now,
+        "_parent": parent_id,
     }
-
-
-def _properties(random: Random) -> Record:
-    return {key: random.choice(VALUES) for key in KEYS if random.random() < 0.4}
 
 
 def _owner(cluster: str, homes: Mapping[str, str], parent_id: str | None) -> str:
@@ -272,7 +275,7 @@ def _property_holds(asked: Filter, properties: Record) -> bool:
     missing = object()
     value = properties.get(asked.key, missing)
     if asked.operator == "exists":
-        return (value is not missing) == asked.operand
+        return (value is not missing) is bool(asked.operand)
     if asked.operator == "contains":
         wanted = asked.operand if isinstance(asked.operand, list) else [asked.operand]
         held = value if isinstance(value, list) else [value]

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
-from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.arvados.cluster import STORAGE_CLASS
 from ebbtide.server.arvados.given import GivenFields, selected
-from ebbtide.server.arvados.listing import listed_collection
+from ebbtide.server.arvados.listing import SIGNED, listed_collection, manifests
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.collections import ArvadosCollection
@@ -21,8 +20,6 @@ routes = ArvadosRoutes()
 UNNAMED: Final = "New collection"
 """The name of a collection that was made without one. A number follows if it is taken."""
 _ONE: Final = "/collections/{uuid:segment}"
-_SIGNED: Final = "manifest_text"
-_UNSIGNED: Final = "unsigned_manifest_text"
 
 
 @routes.add("POST", "/collections", Role.WRITER)
@@ -33,7 +30,7 @@ def create_collection(call: ArvadosCall) -> dict[str, Any]:
     made = call.repository().arvados_collections.create(
         _project(call, given.text("owner_uuid") or call.user_uuid),
         name or UNNAMED,
-        given.text(_SIGNED) or "",
+        given.text(SIGNED) or "",
         holder=call.key.access_key_id,
         description=given.text("description") or "",
         properties={} if isinstance(properties, Omitted) else properties,
@@ -56,15 +53,18 @@ def get_collection(call: ArvadosCall) -> dict[str, Any]:
 @routes.add("PUT", _ONE, Role.WRITER)
 @routes.add("PATCH", _ONE, Role.WRITER)
 def update_collection(call: ArvadosCall) -> dict[str, Any]:
-    """Changes the fields of a collection that are given."""
+    """Changes the fields of a collection that are given. A collection in the trash is found only
+    with `include_trash`."""
     given = _given(call)
+    collections = call.repository().arvados_collections
+    collections.get(call.name("uuid"), include_expired=call.flag("include_trash"))
     owner_uuid = given.text("owner_uuid")
-    is_manifest = given.values.get(_SIGNED) is not None
+    is_manifest = given.values.get(SIGNED) is not None
     project_id: str | Keep = KEEP if owner_uuid is None else _project(call, owner_uuid)
-    changed = call.repository().arvados_collections.update(
+    changed = collections.update(
         call.name("uuid"),
         holder=call.key.access_key_id,
-        manifest_text=given.changed_text(_SIGNED) if is_manifest else KEEP,
+        manifest_text=given.changed_text(SIGNED) if is_manifest else KEEP,
         name=given.text("name") or KEEP,
         description=given.changed_text("description"),
         properties=given.properties(),
@@ -99,17 +99,8 @@ def _answer(call: ArvadosCall, found: ArvadosCollection) -> dict[str, Any]:
     """
     record = listed_collection(call, found.listed)
     names = parse_select(call.value("select"))
-    wanted = {_SIGNED} if names is None else {name.rpartition(".")[2] for name in names}
-    collections = call.repository().arvados_collections
-    collection_id = found.listed.collection_id
-    if found.state is LifecycleState.TRASHED and _SIGNED in wanted:
-        wanted = wanted - {_SIGNED} | {_UNSIGNED}
-    if _SIGNED in wanted:
-        holder = call.key.access_key_id
-        record[_SIGNED] = collections.signed_manifest(collection_id, holder=holder)
-    if _UNSIGNED in wanted:
-        record[_UNSIGNED] = collections.unsigned_manifest(collection_id)
-    return selected(call, record)
+    wanted = {SIGNED} if names is None else {name.rpartition(".")[2] for name in names}
+    return selected(call, record | manifests(call, found, wanted))
 
 
 def _project(call: ArvadosCall, owner_uuid: str) -> str:

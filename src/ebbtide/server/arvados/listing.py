@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
+from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.arvados.cluster import STORAGE_CLASS
 from ebbtide.server.arvados.given import listing_of, selected
 from ebbtide.server.arvados.records import instant_text, item_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
+from ebbtide.store.arvados.collections import ArvadosCollection
+from ebbtide.store.arvados.filters import parse_select
 from ebbtide.store.arvados.listed_collections import ListedCollection
 from ebbtide.store.arvados.uuids import COLLECTION, KINDS, user_uuid
 
 routes = ArvadosRoutes()
+
+SIGNED: Final = "manifest_text"
+UNSIGNED: Final = "unsigned_manifest_text"
 
 
 @routes.add("GET", "/collections", Role.READER)
@@ -20,10 +27,38 @@ def list_collections(call: ArvadosCall) -> dict[str, Any]:
     """Lists collections, without manifests unless the request selects them."""
     asked = listing_of(call)
     page = call.repository().arvados_lists.list(asked)
-    items = [selected(call, listed_collection(call, each)) for each in page.items]
+    names = parse_select(call.value("select")) or ()
+    wanted = {SIGNED, UNSIGNED} & set(names)
+    collections = call.repository().arvados_collections
+    items: list[dict[str, Any]] = []
+    for each in page.items:
+        record = listed_collection(call, each)
+        if wanted:
+            found = collections.get(each.uuid, include_expired=True)
+            record |= manifests(call, found, wanted)
+        items.append(selected(call, record))
     return item_list(
         "collection", items, offset=asked.offset, limit=asked.limit, available=page.available
     )
+
+
+def manifests(call: ArvadosCall, found: ArvadosCollection, wanted: Iterable[str]) -> dict[str, str]:
+    """Returns the manifests of a collection that are wanted, by the names of their fields.
+
+    A manifest in the trash has no signatures (the Arvados wiki, "Expiring collections").
+    """
+    names = set(wanted) & {SIGNED, UNSIGNED}
+    if found.state is LifecycleState.TRASHED and SIGNED in names:
+        names = {UNSIGNED}
+    collections = call.repository().arvados_collections
+    collection_id = found.listed.collection_id
+    texts: dict[str, str] = {}
+    if SIGNED in names:
+        holder = call.key.access_key_id
+        texts[SIGNED] = collections.signed_manifest(collection_id, holder=holder)
+    if UNSIGNED in names:
+        texts[UNSIGNED] = collections.unsigned_manifest(collection_id)
+    return texts
 
 
 def listed_collection(call: ArvadosCall, found: ListedCollection) -> dict[str, Any]:

@@ -99,10 +99,10 @@ class _Property:
 
     def contains(self, text: str) -> Condition:
         # Without the CASE, PostgreSQL would refuse the elements of what is no list.
-        listed = sa.case((self._kind == "array", self._value), else_=sa.cast("[]", sa.JSON))
-        element = sa.func.json_array_elements(listed).column_valued("element")
+        listed = sa.case((self._kind == "array", self._value), else_=sa.literal([], sa.JSON))
+        element = sa.func.json_array_elements(listed).table_valued("value", name="element")
         is_in = sa.select(sa.literal(1)).select_from(element)
-        is_in = is_in.where(sa.cast(element, sa.Text) == json.dumps(text))
+        is_in = is_in.where(sa.cast(element.c.value, sa.Text) == json.dumps(text))
         return sa.or_(self.equals(text), sa.exists(is_in))
 
 
