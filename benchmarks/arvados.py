@@ -37,7 +37,7 @@ SETTINGS = Settings(lease_ttl=timedelta(hours=1), trash_time=timedelta(0), share
 
 
 class LateClock(SystemClock):
-    """All three clocks, ahead by the same time. The database is SQLite, whose clock is the host's."""
+    """All clocks, ahead by the same time. SQLite has the host's clock."""
 
     def host_now(self) -> datetime:
         """Returns this machine's time, UTC, and the time by which it is ahead."""
