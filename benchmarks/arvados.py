@@ -22,7 +22,7 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ebbtide.clock import Queries, SystemClock
+from ebbtide.clock import SystemClock
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.none import LocalEngine
@@ -37,15 +37,11 @@ SETTINGS = Settings(lease_ttl=timedelta(hours=1), trash_time=timedelta(0), share
 
 
 class LateClock(SystemClock):
-    """All three clocks, ahead by the same time."""
+    """All clocks, ahead by the same time. SQLite has the host's clock."""
 
     def host_now(self) -> datetime:
         """Returns this machine's time, UTC, and the time by which it is ahead."""
         return super().host_now() + LATER
-
-    def database_now(self, tx: Queries) -> datetime:
-        """Returns the database's time, UTC, and the time by which it is ahead."""
-        return super().database_now(tx) + LATER
 
     def storage_time(self, last_modified: datetime) -> datetime:
         """Returns the storage's time, UTC, and the time by which it is ahead."""
@@ -90,12 +86,14 @@ def collect(directory: Path) -> None:
         start = processor_seconds()
         planned = collector.plan()
         plan = processor_seconds() - start
+        assert planned.error is None, planned.error
         swept = collector.sweep(planned.run_id)
         sweep = processor_seconds() - start - plan
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{listed:,} files; listing them: {limit:.1f} processor seconds")
     print(f"plan: {plan:.1f} processor seconds, {plan / limit:.1f} x the listing")
     print(f"sweep: {sweep:.1f} processor seconds, {sweep / limit:.1f} x the listing")
+    assert swept.error is None, swept.error
     deleted = swept.counts["deleted"]
     print(f"peak memory of the process: {peak:.0f} MiB; {deleted.objects:,} files deleted")
 
