@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ebbtide.notify.metrics_file import FAMILIES, OUTCOME
+from ebbtide.notify.samples import FAMILIES, OUTCOME
 from ebbtide.server.metrics import Metrics
 from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import ROLES, R

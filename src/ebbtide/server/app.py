@@ -45,6 +45,7 @@ from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.server.request_ids import RequestIds
 from ebbtide.server.s3.gateway import S3Gateway
+from ebbtide.server.tracing import Tracing
 from ebbtide.server.unread import UnreadBodies
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
@@ -127,6 +128,7 @@ def create_app(store: Store) -> FastAPI:
     app.add_middleware(Measuring, metrics=metrics)
     app.add_middleware(Segments)
     app.add_middleware(UnreadBodies)
+    app.add_middleware(Tracing)
     app.add_middleware(RequestIds)
     return app
 

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ebbtide import logs
+from ebbtide import logs, telemetry
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
@@ -34,6 +34,7 @@ from ebbtide.notify.telling import tell
 from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.forks import fork_server
+from ebbtide.server.job_spans import JobSpans
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
@@ -117,6 +118,7 @@ class Job:
     ended: bool = False
     known: threading.Event = field(default_factory=threading.Event)
     on_end: Callable[[], None] | None = None
+    spans: JobSpans | None = None
     notify: Callable[[Job], None] | None = None
 
 
@@ -181,7 +183,8 @@ class Jobs:
         process.start()
         theirs.close()
         ended = partial(self._warm.give_back, idle) if gateway is not None else None
-        return Job(order.repository_id, process, on_end=ended), ours
+        spans = JobSpans.of(order.action, order.repository)
+        return Job(order.repository_id, process, on_end=ended, spans=spans), ours
 
     def _begin(self, job: Job, connection: Connection) -> None:
         with self._lock:
@@ -228,6 +231,8 @@ class Jobs:
                     what, *values = connection.recv()
                 except (EOFError, OSError):
                     break
+                if job.spans is not None:
+                    job.spans.note(what, values)
                 _note(job, what, values)
         job.process.join()
         _clear(job)
@@ -240,6 +245,8 @@ class Jobs:
             job.error = {"kind": error.kind, "message": error.message}
             if not self._is_closing:
                 logger.warning("%s", error.message)
+        if job.spans is not None:
+            job.spans.end(job.error)
         job.ended = True
         job.known.set()
         self._changed()
@@ -344,6 +351,7 @@ def _work(order: Order, connection: Connection) -> None:
     settings = order.settings
     logs.set_up(settings.log_format, settings.log_level, secrets=settings.secrets)
     bind_request(order.request_id)
+    telemetry.turn_off()  # the server makes the spans of its jobs
 
     def tell(*message: Any) -> None:
         connection.send(message)
