@@ -116,10 +116,9 @@ def collector_of(store: Store, lake: Repository) -> Collector:
     return Collector(form, engine=INLINE, options=RunOptions.of(Settings(share_max=1.0)))
 
 
-def test_a_run_and_its_steps(
-    store: Store, repository: Repository, clock: ManualClock, received: Received
-) -> None:
+def test_a_run_and_its_steps(store: Store, clock: ManualClock, received: Received) -> None:
     """Steps are within the plan or the sweep that they belong to, which have the counts."""
+    repository = store.create_repository("lake", storage_url="local://lake")
     lake_with_garbage(repository, clock)
     report = collector_of(store, repository).run()
     assert report.state == "swept", report.error
@@ -149,9 +148,8 @@ def collector_steps(steps: dict[str, str]) -> set[str]:
     return {name for name, parent in steps.items() if parent == "gc plan"}
 
 
-def test_a_refused_run_is_marked(
-    store: Store, repository: Repository, clock: ManualClock, received: Received
-) -> None:
+def test_a_refused_run_is_marked(store: Store, clock: ManualClock, received: Received) -> None:
+    repository = store.create_repository("lake", storage_url="local://lake")
     lake_with_garbage(repository, clock)
     form = EmbeddedRepository(repository.context, store_id=store.store_id)
     options = RunOptions.of(Settings(share_max=0.1))
@@ -178,7 +176,9 @@ def test_gauges_are_those_of_the_file(received: Received) -> None:
     wanted = {(each.name, each.labels): each.value for each in samples_of(end)}
     assert {name for name, _ in wanted} <= set(FAMILIES)
     found = {(name, labels): value for (name, labels), value in received.gauges().items()}
-    assert found == {(name, tuple(sorted(labels))): value for (name, labels), value in wanted.items()}
+    assert found == {
+        (name, tuple(sorted(labels))): value for (name, labels), value in wanted.items()
+    }
 
 
 def test_lines_of_the_log_have_the_ids(

@@ -45,10 +45,7 @@ def unprinted(document: str, output: str) -> list[str]:
     A line with an ellipsis stands for others."""
     printed = {masked(line) for line in output.splitlines()}
     shown = [
-        line
-        for language, block in BLOCK.findall(document)
-        if not language
-        for line in _told(block)
+        line for language, block in BLOCK.findall(document) if not language for line in _told(block)
     ]
     return [line for line in shown if masked(line) not in printed]
 

@@ -183,9 +183,7 @@ class Collector:
                 traced.fail(report.error["kind"])
             return report
 
-    def _held_work(
-        self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool
-    ) -> RunReport:
+    def _held_work(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
         """Does `work` while this run holds the repository. Returns the report of `work`, or a
         refused one.
 

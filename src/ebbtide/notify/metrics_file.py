@@ -23,6 +23,7 @@ from ebbtide.notify.samples import FAMILIES, LAST_SUCCESS, OUTCOME, RunSample, s
 LOCK_TRIES: Final = 100
 LOCK_PAUSE_SECONDS: Final = 0.1
 
+
 def write_metrics(path: Path, end: RunEnd) -> str | None:
     """Writes the figures of a run into a file. Returns a warning if that failed, else None.
 

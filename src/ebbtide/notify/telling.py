@@ -38,6 +38,4 @@ def _tell_telemetry(end: RunEnd) -> None:
     """Sets the gauges of OpenTelemetry, with the names and values of the file for Prometheus."""
     if telemetry.is_on():
         for each in samples_of(end):
-            telemetry.set_gauge(
-                each.name, each.value, dict(each.labels), text=FAMILIES[each.name]
-            )
+            telemetry.set_gauge(each.name, each.value, dict(each.labels), text=FAMILIES[each.name])

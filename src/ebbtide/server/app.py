@@ -126,9 +126,9 @@ def create_app(store: Store) -> FastAPI:
     app.add_middleware(S3Gateway, store=store)
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)
+    app.add_middleware(Tracing)
     app.add_middleware(Segments)
     app.add_middleware(UnreadBodies)
-    app.add_middleware(Tracing)
     app.add_middleware(RequestIds)
     return app
 

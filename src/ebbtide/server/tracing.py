@@ -26,9 +26,13 @@ class Tracing:
         if scope["type"] != "http" or not telemetry.is_on():
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]
+        }
         with telemetry.request_span(scope["method"], headers) as traced:
-            traced.note({"http.request.method": scope["method"], telemetry.REQUEST_ID: request_id()})
+            traced.note(
+                {"http.request.method": scope["method"], telemetry.REQUEST_ID: request_id()}
+            )
 
             async def noted_send(message: Message) -> None:
                 if message["type"] == "http.response.start":
