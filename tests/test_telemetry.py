@@ -118,7 +118,7 @@ def collector_of(store: Store, lake: Repository) -> Collector:
 
 def test_a_run_and_its_steps(store: Store, clock: ManualClock, received: Received) -> None:
     """Steps are within the plan or the sweep that they belong to, which have the counts."""
-    repository = store.create_repository("lake", storage_url="local://lake")
+    repository = store.create_repository("lake")
     lake_with_garbage(repository, clock)
     report = collector_of(store, repository).run()
     assert report.state == "swept", report.error
@@ -149,7 +149,7 @@ def collector_steps(steps: dict[str, str]) -> set[str]:
 
 
 def test_a_refused_run_is_marked(store: Store, clock: ManualClock, received: Received) -> None:
-    repository = store.create_repository("lake", storage_url="local://lake")
+    repository = store.create_repository("lake")
     lake_with_garbage(repository, clock)
     form = EmbeddedRepository(repository.context, store_id=store.store_id)
     options = RunOptions.of(Settings(share_max=0.1))

@@ -1,5 +1,6 @@
-"""What pages show of commands is what these print: their commands are run, in the order of the page,
-on stores like theirs."""
+"""The outputs that pages show. The commands of a page are run in its order, on a store like
+its own.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +106,8 @@ def test_how_to_use_the_own_store(tmp_path: Path) -> None:
 
 
 ROOT_ONLY = ("chown", "crontab", "install", "kubectl", "systemctl", "useradd")
-"""Programs of the path to production that only root, or a cluster, has. In the test each is a script
-that records its arguments and what it reads; `install` also does its work."""
+"""Programs of the path to production that need root or a cluster. In the test each is a script that
+records its arguments and what it reads; `install` also does its work."""
 
 
 def aws_variables() -> Iterator[tuple[str, str]]:
@@ -140,7 +141,7 @@ def test_the_path_to_production(tmp_path: Path, s3_url: str) -> None:
     for old, new in (
         ("scripts/setup\n", ""),
         ('export PATH="$PWD/.venv/bin:$PATH"\n', ""),
-        ("cd /opt/ebbtide\n", f"cd {ROOT}\nmkdir -p {home}/etc/systemd/system\n"),
+        ("cd /opt/ebbtide\n", f"cd {ROOT}\nmkdir -p /etc/systemd/system\n"),
         ("s3://lakes/ebbtide", f"{s3_url}/{new_id()}"),
         (
             "ebbtide repo create lake\n",
@@ -354,8 +355,8 @@ def step_line(name: str, text: str, done: int, seconds: float, total: int | None
 
 @pytest.mark.drawn("shown outputs")
 def test_the_page_on_the_terminal(tmp_path: Path) -> None:
-    """The end of a run: but for the line on the engine, which a run without Spark has not. The lines
-    of progress, and of an interrupt, are made by the functions that print them."""
+    """Lines of progress and of an interrupt are made by the functions that print them. The end of a
+    run is printed by a command, but for the line on the engine: here is no Spark."""
     progress, interrupt, end = (
         block
         for language, block in BLOCK.findall((DOCS / "terminal.md").read_text())
@@ -383,7 +384,7 @@ def test_the_page_on_the_terminal(tmp_path: Path) -> None:
 
 CHECKED = {
     "README.md": "tests/cli/test_docs.py::test_the_tour_in_the_readme",
-    "docs/cli.md": "tests/cli/test_help.py::test_the_reference_is_complete",
+    "docs/cli.md": "tests/cli/test_app.py::test_the_reference_is_of_this_program",
     "docs/explain.md": "tests/cli/test_shown_outputs.py::test_the_page_on_explain",
     "docs/howto/collections.md": "tests/cli/test_docs.py::test_how_to_use_collections",
     "docs/howto/embedded.md": "tests/cli/test_shown_outputs.py::test_how_to_use_the_own_store",
@@ -421,4 +422,4 @@ def test_the_tests_of_pages_are_there(page: str) -> None:
     file, _, test = CHECKED[page].partition("::")
     text = (ROOT / file).read_text()
     assert f"\ndef {test}(" in text
-    assert Path(page).name in text or "reference" in test
+    assert Path(page).name in text

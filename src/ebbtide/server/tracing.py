@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,6 +41,10 @@ class Tracing:
                 await send(message)
 
             await self._app(scope, receive, noted_send)
+
+
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
 
 
 def _note(traced: Traced, scope: Scope, status: int) -> None:
