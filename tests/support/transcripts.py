@@ -136,7 +136,7 @@ class _Shell:
         written = self._pipe(self._process.stdin)
         written.write(f"{{\n{command}\n}} < /dev/null\necho\necho '{_LAST}'\n")
         written.flush()
-        lines = []
+        lines: list[str] = []
         for line in self._pipe(self._process.stdout):
             if line.strip() == _LAST:
                 return "".join(lines)
