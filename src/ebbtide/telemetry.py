@@ -147,9 +147,12 @@ def _current(traced: Traced) -> Iterator[Traced]:
         try:
             yield traced
         except BaseException as error:
-            is_ours = isinstance(error, EbbtideError)
-            traced.fail(error.kind if is_ours else type(error).__name__)
+            traced.fail(_kind_of(error))
             raise
+
+
+def _kind_of(error: BaseException) -> str:
+    return error.kind if isinstance(error, EbbtideError) else type(error).__name__
 
 
 def _present(attributes: Attributes) -> dict[str, Value]:
