@@ -64,7 +64,14 @@ def test_a_server_loads_nothing_of_spark(tmp_path: Path) -> None:
 
 WITHOUT_PANDAS = """
 import sys
-sys.modules["pandas"] = None  # an import of it fails
+
+class Absent:
+    # Not None in sys.modules: compiled modules of Arrow would take that for pandas.
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+sys.meta_path.insert(0, Absent())
 from ebbtide.program import main
 main()
 """

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from opentelemetry import context
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -68,6 +68,7 @@ class Received:
             for scope in resource.scope_metrics
             for metric in scope.metrics
             for point in metric.data.data_points
+            if isinstance(point, NumberDataPoint)
         }
 
 
