@@ -224,7 +224,7 @@ def test_the_page_on_policies(tmp_path: Path) -> None:
     """The part that shows an output: its policies, on a store with fewer commits."""
     page = (DOCS / "retention.md").read_text().split("\n## Trying a policy out\n")[1]
     page = page.split("\n## ")[0]
-    policy = '{"default": "7d", "branches": {"main": {"keep_within": "7d", "keep_weekly": 8}}}'
+    policy = '{"default": "7d", "branches": {"main": {"keep_within": "7d", "keep_weekly": 1}}}'
     beginning = f"{NEW}{commits()}\necho '{policy}' > shorter.json\n"
     present = "ebbtide retention set lake --default 30d --branch main=30d\n"
     assert missing(beginning + present, page, tmp_path) == []
@@ -246,7 +246,7 @@ def test_the_page_on_verifying(tmp_path: Path) -> None:
         newest = Collector(form, engine=INLINE, options=RunOptions.of(Settings())).runs()[0]
         forgery = Forgery(form, newest)
         root = directory / "store" / "storage" / "lake"
-        forgery.put_in(root, lake.objects.stat("main", "plots/2.png").address, "object")
+        forgery.put_in(root, lake.objects.stat("main", "plots/1.png").address, "object")
         forgery.seal()
     done = run("ebbtide", "gc", "verify", "lake", "latest", variables=variables)
     assert done.returncode == ExitCode.REFUSED
