@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -36,6 +37,7 @@ def test_numpy_starts_no_threads(chosen: str | None) -> None:
 SERVED = """
 import json, sys
 from pathlib import Path
+from urllib.request import urlopen
 from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
 leave_algebra_alone()
 leave_pandas_alone()
@@ -58,3 +60,60 @@ def test_a_server_loads_nothing_of_spark(tmp_path: Path) -> None:
     loaded = set(json.loads(found.stdout))
     assert {"fastapi", "pyarrow", "sqlalchemy"} <= loaded
     assert not loaded & {"awscrt", "grpc", "icechunk", "pandas", "psycopg", "py4j", "pyspark"}
+
+
+WITHOUT_PANDAS = """
+import sys
+
+class Absent:
+    # Not None in sys.modules: compiled modules of Arrow would take that for pandas.
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+sys.meta_path.insert(0, Absent())
+from ebbtide.program import main
+main()
+"""
+
+
+def test_all_but_spark_works_without_pandas(tmp_path: Path) -> None:
+    """Plan, sweep, explain, and a server that answers."""
+    settings = {
+        "EBBTIDE_STORE": str(tmp_path / "store"),
+        "EBBTIDE_SPARK_MASTER": "none",
+        "EBBTIDE_LEASE_TTL": "0s",
+    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("EBBTIDE_")}
+    command = [sys.executable, "-c", WITHOUT_PANDAS]
+    (tmp_path / "file").write_text("text")
+    grace = ("--grace", "0s", "--unsafe")
+    for arguments in (
+        ("init", settings["EBBTIDE_STORE"]),
+        ("repo", "create", "lake"),
+        ("fs", "put", "lake", "main", str(tmp_path / "file"), "file"),
+        ("commit", "lake", "main", "-m", "one"),
+        ("fs", "put", "lake", "main", str(tmp_path / "file"), "other"),
+        ("fs", "rm", "lake", "main", "other"),
+        ("gc", "plan", "lake", *grace),
+        ("gc", "sweep", "lake", *grace, "--quarantine", "none", "--yes"),
+        ("explain", "lake", "main", "file"),
+    ):
+        done = subprocess.run(
+            [*command, *arguments], env=kept | settings, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done
+    assert "state    kept" in done.stdout
+    data = tmp_path / "store" / "storage" / "lake" / "data"
+    assert len([path for path in data.rglob("*") if path.is_file()]) == 1
+    with subprocess.Popen(
+        [*command, "serve", "--port", "0"], env=kept | settings, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            url = server.stdout.readline().split()[-1]
+            with urlopen(f"{url}/api/v1/healthcheck") as answer:
+                assert answer.status == 204
+        finally:
+            server.terminate()
+    assert server.returncode == 0

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final, Literal, get_args
 
+from ebbtide import telemetry
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEVELS: Final[tuple[LogLevel, ...]] = get_args(LogLevel)
@@ -113,6 +115,7 @@ class _Formatter(logging.Formatter):
             "request_id": _request_id.get(),
             "run_id": _run_id.get(),
             "trace": None if trace is None else without_secrets(trace, self._secrets),
+            **telemetry.trace_ids(),
         }
         return json.dumps(document)
 

@@ -38,6 +38,7 @@ EXTRAS = {
     "fsspec",
     "icechunk",
     "lakefs",
+    "otel",
     "postgres",
     "s3",
     "server",

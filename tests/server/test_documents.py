@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ebbtide.notify.metrics_file import FAMILIES, OUTCOME
+from ebbtide.notify.samples import FAMILIES, OUTCOME
 from ebbtide.server.metrics import Metrics
 from ebbtide.store.schedules.queries import ScheduleRow
 from ebbtide.store.schedules.schedules import Schedule

@@ -94,12 +94,32 @@ def start_azurite(directory: Path, lifeline: int) -> Azurite:
 
 
 def make_container(port: int, name: str) -> None:
-    """With a request that is signed here (Azure, "Authorize with Shared Key"): the storage clients
-    that the project uses make no containers."""
+    """Makes a container: the storage clients that the project uses make none."""
+    status = _ask(port, f"/{name}", {"restype": "container"}, b"")
+    if status != 201:
+        raise RuntimeError(f"Azurite made no container: {status}")
+
+
+def set_soft_delete(port: int, days: int) -> None:
+    """Turns soft delete for blobs on, in the properties of the service. Azurite only notes it."""
+    policy = f"<Enabled>true</Enabled><Days>{days}</Days>"
+    body = (
+        "<StorageServiceProperties><DeleteRetentionPolicy>"
+        f"{policy}</DeleteRetentionPolicy></StorageServiceProperties>"
+    ).encode()
+    status = _ask(port, "/", {"comp": "properties", "restype": "service"}, body)
+    if status != 202:
+        raise RuntimeError(f"Azurite did not set the properties: {status}")
+
+
+def _ask(port: int, path: str, query: dict[str, str], body: bytes) -> int:
+    """The status of a PUT, which is signed here (Azure, "Authorize with Shared Key")."""
     now = f"{datetime.now(UTC):%a, %d %b %Y %H:%M:%S GMT}"
+    length = str(len(body)) if body else ""
+    asked = "".join(f"\n{name}:{value}" for name, value in sorted(query.items()))
     signed = (
-        f"PUT{chr(10) * 12}x-ms-date:{now}\nx-ms-version:{_API_VERSION}\n"
-        f"/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+        f"PUT\n\n\n{length}{chr(10) * 9}x-ms-date:{now}\nx-ms-version:{_API_VERSION}\n"
+        f"/{ACCOUNT}/{ACCOUNT}{path}{asked}"
     )
     mark = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -107,10 +127,10 @@ def make_container(port: int, name: str) -> None:
         "x-ms-date": now,
         "x-ms-version": _API_VERSION,
         "authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(mark).decode()}",
-        "content-length": "0",
+        "content-length": str(len(body)),
     }
-    connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
+    parameters = "&".join(f"{name}={value}" for name, value in query.items())
+    connection.request("PUT", f"/{ACCOUNT}{path}?{parameters}", body=body, headers=headers)
     status = connection.getresponse().status
     connection.close()
-    if status != 201:
-        raise RuntimeError(f"Azurite made no container: {status}")
+    return status

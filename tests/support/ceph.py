@@ -22,6 +22,8 @@ from tests.support.postgres import free_port
 PROGRAMS: Final = ("ceph", "ceph-mon", "ceph-mgr", "ceph-osd", "radosgw", "radosgw-admin")
 ACCESS_KEY_ID: Final = "test"
 SECRET_ACCESS_KEY: Final = "testtest"
+LIMITED: Final = ("limited", "limited-secret")
+"""The keys of a second user, who may do what the policies of buckets allow."""
 BUCKET: Final = "ebbtide-tests"
 START_SECONDS_MAX: Final = 120
 
@@ -173,6 +175,7 @@ def start_ceph(
             raise RuntimeError(f"Ceph did not start:\n{keeper.communicate()[0]}")
         _wait(server)
         make_user(home, "test", ACCESS_KEY_ID, SECRET_ACCESS_KEY)
+        make_user(home, LIMITED[0], *LIMITED)
         make_bucket(BUCKET, server.environment())
     except BaseException:
         server.stop()

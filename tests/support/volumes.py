@@ -138,6 +138,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
 
 DRAWN: Final[Mapping[str, int]] = {
     "whole programs": 1,
+    "shown outputs": 2,
     "tools of tests on Icechunk": 8,
     "flows through pages": 3,
     "planted faults": 2,

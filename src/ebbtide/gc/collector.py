@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from ebbtide import telemetry
 from ebbtide.errors import (
     Conflict,
     EbbtideError,
@@ -34,6 +35,7 @@ from ebbtide.gc.quarantines import Quarantines
 from ebbtide.gc.relations.inventory_report import InventoryReport, open_inventory
 from ebbtide.gc.report import (
     RunReport,
+    outcome_attributes,
     planned_report,
     refused_report,
     swept_report,
@@ -107,7 +109,7 @@ class Collector:
         given = self._open_inventory(now)
         run_id = descending_id(now)
         work = partial(self._plan, given=given)
-        return self._held(run_id, self._new_folder(run_id), work, deletes=False)
+        return self._held("plan", run_id, self._new_folder(run_id), work, deletes=False)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
         """Carries out the plan of a run, or without `run_id` the plan of `newest_unswept`.
@@ -118,7 +120,7 @@ class Collector:
         self._check_options()
         if run_id is None:
             run_id = self.newest_unswept()
-        return self._held(run_id, self._folder(run_id), self._sweep, deletes=True)
+        return self._held("sweep", run_id, self._folder(run_id), self._sweep, deletes=True)
 
     def undo(self, run_id: str, *, under: str = "", sweeps_ended: bool = False) -> RunReport:
         """Restores the files that a sweep quarantined, and opens the commits that it closed.
@@ -136,7 +138,7 @@ class Collector:
         """
         self._repository.check_undoable()
         work = partial(self._undo, under=under, sweeps_ended=sweeps_ended)
-        return self._held(run_id, self._folder(run_id), work, deletes=True)
+        return self._held("undo", run_id, self._folder(run_id), work, deletes=True)
 
     def purge(self, run_id: str) -> RunReport:
         """Deletes the files that a sweep quarantined.
@@ -144,7 +146,7 @@ class Collector:
         If a gate refuses, the report's state is `refused`. Raises NotFound `run_not_found` and
         `not_quarantined`, and Failed `storage_error`, after which the purge can be repeated.
         """
-        return self._held(run_id, self._folder(run_id), self._purge, deletes=True)
+        return self._held("purge", run_id, self._folder(run_id), self._purge, deletes=True)
 
     def _undo(
         self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str, sweeps_ended: bool
@@ -168,7 +170,20 @@ class Collector:
     def _steps(self, hold: RunHold, run_id: str) -> Steps:
         return Steps(hold, self._observer, name=partial(self._engine.name_jobs, run_id))
 
-    def _held(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
+    def _held(
+        self, action: str, run_id: str, folder: RunFolder, work: Work, *, deletes: bool
+    ) -> RunReport:
+        """Does `work` within a span of its own. Returns the report, also of a refused run."""
+        name = self._repository.identity.repository_name
+        about = {telemetry.REPOSITORY: name, telemetry.RUN_ID: run_id}
+        with telemetry.span(f"gc {action}", about) as traced:
+            report = self._held_work(run_id, folder, work, deletes=deletes)
+            traced.note(outcome_attributes(report.to_json()))
+            if report.error is not None:
+                traced.fail(report.error["kind"])
+            return report
+
+    def _held_work(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
         """Does `work` while this run holds the repository. Returns the report of `work`, or a
         refused one.
 
@@ -358,11 +373,13 @@ class Collector:
     def run(self, confirm: Confirm = always) -> RunReport:
         """Makes a plan, asks `confirm`, and sweeps the plan. Returns the plan's report if a gate
         refused the plan or `confirm` returned False, otherwise the sweep's report."""
-        report = self.plan()
-        if report.state != "planned":
-            return report
-        plan = self._read_plan(self._folder(report.run_id), report.run_id)
-        return self.sweep(report.run_id) if confirm(plan) else report
+        name = self._repository.identity.repository_name
+        with telemetry.span("gc run", {telemetry.REPOSITORY: name}):
+            report = self.plan()
+            if report.state != "planned":
+                return report
+            plan = self._read_plan(self._folder(report.run_id), report.run_id)
+            return self.sweep(report.run_id) if confirm(plan) else report
 
     def runs(self) -> list[RunReport]:
         """Returns the reports of all recorded runs, newest first."""

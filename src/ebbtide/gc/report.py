@@ -171,6 +171,13 @@ class RunReport:
         }
 
 
+def outcome_attributes(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the outcome and the counts of a report, in the form of `RunReport.to_json`, as
+    attributes of a span. Bytes of unknown size are None."""
+    counted = [f"{name}_{unit}" for name in COUNTED for unit in ("count", "bytes")]
+    return {f"ebbtide.{name}": report[name] for name in ("state", "mode", *counted)}
+
+
 def refused_report(
     *,
     run_id: str,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ebbtide import telemetry
 from ebbtide.formats.base import RunHold
 
 Event = Literal["start", "end"]
@@ -55,7 +56,8 @@ class Steps:
         self._observer(name, "start")
         self._name(name)
         started = time.monotonic()
-        yield
+        with telemetry.span(name):
+            yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - started
         self._hold.check()
         self._observer(name, "end")

@@ -51,6 +51,7 @@ from ebbtide.server.request_ids import RequestIds
 from ebbtide.server.s3.gateway import S3Gateway
 from ebbtide.server.scheduling import JobStarter, Scheduler, ScheduleThread
 from ebbtide.server.shared import jobs_of, metrics_of
+from ebbtide.server.tracing import Tracing
 from ebbtide.server.unread import UnreadBodies
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
@@ -147,6 +148,7 @@ def create_app(
     app.add_middleware(S3Gateway, store=store)
     app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
     app.add_middleware(Measuring, metrics=metrics)
+    app.add_middleware(Tracing)
     app.add_middleware(Segments)
     app.add_middleware(UnreadBodies)
     app.add_middleware(RequestIds)

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ebbtide import logs
+from ebbtide import logs, telemetry
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
@@ -35,6 +35,7 @@ from ebbtide.processes import REMOTE, follow_parent
 from ebbtide.retention import Policy
 from ebbtide.server.forks import fork_server
 from ebbtide.server.job_files import JobFiles
+from ebbtide.server.job_spans import JobSpans
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
 
@@ -122,6 +123,7 @@ class Job:
     begun: float = field(default_factory=time.monotonic)
     known: threading.Event = field(default_factory=threading.Event)
     on_end: Callable[[], None] | None = None
+    spans: JobSpans | None = None
     notify: Callable[[Job], None] | None = None
     followers: list[Callable[[Job], None]] = field(default_factory=list)
 
@@ -235,7 +237,8 @@ class Jobs:
         process.start()
         theirs.close()
         ended = partial(self._warm.give_back, idle) if gateway is not None else None
-        return Job(order.repository_id, process, on_end=ended), ours
+        spans = JobSpans.of(order.action, order.repository)
+        return Job(order.repository_id, process, on_end=ended, spans=spans), ours
 
     def _begin(self, job: Job, connection: Connection) -> None:
         with self._lock:
@@ -286,6 +289,8 @@ class Jobs:
                     what, *values = connection.recv()
                 except (EOFError, OSError):
                     break
+                if job.spans is not None:
+                    job.spans.note(what, values)
                 _note(job, what, values)
                 self._share(job)
         job.process.join()
@@ -299,6 +304,8 @@ class Jobs:
             job.error = {"kind": error.kind, "message": error.message}
             if not self._is_closing:
                 logger.warning("%s", error.message)
+        if job.spans is not None:
+            job.spans.end(job.error)
         with self._lock:
             job.ended = True
             followers = list(job.followers)
@@ -425,6 +432,7 @@ def _work(order: Order, connection: Connection) -> None:
     settings = order.settings
     logs.set_up(settings.log_format, settings.log_level, secrets=settings.secrets)
     bind_request(order.request_id)
+    telemetry.turn_off()  # the server makes the spans of its jobs
 
     def tell(*message: Any) -> None:
         connection.send(message)

@@ -20,7 +20,7 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import base, clients, keys, parts, profiles, versions
+from ebbtide.storage import azure, base, clients, keys, parts, profiles, versions
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Retained
 from ebbtide.storage.copying import Copier, sign_head
 from ebbtide.storage.deleting import deletes_of
@@ -35,6 +35,7 @@ _DELETE_KEYS_MAX: Final = 1_000
 _DELETES_AT_ONCE: Final = 4
 _COPIES_AT_ONCE: Final = 16
 _HEADS_AT_ONCE: Final = 16
+_ACCOUNT_URL_LASTS: Final = timedelta(minutes=1)
 _SIGNED_MAX: Final = timedelta(days=7)
 """S3 refuses signed URLs that last longer."""
 
@@ -284,13 +285,22 @@ class RemoteStorage:
         ]
 
     def retained(self) -> Retained:
-        """Returns what the bucket says of its versioning. `memory:` keeps nothing."""
+        """Returns what the bucket says of its versioning, or Azure's account of its soft delete.
+        `memory:` keeps nothing."""
         client = self._client()
         if isinstance(client, S3Store):
             return versions.retained(self._bucket()[0])
         if isinstance(client, AzureStore):
-            return Retained("unknown", "its soft delete and versioning are not read on Azure")
+            return azure.retained(self._account_url(), dict(self.effective_options()))
         return Retained("no", "memory keeps no deleted objects")
+
+    def _account_url(self) -> str | None:
+        """Returns the URL of some blob, which need not exist: it begins with the account's. None if
+        the credentials sign nothing."""
+        try:
+            return self.sign_get("any", lasts=_ACCOUNT_URL_LASTS)
+        except Failed:
+            return None
 
     @property
     def deletes_versions(self) -> bool:
