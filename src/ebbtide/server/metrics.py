@@ -3,6 +3,7 @@ schedule, never the values in a request."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -161,13 +162,21 @@ class Metrics:
         if self._shared is None:
             return generate_latest(self.registry)
         for path in self._shared.glob("gauge_live*.db"):
-            pid = path.stem.rpartition("_")[2]
-            if not Path("/proc", pid).exists():
+            if not _is_alive(int(path.stem.rpartition("_")[2])):
                 path.unlink(missing_ok=True)  # the process died: it answers no request any more
         summed = CollectorRegistry()
         MultiProcessCollector(summed, str(self._shared))  # type: ignore[no-untyped-call]
         summed.register(self._schedules)
         return generate_latest(summed)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this server has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class Measuring:
