@@ -125,9 +125,7 @@ class Client:
                 return {"PartNumber": number, "ETag": sent["ETag"]}
 
             parts = list(pool.map(send, range(1, -(-self.size // part) + 1)))
-            s3.complete_multipart_upload(
-                **where, UploadId=upload, MultipartUpload={"Parts": parts}
-            )
+            s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": parts})
         assert s3.head_object(**where)["ContentLength"] == self.size
 
     def put(self, name: str, *, has_length: bool = True) -> None:
@@ -146,9 +144,12 @@ class Client:
     def get(self, name: str) -> None:
         """Reads an object in one request of the API."""
         count = 0
-        with self.http() as http, http.stream(
-            "GET", f"/repositories/{REPOSITORY}/refs/main/objects", params={"path": name}
-        ) as answer:
+        with (
+            self.http() as http,
+            http.stream(
+                "GET", f"/repositories/{REPOSITORY}/refs/main/objects", params={"path": name}
+            ) as answer,
+        ):
             for piece in answer.iter_raw():
                 count += len(piece)
         assert count == self.size, count
@@ -206,9 +207,9 @@ def measure(
         environment["EBBTIDE_STORAGE_URL"] += f"/{directory.name}"
     os.environ.update(environment)
     place = directory / "store"
-    settings = Settings(
-        **({"storage_url": environment["EBBTIDE_STORAGE_URL"]} if "EBBTIDE_STORAGE_URL" in environment else {})
-    )
+    settings = Settings()
+    if url := environment.get("EBBTIDE_STORAGE_URL"):
+        settings = Settings(storage_url=url)
     with Store.init(place, settings=settings) as store:
         pair = store.keys.create(Role.ADMIN)
         store.create_repository(REPOSITORY)
@@ -267,6 +268,7 @@ def main() -> None:
         with ExitStack() as stack:
             place = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory))
             environment = stack.enter_context(storage_of(kind, Path(place)))
+            cases: list[tuple[str, Case | None, Case]]
             cases = [(name, None, case) for name, case in UPLOADS.items()]
             cases += [(name, UPLOADS["API, one request"], case) for name, case in READS.items()]
             for name, prepare, case in cases:

@@ -61,8 +61,8 @@ async def store_upload(
     """Calls `put` in a thread with the body of a request; returns its result.
 
     If the body ends early, the error is InvalidInput `upload_broken`. A body of more than
-    WHOLE_BYTES_MAX, or of unknown length, arrives while `put` reads it. The error is then raised within
-    `put`, as if the bytes could not be read.
+    WHOLE_BYTES_MAX, or of unknown length, arrives while `put` reads it. The error is then raised
+    within `put`, as if the bytes could not be read.
     """
     declared = declared_bytes(request)
     if declared is not None and declared <= WHOLE_BYTES_MAX:
