@@ -185,9 +185,9 @@ class Multipart:
 
         `pieces` may check the bytes of the parts: it is given them in order. `stream` reads a part
         in another way. Checksums among the upload's metadata describe the upload alone, and do not
-        become the object's. The result is recorded for `completed`. After an error the upload can still be used. Raises InvalidInput
-        `part_invalid` if a part does not exist or has another ETag, NotFound `upload_not_found`,
-        and as `Objects.put` does.
+        become the object's. The result is recorded for `completed`. After an error the upload can
+        still be used. Raises InvalidInput `part_invalid` if a part does not exist or has another
+        ETag, NotFound `upload_not_found`, and as `Objects.put` does.
         """
         context = self._context
         parts = self._chosen(upload, wanted)
