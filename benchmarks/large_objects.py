@@ -207,13 +207,9 @@ def measure(
         environment["EBBTIDE_STORAGE_URL"] += f"/{directory.name}"
     os.environ.update(environment)
     place = directory / "store"
-    settings = Settings(
-        **(
-            {"storage_url": environment["EBBTIDE_STORAGE_URL"]}
-            if "EBBTIDE_STORAGE_URL" in environment
-            else {}
-        )
-    )
+    settings = Settings()
+    if url := environment.get("EBBTIDE_STORAGE_URL"):
+        settings = Settings(storage_url=url)
     with Store.init(place, settings=settings) as store:
         pair = store.keys.create(Role.ADMIN)
         store.create_repository(REPOSITORY)
@@ -272,6 +268,7 @@ def main() -> None:
         with ExitStack() as stack:
             place = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory))
             environment = stack.enter_context(storage_of(kind, Path(place)))
+            cases: list[tuple[str, Case | None, Case]]
             cases = [(name, None, case) for name, case in UPLOADS.items()]
             cases += [(name, UPLOADS["API, one request"], case) for name, case in READS.items()]
             for name, prepare, case in cases:

@@ -39,6 +39,7 @@ class ModelUpload:
     upload: MultipartUpload
     parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     is_open: bool = True
+    result: tuple[list[WantedPart], str] | None = None
 
 
 class MultipartMachine(RuleBasedStateMachine):
@@ -124,10 +125,26 @@ class MultipartMachine(RuleBasedStateMachine):
         elif not numbers <= model.parts.keys():
             self.refused("part_invalid", lambda: self.lake.multipart.complete(model.upload, wanted))
         else:
-            self.lake.multipart.complete(model.upload, wanted)
+            entry = self.lake.multipart.complete(model.upload, wanted)
             model.is_open = False
+            model.result = (wanted, entry.checksum)
             data = b"".join(model.parts[number][1] for number in sorted(numbers))
             self.shown[model.upload.path] = data
+
+    @rule(model=uploads, numbers=st.sets(st.integers(1, 3), min_size=1))
+    def complete_again(self, model: ModelUpload, numbers: set[int]) -> None:
+        """The result of then, for the same parts, while the upload would last."""
+        upload = model.upload
+        where = (upload.branch, upload.path, upload.upload_id)
+        wanted = [
+            WantedPart(number, model.parts.get(number, ("x", b""))[0]) for number in sorted(numbers)
+        ]
+        if model.result is not None and self.clock.host_now() < upload.expires_at:
+            parts, checksum = model.result
+            assert self.lake.multipart.completed(*where, parts).checksum == checksum
+            if wanted == parts:
+                return
+        self.refused("upload_not_found", lambda: self.lake.multipart.completed(*where, wanted))
 
     @rule(model=uploads)
     def abort(self, model: ModelUpload) -> None:

@@ -81,11 +81,44 @@ def test_parts_become_an_object(s3: Client, server: Server, bucket: str) -> None
     assert found["Body"].read() == whole
     assert found["ETag"] == done["ETag"] == f'"{hashlib.sha256(whole).hexdigest()}"'
     assert (found["ContentType"], found["Metadata"]) == ("text/x", {"x": "y"})
-    for again in (lambda: upload.complete(parts), upload.abort, upload.listed):
+    assert repeated(upload, parts) == of_complete(done)
+    for again in (lambda: upload.complete(parts[1:]), upload.abort, upload.listed):
         assert code_of(again) == ("NoSuchUpload", 404)
     assert code_of(lambda: upload.part(1, b"a")) == ("NoSuchUpload", 404)
     # The parts' files go at once; only the two that were replaced are left to the reclaimer.
     assert len(files(server, bucket)) == 3
+
+
+def of_complete(answer: Any) -> dict[str, Any]:
+    """What an answer to a complete says of the object."""
+    return {name: value for name, value in answer.items() if name != "ResponseMetadata"}
+
+
+def repeated(upload: Upload, parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """What the answer to a complete says, if the request is repeated."""
+    return of_complete(upload.complete(parts, **more))
+
+
+def test_a_repeated_complete_changes_nothing(s3: Client, bucket: str) -> None:
+    """It gets the answer of the first, whatever the path shows by now."""
+    upload = Upload(s3, bucket, ChecksumAlgorithm="CRC32")
+    parts = [upload.part(1, b"1", ChecksumAlgorithm="CRC32"), upload.part(2, b"2")]
+    done = of_complete(upload.complete(parts, IfNoneMatch="*"))
+    assert done["ChecksumCRC32"].endswith("-2")
+    assert repeated(upload, parts, IfNoneMatch="*") == done
+    s3.put_object(Bucket=bucket, Key=KEY, Body=b"newer")
+    assert repeated(upload, parts) == done
+    assert s3.get_object(Bucket=bucket, Key=KEY)["Body"].read() == b"newer"
+    s3.delete_object(Bucket=bucket, Key=KEY)
+    assert repeated(upload, parts) == done
+    assert code_of(lambda: s3.head_object(Bucket=bucket, Key=KEY))[1] == 404
+    other = parts[1] | {"ETag": parts[0]["ETag"]}
+    for wrong in ([parts[0]], [parts[0], other]):
+        assert code_of(lambda: upload.complete(wrong)) == ("NoSuchUpload", 404)  # noqa: B023
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+    upload.where["UploadId"] = f"completed:{upload.where['UploadId']}"
+    for use in (lambda: upload.complete(parts), upload.abort, upload.listed):
+        assert code_of(use) == ("NoSuchUpload", 404)
 
 
 def test_an_aborted_upload_leaves_nothing(s3: Client, server: Server, bucket: str) -> None:

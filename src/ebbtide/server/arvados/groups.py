@@ -125,7 +125,7 @@ def untrash_group(call: ArvadosCall) -> dict[str, Any]:
 
 def group_record(call: ArvadosCall, group: Group) -> dict[str, Any]:
     """Returns the record of a project."""
-    can_write = call.key.role.allows(Role.WRITER)
+    can_write = call.role_of(call.key).allows(Role.WRITER)
     return {
         "kind": KINDS[GROUP],
         "href": f"/groups/{group.uuid}",

@@ -23,6 +23,7 @@ from ebbtide.errors import Denied, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.server.arvados.auth import TokenIdentity, identify
 from ebbtide.server.limits import limited
+from ebbtide.server.rights import Rights
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.arvados.uuids import cluster_of, user_uuid
 from ebbtide.store.embedded import Store
@@ -43,6 +44,7 @@ class ArvadosCall:
     store: Store
     repository_name: str
     identity: TokenIdentity | None
+    rights: Rights | None
     arguments: Mapping[str, Any]  # JSON values, or text from a query
     body: Mapping[str, Any]
 
@@ -64,8 +66,15 @@ class ArvadosCall:
         return self.identity
 
     def repository(self) -> Repository:
-        """Returns the repository that this API serves. Raises NotFound `repository_not_found`."""
-        return self.store.repository(self.repository_name)
+        """Returns the repository that this API serves. Raises NotFound `repository_not_found`, and
+        Denied as `Rights.opened` does."""
+        found = self.store.repository(self.repository_name)
+        return found if self.rights is None else self.rights.opened(found)
+
+    def role_of(self, key: AccessKey) -> Role:
+        """Returns the role of a key in the repository that this API serves."""
+        rights = self.rights if self.rights and self.rights.key == key else Rights(key, self.store)
+        return rights.role_in(self.repository().info.repository_id)
 
     @property
     def cluster(self) -> str:
@@ -202,27 +211,21 @@ async def _guarded(route: ArvadosRoute, request: Request) -> Response:
     request.scope["route"] = route
     state = request.app.state
     store: Store = state.store
-    identity = None
+    repository_name: str = state.arvados_repository
+    identity, rights = None, None
     if route.role is not None:
         header = request.headers.get("authorization")
         identity = await run_in_threadpool(identify, store.keys, header)
-        _require(identity.key, route.role)
+        rights = Rights(identity.key, store)
+        named = {"repository": repository_name}
+        await run_in_threadpool(rights.require, route.role, named)
     body: dict[str, Any] = {}
     if not route.streamed:
         body = await _body_of(limited(request, store.settings.server_body_max))
         body.pop(METHOD_FIELD, None)
     arguments = dict(request.query_params) | body
-    call = ArvadosCall(request, store, state.arvados_repository, identity, arguments, body)
+    call = ArvadosCall(request, store, repository_name, identity, rights, arguments, body)
     return await route.handle(call)
-
-
-def _require(key: AccessKey, needed: Role) -> None:
-    """Checks the role of a key. Raises Denied `role_missing`."""
-    if not key.role.allows(needed):
-        raise Denied(
-            "role_missing",
-            f"access key {key.access_key_id} has the role {key.role}: this needs {needed}",
-        )
 
 
 async def _body_of(request: Request) -> dict[str, Any]:

@@ -19,7 +19,7 @@ ROOT_NAME: Final = "root"
 @routes.add("GET", "/users/current", Role.READER)
 def current_user(call: ArvadosCall) -> dict[str, Any]:
     """Returns the user of the request's token."""
-    return user_record(call.cluster, call.key)
+    return user_record(call.cluster, call.key, call.role_of(call.key))
 
 
 @routes.add("GET", "/users", Role.READER)
@@ -41,12 +41,12 @@ def get_user(call: ArvadosCall) -> dict[str, Any]:
 def all_users(call: ArvadosCall) -> list[dict[str, Any]]:
     """Returns the records of all users, the root user first."""
     cluster = call.cluster
-    keys = [user_record(cluster, key) for key in call.store.keys.list()]
+    keys = [user_record(cluster, key, call.role_of(key)) for key in call.store.keys.list()]
     return [root_record(cluster), *keys]
 
 
-def user_record(cluster: str, key: AccessKey) -> dict[str, Any]:
-    """Returns an access key as a user."""
+def user_record(cluster: str, key: AccessKey, role: Role) -> dict[str, Any]:
+    """Returns an access key, which has this role in the repository, as a user."""
     uuid = user_uuid(cluster, key.access_key_id)
     name = key.name or key.access_key_id
     is_active = key.revoked_at is None
@@ -57,8 +57,8 @@ def user_record(cluster: str, key: AccessKey) -> dict[str, Any]:
         instant_text(key.created_at),
         username=key.access_key_id.lower(),
         is_active=is_active,
-        is_admin=key.role is Role.ADMIN,
-        can_write=is_active and key.role.allows(Role.WRITER),
+        is_admin=role is Role.ADMIN,
+        can_write=is_active and role.allows(Role.WRITER),
     )
 
 

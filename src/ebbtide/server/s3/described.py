@@ -75,17 +75,19 @@ def sums_of(entry: Entry) -> dict[str, str]:
     """Returns the checksums of an object by algorithm: those that its writer sent, and the SHA-256
     that every upload gets. If the writer sent a checksum of the parts' checksums, it is the only
     one: an answer has one type for all."""
-    if is_external(entry.address):
-        return {}
-    found = {
-        name.removeprefix(CHECKSUM): value for name, value in checksums_of(entry.metadata).items()
-    }
+    return {} if is_external(entry.address) else sums_among(entry.metadata, entry.checksum)
+
+
+def sums_among(metadata: Mapping[str, str], checksum: str) -> dict[str, str]:
+    """Returns the checksums of an object with that metadata and that checksum, as `sums_of`
+    does."""
+    found = {name.removeprefix(CHECKSUM): value for name, value in checksums_of(metadata).items()}
     kept = {name: value for name, value in found.items() if checksums.is_valid(name, value)}
     composite = {name: value for name, value in kept.items() if checksums.is_composite(value)}
     if composite:
         return composite
-    if _SHA256.fullmatch(entry.checksum):
-        kept["sha256"] = checksums.of_hex(entry.checksum)
+    if _SHA256.fullmatch(checksum):
+        kept["sha256"] = checksums.of_hex(checksum)
     return kept
 
 

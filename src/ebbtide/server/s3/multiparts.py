@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.responses import Response
 
+from ebbtide.errors import NotFound
 from ebbtide.server.api.downloads import find_range
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, key_of, split_key
@@ -20,7 +22,7 @@ from ebbtide.server.s3.completing import (
     wanted_of,
 )
 from ebbtide.server.s3.conditions import condition_of_write
-from ebbtide.server.s3.described import etag_of, metadata_of, sums_of
+from ebbtide.server.s3.described import etag_of, metadata_of, sums_among, sums_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.listing import KEYS_MAX
 from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
@@ -187,7 +189,8 @@ _BEHIND_IDS: Final = "z"
 
 @operation("CompleteMultipartUpload", Role.WRITER, "object", "POST", "uploadId")
 async def complete_upload(call: S3Call) -> Response:
-    """Makes the object of the parts that the body lists."""
+    """Makes the object of the parts that the body lists. A repeated request gets the first answer
+    again, and changes nothing."""
     # The checksums in the headers are those of the object.
     body = await call.document("CompleteMultipartUpload", bytes_max=BODY_BYTES_MAX, has_sums=False)
     wanted = wanted_of(body)
@@ -196,23 +199,33 @@ async def complete_upload(call: S3Call) -> Response:
 
     def complete() -> Markup:
         repository = call.repository()
-        upload = _upload(call, repository)
-        sums = WantedSums.of(call, upload)
-        reader = CheckedParts([each.sums for each in wanted], sums, size_bytes)
-        with writing_to(repository, upload.branch):
-            entry = repository.multipart.complete(
-                upload, [each.part for each in wanted], reader, only_if=only_if
-            )
-        location = str(call.request.url.replace(query=None))
-        return root(
-            "CompleteMultipartUploadResult",
-            element("Location", location),
-            *_named(call),
-            element("ETag", etag_of(entry)),
-            *checksums.elements(sums_of(entry)),
-        )
+        parts = [each.part for each in wanted]
+        try:
+            upload = _upload(call, repository)
+            sums = WantedSums.of(call, upload)
+            reader = CheckedParts([each.sums for each in wanted], sums, size_bytes)
+            with writing_to(repository, upload.branch):
+                entry = repository.multipart.complete(upload, parts, reader, only_if=only_if)
+        except NotFound as error:
+            if error.kind != "upload_not_found":
+                raise
+            # The client may not have received the first answer.
+            branch, path = call.place()
+            done = repository.multipart.completed(branch, path, call.query["uploadId"], parts)
+            return _completed(call, f'"{done.checksum}"', sums_among(done.sums, done.checksum))
+        return _completed(call, etag_of(entry), sums_of(entry))
 
     return patient(call, complete)
+
+
+def _completed(call: S3Call, etag: str, sums: Mapping[str, str]) -> Markup:
+    return root(
+        "CompleteMultipartUploadResult",
+        element("Location", str(call.request.url.replace(query=None))),
+        *_named(call),
+        element("ETag", etag),
+        *checksums.elements(sums),
+    )
 
 
 @operation("AbortMultipartUpload", Role.WRITER, "object", "DELETE", "uploadId")

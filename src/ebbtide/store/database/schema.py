@@ -451,7 +451,8 @@ multipart_uploads = _table(
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=False),
 )
-"""Uploads in parts that are neither completed nor aborted. After `expires_at` an upload is void."""
+"""Uploads in parts that are neither completed nor aborted. After `expires_at` an upload is void.
+Rows whose id begins with `completed:` are the results of completed uploads, in `metadata`."""
 sa.Index(None, multipart_uploads.c.repository_id, multipart_uploads.c.path)
 
 multipart_parts = _table(

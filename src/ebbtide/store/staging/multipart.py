@@ -9,6 +9,8 @@ Not for: HTTP, or the signatures of clients.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,19 +22,22 @@ from ebbtide.ids import new_id
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.reserved import without_checksums
+from ebbtide.store.content.reserved import checksums_of, without_checksums
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.staging.multipart_queries import (
     TOKEN,
+    CompletedUpload,
     MultipartUpload,
     UploadPart,
     delete_parts,
     delete_tokens,
     delete_upload,
+    find_completed,
     find_upload,
     has_part_at,
+    insert_completed,
     insert_upload,
     list_parts,
     page_of_uploads,
@@ -180,15 +185,15 @@ class Multipart:
 
         `pieces` may check the bytes of the parts: it is given them in order. `stream` reads a part
         in another way. Checksums among the upload's metadata describe the upload alone, and do not
-        become the object's. After an error the upload can still be used. Raises InvalidInput
-        `part_invalid` if a part does not exist or has another ETag, NotFound `upload_not_found`,
-        and as `Objects.put` does.
+        become the object's. The result is recorded for `completed`. After an error the upload can
+        still be used. Raises InvalidInput `part_invalid` if a part does not exist or has another
+        ETag, NotFound `upload_not_found`, and as `Objects.put` does.
         """
         context = self._context
         parts = self._chosen(upload, wanted)
         released: list[str] = []
 
-        def end(tx: Transaction) -> None:
+        def end(entry: Entry, tx: Transaction) -> None:
             released.clear()
             if not delete_upload(tx, context.repository_id, upload.upload_id):
                 raise _no_upload(upload.upload_id)
@@ -200,6 +205,8 @@ class Multipart:
                 if now.get(part.part_number) != part.address:
                     raise invalid_part(part.part_number)
             released.extend(self._drop_parts(tx, upload))
+            result = CompletedUpload(_hash_of(wanted), entry.checksum, checksums_of(entry.metadata))
+            insert_completed(tx, context.repository_id, upload, result)
 
         reader = pieces or PartReader()
         read = reader.read(self._stream(upload, part, stream) for part in parts)
@@ -211,9 +218,23 @@ class Multipart:
             without_checksums(upload.metadata),
             late_metadata=reader.metadata,
         )
-        entry = self._uploads.put(upload.branch, new, check=end, only_if=only_if)
+        entry = self._uploads.put(upload.branch, new, finish=end, only_if=only_if)
         self._delete_files(released)
         return entry
+
+    def completed(
+        self, branch: str, path: str, upload_id: str, wanted: Sequence[WantedPart]
+    ) -> CompletedUpload:
+        """Returns the result of an upload that was completed with just these parts.
+
+        By now the path may show another object, or none. Raises NotFound `upload_not_found` if the
+        upload was not completed so, or would have expired.
+        """
+        with self._context.metadata.snapshot() as tx:
+            found = find_completed(tx, self._context.repository_id, branch, path, upload_id)
+        if found is None or found.parts != _hash_of(wanted):
+            raise _no_upload(upload_id)
+        return found
 
     def abort(self, branch: str, path: str, upload_id: str) -> None:
         """Ends an upload, and deletes its parts. Raises NotFound `upload_not_found`."""
@@ -339,6 +360,12 @@ def release_parts(context: RepositoryContext, tx: Transaction, addresses: Sequen
     for since in sorted(set(ends.values())):
         signed = (Dropped(address) for address, end in ends.items() if end == since)
         release(tx, context.repository_id, signed, lease_ttl=lease_ttl, since=since)
+
+
+def _hash_of(wanted: Sequence[WantedPart]) -> str:
+    """Returns the SHA-256 of numbers and ETags, in their order."""
+    listed = [[each.part_number, each.etag] for each in wanted]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def _no_upload(upload_id: str) -> NotFound:

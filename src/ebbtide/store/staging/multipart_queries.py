@@ -52,6 +52,19 @@ class UploadPart:
         return not self.etag
 
 
+@dataclass(frozen=True, slots=True)
+class CompletedUpload:
+    """The result of an upload that was completed: the parts that the client wanted, as one hash;
+    the object's checksum, and its metadata of checksums."""
+
+    parts: str
+    checksum: str
+    sums: Mapping[str, str]
+
+
+_COMPLETED: Final = "completed:"
+"""Stands before the id of an upload that was completed. No client can use such an id."""
+
 TOKEN: Final = "part of an upload"
 SIGNED_TOKEN: Final = "signed part of an upload"
 """These stand in place of a signed token: nobody can link a part to a path."""
@@ -84,6 +97,8 @@ def find_upload(
 ) -> MultipartUpload | None:
     """Returns an upload that has not expired, or None. With `lock`, nobody else ends the upload or
     changes its parts before this transaction ends."""
+    if upload_id.startswith(_COMPLETED):
+        return None
     query = sa.select(*_UPLOAD).where(*_live(tx, repository_id, upload_id))
     row = tx.execute(query.with_for_update() if lock else query).one_or_none()
     return None if row is None else MultipartUpload(**row._mapping)
@@ -94,6 +109,40 @@ def delete_upload(tx: Transaction, repository_id: str, upload_id: str) -> bool:
     has ended it."""
     deleted = tx.execute(sa.delete(multipart_uploads).where(*_live(tx, repository_id, upload_id)))
     return deleted.rowcount == 1
+
+
+def insert_completed(
+    tx: Transaction, repository_id: str, upload: MultipartUpload, result: CompletedUpload
+) -> None:
+    """Records the result of a completed upload, whose own record was deleted in this transaction.
+    It lasts until the upload would have expired."""
+    found = {"parts": result.parts, "checksum": result.checksum, "sums": dict(result.sums)}
+    tx.execute(
+        sa.insert(multipart_uploads).values(
+            repository_id=repository_id,
+            upload_id=_COMPLETED + upload.upload_id,
+            branch=upload.branch,
+            path=upload.path,
+            content_type=None,
+            metadata=found,
+            created_at=upload.created_at,
+            expires_at=upload.expires_at,
+        )
+    )
+
+
+def find_completed(
+    tx: Transaction, repository_id: str, branch: str, path: str, upload_id: str
+) -> CompletedUpload | None:
+    """Returns the result of a completed upload to a path, or None if none is recorded."""
+    found = tx.execute(
+        sa.select(multipart_uploads.c.metadata).where(
+            *_live(tx, repository_id, _COMPLETED + upload_id),
+            multipart_uploads.c.branch == branch,
+            multipart_uploads.c.path == path,
+        )
+    ).scalar_one_or_none()
+    return None if found is None else CompletedUpload(**found)
 
 
 def page_of_uploads(
@@ -120,6 +169,7 @@ def page_of_uploads(
         .where(
             table.repository_id == repository_id,
             table.expires_at > tx.now(),
+            sa.not_(table.upload_id.startswith(_COMPLETED)),
             sa.tuple_(*order) > sa.tuple_(*after),
             *within,
         )

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Final, Protocol
 
@@ -37,6 +38,7 @@ THREADS: Final = 4
 CONTENT_TYPE_BYTES_MAX: Final = 255
 
 Check = Callable[[Transaction], None]
+Finish = Callable[[Entry, Transaction], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,11 @@ class Uploads:
         new: NewObject,
         *,
         check: Check | None = None,
+        finish: Finish | None = None,
         only_if: Condition | None = None,
     ) -> Entry:
-        """Writes one object and stages it. `check` runs in the transaction that stages it."""
+        """Writes one object and stages it. `check` runs in the transaction that stages it. `finish`
+        stands in place of `check`, and is given the entry, too."""
         new.check()
         self._context.touch_owner()
         if only_if is not None:
@@ -120,6 +124,8 @@ class Uploads:
         (address,), now = self._register(branch, 1)
         with self._writes.abandoning([address]):
             entry = write_object(self._context, new, address, now)
+            if finish is not None:
+                check = partial(finish, entry)
             if only_if is None:
                 self._stage(branch, {entry.path: entry}, [], check)
             else:
