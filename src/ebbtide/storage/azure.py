@@ -1,8 +1,7 @@
 """Whether an account of Azure keeps deleted objects, which obstore cannot ask.
 
 Only an account key may read the properties of the service. Other credentials are for objects and
-containers. Source: Azure Storage REST, "Get Blob Service Properties" and "Authorize with Shared
-Key". Not for: objects (`remote`).
+containers. Source: Azure Storage REST, the properties of the service, and "Authorize with Shared Key". Not for: objects (`remote`).
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _ASKED: Final = "?restype=service&comp=properties"
 
 
 def retained(object_url: str | None, options: Mapping[str, str]) -> Retained:
-    """Returns whether an account has soft delete for objects. `object_url` is the URL of any object of
-    it, or None if the credentials sign none. `options` and the environment can have the account and
-    its key, as for obstore.
+    """Returns whether an account has soft delete for objects. `object_url` is the URL of any of its
+    objects, or None if the credentials sign none. `options` and the environment can have the
+    account and its key, as for obstore.
 
     Versioning is not among the properties of the service: without soft delete, the answer is
     `unknown`.
