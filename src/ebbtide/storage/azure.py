@@ -1,8 +1,7 @@
-"""Whether an account of Azure keeps deleted blobs, which obstore cannot ask.
+"""Whether an account of Azure keeps deleted objects, which obstore cannot ask.
 
-Only an account key may read the properties of the service. Other credentials are for blobs and
-containers. Source: Azure Storage REST, "Get Blob Service Properties" and "Authorize with Shared
-Key". Not for: blobs (`remote`).
+Only an account key may read the properties of the service. Other credentials are for objects and
+containers. Source: Azure Storage REST, the properties of the service, and "Authorize with Shared Key". Not for: objects (`remote`).
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ _KEYS: Final = (
 _ASKED: Final = "?restype=service&comp=properties"
 
 
-def retained(blob_url: str | None, options: Mapping[str, str]) -> Retained:
-    """Returns whether an account has soft delete for blobs. `blob_url` is the URL of any blob of
-    it, or None if the credentials sign none. `options` and the environment can have the account and
-    its key, as for obstore.
+def retained(object_url: str | None, options: Mapping[str, str]) -> Retained:
+    """Returns whether an account has soft delete for objects. `object_url` is the URL of any of its
+    objects, or None if the credentials sign none. `options` and the environment can have the
+    account and its key, as for obstore.
 
     Versioning is not among the properties of the service: without soft delete, the answer is
     `unknown`.
     """
     account, key = _option(_ACCOUNTS, options), _option(_KEYS, options)
-    if blob_url is None or account is None or key is None:
+    if object_url is None or account is None or key is None:
         return Retained("unknown", "its soft delete can be read only with an account key")
     try:
-        days = _days(blob_url, account, key)
+        days = _days(object_url, account, key)
     except (binascii.Error, *keys.FAILURES) as error:
         return Retained("unknown", f"its soft delete could not be read ({error})")
     if days is None:
@@ -60,10 +59,10 @@ def _option(names: Iterable[str], options: Mapping[str, str]) -> str | None:
     return next(filter(None, found), None)
 
 
-def _days(blob_url: str, account: str, key: str) -> str | None:
-    """Returns for how many days the account keeps deleted blobs; None if it keeps none. Raises
+def _days(object_url: str, account: str, key: str) -> str | None:
+    """Returns for how many days the account keeps deleted objects; None if it keeps none. Raises
     FAILURES, and binascii.Error for a key that is not base64."""
-    parts = urlsplit(blob_url)
+    parts = urlsplit(object_url)
     # An emulator has the account in the path, and Azure in the name of the host.
     root = f"/{account}/" if parts.path.startswith(f"/{account}/") else "/"
     now = f"{datetime.now(UTC):%a, %d %b %Y %H:%M:%S GMT}"

@@ -295,7 +295,7 @@ class RemoteStorage:
         return Retained("no", "memory keeps no deleted objects")
 
     def _account_url(self) -> str | None:
-        """Returns the URL of some blob, which need not exist: it begins with the account's. None if
+        """Returns the URL of an object that need not exist: it begins with the account's. None if
         the credentials sign nothing."""
         try:
             return self.sign_get("any", lasts=_ACCOUNT_URL_LASTS)
