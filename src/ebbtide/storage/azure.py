@@ -1,7 +1,8 @@
 """Whether an account of Azure keeps deleted objects, which obstore cannot ask.
 
 Only an account key may read the properties of the service. Other credentials are for objects and
-containers. Source: Azure Storage REST, the properties of the service, and "Authorize with Shared Key". Not for: objects (`remote`).
+containers. Source: Azure Storage REST, the properties of the service, and "Authorize with Shared
+Key". Not for: objects (`remote`).
 """
 
 from __future__ import annotations
