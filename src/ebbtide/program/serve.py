@@ -60,6 +60,22 @@ ArvadosOption = Annotated[
         show_default=False,
     ),
 ]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Certificate of the server with its chain, PEM. Default: EBBTIDE_TLS_CERTIFICATE.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Private key of the certificate, PEM. Default: EBBTIDE_TLS_KEY.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -76,22 +92,8 @@ def serve(
         int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes any free port.")
     ] = 8000,
     arvados: ArvadosOption = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Certificate of the server with its chain, PEM. Default: EBBTIDE_TLS_CERTIFICATE.",
-            show_default=False,
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Private key of the certificate, PEM. Default: EBBTIDE_TLS_KEY.",
-            show_default=False,
-        ),
-    ] = None,
+    tls_certificate: CertificateOption = None,
+    tls_key: KeyOption = None,
     processes: Annotated[
         int, typer.Option(metavar="N", min=1, help="Processes that answer requests.")
     ] = 1,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -96,6 +96,33 @@ def create_app(
     metrics = Metrics(None if shared is None else metrics_of(shared))
     files = None if shared is None else JobFiles(jobs_of(shared))
 
+    app = FastAPI(
+        title="Ebbtide",
+        version=version("ebbtide"),
+        lifespan=_lifespan_of(store, metrics),
+        # FastAPI's pages would load scripts from another site, and these routes would need no key.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        separate_input_output_schemas=False,
+    )
+    app.state.store = store
+    app.state.settings = settings
+    app.state.metrics = metrics
+    app.state.jobs = Jobs(metrics.jobs.set, files=files)
+    for topic in TOPICS:
+        app.router.routes.extend(topic.routes.all)
+    errors.install(app)
+    _add_middleware(app, store, arvados_repository or settings.arvados_repository)
+    return app
+
+
+def _lifespan_of(
+    store: Store, metrics: Metrics
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Returns what starts and stops the threads of the application."""
+    settings = store.settings
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.server_threads
@@ -116,23 +143,10 @@ def create_app(
         if settings.schedules:
             await anyio.to_thread.run_sync(scheduling.join)
 
-    app = FastAPI(
-        title="Ebbtide",
-        version=version("ebbtide"),
-        lifespan=lifespan,
-        # FastAPI's pages would load scripts from another site, and these routes would need no key.
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        separate_input_output_schemas=False,
-    )
-    app.state.store = store
-    app.state.settings = settings
-    app.state.metrics = metrics
-    app.state.jobs = Jobs(metrics.jobs.set, files=files)
-    for topic in TOPICS:
-        app.router.routes.extend(topic.routes.all)
-    errors.install(app)
+    return lifespan
+
+
+def _add_middleware(app: FastAPI, store: Store, arvados_repository: str | None) -> None:
     public = [route.path_regex for route in guarded_routes(app) if route.role == PUBLIC]
     # The middleware that is added last sees a request first.
     app.add_middleware(errors.BreakingOff)
@@ -143,16 +157,15 @@ def create_app(
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
-    if shown := arvados_repository or settings.arvados_repository:
-        app.add_middleware(ArvadosInFront, arvados=make_arvados(app.state, shown))
+    if arvados_repository is not None:
+        app.add_middleware(ArvadosInFront, arvados=make_arvados(app.state, arvados_repository))
     app.add_middleware(S3Gateway, store=store)
-    app.add_middleware(HeaderLimit, bytes_max=settings.server_header_max)
-    app.add_middleware(Measuring, metrics=metrics)
+    app.add_middleware(HeaderLimit, bytes_max=store.settings.server_header_max)
+    app.add_middleware(Measuring, metrics=app.state.metrics)
     app.add_middleware(Tracing)
     app.add_middleware(Segments)
     app.add_middleware(UnreadBodies)
     app.add_middleware(RequestIds)
-    return app
 
 
 def _schedule_thread(store: Store, jobs: Jobs) -> ScheduleThread:

@@ -59,7 +59,7 @@ def part_bytes(address: str, size: int | None) -> int:
 
 
 @dataclass(slots=True)
-class Share:
+class SendingShare:
     """The memory of one upload: `at_once` parts of `part` bytes. `moved` is when it got its memory,
     or when its last part was full, in seconds."""
 
@@ -83,10 +83,10 @@ class Sending:
         self._bytes_max = bytes_max
         self._clock = clock
         self._changed = threading.Condition()
-        self._shares: list[Share] = []
+        self._shares: list[SendingShare] = []
 
     @contextmanager
-    def share(self, part: int, size: int | None) -> Iterator[Share]:
+    def share(self, part: int, size: int | None) -> Iterator[SendingShare]:
         """Has memory for an upload of `size` bytes, in parts of `part` bytes, during the block."""
         needed = part if size is None else min(part, size)
         useful = part * PARTS_AT_ONCE
@@ -96,7 +96,7 @@ class Sending:
             self._wait(needed)
             free = self._bytes_max - self._held()
             at_once = PARTS_AT_ONCE if useful <= free else 1
-            mine = Share(part, at_once, useful if useful <= free else needed, self._clock())
+            mine = SendingShare(part, at_once, useful if useful <= free else needed, self._clock())
             self._shares.append(mine)
         try:
             yield mine
@@ -106,7 +106,7 @@ class Sending:
                 self._shares = [each for each in self._shares if each is not mine]
                 self._changed.notify_all()
 
-    def move(self, share: Share) -> None:
+    def move(self, share: SendingShare) -> None:
         """Notes that an upload has filled a part."""
         with self._changed:
             share.moved = self._clock()
@@ -127,7 +127,7 @@ class Sending:
 sending: Final = Sending()
 
 
-def bounded(address: str, pieces: Iterator[bytes], share: Share) -> Iterator[bytes]:
+def bounded(address: str, pieces: Iterator[bytes], share: SendingShare) -> Iterator[bytes]:
     """Yields the pieces of an upload, and notes each part. Raises InvalidInput `invalid_argument`
     before it has more than PARTS_MAX parts."""
     total = 0

@@ -146,7 +146,7 @@ class RemoteStorage:
                 use_multipart=False,
             )
 
-    def _put_parts(self, address: str, pieces: Iterator[bytes], share: parts.Share) -> None:
+    def _put_parts(self, address: str, pieces: Iterator[bytes], share: parts.SendingShare) -> None:
         with clients.translated(address):
             obstore.put(
                 self._client(),
