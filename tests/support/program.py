@@ -98,7 +98,7 @@ def in_world(world: SmallWorld) -> Iterator[Program]:
         for name, value in {**ENVIRONMENT, "EBBTIDE_STORE": str(world.store)}.items():
             patched.setenv(name, value)
         # A server ends when it is interrupted; an archive takes seconds.
-        patched.setattr("ebbtide.program.serve._run", lambda *_, **__: None)
+        patched.setattr("ebbtide.program.serve._prepared", lambda *_, **__: lambda: None)
         patched.setattr("ebbtide.gc.spark.archive._needed", dict)
         stepping = Stepping(patched, world.directory, world.store, world.directory / "ice")
         yield Program(world, stepping, patched)
