@@ -65,6 +65,7 @@ def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.Mon
     told_of_projects_and_collections(told, tmp_path)
     told_of_retention_and_runs(told)
     told_of_purges_and_keys(told, tmp_path)
+    told_of_schedules(told)
     told("retention unset", "lake")
     told("gc give-up", "lake", "main~2", "--reason", "x", "--yes")
     told("branch create", "lake", "imports")
@@ -188,6 +189,15 @@ def told_of_purges_and_keys(told: Told, tmp_path: Path) -> None:
     told("key grant", str(key["access_key_id"]), "lake=writer")
     told("key revoke-grant", str(key["access_key_id"]), "lake")
     told("key revoke", str(key["access_key_id"]), "--yes")
+
+
+def told_of_schedules(told: Told) -> None:
+    told("schedule set", "lake", "30 2 * * *", "--quarantine", "none")
+    told("schedule list")
+    told("schedule show", "lake")
+    told("schedule disable", "lake")
+    told("schedule enable", "lake")
+    told("schedule delete", "lake")
 
 
 def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:
