@@ -45,9 +45,6 @@ BEGIN_OPTION: Final = "ebbtide_begin"
 """The execution option of a connection that has the statement which begins a transaction on
 SQLite."""
 _BEGIN_POSTGRESQL: Final = "ebbtide_begin_postgresql"
-CONNECTIONS_MAX: Final = 15
-"""The most connections of one process. All stay open: a connection that was opened for a few
-requests, and closed after each, would cost more than the requests' own queries."""
 IDLE_SECONDS_MAX: Final = 1.0
 _IDLE_SINCE: Final = "ebbtide_idle_since"
 
@@ -371,8 +368,6 @@ def _open_sqlite(url: URL) -> sa.Engine:
         connect_args={"timeout": LOCK_TIMEOUT_SECONDS},
         json_deserializer=_parsed,
         hide_parameters=True,
-        pool_size=CONNECTIONS_MAX,
-        max_overflow=0,
     )
 
     @sa.event.listens_for(engine, "connect")
@@ -409,8 +404,6 @@ def _open_postgresql(url: URL) -> sa.Engine:
         isolation_level="AUTOCOMMIT",
         connect_args={"options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s"},
         hide_parameters=True,
-        pool_size=CONNECTIONS_MAX,
-        max_overflow=0,
     )
     _begin_by_statement(engine, _BEGIN_POSTGRESQL)
     _ping_idle(engine)
