@@ -210,7 +210,7 @@ def test_without_the_api_nothing_is_made(received: Received) -> None:
 
 def test_a_request_and_the_run_that_it_orders(tmp_path: Path, received: Received) -> None:
     """In one trace, which the client began. The run works in a process without an SDK."""
-    settings = Settings(reclaim=False)
+    settings = Settings(reclaim=False, schedules=False)
     with (
         Store.init(tmp_path / "store", settings=settings) as store,
         serving(store) as http,

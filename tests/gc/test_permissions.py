@@ -47,6 +47,8 @@ class Bucket:
             actions = statement["Action"]
             if isinstance(actions, list):
                 statement["Action"] = [each for each in actions if each != without]
+                # Ceph's gateway looks up the right to delete several objects at the bucket itself.
+                statement["Resource"] = [statement["Resource"], f"arn:aws:s3:::{self.name}"]
         self._owner.put_bucket_policy(Bucket=self.name, Policy=json.dumps(policy))
 
 

@@ -179,7 +179,9 @@ class Requests:
         """A client with the key of an admin. To make the application takes longer than all else:
         it is handed from store to store."""
         names = self.world.names
-        with Store.open(self.world.store, settings=Settings(reclaim=False)) as store:
+        with Store.open(
+            self.world.store, settings=Settings(reclaim=False, schedules=False)
+        ) as store:
             if self._app is None:
                 self._app = create_app(store)
             app = self._app

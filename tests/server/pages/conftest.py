@@ -92,7 +92,7 @@ def browsers(store: Store) -> Iterator[Browsers]:
 @pytest.fixture(scope="module")
 def shared_browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsers]:
     """Browsers on an empty store that all tests of a module share, and leave as it is."""
-    settings = Settings(reclaim=False)
+    settings = Settings(reclaim=False, schedules=False)
     directory = tmp_path_factory.mktemp("shared") / "store"
     with Store.init(directory, settings=settings) as store, browsing(store) as found:
         yield found
