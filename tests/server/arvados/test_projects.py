@@ -85,6 +85,29 @@ def test_who_may_call(arvados: ArvadosServer, callers: Callers) -> None:
                 assert reader.http.request(route.method, path).status_code == 403, route.path
 
 
+def test_a_role_in_this_repository_counts(arvados: ArvadosServer, callers: Callers) -> None:
+    """And one in another repository does not."""
+    server = arvados.server
+    found: dict[str, Caller] = {}
+    with ExitStack() as stack:
+        with Store.open(server.directory, settings=server.settings) as store:
+            store.create_repository("pond")
+            for repository in ("lake", "pond"):
+                made = store.keys.create(Role.NONE, name=repository)
+                store.grants.add(made.key.access_key_id, repository, Role.WRITER)
+                http = stack.enter_context(arvados.http(None))
+                token = f"v2/{made.key.access_key_id}/{made.secret}"
+                http.headers["Authorization"] = f"Bearer {token}"
+                found[repository] = Caller(http)
+        user = found["lake"].get("/users/current")
+        assert (user["can_write"], user["is_admin"]) == (True, False)
+        made = found["lake"].send("POST", "/groups", group={"name": "g", "group_class": "project"})
+        assert made["can_write"] is True
+        for caller in (found["pond"], callers(Role.NONE)):
+            for path in ("/users/current", "/collections", f"/groups/{made['uuid']}"):
+                assert caller.get(path, 403)["kind"] == "role_missing"
+
+
 def test_errors_have_one_shape(writer: Caller) -> None:
     for path, status, kind in (
         ("/groups/x", 404, "project_not_found"),
