@@ -106,8 +106,9 @@ class Running:
 
 
 def _processor_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Of a process and those that it started."""
+    found = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(times.user + times.system for times in found))
 
 
 def _spread(work: Work, *, requests: int, threads: int) -> None:

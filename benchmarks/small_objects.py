@@ -1,7 +1,8 @@
 """Measures the server with small objects: uploads and reads by its API and by its S3 gateway.
 
     .venv/bin/python -m benchmarks.small_objects [--directory DIR] [--requests 2000] [--ceph]
-        [--peer-s3 URL --peer-s3-key ID:SECRET] [--peer-lakefs URL --peer-lakefs-key ID:SECRET]
+        [--processes 1] [--peer-s3 URL --peer-s3-key ID:SECRET]
+        [--peer-lakefs URL --peer-lakefs-key ID:SECRET]
 
 Objects have 4 KiB, and eight client threads send requests, each on a connection of its own. The
 server runs on SQLite, and on PostgreSQL if it is installed; both wait for the disk. Then 100,000
@@ -23,6 +24,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -49,6 +51,8 @@ PAGE: Final = 1000
 CONTENT: Final = os.urandom(OBJECT_BYTES)
 AIMS: Final = {"upload": 1000, "read": 2000}
 LISTED_SECONDS_MAX: Final = 2.0
+START_SECONDS: Final = 20
+"""How long several processes may take until all of them serve, after the URL was printed."""
 
 Send = Callable[[int], object]
 """Sends one request, by its number."""
@@ -177,7 +181,9 @@ def measure_server(
 
 
 @contextmanager
-def ebbtide(directory: Path, database_url: str | None) -> Iterator[tuple[Running, tuple[str, str]]]:
+def ebbtide(
+    directory: Path, database_url: str | None, processes: int
+) -> Iterator[tuple[Running, tuple[str, str]]]:
     """Runs the server over a new store; yields it and an access key."""
     settings = Settings() if database_url is None else Settings(database_url=database_url)
     with Store.init(directory, settings=settings) as store:
@@ -187,7 +193,9 @@ def ebbtide(directory: Path, database_url: str | None) -> Iterator[tuple[Running
     environment = {"EBBTIDE_STORE": str(directory)}
     if database_url is not None:
         environment["EBBTIDE_DATABASE_URL"] = database_url
-    with served([*PROGRAM, "serve", "--port", "0"], **environment) as running:
+    command = [*PROGRAM, "serve", "--port", "0", "--processes", str(processes)]
+    with served(command, **environment) as running:
+        time.sleep(START_SECONDS if processes > 1 else 0)
         yield running, (pair.key.access_key_id, pair.secret)
 
 
@@ -250,6 +258,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, help="where the stores and other files go")
     parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--processes", type=int, default=1, help="as of ebbtide serve")
     parser.add_argument("--ceph", action="store_true", help="measure Ceph's gateway too")
     parser.add_argument("--peer-s3", metavar="URL", help="another S3 server of this machine")
     parser.add_argument("--peer-s3-key", metavar="ID:SECRET", default="test:test")
@@ -278,7 +287,7 @@ def main() -> None:
             databases["PostgreSQL"] = server.url
         listings: list[str] = []
         for name, url in databases.items():
-            with ebbtide(directory / name, url) as (running, key):
+            with ebbtide(directory / name, url, options.processes) as (running, key):
                 api, s3 = ByApi(Sender(running.url), key), ByS3(Sender(running.url), key)
                 measure_server(f"{name}, API", running, api, limits, options.requests)
                 measure_server(f"{name}, S3", running, s3, limits, options.requests)
