@@ -135,7 +135,10 @@ def when_swept(cli: Cli, run: Run, repository: str, run_id: str) -> None:
 
 
 def say_quarantine(cli: Cli, quarantine: timedelta, files: int) -> None:
-    """Prints what a quarantine of so many files means for the storage, before the question."""
+    """Prints what a quarantine of so many files means for the storage, before the question. Of no
+    files there is nothing to say, and a nightly run stays silent."""
+    if files == 0:
+        return
     cli.output.say(
         f"the files stay in quarantine for {format_duration(quarantine)}, and use storage until "
         f"then; --quarantine none deletes at once. In a directory each file is renamed. An object "
