@@ -108,7 +108,8 @@ class User:
             self.held[where["Key"]] = b"".join(parts[number][1] for number in sorted(parts))
 
     def complete_twice(self) -> None:
-        """At once, with an abort beside it: one of the three wins."""
+        """At once, with an abort beside it. If the abort is first, both fail; otherwise the second
+        is answered like the first."""
         ready = self._ready()
         if ready is None:
             return
@@ -118,13 +119,15 @@ class User:
         with ThreadPoolExecutor(3) as pool:
             tries = [pool.submit(complete, **where, MultipartUpload=listed) for _ in range(2)]
             aborted = pool.submit(self.s3.abort_multipart_upload, **where)
-        failed = [each.exception() for each in (*tries, aborted)]
-        assert failed.count(None) == 1, failed
-        for error in failed:
+        is_aborted = aborted.exception() is None
+        for each in (*tries, aborted):
+            error = each.exception()
+            assert (error is None) == (is_aborted == (each is aborted)), (is_aborted, error)
             if error is not None:
                 assert isinstance(error, ClientError)
                 assert error.response["Error"]["Code"] in ("NoSuchUpload", "InvalidPart")
-        if aborted.exception() is not None:
+        if not is_aborted:
+            assert len({each.result()["ETag"] for each in tries}) == 1
             self.held[where["Key"]] = b"".join(parts[number][1] for number in sorted(parts))
 
     def abort(self) -> None:
