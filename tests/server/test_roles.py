@@ -36,6 +36,7 @@ ROLES = {
     ("DELETE", R): "admin",
     ("PATCH", R): "admin",
     ("POST", R + "/undelete"): "admin",
+    ("POST", R + "/refs/{branch}/symlink"): "writer",
     ("POST", R + "/dump"): "admin",
     ("GET", R + "/dump"): "admin",
     ("POST", R + "/restore"): "admin",

@@ -317,3 +317,19 @@ def test_such_keys_never_leave_a_directory(plain: Server, tmp_path: Path) -> Non
     listed = plain.command("fs", "ls", lake.id, "main", "--recursive").stdout
     assert "line\\nfeed" in listed
     assert len(listed.splitlines()) == len(KEYS) + 1
+
+
+def test_symlink_files(lake: lakefs.Repository, server: Server) -> None:
+    """As the operator of Airflow asks for them. Each line is the address of an object."""
+    commit = put(lake, **{"t/p=1/a": "1", "t/p=2/a": "2", "t/p=2/b": "3", "x": "4"})
+    api = sdk(server).internal_api
+    answer = api.create_symlink_file(lake.id, "main", location="t/")
+    base = f"{answer.location}/{lake.id}/main".removeprefix("file://")
+    found = {str(each.relative_to(base)): each.read_text() for each in Path(base).rglob("*.txt")}
+    assert found.keys() == {"t/p=1/symlink.txt", "t/p=2/symlink.txt"}
+    lines = found["t/p=2/symlink.txt"].splitlines()
+    assert [Path(each.removeprefix("file://")).read_text() for each in lines] == ["2", "3"]
+    addresses = [lake.ref("main").object(f"t/p=2/{name}").stat().physical_address for name in "ab"]
+    assert lines == addresses
+    (kept,) = [each for each in lake.tags() if each.id.startswith("symlinks/main/")]
+    assert kept.get_commit().id == commit

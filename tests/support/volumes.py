@@ -60,6 +60,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "chunked bodies": seeds(1, long=1_000, share=0.3),
     "uploads in parts": examples(4, long=1_000, share=2.0),
     "histories of signed parts": seeds(8, long=2_000, share=2.0),
+    "histories of symlink files": seeds(3, long=1_000),
     "S3 under load": seconds(2, long=60, share=3.0),
     "server under load": seconds(2, long=60, share=5.0),
     "properties of values": examples(100, long=10_000),

@@ -36,6 +36,7 @@ from ebbtide.server.api import (
     signing,
     staging,
     status,
+    symlinks,
     tags,
 )
 from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
@@ -62,6 +63,7 @@ TOPICS = (
     tags,
     objects,
     staging,
+    symlinks,
     signed_parts,
     importing,
     commits,

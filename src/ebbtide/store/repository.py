@@ -22,6 +22,7 @@ from ebbtide.store.importing.imports import Imports
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
 from ebbtide.store.objects.signed_reads import SignedReads
+from ebbtide.store.objects.symlinks import Symlinks
 from ebbtide.store.refs.branches import Branches
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.protection import Protection
@@ -51,6 +52,7 @@ class Repository:
         self.exports = Exports(context)
         self.dumps = Dumps(context)
         self.imports = Imports(context)
+        self.symlinks = Symlinks(context, self.tags)
         self.projects = Projects(context)
         self.locators = Locators(context)
         self.signed_reads = SignedReads(context, self.locators)

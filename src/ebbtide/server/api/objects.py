@@ -18,7 +18,7 @@ from ebbtide.server.errors import STATUS, message_of
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import receive
 from ebbtide.store.access.keys import Role
-from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.entries import Entry, address_url
 from ebbtide.store.content.reserved import without_checksums
 from ebbtide.store.listing import Page
 from ebbtide.store.names import check_path
@@ -49,11 +49,10 @@ class ObjectStats(Wire):
     @classmethod
     def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> Self:
         """Makes the answer for an object; `root` is the URL of the repository's storage root."""
-        address = entry.address
         return cls(
             path=entry.path,
             path_type="object",
-            physical_address=address if is_external(address) else f"{root.rstrip('/')}/{address}",
+            physical_address=address_url(entry.address, root),
             checksum=entry.checksum,
             size_bytes=entry.size_bytes,
             mtime=seconds_of(entry.mtime),

@@ -56,6 +56,11 @@ def is_external(address: str) -> bool:
     return _EXTERNAL.match(address) is not None
 
 
+def address_url(address: str, root: str) -> str:
+    """Returns the URL of an object's address; `root` is the URL of the storage root."""
+    return address if is_external(address) else f"{root.rstrip('/')}/{address}"
+
+
 def same_content(left: Entry | None, right: Entry | None) -> bool:
     """Whether two entries are equal to a user: in checksum, size, content type and metadata.
 

@@ -19,6 +19,7 @@ Kind = Literal["object", "tree", "range", "temporary", "system", "foreign"]
 OWNER_ADDRESS: Final = "_ebbtide/OWNER"
 COLLECTOR_PREFIX: Final = "_ebbtide/gc/"
 DUMPS_PREFIX: Final = f"{COLLECTOR_PREFIX}dumps/"
+SYMLINKS_PREFIX: Final = f"{COLLECTOR_PREFIX}symlinks/"
 PURGES_PREFIX: Final = "_ebbtide/purges/"
 DATA_PREFIX: Final = "data/"
 TREES_PREFIX: Final = "_ebbtide/trees/"

@@ -1,0 +1,321 @@
+"""Symlink files: what is in them, and random histories of requests that meet, fail, and run beside
+commits and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.errors import EbbtideError, Failed, NotFound
+from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.layout import SYMLINKS_PREFIX
+from ebbtide.store.objects import symlinks
+from ebbtide.store.objects.symlinks import by_directory
+from ebbtide.store.repository import Repository
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStorage, with_storage
+from tests.support.memory_world import MemoryWorld, Place, open_place
+from tests.support.randomized import examples, randomized
+from tests.support.world import START
+
+ZERO: Final[dict[str, Any]] = {"grace": timedelta(0), "unsafe": True}
+STEPS: Final = 40
+HOUR: Final = timedelta(hours=1)
+MAIN: Final = f"{SYMLINKS_PREFIX}lake/main/"
+LOCATIONS: Final = ("", "", "t/", "t/p")
+PATHS: Final = ("x", "t/a", "t/p=1/a", "t/p=1/b", "t/p=2/a", "t/p=2/q/a", "t/z")
+
+
+def entry(path: str, address: str = "data/x") -> Entry:
+    return Entry(path, address, 0, "0" * 64, START)
+
+
+def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
+    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+
+
+@randomized("properties of values")
+@examples("properties of values")
+@given(st.sets(st.text("ab/", min_size=1, max_size=8)))
+def test_entries_by_directory(paths: set[str]) -> None:
+    expected: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        expected.setdefault("/".join(path.split("/")[:-1]), []).append(path)
+    found = list(by_directory(entry(path) for path in sorted(paths)))
+    assert {directory: [each.path for each in entries] for directory, entries in found} == expected
+    assert len(found) == len(expected)
+
+
+def files(repository: Repository) -> dict[str, list[str]]:
+    """The lines of each file below the branch, by directory."""
+    addresses = [
+        str(address)
+        for batch in repository.storage.list(MAIN)
+        for address in batch.column("address").to_pylist()
+    ]
+    return {
+        address.removeprefix(MAIN).removesuffix("symlink.txt").rstrip("/"): (
+            repository.storage.get(address).decode().split("\n")
+        )
+        for address in addresses
+    }
+
+
+def wanted(repository: Repository, location: str) -> dict[str, list[str]]:
+    """What a request should write now: from the definition."""
+    found: dict[str, list[str]] = {}
+    root = repository.info.storage_url
+    for each in repository.objects.list("main@", prefix=location).entries:
+        directory = each.path.rpartition("/")[0]
+        found.setdefault(directory, []).append(f"{root}/{each.address}")
+    return found
+
+
+def keepers(repository: Repository) -> list[str]:
+    return [each.name for each in repository.tags.list() if each.name.startswith("symlinks/main/")]
+
+
+def test_the_files_of_a_branch(repository: Repository) -> None:
+    for path in PATHS:
+        repository.objects.put("main", path, path.encode())
+    commit = repository.commits.commit("main", "").commit_id
+    repository.objects.put("main", "t/staged", b"")
+    result = repository.symlinks.write("main")
+    assert result.url == f"{repository.info.storage_url}/_ebbtide/gc/symlinks"
+    assert (result.commit_id, result.file_count) == (commit, 5)
+    assert files(repository) == wanted(repository, "")
+    assert files(repository)["t"][0].endswith(repository.objects.stat("main@", "t/a").address)
+    assert repository.tags.get(result.tag).commit_id == commit
+
+
+def test_what_is_gone_from_the_branch_is_gone_from_its_files(repository: Repository) -> None:
+    for path in PATHS:
+        repository.objects.put("main", path, b"")
+    repository.commits.commit("main", "")
+    repository.symlinks.write("main")
+    for path in ("x", "t/p=1/a", "t/p=1/b"):
+        repository.objects.delete("main", path)
+    repository.commits.commit("main", "")
+    repository.symlinks.write("main", "t/")
+    assert set(files(repository)) == {"", "t", "t/p=2", "t/p=2/q"}
+    repository.symlinks.write("main")
+    assert files(repository) == wanted(repository, "")
+    assert set(files(repository)) == {"t", "t/p=2", "t/p=2/q"}
+
+
+def test_a_slash_in_the_name_of_a_branch(repository: Repository) -> None:
+    repository.branches.create("main/t", "main")
+    for branch in ("main", "main/t"):
+        repository.objects.put(branch, "t/a", branch.encode())
+        repository.commits.commit(branch, "")
+        repository.symlinks.write(branch)
+    file = f"{SYMLINKS_PREFIX}lake/main%2Ft/t/symlink.txt"
+    address = repository.objects.stat("main/t@", "t/a").address
+    assert repository.storage.get(file).decode().endswith(address)
+    assert files(repository) == wanted(repository, "")
+
+
+@pytest.mark.parametrize("path", ["/a/b", "a//b", "a/../b", "a/./b", "a/symlink.txt/b"])
+def test_directories_that_can_have_no_file(repository: Repository, path: str) -> None:
+    repository.objects.put("main", "a/b/c", b"")
+    repository.objects.put("main", path, b"")
+    repository.commits.commit("main", "")
+    with raises("invalid_path"):
+        repository.symlinks.write("main")
+    assert not files(repository)
+    assert not keepers(repository)
+    repository.symlinks.write("main", "a/b/")
+    assert files(repository) == wanted(repository, "a/b/")
+
+
+def test_what_is_refused(repository: Repository) -> None:
+    with raises("branch_not_found"):
+        repository.symlinks.write("none")
+    with raises("invalid_argument"):
+        repository.symlinks.write("main", "\0")
+    long = repository.branches.create("b" * 250, "main").name
+    with raises("invalid_name"):
+        repository.symlinks.write(long)
+    assert not files(repository)
+
+
+def test_tags_of_requests_that_have_ended(repository: Repository, clock: ManualClock) -> None:
+    """A younger tag may be that of a request which is still writing."""
+    repository.objects.put("main", "a", b"")
+    repository.commits.commit("main", "")
+    repository.branches.create("main/e3b0c442-00000000", "main")
+    other = repository.symlinks.write("main/e3b0c442-00000000").tag
+    first = repository.symlinks.write("main").tag
+    part = repository.symlinks.write("main", "a").tag
+    clock.advance(repository.context.settings.write_ttl)
+    second = repository.symlinks.write("main").tag
+    assert set(keepers(repository)) == {first, part, second, other}
+    clock.advance(timedelta(seconds=1))
+    third = repository.symlinks.write("main").tag
+    assert set(keepers(repository)) == {part, second, third, other}
+
+
+def test_a_request_that_takes_too_long(repository: Repository, clock: ManualClock) -> None:
+    repository.objects.put("main", "a", b"")
+    repository.commits.commit("main", "")
+    half = repository.context.settings.write_ttl / 2
+
+    def wait(method: str, _address: str) -> None:
+        if method == "put":
+            clock.advance(half)
+
+    slow = with_storage(repository, FaultyStorage(repository.storage, wait))
+    with raises("write_expired"):
+        slow.symlinks.write("main")
+    assert len(keepers(repository)) == 1, "what was written names objects that are kept"
+
+
+def test_a_tag_that_is_deleted_meanwhile(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"")
+    repository.commits.commit("main", "")
+
+    def delete(method: str, _address: str) -> None:
+        if method == "put":
+            (name,) = keepers(repository)
+            repository.tags.delete(name)
+
+    with raises("tag_not_found"):
+        with_storage(repository, FaultyStorage(repository.storage, delete)).symlinks.write("main")
+
+
+class History:
+    """What happens by chance. Whatever a symlink file names must be there at any time."""
+
+    def __init__(self, world: MemoryWorld, random: Random) -> None:
+        self.world = world
+        self.random = random
+        self.storage = world.lake.storage
+        self.depth = 0
+
+    @property
+    def lake(self) -> Repository:
+        return self.world.lake
+
+    def run(self) -> None:
+        steps: Sequence[Callable[[], None]] = (
+            *(self.put, self.delete, self.commit) * 2,
+            *(self.write,) * 5,
+            *(self.wait,) * 2,
+            self.collect,
+        )
+        for _ in range(STEPS):
+            self.random.choice(steps)()
+            self.check()
+        self.settle()
+
+    def put(self) -> None:
+        self.lake.objects.put("main", self.random.choice(PATHS), self.random.randbytes(4))
+
+    def delete(self) -> None:
+        with suppress(NotFound):
+            self.lake.objects.delete("main", self.random.choice(PATHS))
+
+    def commit(self) -> None:
+        self.lake.commits.commit("main", "m", allow_empty=True)
+
+    def wait(self) -> None:
+        self.world.clock.advance(self.random.choice([5 * HOUR, 13 * HOUR, 25 * HOUR]))
+
+    def collect(self) -> None:
+        mode = self.random.choice(["clean", "auto"])
+        assert self.world.collect(**ZERO, mode=mode).state == "swept"
+
+    def write(self) -> None:
+        """Alone, or while something else happens, which may be another request; or it fails."""
+        if self.depth > 1:
+            return
+        self.depth += 1
+        location = self.random.choice(LOCATIONS)
+        meanwhile = self.random.choice([None, self.fail, self.meet, self.meet])
+        was_alone = meanwhile is None and self.depth == 1
+
+        def before(method: str, address: str) -> None:
+            nonlocal meanwhile
+            if (method == "list" or address.startswith(SYMLINKS_PREFIX)) and (
+                self.random.random() < 0.4
+            ):
+                happening, meanwhile = meanwhile, None
+                if happening is not None:
+                    happening()
+
+        repository = with_storage(self.lake, FaultyStorage(self.storage, before))
+        try:
+            repository.symlinks.write("main", location)
+        except EbbtideError as error:
+            assert not was_alone
+            assert error.kind in ("storage_error", "write_expired"), error
+        else:
+            if was_alone:
+                found = files(self.lake)
+                expected = wanted(self.lake, location)
+                assert {each: found.get(each) for each in expected} == expected
+                assert all(
+                    f"{each}/".startswith(location) <= (each in expected) for each in found if each
+                )
+        finally:
+            self.depth -= 1
+
+    def meet(self) -> None:
+        """In the middle of a request: the branch changes, and another request is made."""
+        for act in (self.put, self.delete, self.commit, self.write, self.commit, self.wait):
+            if self.random.random() < 0.7:
+                act()
+        if self.random.random() < 0.3:
+            self.collect()
+
+    def fail(self) -> None:
+        raise Failed("storage_error", "no")
+
+    def check(self) -> None:
+        root = f"{self.lake.info.storage_url}/"
+        there = self.world.files("data/")
+        for directory, lines in files(self.lake).items():
+            for line in lines:
+                assert line.removeprefix(root) in there, directory
+
+    def settle(self) -> None:
+        """At last each location has one tag; and without them nothing is kept for them."""
+        for location in sorted(set(LOCATIONS)):
+            self.world.clock.advance(timedelta(hours=25))
+            self.lake.symlinks.write("main", location)
+        assert len(keepers(self.lake)) == len(set(LOCATIONS))
+        for name in keepers(self.lake):
+            self.lake.tags.delete(name)
+        self.lake.commits.commit("main", "m", allow_empty=True)
+        for _ in range(2):
+            self.world.clock.advance(26 * HOUR)
+            self.collect()
+        shown = self.lake.objects.list("main").entries
+        assert self.world.files("data/") == {each.address for each in shown}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with open_place(tmp_path_factory.mktemp("symlinks")) as found:
+        yield found
+
+
+@randomized("histories of symlink files")
+def test_histories(place: Place, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symlinks, "THREADS", 1)  # a history can be told again
+    random = Random(seed)
+    settings = {
+        "lease_ttl": random.choice(["0s", "1h"]),
+        "trash_time": random.choice(["0s", "3h"]),
+        "write_ttl": "24h",
+    }
+    world = MemoryWorld(place, settings=settings, seed=seed)
+    world.keep(default={"keep_last": 1})
+    History(world, random).run()
