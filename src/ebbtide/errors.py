@@ -72,6 +72,7 @@ KINDS: Final[Mapping[str, str]] = {
     "store_exists": "a store exists there already",
     "repository_exists": "a repository with that name exists already",
     "branch_exists": "a branch with that name exists already",
+    "key_exists": "an access key with that id exists already, perhaps a revoked one",
     "tag_exists": "a tag with that name exists already",
     "object_exists": "an object exists at that address already",
     "project_exists": "a project with that name exists already",

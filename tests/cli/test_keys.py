@@ -32,6 +32,27 @@ def test_keys(lake: Ebbtide) -> None:
     assert missing.error_kind == "key_not_found"
 
 
+def test_a_key_that_clients_have_already(lake: Ebbtide, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("wJalrXUtnFEMI/K7MDENG/bPxRfiCY+EXAMPLEKEY\n")
+    given = ("key", "create", "--id", "AKIAIOSFODNN7EXAMPLE", "--json")
+    made = lake(*given, "--secret-file", secret, "--role", "writer").document
+    assert made["access_key_id"] == "AKIAIOSFODNN7EXAMPLE"
+    assert made["secret_access_key"] == secret.read_text().strip()
+    again = lake(*given, "--secret-file", secret, code=1)
+    assert again.error_kind == "key_exists"
+    lake("key", "revoke", "AKIAIOSFODNN7EXAMPLE", "--yes")
+    assert lake(*given, "--secret-file", secret, code=1).error_kind == "key_exists"
+    before = lake("key", "list").out
+    for content in (b"", b"short", b"x" * 256, b"a secret with blanks", "ä".encode() * 20, b"\xff"):
+        secret.write_bytes(content)
+        refused = lake("key", "create", "--id", "A" * 20, "--secret-file", secret, "--json", code=2)
+        assert refused.error_kind == "invalid_argument"
+    assert lake(*given, code=2).error_kind == "invalid_argument"
+    lake("key", "create", "--id", "A" * 20, "--secret-file", tmp_path / "none", code=2)
+    assert lake("key", "list").out == before
+
+
 def test_the_keys_that_sign(lake: Ebbtide) -> None:
     """An older one goes on verifying, unless it leaked."""
     first = lake("key", "rotate-signing", "--json").document

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.keys import GivenKey, Role
 from ebbtide.store.access.secrets import KEY_FILE, SecretBox
 from ebbtide.store.database.schema import access_keys
 from ebbtide.store.embedded import Store
@@ -31,6 +31,23 @@ def test_a_key_is_known_by_its_secret(store: Store, clock: ManualClock) -> None:
     assert (found.role, found.name, found.created_at) == (Role.WRITER, "é", clock.now)
     assert store.keys.list() == [found]
     assert pair.secret not in repr(pair)
+
+
+@pytest.mark.parametrize("key_id", ["A" * 15, "A" * 129, "A" * 20 + "/", "A" * 20 + ":", "é" * 20])
+def test_ids_that_no_key_can_have(store: Store, key_id: str) -> None:
+    with raises("invalid_argument"):
+        store.keys.create(Role.READER, given=GivenKey(key_id, "s" * 20))
+    assert not store.keys.list()
+
+
+def test_a_given_key(store: Store) -> None:
+    secret = "a/b:c+" * 4
+    pair = store.keys.create(Role.READER, given=GivenKey("AKIAIOSFODNN7EXAMPLE", secret))
+    assert secret not in repr(pair)
+    assert store.keys.authenticate("AKIAIOSFODNN7EXAMPLE", secret) == pair.key
+    with raises("key_exists"):
+        store.keys.create(Role.ADMIN, given=GivenKey("AKIAIOSFODNN7EXAMPLE", "t" * 20))
+    assert store.keys.list() == [pair.key]
 
 
 @pytest.mark.parametrize(

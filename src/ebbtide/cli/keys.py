@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +35,24 @@ KeyArgument = Annotated[
     ),
 ]
 
+GivenIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="KEY",
+        help="Id of a key that clients have already, such as one of lakeFS.",
+        show_default=False,
+    ),
+]
+SecretFileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the secret of the key that --id names; - for stdin.",
+        show_default=False,
+    ),
+]
+
 
 @command(app, "create")
 def create(
@@ -55,6 +75,8 @@ def create(
             show_default=False,
         ),
     ] = "",
+    given_id: GivenIdOption = None,
+    secret_file: SecretFileOption = None,
     repository: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,14 +86,22 @@ def create(
         ),
     ] = None,
 ) -> None:
-    """Make an access key. Its secret is printed now, and never again."""
-    from ebbtide.store.access.keys import Role
+    """Make an access key, or take over one that clients have already.
 
+    The secret is printed now, and never again.
+    """
+    from ebbtide.store.access.keys import GivenKey, Role
+
+    if (given_id is None) != (secret_file is None):
+        raise InvalidInput("invalid_argument", "--id and --secret-file belong together")
+    given = None
+    if given_id is not None and secret_file is not None:
+        given = GivenKey(given_id, read_secret(secret_file))
     wanted = [_grant_of(text) for text in repository or ()]
     for place, _ in wanted:
         # Read before the key is made, so that a mistyped name makes none.
         cli.store.repository(place)
-    made = cli.store.keys.create(Role.parse(role), name=name)
+    made = cli.store.keys.create(Role.parse(role), name=name, given=given)
     key_id = made.key.access_key_id
     granted = [cli.store.grants.add(key_id, place, given) for place, given in wanted]
 
@@ -79,6 +109,18 @@ def create(
         show_pair(cli, made, granted)
 
     cli.output.answer(pair_document(made, granted), show)
+
+
+def read_secret(file: str) -> str:
+    """Returns the secret in a file, or on stdin, without the blanks around it.
+
+    Raises OSError if the file cannot be read, and InvalidInput `invalid_argument`.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput("invalid_argument", f"{shown(file)} is not valid UTF-8") from None
+    return text.strip()
 
 
 @command(app, "list")

@@ -79,6 +79,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "repository_exists",
         "branch_exists",
         "tag_exists",
+        "key_exists",
         "object_exists",
         "project_exists",
         "collection_exists",

@@ -28,7 +28,7 @@ def identify(keys: AccessKeys, header: str | None) -> TokenIdentity:
     """
     scheme, _, token = (header or "").partition(" ")
     token = token.strip()
-    parts = token.split("/")
+    parts = token.split("/", 2)
     is_token = len(parts) == 3 and parts[0] == VERSION and parts[1].isascii()
     if scheme.lower() not in _SCHEMES or not is_token or "\0" in token:
         raise Denied(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +17,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.errors import Denied, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
@@ -84,6 +85,8 @@ ID_BYTES: Final = 10
 SECRET_BYTES: Final = 30
 NAME_BYTES_MAX: Final = 255
 NOBODY: Final = "nobody"
+_GIVEN_ID: Final = re.compile(r"[A-Za-z0-9_]{16,128}")
+_GIVEN_SECRET: Final = re.compile(r"[!-~]{16,255}")
 
 
 class Role(StrEnum):
@@ -129,6 +132,29 @@ class KeyPair:
     secret: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class GivenKey:
+    """The id and secret of a key that clients have already, such as one of lakeFS."""
+
+    access_key_id: str
+    secret: str = field(repr=False)
+
+    def check(self) -> None:
+        """Raises InvalidInput `invalid_argument` unless all interfaces can take this key."""
+        if not _GIVEN_ID.fullmatch(self.access_key_id):
+            raise InvalidInput(
+                "invalid_argument",
+                f"{shown(self.access_key_id)} cannot be the id of a key: use 16 to 128 letters, "
+                "digits and underscores",
+            )
+        if not _GIVEN_SECRET.fullmatch(self.secret):
+            raise InvalidInput(
+                "invalid_argument",
+                "this cannot be the secret of a key: use 16 to 255 printable ASCII characters "
+                "without blanks",
+            )
+
+
 class AccessKeys:
     """The access keys of a store."""
 
@@ -136,16 +162,25 @@ class AccessKeys:
         self._metadata = metadata
         self._box = box
 
-    def create(self, role: Role, *, name: str = "") -> KeyPair:
-        """Makes a key. `name` says who uses the key. Commits made with the key record the name.
+    def create(self, role: Role, *, name: str = "", given: GivenKey | None = None) -> KeyPair:
+        """Makes a key, or takes over a given one. `name` says who uses the key. Commits made with
+        the key record the name.
 
-        Raises InvalidInput `invalid_argument`, Failed `secret_key_missing`.
+        Raises InvalidInput `invalid_argument`, Conflict `key_exists` if the given id was ever used
+        here, Failed `secret_key_missing`.
         """
         check_text("the name", name, bytes_max=NAME_BYTES_MAX)
-        key_id = ID_PREFIX + base64.b32encode(secrets.token_bytes(ID_BYTES)).decode()
-        secret = secrets.token_urlsafe(SECRET_BYTES)
+        if given is None:
+            key_id = ID_PREFIX + base64.b32encode(secrets.token_bytes(ID_BYTES)).decode()
+            given = GivenKey(key_id, secrets.token_urlsafe(SECRET_BYTES))
+        given.check()
+        key_id, secret = given.access_key_id, given.secret
         sealed = self._box.seal(secret.encode(), bound_to=_binding(key_id, role))
         with self._metadata.transaction() as tx:
+            if find_key(tx, key_id) is not None:
+                raise Conflict(
+                    "key_exists", f"there is an access key {key_id} already, perhaps a revoked one"
+                )
             row = KeyRow(key_id, sealed, role, name, tx.now(), None)
             insert_key(tx, row)
         return KeyPair(_key(row), secret)
