@@ -101,6 +101,12 @@ def show_outcome(output: Output, report: RunReport) -> None:
     """Prints the outcomes of a plan's candidates."""
     rows = [[text, *_texts(report.counts[name])] for name, text in OUTCOMES.items()]
     output.table(["outcome", "count", "size"], rows, right=["count", "size"])
+    locked = report.counts.get("locked")
+    if locked is not None and locked.objects:
+        output.line()
+        one, several = "failed file is hidden", "failed files are hidden"
+        files = count_text(locked.objects, one, several)
+        output.line(f"{files}: an object lock keeps the versions")
     forgotten = report.commits.get("forgotten", 0)
     if forgotten:
         output.line()

@@ -52,6 +52,7 @@ class SizedPieces:
 Content: TypeAlias = bytes | BinaryIO | Iterable[bytes]
 Outcome = Literal["deleted", "moved", "missing", "failed"]
 Keeps = Literal["no", "versions", "soft_delete", "unknown"]
+LockState = Literal["no", "on", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,31 @@ class DeleteOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketLock:
+    """Whether a bucket of S3 has object lock, and how it locks new versions.
+
+    `mode` (COMPLIANCE or GOVERNANCE) and `days` are the bucket's default. Both are None if it has
+    none: programs then lock single versions. `reason` is a clause for users.
+    """
+
+    state: LockState
+    reason: str
+    mode: str | None = None
+    days: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Retained:
     """What a storage keeps of deleted objects.
 
     `no`: a delete frees the bytes. `versions`: they stay as noncurrent versions. `soft_delete`:
-    they stay for a time. `unknown`: the storage did not say. `reason` is a clause for users.
+    they stay for a time. `unknown`: the storage did not say. `reason` is a clause for users. `lock`
+    is None if the storage cannot have object lock, as a bucket without versions.
     """
 
     state: Keeps
     reason: str
+    lock: BucketLock | None = None
 
 
 @runtime_checkable

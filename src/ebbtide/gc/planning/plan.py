@@ -22,7 +22,7 @@ from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, encode_all, read_part
 from ebbtide.gc.planning.gates import check_identity
-from ebbtide.gc.retaining import retained_json, warnings_of
+from ebbtide.gc.retaining import retained_json, retained_of, warnings_of
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import Decision, Roots
@@ -366,7 +366,7 @@ class Plan:
             inventory_url=content.get("inventory_url"),
             engine=content.get("engine"),
             refusal=(refusal[0], refusal[1]) if refusal else None,
-            retained=None if retained is None else Retained(**retained),
+            retained=None if retained is None else retained_of(retained),
         )
 
     @property
