@@ -51,6 +51,8 @@ class RunReport:
     - `retained`: what the storage keeps of deleted files: `state` (no, versions, soft_delete,
       unknown), `reason`, and `lock`: the object lock of the bucket, or None.
       `versions_deleted`: the sweep deletes their versions too.
+    - `storage_classes`: the storage classes of the candidates that the plan asked for
+      (`CandidateClasses.to_json`), or None.
     """
 
     run_id: str
@@ -74,6 +76,7 @@ class RunReport:
     policy_sha256: str | None = None
     retained: Mapping[str, Any] | None = None
     versions_deleted: bool = False
+    storage_classes: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -137,6 +140,7 @@ class RunReport:
             policy_sha256=content.get("policy_sha256"),
             retained=content.get("retained"),
             versions_deleted=content.get("versions_deleted", False),
+            storage_classes=content.get("storage_classes"),
             error=content["error"],
         )
 
@@ -169,6 +173,7 @@ class RunReport:
             "policy_sha256": self.policy_sha256,
             "retained": None if self.retained is None else dict(self.retained),
             "versions_deleted": self.versions_deleted,
+            "storage_classes": self.storage_classes and dict(self.storage_classes),
             "error": dict(self.error) if self.error else None,
         }
 
@@ -222,6 +227,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         engine=plan.engine,
         policy_sha256=plan.policy_sha256,
         retained=None if plan.retained is None else retained_json(plan.retained),
+        storage_classes=None if plan.classes is None else plan.classes.to_json(),
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -250,7 +256,7 @@ def swept_report(
         commits=commit_counts(plan) | {"forgotten": swept.forgotten_count},
         by_ref=plan.by_ref,
         warnings=(
-            *plan.warnings,
+            *plan.own_warnings,
             *warnings_of(swept.retained, versions_deleted=swept.versions_deleted),
         ),
         seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
@@ -263,6 +269,7 @@ def swept_report(
         policy_sha256=plan.policy_sha256,
         retained=retained_json(swept.retained),
         versions_deleted=swept.versions_deleted,
+        storage_classes=None if plan.classes is None else plan.classes.to_json(),
         quarantine=None
         if until is None
         else {

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.escaping import shown
+from ebbtide.storage.classes import StorageClass
 
 _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("address", pa.string(), nullable=False),
@@ -255,6 +256,15 @@ class Storage(Protocol):
         so. Versions of other addresses that begin with an address stay. A version that is written
         meanwhile stays. Never raises for an address.
         """
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether objects of the storage have storage classes that `classes` can ask for."""
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """Returns the storage class of each object, with one request for each. None stands for an
+        address without an object, and for an object whose class cannot be read. Never raises for
+        an address."""
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Yields the addresses under `prefix` whose objects do not exist, and of which the storage
