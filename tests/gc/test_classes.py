@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -37,10 +37,11 @@ OLD: Final = StorageClass("GLACIER", readable=False)
 COOL: Final = StorageClass("Cool", readable=True)
 
 
+@dataclass(frozen=True, slots=True)
 class ColdStorage(MemoryStorage):
     """Objects whose class is the beginning of their names."""
 
-    asked: list[str]
+    asked: list[str] = field(default_factory=list)
 
     @property
     def has_classes(self) -> bool:
@@ -49,7 +50,7 @@ class ColdStorage(MemoryStorage):
 
     def classes(self, addresses: Any) -> list[StorageClass | None]:
         """See `Storage.classes`."""
-        self.asked = list(addresses)
+        self.asked[:] = addresses
         names = {"glacier": OLD, "cool": COOL}
         return [names.get(each.partition("/")[0]) for each in addresses]
 
@@ -76,10 +77,11 @@ def parts_of(folder: RunFolder, *groups: list[tuple[str, int]]) -> list[Part]:
 
 
 def look(
-    storage: MemoryStorage, parts: list[Part], looks_max: int, run_id: str = "r"
+    storage: MemoryStorage, parts: list[Part], looks_max: int, run_id: str = "run"
 ) -> CandidateClasses | None:
-    folder = RunFolder(storage, "run/")
-    return look_at_classes(storage, folder, parts, now=NOW, run_id=run_id, looks_max=looks_max)
+    options = RunOptions.of(Settings(class_looks=looks_max))
+    folder = RunFolder(storage, f"{run_id}/")
+    return look_at_classes(storage, folder, parts, options, now=NOW)
 
 
 @pytest.fixture
@@ -118,11 +120,12 @@ def test_a_choice_is_bounded_and_the_same_for_the_same_run(storage: ColdStorage)
     found = look(storage, parts, 12)
     assert found is not None
     assert (found.looked_at, found.of, found.unknown) == (12, 280, 0)
-    first = storage.asked
+    first = list(storage.asked)
     assert len(set(first)) == 12
     look(storage, parts, 12)
     assert storage.asked == first
-    look(storage, parts, 12, run_id="other")
+    other = parts_of(RunFolder(storage, "other/"), *groups)
+    look(storage, other, 12, run_id="other")
     assert storage.asked != first
     assert "12 candidates that were looked at, out of 280" in found.warnings[0]
 

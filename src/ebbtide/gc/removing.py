@@ -339,12 +339,7 @@ def make_removal_plan(
         engine=engine.name,
         retained=repository.storage.retained(),
         classes=look_at_classes(
-            repository.storage,
-            folder,
-            result.candidates,
-            now=started_at,
-            run_id=run_id,
-            looks_max=options.class_looks,
+            repository.storage, folder, result.candidates, options, now=started_at
         ),
     )
 

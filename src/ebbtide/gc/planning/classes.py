@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ebbtide.gc.counts import Count
+from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
@@ -107,23 +108,23 @@ def look_at_classes(
     storage: Storage,
     folder: RunFolder,
     candidates: Sequence[Part],
+    options: RunOptions,
     *,
     now: datetime,
-    run_id: str,
-    looks_max: int,
 ) -> CandidateClasses | None:
-    """Asks for the storage classes of at most `looks_max` candidates. None if the storage has no
-    classes, or if there is nothing to ask for.
+    """Asks for the storage classes of at most `class_looks` candidates (an option). None if the
+    storage has no classes, or if there is nothing to ask for.
 
-    Rows are chosen at random, from at most 16 parts. `run_id` is the seed: the same plan is the
-    same choice.
+    Rows are chosen at random, from at most 16 parts. The place of the run's folder is the seed: the
+    same plan is the same choice.
     """
+    looks_max, seed = options.class_looks, folder.prefix
     total = sum(part.rows for part in candidates)
     if not (storage.has_classes and total and looks_max):
         return None
     rows = [
         row
-        for part, places in _chosen(candidates, looks_max, run_id)
+        for part, places in _chosen(candidates, looks_max, seed)
         for row in _rows(folder, part, places)
     ]
     classes = storage.classes([str(row["address"]) for row in rows])
@@ -147,11 +148,9 @@ def look_at_classes(
     return CandidateClasses(len(rows), total, classes.count(None), in_order)
 
 
-def _chosen(
-    candidates: Sequence[Part], looks_max: int, run_id: str
-) -> list[tuple[Part, list[int]]]:
+def _chosen(candidates: Sequence[Part], looks_max: int, seed: str) -> list[tuple[Part, list[int]]]:
     """Chooses parts, and the numbers of rows in each."""
-    rng = random.Random(run_id)
+    rng = random.Random(seed)
     parts = list(candidates)
     if len(parts) > _PARTS_MAX:
         parts = rng.sample(parts, _PARTS_MAX)

@@ -389,9 +389,8 @@ class _Planning:
                 self.repository.storage,
                 self.folder,
                 result.candidates,
+                self.options,
                 now=started_at,
-                run_id=self.run_id,
-                looks_max=self.options.class_looks,
             ),
         )
 
