@@ -1,8 +1,8 @@
 """Storage classes of objects, which obstore neither lists nor returns.
 
 The headers of an object have its class, and say whether it is archived. Sources: Amazon S3 API
-Reference, HeadObject; Azure Storage REST, the properties of an object. Minimum durations are those of the
-vendors' pages that docs/storages.md names. Not for: what the classes cost.
+Reference, HeadObject; Azure Storage REST, the properties of an object. Minimum durations are those
+of the vendors' pages that docs/storages.md names. Not for: what the classes cost.
 """
 
 from __future__ import annotations
