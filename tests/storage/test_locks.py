@@ -56,6 +56,18 @@ def test_a_lock_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) 
     assert locks.locked(bucket, {"a": "1"}) == {}
 
 
+def test_a_lock_that_is_over_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else forbids the delete then, such as a missing permission."""
+    headers = {"x-amz-object-lock-mode": "COMPLIANCE"}
+    monkeypatch.setattr(locks, "lock_of", lambda _bucket: BucketLock("on", "on"))
+    monkeypatch.setattr(Bucket, "headers_of", lambda *_arguments: headers)
+    ends = "x-amz-object-lock-retain-until-date"
+    found = []
+    for headers[ends] in ("2020-01-01T00:00:00Z", "2999-01-01T00:00:00.123456789Z"):
+        found.append(locks.locked(Bucket("b", ()), {"a": "1"}))
+    assert found == [{}, {"a": f"{LOCKED}mode COMPLIANCE, until 2999-01-01 00:00 UTC"}]
+
+
 def test_reports_of_older_programs_have_no_lock() -> None:
     old = {"state": "versions", "reason": "versioning is enabled"}
     assert retained_of(old) == Retained("versions", "versioning is enabled")
