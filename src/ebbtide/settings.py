@@ -246,6 +246,12 @@ class Settings(BaseSettings):
         description="Whether sweeps also delete the versions that a bucket of S3 keeps of the "
         "files that they delete.",
     )
+    class_looks: int = Field(
+        200,
+        ge=0,
+        description="The most candidates in a bucket for whose storage class a plan asks, with one "
+        "request each. 0: none.",
+    )
     tls_certificate: Path | None = Field(
         None,
         description="File with the server's certificate and its chain, PEM. With it, `serve` "

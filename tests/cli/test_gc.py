@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ebbtide.errors import Failed
+from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.storage.classes import StorageClass
 from tests.cli.conftest import Ebbtide, Write
 from tests.cli.test_app import program
 from tests.support.engines import shared_session
@@ -53,6 +55,37 @@ def test_runs_by_the_beginning_of_their_ids_and_the_newest(lake: Ebbtide, expire
     assert (swept.document["run_id"], swept.document["state"]) == (newest["run_id"], "swept")
     undone = lake("gc", "undo", "lake", "latest", "--json").document
     assert (undone["run_id"], undone["state"]) == (newest["run_id"], "undone")
+
+
+def test_cold_and_locked_files_are_named(
+    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that says what buckets say: a class for each file, and locks."""
+    del expired
+    archived = StorageClass("GLACIER", readable=False)
+    monkeypatch.setattr(LocalStorage, "has_classes", True)
+    monkeypatch.setattr(
+        LocalStorage, "classes", lambda _self, addresses: [archived for _ in addresses]
+    )
+    planned = lake("gc", "plan", "lake", *SHORT)
+    assert "storage classes of 1 of 1 candidate, chosen at random:" in planned.out
+    row = next(line for line in planned.out.splitlines() if line.startswith("GLACIER"))
+    assert row.split() == ["GLACIER", "1", "3", "B", "1", "3", "B", "1"]
+    assert "a quarantine cannot copy them" in planned.err
+
+    def refuse(_self: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
+        locked = "its versions are locked: mode GOVERNANCE, until 2031-01-01 00:00 UTC"
+        return [DeleteOutcome(address, "failed", locked) for address in addresses]
+
+    monkeypatch.setattr(LocalStorage, "delete_versions", refuse)
+    asked = ("--quarantine", "none", "--delete-versions", "--yes")
+    swept = lake("gc", "sweep", "lake", *SHORT, *asked, code=4)
+    assert "1 failed file is hidden: an object lock keeps the versions" in swept.out
+    assert "kept by a lock  versions of 1 file, 3 B, which failed" in swept.out
+    report = lake("gc", "show", "lake", "latest", "--json").document
+    assert report["locked_count"] == report["failed_count"] == 1
+    assert report["locked_bytes"] == 3
+    assert report["storage_classes"]["found"][0]["archived"] == {"objects": 1, "bytes_total": 3}
 
 
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:

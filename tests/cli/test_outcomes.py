@@ -12,13 +12,14 @@ import pytest
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.report import COUNTED, EXIT_CODES, RunReport, RunState, error_json
-from ebbtide.gc.sweeping.outcomes import OUTCOMES
+from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES
 from tests.cli.conftest import Ebbtide
 
 STATES: Final[tuple[RunState, ...]] = get_args(RunState)
 COMMANDS: Final = ("plan", "run", "sweep", "undo", "purge", "show", "runs")
-PLANNED: Final = {name: Count(3, 30) for name in COUNTED if name not in OUTCOMES}
-SWEPT: Final = PLANNED | {name: Count(1, 10) for name in OUTCOMES}
+ENDS: Final = (*OUTCOMES, LOCKED)
+PLANNED: Final = {name: Count(3, 30) for name in COUNTED if name not in ENDS}
+SWEPT: Final = PLANNED | {name: Count(1, 10) for name in ENDS}
 ASIDE: Final = {"state": "held", "until": "2031-01-01T00:00:00+00:00", "objects": 1, "bytes": 10}
 BACK: Final = {"back_objects": 1, "back_bytes": 10, "reopened_commits": 1}
 LEFT_OUT: Final = {"closed_commits": 1, "purged_objects": 1, "lost_objects": 1}

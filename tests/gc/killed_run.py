@@ -29,6 +29,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Retained, Storage
+from ebbtide.storage.classes import StorageClass
 from tests.support.copies import OpenedWorld
 from tests.support.engines import ENGINES
 from tests.support.histories import GRACE
@@ -148,6 +149,15 @@ class KillingStorage:
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """See `Storage.delete_versions`."""
         return self.inner.delete_versions(addresses)
+
+    @property
+    def has_classes(self) -> bool:
+        """See `Storage.has_classes`."""
+        return self.inner.has_classes
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """See `Storage.classes`."""
+        return self.inner.classes(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """See `Storage.hidden`."""

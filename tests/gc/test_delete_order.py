@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.storage.failures import LOCKED
 from tests.support.copies import listing, verify
+from tests.support.engines import INLINE
 from tests.support.histories import PlannedWorld
 from tests.support.icechunk_lake import candidates
 
@@ -32,4 +35,26 @@ def test_what_it_points_at_stays(planned: PlannedWorld, kind: str) -> None:
     locked.write_bytes(data)
     assert planned.collector().sweep(planned.run_id).state == "swept"
     assert not doomed.keys() & listing(planned.root).keys()
+    verify(planned)
+
+
+def test_files_of_which_a_lock_keeps_versions_hold_nothing_back(
+    planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are hidden. A directory stands for a bucket with object lock."""
+
+    def refuse(_self: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
+        return [DeleteOutcome(each, "failed", f"{LOCKED}until tomorrow") for each in addresses]
+
+    planned.engine = INLINE
+    doomed = candidates(planned.collector().show(planned.run_id))
+    assert len({each.partition("/")[0] for each in doomed}) > 1
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete_versions", refuse)
+        report = planned.collector(delete_versions=True).sweep(planned.run_id)
+    assert report.state == "incomplete"
+    assert report.counts["locked"] == report.counts["failed"]
+    assert report.counts["failed"].objects == len(doomed)
+    assert not doomed.keys() & listing(planned.root).keys()
+    assert planned.collector(delete_versions=True).sweep(planned.run_id).state == "swept"
     verify(planned)

@@ -12,6 +12,7 @@ import pytest
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
+from ebbtide.gc.counts import Count
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.settings import Settings
@@ -31,8 +32,8 @@ USELESS: Final = 3
 class Versioned:
     """A store whose repository is in a bucket with versions: one object in use, three of no use."""
 
-    def __init__(self, directory: Path) -> None:
-        self.bucket = VersionedBucket.made()
+    def __init__(self, directory: Path, bucket: VersionedBucket | None = None) -> None:
+        self.bucket = bucket or VersionedBucket.made()
         self.clock = ManualClock(datetime.now(UTC))
         self.store = Store.init(directory, settings=SETTINGS, clock=self.clock)
         self.lake: Repository = self.store.create_repository(
@@ -132,6 +133,41 @@ def test_versions_go_at_the_end_of_a_quarantine(world: Versioned) -> None:
     assert world.data()[f"lake/{restored}"] == before
     assert world.data().keys() & world.useless == {f"lake/{restored}"}
     assert world.neighbour in world.data()
+
+
+def test_locked_versions_are_counted_apart(s3_url: str, tmp_path: Path) -> None:
+    """All kinds of files are tried, and a sweep after the end of the locks deletes the versions."""
+    del s3_url
+    world = Versioned(tmp_path / "store", VersionedBucket.with_lock(None))
+    with world.store:
+        world.bucket.hold("ON")
+        world.bucket.lock_by_default("GOVERNANCE", Days=3)
+        collector = world.collector(delete_versions=True)
+        run_id = collector.plan().run_id
+        locked = collector.sweep(run_id)
+        assert locked.state == "incomplete" and locked.error is not None
+        assert "mode GOVERNANCE for 3 days" in locked.error["message"]
+        assert " 0 not tried" in locked.error["message"]
+        assert locked.counts["locked"] == locked.counts["failed"] == locked.counts["candidate"]
+        assert RunReport.from_json(locked.to_json()) == locked
+        assert any("has object lock" in each for each in locked.warnings)
+        assert {world.data()[key] for key in world.useless} == {(1, 1)}
+        world.bucket.hold("OFF")
+        swept = world.collector(delete_versions=True).sweep(run_id)
+        assert swept.state == "swept", swept.error
+        assert swept.counts["locked"].objects == swept.counts["failed"].objects == 0
+        assert not world.data().keys() & world.useless
+
+
+def test_a_second_attempt_counts_locked_files_once(s3_url: str, tmp_path: Path) -> None:
+    del s3_url
+    world = Versioned(tmp_path / "store", VersionedBucket.with_lock("GOVERNANCE", Days=3))
+    with world.store:
+        run_id = world.collector(delete_versions=True).plan().run_id
+        first = world.collector(delete_versions=True).sweep(run_id)
+        second = world.collector(delete_versions=True).sweep(run_id)
+        assert second.counts["locked"] == first.counts["locked"] != Count()
+        assert second.counts["failed"] == first.counts["failed"]
 
 
 def test_azure_is_refused(azure_url: str, tmp_path: Path) -> None:

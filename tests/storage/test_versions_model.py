@@ -62,7 +62,9 @@ class Fake(Bucket):
             raise EndedError
         if self.random.random() < self.fails:
             raise OSError("no answer")
-        if method == "GET":
+        if "object-lock" in parameters:
+            found = "<Result><ObjectLockEnabled>Enabled</ObjectLockEnabled></Result>"
+        elif method == "GET":
             found = self.listed(parameters)
         else:
             assert body is not None and headers is not None and headers["Content-MD5"]
@@ -70,6 +72,16 @@ class Fake(Bucket):
         if self.random.random() < self.writes:
             self.change(self.random.choice(KEYS))
         return ElementTree.fromstring(found)
+
+    def headers_of(self, key: str, version_id: str) -> Mapping[str, str]:
+        """A lock that ends some time, or no answer."""
+        if self.random.random() < self.fails:
+            raise OSError("no answer")
+        assert version_id in self.locked, key
+        return {
+            "x-amz-object-lock-mode": "COMPLIANCE",
+            "x-amz-object-lock-retain-until-date": "2999-01-01T00:00:00Z",
+        }
 
     def listed(self, parameters: Mapping[str, str]) -> str:
         """A page of one to three entries."""
@@ -111,7 +123,10 @@ class Fake(Bucket):
             key, version_id = each.findtext("Key"), each.findtext("VersionId")
             assert key is not None and version_id is not None
             if version_id in self.locked:
-                errors += f"<Error><Key>{escape(key)}</Key><Code>AccessDenied</Code></Error>"
+                errors += (
+                    f"<Error><Key>{escape(key)}</Key><VersionId>{escape(version_id)}</VersionId>"
+                    "<Code>AccessDenied</Code></Error>"
+                )
                 continue
             was_hidden = self.is_hidden(key)
             assert was_hidden or self.history.get(key, [("", False)])[-1][0] != version_id, key

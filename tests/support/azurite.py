@@ -112,13 +112,21 @@ def set_soft_delete(port: int, days: int) -> None:
         raise RuntimeError(f"Azurite did not set the properties: {status}")
 
 
-def _ask(port: int, path: str, query: dict[str, str], body: bytes) -> int:
+def set_tier(port: int, key: str, tier: str) -> None:
+    """Sets the access tier of an object of `CONTAINER`, as `Cool` or `Archive`."""
+    status = _ask(port, f"/{CONTAINER}/{key}", {"comp": "tier"}, b"", tier=tier)
+    if status not in (200, 202):
+        raise RuntimeError(f"Azurite did not set the tier: {status}")
+
+
+def _ask(port: int, path: str, query: dict[str, str], body: bytes, tier: str = "") -> int:
     """The status of a PUT, which is signed here (Azure, "Authorize with Shared Key")."""
+    tiered = f"x-ms-access-tier:{tier}\n" if tier else ""
     now = f"{datetime.now(UTC):%a, %d %b %Y %H:%M:%S GMT}"
     length = str(len(body)) if body else ""
     asked = "".join(f"\n{name}:{value}" for name, value in sorted(query.items()))
     signed = (
-        f"PUT\n\n\n{length}{chr(10) * 9}x-ms-date:{now}\nx-ms-version:{_API_VERSION}\n"
+        f"PUT\n\n\n{length}{chr(10) * 9}{tiered}x-ms-date:{now}\nx-ms-version:{_API_VERSION}\n"
         f"/{ACCOUNT}/{ACCOUNT}{path}{asked}"
     )
     mark = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
@@ -129,6 +137,7 @@ def _ask(port: int, path: str, query: dict[str, str], body: bytes) -> int:
         "authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(mark).decode()}",
         "content-length": str(len(body)),
     }
+    headers |= {"x-ms-access-tier": tier} if tier else {}
     parameters = "&".join(f"{name}={value}" for name, value in query.items())
     connection.request("PUT", f"/{ACCOUNT}{path}?{parameters}", body=body, headers=headers)
     status = connection.getresponse().status

@@ -25,6 +25,8 @@ SECRET_ACCESS_KEY: Final = "testtest"
 LIMITED: Final = ("limited", "limited-secret")
 """The keys of a second user, who may do what the policies of buckets allow."""
 BUCKET: Final = "ebbtide-tests"
+STORAGE_CLASS: Final = "GLACIER"
+"""The storage class that the server has besides the usual one. Its objects are not archived."""
 START_SECONDS_MAX: Final = 120
 
 IN_MEMORY: Final = """
@@ -99,6 +101,12 @@ osd=$(cat /proc/sys/kernel/random/uuid)
 { ceph osd new "$osd" 0 && ceph-osd -i 0 --mkfs --osd-uuid "$osd"; } >>start.log 2>&1 ||
     { echo failed; cat start.log; ended "$@"; exit 1; }
 ceph-osd -f -i 0 >>start.log 2>&1 & started="$started $!"
+# A storage class can be added as soon as there is a zone, which the first command makes.
+{ radosgw-admin user list
+  class="--placement-id default-placement --storage-class GLACIER"
+  radosgw-admin zonegroup placement add --rgw-zonegroup default $class
+  radosgw-admin zone placement add --rgw-zone default $class --data-pool default.rgw.buckets.data
+} >>start.log 2>&1 || { echo failed; cat start.log; ended "$@"; exit 1; }
 radosgw -f -n client.rgw >>start.log 2>&1 & started="$started $!"
 echo started
 cat >/dev/null

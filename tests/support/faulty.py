@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ebbtide.errors import Failed
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Retained, Storage
+from ebbtide.storage.classes import StorageClass
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.repository import Repository
 
@@ -140,6 +141,15 @@ class FaultyStorage:
         return self._around(
             "delete_versions", " ".join(addresses), lambda: self.inner.delete_versions(addresses)
         )
+
+    @property
+    def has_classes(self) -> bool:
+        """See `Storage.has_classes`."""
+        return self.inner.has_classes
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """See `Storage.classes`."""
+        return self.inner.classes(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """See `Storage.hidden`."""

@@ -30,6 +30,7 @@ from ebbtide.storage import (
 )
 from ebbtide.storage import base as storage_base
 from ebbtide.storage.base import chunks, in_share, split_address, split_prefix
+from ebbtide.storage.classes import StorageClass
 
 SCHEME: Final = "s3://"
 Moment = Literal["before", "within", "after"]
@@ -242,6 +243,15 @@ class MemoryStorage:
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """See `Storage.delete_versions`."""
         return [DeleteOutcome(address, "missing") for address in addresses]
+
+    @property
+    def has_classes(self) -> bool:
+        """There are none."""
+        return False
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """See `Storage.classes`."""
+        return [None] * len(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """See `Storage.hidden`."""

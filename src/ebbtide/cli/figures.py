@@ -10,6 +10,7 @@ from ebbtide.text import count_text, date_text, known_size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count
+    from ebbtide.gc.planning.classes import CandidateClasses
     from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
 
@@ -27,6 +28,8 @@ OUTCOMES: Final = {
     "revived": "needed again, kept",
     "failed": "failed",
 }
+USUAL: Final = frozenset({"STANDARD", "Hot"})
+"""The storage classes of which there is nothing to say."""
 
 
 def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
@@ -65,12 +68,29 @@ def show_plan(output: Output, plan: Plan) -> None:
         output.line()
         slices = count_text(plan.young_slices, "slice")
         output.line(f"not listed: {slices} with nothing older than the grace")
+    if plan.classes is not None:
+        _show_classes(output, plan.classes)
     foreign = plan.kinds.get("foreign")
     if foreign is not None and foreign.objects:
         output.line()
         output.line(f"kept: {count_text(foreign.objects, 'file')} that Ebbtide did not write")
     for warning in plan.all_warnings:
         output.warn(warning)
+
+
+def _show_classes(output: Output, classes: CandidateClasses) -> None:
+    """Prints the storage classes of candidates, if any of them is not the usual one."""
+    if {each.name for each in classes.found} <= USUAL:
+        return
+    output.line()
+    looked_at, total = count_text(classes.looked_at), count_text(classes.of, "candidate")
+    output.line(f"storage classes of {looked_at} of {total}, chosen at random:")
+    rows = [
+        [each.name, *_texts(each.count), *_texts(each.early), count_text(each.archived.objects)]
+        for each in classes.found
+    ]
+    heads = ["class", "count", "size", "younger than its minimum", "of size", "archived"]
+    output.table(heads, rows, right=heads[1:])
 
 
 def _show_commits(output: Output, plan: Plan) -> None:
@@ -101,6 +121,12 @@ def show_outcome(output: Output, report: RunReport) -> None:
     """Prints the outcomes of a plan's candidates."""
     rows = [[text, *_texts(report.counts[name])] for name, text in OUTCOMES.items()]
     output.table(["outcome", "count", "size"], rows, right=["count", "size"])
+    locked = report.counts.get("locked")
+    if locked is not None and locked.objects:
+        output.line()
+        one, several = "failed file is hidden", "failed files are hidden"
+        files = count_text(locked.objects, one, several)
+        output.line(f"{files}: an object lock keeps the versions")
     forgotten = report.commits.get("forgotten", 0)
     if forgotten:
         output.line()

@@ -99,6 +99,9 @@ def _figures(report: RunReport) -> Pairs:
         for name, words in WENT.items()
         if counts[name].objects or (name == "deleted" and not counts["quarantined"].objects)
     ]
+    locked = counts.get("locked")
+    if locked is not None and locked.objects:
+        pairs.append(("kept by a lock", f"versions of {_files_text(locked)}, which failed"))
     kinds = [f"{kind} {_count_text(count)}" for kind, count in report.deleted_kinds.items()]
     if kinds:
         pairs.append(("by kind", ", ".join(kinds)))

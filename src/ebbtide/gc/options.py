@@ -85,6 +85,7 @@ class RunOptions:
       in the repository, and `candidates` for more.
     - `delete_versions`: a delete includes the versions that a bucket keeps of its files. With a
       quarantine, they are deleted when it ends.
+    - `class_looks`: the most candidates for whose storage class a plan asks.
     - `patience`: how long a task may continue after its run lost the repository. An undo waits for
       this time for batches that have not ended.
     """
@@ -107,6 +108,7 @@ class RunOptions:
     patience: timedelta = timedelta(seconds=30)
     sizes: Sizes = "auto"
     delete_versions: bool = False
+    class_looks: int = 0
 
     def check_inventory(self) -> None:
         """Raises InvalidInput `invalid_argument` for a date without an inventory, and for an
@@ -172,4 +174,5 @@ class RunOptions:
             delete_versions=(
                 settings.delete_versions if delete_versions is None else delete_versions
             ),
+            class_looks=settings.class_looks,
         )

@@ -28,6 +28,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
+from ebbtide.gc.planning.classes import look_at_classes
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import REMOVAL, Plan
 from ebbtide.gc.planning.subtract import Relations, subtract
@@ -337,6 +338,9 @@ def make_removal_plan(
         whole=listed,
         engine=engine.name,
         retained=repository.storage.retained(),
+        classes=look_at_classes(
+            repository.storage, folder, result.candidates, options, now=started_at
+        ),
     )
 
 

@@ -11,13 +11,13 @@ from ebbtide.errors import EbbtideError, ExitCode, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.retaining import retained_json, warnings_of
-from ebbtide.gc.sweeping.outcomes import OUTCOMES
+from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES
 from ebbtide.gc.sweeping.sweep import Swept
 from ebbtide.text import count_text
 
 RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]
 
-COUNTED: Final = ("listed", "live", "protected", "young", "candidate", *OUTCOMES)
+COUNTED: Final = ("listed", "live", "protected", "young", "candidate", *OUTCOMES, LOCKED)
 
 INTERRUPTED: Final = "the sweep was interrupted: sweep the run again, it continues where it stopped"
 
@@ -35,7 +35,8 @@ class RunReport:
     """The findings of a run, and its outcomes. Counts are of files and their bytes.
 
     - `counts`: listed, live, protected, young and candidate; after a sweep also deleted,
-      quarantined, missing, failed and revived.
+      quarantined, missing, failed, revived and locked. Locked files are failed ones: they are
+      hidden, and an object lock keeps their versions.
     - `kinds`: the listed files by kind, including foreign files. `deleted_kinds`: the deleted ones.
     - `mode`: clean, incremental (continued from run `previous_id`) or removal. `mode_reason` says
       why a run is clean. Both are None for a run without a plan.
@@ -48,7 +49,10 @@ class RunReport:
       the files in it. `until` is its end while it is held, and `at` is when it was undone or
       purged.
     - `retained`: what the storage keeps of deleted files: `state` (no, versions, soft_delete,
-      unknown) and `reason`. `versions_deleted`: the sweep deletes their versions too.
+      unknown), `reason`, and `lock`: the object lock of the bucket, or None.
+      `versions_deleted`: the sweep deletes their versions too.
+    - `storage_classes`: the storage classes of the candidates that the plan asked for
+      (`CandidateClasses.to_json`), or None.
     """
 
     run_id: str
@@ -70,8 +74,9 @@ class RunReport:
     engine: str | None = None
     quarantine: Mapping[str, Any] | None = None
     policy_sha256: str | None = None
-    retained: Mapping[str, str] | None = None
+    retained: Mapping[str, Any] | None = None
     versions_deleted: bool = False
+    storage_classes: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -135,6 +140,7 @@ class RunReport:
             policy_sha256=content.get("policy_sha256"),
             retained=content.get("retained"),
             versions_deleted=content.get("versions_deleted", False),
+            storage_classes=content.get("storage_classes"),
             error=content["error"],
         )
 
@@ -167,6 +173,7 @@ class RunReport:
             "policy_sha256": self.policy_sha256,
             "retained": None if self.retained is None else dict(self.retained),
             "versions_deleted": self.versions_deleted,
+            "storage_classes": self.storage_classes and dict(self.storage_classes),
             "error": dict(self.error) if self.error else None,
         }
 
@@ -220,6 +227,7 @@ def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> R
         engine=plan.engine,
         policy_sha256=plan.policy_sha256,
         retained=None if plan.retained is None else retained_json(plan.retained),
+        storage_classes=None if plan.classes is None else plan.classes.to_json(),
         error=error_json(*refusal) if refusal else None,
     )
 
@@ -242,13 +250,13 @@ def swept_report(
         repository=plan.identity.repository_name,
         state="swept" if complete else "incomplete",
         run_path=run_path,
-        counts={**plan.counts, **swept.outcomes.by_outcome},
+        counts={**plan.counts, **swept.outcomes.by_outcome, LOCKED: swept.outcomes.locked},
         kinds=plan.kinds,
         deleted_kinds=swept.outcomes.deleted_by_kind,
         commits=commit_counts(plan) | {"forgotten": swept.forgotten_count},
         by_ref=plan.by_ref,
         warnings=(
-            *plan.warnings,
+            *plan.own_warnings,
             *warnings_of(swept.retained, versions_deleted=swept.versions_deleted),
         ),
         seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
@@ -261,6 +269,7 @@ def swept_report(
         policy_sha256=plan.policy_sha256,
         retained=retained_json(swept.retained),
         versions_deleted=swept.versions_deleted,
+        storage_classes=None if plan.classes is None else plan.classes.to_json(),
         quarantine=None
         if until is None
         else {
@@ -274,8 +283,23 @@ def swept_report(
         else error_json(
             "incomplete",
             f"{count_text(failed, 'deletion')} failed, {swept.untried:,} not tried: look at the "
-            "parts under deleted/ for the reasons, then sweep the run again",
+            f"parts under deleted/ for the reasons, then sweep the run again{_locked(swept)}",
         ),
+    )
+
+
+def _locked(swept: Swept) -> str:
+    """Returns what an error adds if object locks keep versions."""
+    locked = swept.outcomes.locked.objects
+    if not locked:
+        return ""
+    lock = swept.retained.lock
+    by_default = f" ({lock.reason})" if lock is not None and lock.state == "on" else ""
+    one = "failed file is hidden, and an object lock keeps its versions"
+    several = "failed files are hidden, and object locks keep their versions"
+    return (
+        f". {count_text(locked, one, several)}{by_default}: a sweep can delete them when the locks "
+        "have ended"
     )
 
 

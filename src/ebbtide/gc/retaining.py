@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from ebbtide.storage import Retained
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ebbtide.storage import BucketLock, Retained
 
 
 def warnings_of(retained: Retained, *, versions_deleted: bool = False) -> tuple[str, ...]:
     """Returns the warnings for what a storage keeps of deleted objects. None if it keeps nothing,
-    or if the run deletes the versions too."""
+    or if the run deletes the versions too and no lock keeps them."""
+    locked = () if retained.lock is None else _locked(retained.lock)
     if retained.state == "no" or versions_deleted:
-        return ()
+        return locked
     if retained.state == "unknown":
         return (
             "it is unknown whether the storage keeps deleted objects: "
@@ -23,9 +28,26 @@ def warnings_of(retained: Retained, *, versions_deleted: bool = False) -> tuple[
     return (
         f"the storage keeps {kept} ({retained.reason}): the bytes of deleted files are not free "
         f"{until}",
+        *locked,
     )
 
 
-def retained_json(retained: Retained) -> dict[str, str]:
+def _locked(lock: BucketLock) -> tuple[str, ...]:
+    if lock.state != "on":
+        return ()
+    return (
+        f"the bucket has object lock ({lock.reason}): a delete hides a file, and its bytes use "
+        "storage at least until its lock ends. --delete-versions cannot delete a locked version",
+    )
+
+
+def retained_json(retained: Retained) -> dict[str, Any]:
     """Returns the field `retained` of plans and reports."""
-    return {"state": retained.state, "reason": retained.reason}
+    return asdict(retained)
+
+
+def retained_of(content: Mapping[str, Any]) -> Retained:
+    """Returns what `retained_json` wrote, or an older program without `lock`. Raises TypeError for
+    other content."""
+    lock = content.get("lock")
+    return Retained(**{**content, "lock": None if lock is None else BucketLock(**lock)})

@@ -6,6 +6,7 @@ this package without a database. Not for: the meaning of the objects.
 
 from ebbtide.storage.base import (
     LISTING_SCHEMA,
+    BucketLock,
     Content,
     DeleteOutcome,
     ObjectInfo,
@@ -27,6 +28,7 @@ from ebbtide.storage.urls import (
 
 __all__ = [
     "LISTING_SCHEMA",
+    "BucketLock",
     "Content",
     "DeleteOutcome",
     "LocalStorage",

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.escaping import shown
+from ebbtide.storage.classes import StorageClass
 
 _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("address", pa.string(), nullable=False),
@@ -52,6 +53,7 @@ class SizedPieces:
 Content: TypeAlias = bytes | BinaryIO | Iterable[bytes]
 Outcome = Literal["deleted", "moved", "missing", "failed"]
 Keeps = Literal["no", "versions", "soft_delete", "unknown"]
+LockState = Literal["no", "on", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,31 @@ class DeleteOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketLock:
+    """Whether a bucket of S3 has object lock, and how it locks new versions.
+
+    `mode` (COMPLIANCE or GOVERNANCE) and `days` are the bucket's default. Both are None if it has
+    none: programs then lock single versions. `reason` is a clause for users.
+    """
+
+    state: LockState
+    reason: str
+    mode: str | None = None
+    days: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Retained:
     """What a storage keeps of deleted objects.
 
     `no`: a delete frees the bytes. `versions`: they stay as noncurrent versions. `soft_delete`:
-    they stay for a time. `unknown`: the storage did not say. `reason` is a clause for users.
+    they stay for a time. `unknown`: the storage did not say. `reason` is a clause for users. `lock`
+    is None if the storage cannot have object lock, as a bucket without versions.
     """
 
     state: Keeps
     reason: str
+    lock: BucketLock | None = None
 
 
 @runtime_checkable
@@ -238,6 +256,15 @@ class Storage(Protocol):
         so. Versions of other addresses that begin with an address stay. A version that is written
         meanwhile stays. Never raises for an address.
         """
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether objects of the storage have storage classes that `classes` can ask for."""
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """Returns the storage class of each object, with one request for each. None stands for an
+        address without an object, and for an object whose class cannot be read. Never raises for
+        an address."""
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Yields the addresses under `prefix` whose objects do not exist, and of which the storage

@@ -15,6 +15,10 @@ from typing import Final
 THROTTLED: Final = "throttled: "
 """The beginning of an error's text if the storage asks to slow down."""
 
+LOCKED: Final = "its versions are locked: "
+"""The beginning of an error's text if an object is hidden, and an object lock keeps versions of
+it."""
+
 _DUMP: Final = "\n\nDebug source:\n"
 _TEXT_MAX: Final = 500
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote_plus
 from urllib.request import Request, urlopen
@@ -32,6 +32,7 @@ _LASTS: Final = timedelta(minutes=10)
 _TIMEOUT_SECONDS: Final = 150
 _TRIES_MAX: Final = 5
 _NOT_IMPLEMENTED: Final = 501
+_Answer = TypeVar("_Answer")
 
 FAILURES: Final = (HTTPException, ElementTree.ParseError, *clients.ERRORS)
 """The exceptions of a failed request. One with an answer is an HTTPError."""
@@ -105,30 +106,39 @@ class Bucket:
 
         Returns the XML of the answer. Raises FAILURES.
         """
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                url = self._signed(method, parameters)
-                request = Request(url, body, dict(headers or {}), method=method)
-                with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                    return ElementTree.fromstring(answer.read())
-            except FAILURES as error:
-                is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-                is_final = is_final or getattr(error, "code", None) == _NOT_IMPLEMENTED
-                if is_final or attempt == _TRIES_MAX:
-                    raise
-            time.sleep(0.2 * 2**attempt)
 
-    def _signed(self, method: Literal["GET", "POST"], parameters: Mapping[str, str]) -> str:
-        """Returns the signed URL of a request.
+        def send() -> ElementTree.Element:
+            url = self._signed(method, parameters)
+            request = Request(url, body, dict(headers or {}), method=method)
+            with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+                return ElementTree.fromstring(answer.read())
 
-        obstore finds endpoint and credentials, but signs only URLs of objects. Therefore the query
-        is the end of the endpoint, and the object's name is empty. The object's path is then one
-        slash after the query. The slash becomes part of a parameter that S3 ignores (`x-id`).
+        return _repeated(send)
+
+    def headers_of(self, key: str, version_id: str) -> Mapping[str, str]:
+        """Returns the headers of a version of the object of a key. Their names have any case.
+        Raises FAILURES."""
+
+        def send() -> Mapping[str, str]:
+            url = self._signed("HEAD", {"versionId": version_id}, key)
+            with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_SECONDS) as answer:
+                found: Mapping[str, str] = answer.headers
+                return found
+
+        return _repeated(send)
+
+    def _signed(
+        self, method: Literal["GET", "HEAD", "POST"], parameters: Mapping[str, str], key: str = ""
+    ) -> str:
+        """Returns the signed URL of a request on the object of a key, or on the bucket itself.
+
+        obstore finds endpoint and credentials, but signs only URLs of objects without a query.
+        Therefore the query is the end of the endpoint, and the object's name is empty. The object's
+        path is then one slash after the query. The slash becomes part of a parameter that S3
+        ignores (`x-id`).
         """
-        place = obstore.sign(self._client({}), "GET", "x", _LASTS)
-        endpoint = place.partition("?")[0].removesuffix("/x")
+        place = obstore.sign(self._client({}), "GET", key or "x", _LASTS).partition("?")[0]
+        endpoint = place if key else place.removesuffix("/x")
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items())
         changes = {
             "endpoint": f"{endpoint}?{query}&x-id=Ebbtide",
@@ -141,6 +151,21 @@ class Bucket:
         replaced = _ENDPOINT_OPTIONS if changes else ()
         options = {name: value for name, value in self.options if name.lower() not in replaced}
         return clients.s3_store(self.name, {**options, **changes})
+
+
+def _repeated(send: Callable[[], _Answer]) -> _Answer:
+    """Sends a request, and again if the network or the server failed."""
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return send()
+        except FAILURES as error:
+            is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
+            is_final = is_final or getattr(error, "code", None) == _NOT_IMPLEMENTED
+            if is_final or attempt == _TRIES_MAX:
+                raise
+        time.sleep(0.2 * 2**attempt)
 
 
 def _parsed(page: ElementTree.Element) -> KeyPage:

@@ -25,6 +25,7 @@ from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome, Retained
+from ebbtide.storage.classes import StorageClass
 from ebbtide.storage.listing import list_directory, list_sizes
 from ebbtide.storage.unlinking import in_parallel, unlink
 
@@ -223,6 +224,15 @@ class LocalStorage:
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """Returns `missing` for each address, because a directory has no versions."""
         return [DeleteOutcome(address, "missing") for address in addresses]
+
+    @property
+    def has_classes(self) -> bool:
+        """False: files have none."""
+        return False
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """Returns None for each address."""
+        return [None] * len(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Returns nothing, because a directory has no versions."""

@@ -20,8 +20,9 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import azure, base, clients, keys, parts, profiles, versions
+from ebbtide.storage import azure, base, classes, clients, keys, parts, profiles, versions
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Retained
+from ebbtide.storage.classes import StorageClass
 from ebbtide.storage.copying import Copier, sign_head
 from ebbtide.storage.deleting import deletes_of
 
@@ -313,6 +314,17 @@ class RemoteStorage:
             return [DeleteOutcome(address, "missing") for address in addresses]
         bucket, root = self._bucket()
         return versions.delete_versions(bucket, root, addresses)
+
+    @property
+    def has_classes(self) -> bool:
+        """True for S3 and Azure."""
+        return not self.url.startswith("memory:")
+
+    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
+        """Returns the classes by a signed HEAD for each address. A SAS token of Azure cannot sign:
+        all are None then."""
+        default = "STANDARD" if self.url.startswith("s3:") else None  # S3 does not name this one
+        return classes.look(sign_head(self.sign_get), addresses, default)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Yields the hidden addresses of S3 by one listing of all versions under the prefix."""

@@ -23,6 +23,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from ebbtide.storage import locks
 from ebbtide.storage.base import DeleteOutcome, Retained
 from ebbtide.storage.keys import FAILURES, Bucket, text_of
 
@@ -34,6 +35,7 @@ _DENIED: Final = (
     "the storage denies it: the credentials lack s3:DeleteObjectVersion, or an object lock or a "
     "policy protects the version"
 )
+_DENIALS: Final = frozenset({"AccessDenied", "ObjectLocked"})
 PRESENT: Final = "an object is at this address now: its versions stay"
 
 
@@ -54,7 +56,7 @@ def retained(bucket: Bucket) -> Retained:
     except FAILURES as error:
         return Retained("unknown", f"its versioning could not be read ({_explained(error)})")
     if status == "Enabled":
-        return Retained("versions", "versioning is enabled")
+        return Retained("versions", "versioning is enabled", locks.lock_of(bucket))
     if status == "Suspended":
         return Retained("versions", "versioning is suspended, and older versions stay")
     return Retained("no", "versioning was never enabled")
@@ -83,15 +85,16 @@ def delete_versions(bucket: Bucket, root: str, addresses: Sequence[str]) -> list
                 hidden[address] = found
             else:
                 outcomes[address] = DeleteOutcome(address, "missing", PRESENT)
-    failed = _delete(bucket, _chosen(hidden.values(), is_marker=False))
+    denied: list[Version] = []
+    failed = _delete(bucket, _chosen(hidden.values(), is_marker=False), denied)
     # The marker of an object with a version left must stay: it hides that version.
     free = [found for found in hidden.values() if found[0].key not in failed]
-    failed |= _delete(bucket, _chosen(free, is_marker=True))
+    failed |= _delete(bucket, _chosen(free, is_marker=True), denied)
+    locked = locks.locked(bucket, {each.key: each.version_id for each in denied})
     for address, found in hidden.items():
-        error = failed.get(found[0].key)
-        outcomes[address] = DeleteOutcome(
-            address, "deleted" if error is None else "failed", error and f"of its versions: {error}"
-        )
+        key = found[0].key
+        error = locked.get(key) or (f"of its versions: {failed[key]}" if key in failed else None)
+        outcomes[address] = DeleteOutcome(address, "failed" if error else "deleted", error)
     return [outcomes[address] for address in addresses]
 
 
@@ -168,8 +171,9 @@ def _tag(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _delete(bucket: Bucket, versions: Sequence[Version]) -> dict[str, str]:
-    """Deletes versions. Returns the keys of versions that were not deleted, with the reason."""
+def _delete(bucket: Bucket, versions: Sequence[Version], denied: list[Version]) -> dict[str, str]:
+    """Deletes versions. Returns the keys of versions that were not deleted, with the reason. Adds
+    those to `denied` that the storage forbids to delete."""
     failed: dict[str, str] = {}
     for start in range(0, len(versions), _DELETES_MAX):
         some = versions[start : start + _DELETES_MAX]
@@ -183,8 +187,12 @@ def _delete(bucket: Bucket, versions: Sequence[Version]) -> dict[str, str]:
             continue
         for each in answer.iterfind("{*}Error"):
             code = text_of(each, "Code")
-            if code != "NoSuchVersion":  # another attempt deleted it
-                failed[text_of(each, "Key")] = _reason(code, text_of(each, "Message"))
+            if code == "NoSuchVersion":  # another attempt deleted it
+                continue
+            failed[text_of(each, "Key")] = _reason(code, text_of(each, "Message"))
+            if code in _DENIALS:
+                found = (text_of(each, "Key"), text_of(each, "VersionId"))
+                denied += [known for known in some if (known.key, known.version_id) == found]
     return failed
 
 

@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+from ebbtide.gc.counts import Count
 from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
@@ -18,6 +19,9 @@ from ebbtide.server.jobs import Job, StepState
 from ebbtide.server.pages.advice import advice_of
 from ebbtide.server.pages.runs import MEANINGS, SWEPT
 from ebbtide.settings import Settings
+from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.storage.classes import StorageClass
+from ebbtide.storage.failures import LOCKED
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
@@ -182,6 +186,34 @@ def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
                 text = text_of(admin.get(place).text)
                 assert "unknown" in text, place
                 assert "None" not in text, place
+
+
+def test_storage_classes_and_locks_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory stands for a bucket with cold files and locks."""
+    cool = StorageClass("Cool", readable=True)
+    monkeypatch.setattr(LocalStorage, "has_classes", True)
+    monkeypatch.setattr(LocalStorage, "classes", lambda _self, named: [cool for _ in named])
+    monkeypatch.setattr(
+        LocalStorage,
+        "delete_versions",
+        lambda _self, named: [DeleteOutcome(each, "failed", f"{LOCKED}x") for each in named],
+    )
+    settings = Settings(
+        reclaim=False, spark_master="none", lease_ttl=timedelta(0), delete_versions=True
+    )
+    with Store.init(tmp_path / "store", settings=settings) as store:
+        run = collector_of(store, fill_lake(store, days=60)).run()
+        assert run.counts["locked"] == run.counts["failed"] != Count()
+        with browsing(store) as browsers:
+            page = browsers().get(f"{PLACE}/runs/{run.run_id}").text
+    rows = rows_of(page)
+    number = run.counts["candidate"].objects
+    (row,) = [each for each in rows if each.startswith("Cool")]
+    assert row.startswith(f"Cool 30 days at least are billed {number} ")
+    assert any(each.startswith("locked Of the failed ones: hidden") for each in rows)
+    assert "its minimum of 30 days" in text_of(page)
 
 
 def test_every_figure_of_a_run_is_explained() -> None:

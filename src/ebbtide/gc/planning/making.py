@@ -19,6 +19,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
+from ebbtide.gc.planning.classes import look_at_classes
 from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
 from ebbtide.gc.planning.gates import check_not_empty, check_presence, check_share
 from ebbtide.gc.planning.incremental import (
@@ -384,6 +385,13 @@ class _Planning:
             engine=self.engine.name,
             refusal=(over.kind, over.message) if over else None,
             retained=self.repository.storage.retained(),
+            classes=look_at_classes(
+                self.repository.storage,
+                self.folder,
+                result.candidates,
+                self.options,
+                now=started_at,
+            ),
         )
 
 

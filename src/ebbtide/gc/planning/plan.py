@@ -21,8 +21,9 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, encode_all, read_part
+from ebbtide.gc.planning.classes import CandidateClasses
 from ebbtide.gc.planning.gates import check_identity
-from ebbtide.gc.retaining import retained_json, warnings_of
+from ebbtide.gc.retaining import retained_json, retained_of, warnings_of
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import Decision, Roots
@@ -224,7 +225,8 @@ class Plan:
     why a run is clean. A plan with REMOVAL deletes a gone repository, and has no `commits` and
     `refs`. `inventory_url` is the inventory that was read instead of a listing. `engine` is the
     name of the engine that made the plan. `retained` is what the storage keeps of deleted files;
-    None in plans of older programs.
+    None in plans of older programs. `classes` are the storage classes of the candidates; None if
+    the storage has none, or if no class was asked for.
 
     `expired_count` counts the commits that lose their data. `gone_count` counts the commits that
     lost it to earlier runs. `forgettable_count` counts the commits of both that lose their records
@@ -275,11 +277,18 @@ class Plan:
     engine: str | None = None
     refusal: tuple[str, str] | None = None
     retained: Retained | None = None
+    classes: CandidateClasses | None = None
+
+    @property
+    def own_warnings(self) -> tuple[str, ...]:
+        """The warnings, with those about storage classes."""
+        return self.warnings + (() if self.classes is None else self.classes.warnings)
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
-        """The warnings, with one if the storage keeps deleted files."""
-        return self.warnings + (() if self.retained is None else warnings_of(self.retained))
+        """The warnings, with those about storage classes, and about deleted files that the storage
+        keeps."""
+        return self.own_warnings + (() if self.retained is None else warnings_of(self.retained))
 
     @property
     def policy_sha256(self) -> str | None:
@@ -324,6 +333,7 @@ class Plan:
             "engine": self.engine,
             "refusal": list(self.refusal) if self.refusal else None,
             "retained": None if self.retained is None else retained_json(self.retained),
+            "storage_classes": None if self.classes is None else self.classes.to_json(),
         }
         return content | {"checksum": checksum_of(content)}
 
@@ -332,6 +342,7 @@ class Plan:
         """Returns the plan that `to_json` wrote. Raises KeyError, TypeError or ValueError for other
         content."""
         refusal, retained = content["refusal"], content.get("retained")
+        classes = content.get("storage_classes")
         return cls(
             run_id=content["run_id"],
             identity=Identity(**content["identity"]),
@@ -366,7 +377,8 @@ class Plan:
             inventory_url=content.get("inventory_url"),
             engine=content.get("engine"),
             refusal=(refusal[0], refusal[1]) if refusal else None,
-            retained=None if retained is None else Retained(**retained),
+            retained=None if retained is None else retained_of(retained),
+            classes=None if classes is None else CandidateClasses.from_json(classes),
         )
 
     @property

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +44,7 @@ from ebbtide.gc.steps import advance
 from ebbtide.gc.sweeping.intents import batches, declared
 from ebbtide.interrupts import held
 from ebbtide.storage import DeleteOutcome, Storage
+from ebbtide.storage.failures import LOCKED as ERROR_LOCKED
 
 OUTCOME_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -57,6 +58,9 @@ OUTCOME_SCHEMA: Final = make_schema(
 OUTCOMES: Final = ("deleted", "quarantined", "revived", "missing", "failed")
 """The outcomes by rank. If several attempts recorded an address, the outcome that comes first here
 counts."""
+
+LOCKED: Final = "locked"
+"""The count of those `failed` files that are hidden, and of which an object lock keeps versions."""
 
 TODO: Final = "todo"
 """The relation of candidates that are still to be deleted."""
@@ -76,10 +80,12 @@ class NotDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The counts of the plan's candidates by outcome, and of the deleted ones by kind."""
+    """The counts of the plan's candidates by outcome, of the deleted ones by kind, and of the
+    failed ones that are LOCKED."""
 
     by_outcome: dict[str, Count]
     deleted_by_kind: dict[str, Count]
+    locked: Count
 
 
 def delete_parts(
@@ -236,12 +242,22 @@ def _record(
         schema=OUTCOME_SCHEMA,
     )
     answer.wrote(folder, f"{name}.parquet", table, relation="outcomes", durable=True)
-    counts = table.group_by(["outcome", "kind"]).aggregate(
-        [("size_bytes", "sum"), ("size_bytes", "count")]
+    counts = (
+        table.append_column("locked", _is_locked(table))
+        .group_by(["outcome", "kind", "locked"])
+        .aggregate([("size_bytes", "sum"), ("size_bytes", "count")])
     )
     for row in counts.to_pylist():
         count = Count(row["size_bytes_count"], row["size_bytes_sum"])
         answer.counted(count, of=row["outcome"], kind=row["kind"])
+        if row["locked"]:
+            answer.counted(count, of=LOCKED, kind=row["kind"])
+
+
+def _is_locked(table: pa.Table) -> pa.Array[Any]:
+    """Returns whether the error of each row of OUTCOME_SCHEMA says that a lock keeps versions."""
+    errors = table.column("error").to_pylist()
+    return pa.array([(each or "").startswith(ERROR_LOCKED) for each in errors], pa.bool_())
 
 
 def write_todo(
@@ -311,11 +327,11 @@ def tally(engine: Engine, folder: RunFolder, answers: Answers) -> Outcomes:
     names = folder.names("deleted")
     written = {part.name for part in answers.parts}
     counted = answers.counts if written == set(names) else _read_tally(engine, folder, names)
-    by_outcome = dict.fromkeys(OUTCOMES, Count())
+    by_outcome = dict.fromkeys((*OUTCOMES, LOCKED), Count())
     for each in counted:
         by_outcome[each.of] += each.count
     deleted_by_kind = total_by_kind(each for each in counted if each.of == "deleted")
-    return Outcomes(by_outcome, deleted_by_kind)
+    return Outcomes(by_outcome, deleted_by_kind, by_outcome.pop(LOCKED))
 
 
 def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Counted]:
@@ -327,14 +343,18 @@ def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Cou
         ranks = pc.index_in(table.column("outcome"), value_set=pa.array(OUTCOMES))
         each = (
             table.append_column("rank", ranks)
+            .append_column("locked", _is_locked(table))
             .group_by("address")
-            .aggregate([("rank", "min"), ("kind", "min"), ("size_bytes", "max")])
+            .aggregate([("rank", "min"), ("kind", "min"), ("size_bytes", "max"), ("locked", "max")])
         )
-        counts = each.group_by(["rank_min", "kind_min"]).aggregate(
+        counts = each.group_by(["rank_min", "kind_min", "locked_max"]).aggregate(
             [("size_bytes_max", "sum"), ("size_bytes_max", "count")]
         )
         for row in counts.to_pylist():
             count = Count(row["size_bytes_max_count"], row["size_bytes_max_sum"])
-            answer.counted(count, of=OUTCOMES[row["rank_min"]], kind=row["kind_min"])
+            outcome = OUTCOMES[row["rank_min"]]
+            answer.counted(count, of=outcome, kind=row["kind_min"])
+            if row["locked_max"] and outcome == "failed":
+                answer.counted(count, of=LOCKED, kind=row["kind_min"])
 
     return engine.run(list(_by_stem(names).values()), work).counts

@@ -33,7 +33,7 @@ from ebbtide.gc.relations.live import Mark, write_trees
 from ebbtide.gc.relations.protected import protected_among, write_protected, write_unseen
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.sweeping.outcomes import Outcomes, delete_parts, tally, write_todo
+from ebbtide.gc.sweeping.outcomes import LOCKED, Outcomes, delete_parts, tally, write_todo
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Retained
 
@@ -267,7 +267,8 @@ class Sweep:
         """Deletes or quarantines the candidates kind by kind, in `delete_order`. Returns the number
         of candidates that were not tried.
 
-        If a delete fails, later kinds are not tried: the file that stays may refer to them.
+        If a delete fails, later kinds are not tried: the file that stays may refer to them. A
+        locked file does not stay: it is hidden.
         """
         order = self.repository.layout.delete_order
         guard = self.repository.guard()
@@ -293,9 +294,14 @@ class Sweep:
                 )
             self._answers += answers
             done += rows_of(parts)
-            if any(each.of == "failed" for each in answers.counts):
+            failed, locked = (_count_of(answers, of) for of in ("failed", LOCKED))
+            if failed > locked:
                 return sum(p.rows for p in todo if p.kind in order[position + 1 :])
         return 0
+
+
+def _count_of(answers: Answers, of: str) -> int:
+    return sum(each.count.objects for each in answers.counts if each.of == of)
 
 
 def check_parts(engine: Engine, folder: RunFolder, parts: Sequence[Part]) -> None:

@@ -45,6 +45,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "revived": "Needed again, kept",
     "missing": "Already gone",
     "failed": "Not deleted: the storage refused the delete",
+    "locked": "Of the failed ones: hidden, and an object lock keeps their versions",
 }
 
 
@@ -247,6 +248,7 @@ def _has_effect(report: Mapping[str, Any] | None) -> bool:
 def _counts(report: Mapping[str, Any]) -> list[CountRow]:
     """Returns the rows of a run's figures. Rows about the sweep are included only after a sweep."""
     names = list(MEANINGS) if report["state"] in SWEPT else PLANNED
+    names = [name for name in names if name != "locked" or report.get("locked_count")]
     return [
         CountRow(
             name, MEANINGS[name], report.get(f"{name}_count", 0), report.get(f"{name}_bytes", 0)
