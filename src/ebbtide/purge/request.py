@@ -72,7 +72,8 @@ class Request:
         count = len(self.paths) + len(self.commits) + len(self.collections)
         if self.repository and (count or self.all_history or self.keep_shared):
             raise InvalidInput(
-                "invalid_argument", "a purge of the whole repository cannot name or keep anything else"
+                "invalid_argument",
+                "a purge of the whole repository cannot name or keep anything else",
             )
         if not self.repository and not count:
             raise InvalidInput(

@@ -174,9 +174,7 @@ class TreeScan:
         """Returns a scan for some of the addresses. Trees that have none of them all are not looked
         at again."""
         none = {tree_id: nodes for tree_id, nodes in self._trees.items() if not nodes}
-        return replace(
-            self, addresses=addresses, _clean=set(self._clean), _hits={}, _trees=none
-        )
+        return replace(self, addresses=addresses, _clean=set(self._clean), _hits={}, _trees=none)
 
     def _look_into(self, engine: Engine, nodes: Sequence[_Node]) -> None:
         """Reads ranges, and notes which of them refer to the addresses."""

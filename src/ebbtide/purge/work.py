@@ -156,9 +156,7 @@ class Work:
         parts, kept = written(OBJECTS_STEM, are_shared=False), written(KEPT_STEM, are_shared=True)
         reduced = plan.without_shared(shared, parts, kept, found)
         scan = search.scan.narrowed(self._addresses(reduced))
-        self._search = replace(
-            search, addresses=scan.addresses, named=reduced.named, scan=scan
-        )
+        self._search = replace(search, addresses=scan.addresses, named=reduced.named, scan=scan)
         return reduced
 
     def _addresses(self, plan: PurgePlan) -> AddressSet:

@@ -24,9 +24,7 @@ class Pair:
 
     def __init__(self, http: httpx.Client) -> None:
         self.own, self.shared, self.other = (new_id().encode() for _ in range(3))
-        self.locators = {
-            data: put(http, data) for data in (self.own, self.shared, self.other)
-        }
+        self.locators = {data: put(http, data) for data in (self.own, self.shared, self.other)}
         self.first = create(http, self._text(self.own, self.shared))
         self.second = create(http, self._text(self.shared, self.other))
 
@@ -117,9 +115,7 @@ def test_all_but_the_shared_block_is_purged(
     assert http.delete(f"{API}/{pair.first['uuid']}").json()["is_trashed"] is True
 
 
-def test_both_collections_are_named(
-    arvados: ArvadosServer, http: httpx.Client, pair: Pair
-) -> None:
+def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client, pair: Pair) -> None:
     """One by its portable data hash, and one by its id, from the trash."""
     http.delete(f"{API}/{pair.second['uuid']}").raise_for_status()
     again = put(http, pair.own)
@@ -129,9 +125,7 @@ def test_both_collections_are_named(
     assert http.get(f"/{put(http, pair.own)}").content == pair.own, "it can be written again"
 
 
-def test_a_hash_that_several_have(
-    arvados: ArvadosServer, http: httpx.Client, pair: Pair
-) -> None:
+def test_a_hash_that_several_have(arvados: ArvadosServer, http: httpx.Client, pair: Pair) -> None:
     copy = create(http, pair.first["manifest_text"])
     pdh = pair.first["portable_data_hash"]
     found = purge(arvados, pdh, code=1)
