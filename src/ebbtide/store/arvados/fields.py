@@ -306,9 +306,7 @@ class OwnerField(DerivedField):
 
 def is_home_name(cluster: str, name: sa.ColumnElement[Any] = projects.c.name) -> Condition:
     """Returns the condition that a project at the top, of this name, is the home of a user."""
-    return sa.and_(
-        sa.func.length(name) == UUID_LENGTH, *begins_with(name, home_prefix(cluster))
-    )
+    return sa.and_(sa.func.length(name) == UUID_LENGTH, *begins_with(name, home_prefix(cluster)))
 
 
 def homes(repository_id: str) -> sa.Select[Any]:

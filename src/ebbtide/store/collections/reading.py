@@ -48,7 +48,6 @@ from ebbtide.store.objects.locators import Locators, Signed
 from ebbtide.store.objects.objects import Objects, Readable
 from ebbtide.store.objects.views import FoundEntry
 
-
 AMBIGUOUS_SHOWN_MAX: Final = 20
 
 
