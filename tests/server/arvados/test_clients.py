@@ -64,7 +64,8 @@ def project(name, owner=None):
     return groups.create(body=body).execute()
 
 def names(of, **more):
-    return sorted(each["name"] for each in groups.contents(uuid=of["uuid"], **more).execute()["items"])
+    found = groups.contents(uuid=of["uuid"], **more).execute()["items"]
+    return sorted(each["name"] for each in found)
 
 outer = project("sdk outer")
 inner = project("inner", outer)

@@ -117,6 +117,8 @@ def test_errors_have_one_shape(writer: Caller) -> None:
         ("/groups?limit=x", 422, "invalid_argument"),
         ("/groups?filters=[", 422, "invalid_argument"),
         ("/groups?count=some", 422, "invalid_argument"),
+        ("/collections?include_old_versions=true", 422, "invalid_argument"),
+        ("/groups/contents?include_old_versions=true", 422, "invalid_argument"),
         ('/groups?distinct=true&select=["nothing"]', 422, "invalid_argument"),
         ("/groups?include_trash=maybe", 422, "invalid_argument"),
     ):

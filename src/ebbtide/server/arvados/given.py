@@ -84,6 +84,11 @@ def listing_of(call: ArvadosCall) -> ListQuery:
     count = call.text("count") or "exact"
     if count not in ("exact", "none"):
         raise InvalidInput("invalid_argument", f"count is exact or none, not {shown(count)}")
+    if call.flag("include_old_versions"):
+        raise InvalidInput(
+            "invalid_argument",
+            "old versions have no records here: 'ebbtide collection versions' lists them",
+        )
     names = parse_select(call.value("select")) if call.flag("distinct") else None
     # Items have their kind always, and items of different kinds are never equal.
     distinct_by = names and {name.rpartition(".")[2] for name in names} - {"kind"}
