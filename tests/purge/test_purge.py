@@ -67,7 +67,8 @@ def test_a_plan_that_is_interrupted_leaves_no_local_files(
     local.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(local))
 
-    def write(_folder: object, tables: Iterator[object]) -> None:
+    def write(_folder: object, tables: Iterator[object], *, stem: str) -> None:
+        assert stem
         next(tables)
         assert [*local.iterdir()]
         raise KeyboardInterrupt

@@ -64,36 +64,40 @@ class Model:
 
 @dataclass(slots=True)
 class Target:
-    """What a purge names: entries of commits, staged ones, collections; or all history."""
+    """What a purge names: entries of commits, staged ones, collections; or all history. With
+    `keep_shared`, what others need stays."""
 
     paths: list[str] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     collections: list[str] = field(default_factory=list)
     all_history: bool = False
+    keep_shared: bool = False
     addresses: set[str] = field(default_factory=set)
     entries: set[tuple[str, str]] = field(default_factory=set)
     staged: set[tuple[str, str]] = field(default_factory=set)
 
 
-def in_the_way(model: Model, target: Target, now: object) -> set[tuple[str, str]]:
-    """The definition: whatever refers to one of the addresses and was not named; and holds."""
-    found: set[tuple[str, str]] = set()
+def in_the_way(model: Model, target: Target, now: object) -> dict[tuple[str, str], set[str]]:
+    """The definition: whatever refers to one of the addresses and was not named; and holds. Each
+    with the addresses that it needs."""
+    found: dict[tuple[str, str], set[str]] = {}
     for commit_id, entries in model.intact().items():
         hits = {path for path, address in entries.items() if address in target.addresses}
         if hits and commit_id in model.held:
-            found.add(("hold", commit_id))
+            found["hold", commit_id] = {entries[path] for path in hits}
         named = {path for commit, path in target.entries if commit == commit_id}
         if hits - named and not target.all_history and commit_id not in target.commits:
-            found.add(("commit", commit_id))
+            found["commit", commit_id] = {entries[path] for path in hits - named}
     for branch, changes in model.staged.items():
         for path, address in changes.items():
             if address in target.addresses and (branch, path) not in target.staged:
-                found.add(("staged", branch))
+                found.setdefault(("staged", branch), set()).add(address or "")
     for collection_id, kept in model.collections.items():
         gone = kept.ended_at is not None and kept.ended_at + TRASH <= now  # type: ignore[operator]
-        refers = any(target.addresses.intersection(v.values()) for v in kept.versions)
-        if refers and not gone and collection_id not in target.collections:
-            found.add(("collection", collection_id))
+        needed = {address for version in kept.versions for address in version.values()}
+        needed &= target.addresses
+        if needed and not gone and collection_id not in target.collections:
+            found["collection", collection_id] = needed
     return found
 
 
@@ -236,7 +240,9 @@ class History:
 
     def target(self) -> Target:
         """Something to purge, by refs and paths that are there."""
-        target = Target(all_history=self.random.random() < 0.4)
+        target = Target(
+            all_history=self.random.random() < 0.4, keep_shared=self.random.random() < 0.4
+        )
         for _ in range(self.random.randint(1, 3)):
             kind = self.random.choice(["path", "path", "commit", "collection"])
             getattr(self, f"name_{kind}")(target)
@@ -288,13 +294,18 @@ def check_one(history: History, target: Target) -> str:
         commits=tuple(target.commits),
         collections=tuple(target.collections),
         all_history=target.all_history,
+        keep_shared=target.keep_shared,
     )
     report = purges.carry_out(purges.begin("lake", named).purge_id)
     assert report.plan is not None
-    found = {(each.kind, each.id or each.names[0]) for each in report.plan.references}
-    assert found == expected
-    assert report.plan.object_count == len(target.addresses)
-    if expected:
+    plan = report.plan
+    needed = set[str]().union(*expected.values()) if target.keep_shared else set[str]()
+    references = plan.kept_references if target.keep_shared else plan.references
+    found = {(each.kind, each.id or each.names[0]) for each in references}
+    assert found == set(expected)
+    target.addresses -= needed
+    assert (plan.object_count, plan.kept_count) == (len(target.addresses), len(needed))
+    if expected and not target.keep_shared:
         assert report.row.state == "refused"
         assert data_files(lake) == before
         return "refused"

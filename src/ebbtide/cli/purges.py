@@ -73,7 +73,8 @@ CollectionsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ID|PATH",
-        help="A collection, with its kept versions. Repeatable.",
+        help="A collection, with its kept versions; also by its id for Arvados's clients, or its "
+        "portable data hash. Repeatable.",
         show_default=False,
     ),
 ]
@@ -85,6 +86,13 @@ AllHistoryOption = Annotated[
     typer.Option(
         "--all-history",
         help="Also name every commit that has one of the objects, under any path.",
+    ),
+]
+KeepSharedOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-shared",
+        help="Keep objects that other data needs, instead of refusing the purge.",
     ),
 ]
 DryRunOption = Annotated[
@@ -102,6 +110,7 @@ def run(
     collection: CollectionsOption = None,
     whole: WholeOption = False,
     all_history: AllHistoryOption = False,
+    keep_shared: KeepSharedOption = False,
     dry_run: DryRunOption = False,
     limit: LimitOption = SHOWN_MAX,
     meant: MeantOption = None,
@@ -110,8 +119,8 @@ def run(
 ) -> None:
     """Delete named data at once, without regard to trash, grace and leases.
 
-    The purge is refused while anything that was not named refers to the data. The history does not
-    change. Reading purged data fails with the error `purged`.
+    The purge is refused while anything that was not named refers to the data, except with
+    --keep-shared. The history does not change. Reading purged data fails with the error `purged`.
     """
     from ebbtide.purge.request import PathTarget, Request
 
@@ -124,6 +133,7 @@ def run(
         collections=tuple(collection or ()),
         repository=whole,
         all_history=all_history,
+        keep_shared=keep_shared,
     )
     request.check()
     name = cli.repository(repository).info.name
@@ -382,6 +392,7 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
         ("finished", date_text(row.finished_at)),
         ("objects", count_text(document["object_count"])),
         ("size", size_text(document["size_bytes"])),
+        *_kept(found),
         *((name, count_text(count)) for name, count in document["outcomes"].items()),
         ("files", row.record_url),
         *_ways_on(cli, row),
@@ -397,6 +408,24 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     if plan is not None and plan.reference_count:
         output.line()
         _show_references(cli, found)
+    if plan is not None and plan.kept_references:
+        output.line()
+        _show_references(cli, found, to_kept=True)
+
+
+def _kept(found: PurgeReport) -> list[tuple[str, str]]:
+    """Returns the named objects that stay, and the end of the promises that a purge breaks."""
+    plan = found.plan
+    if plan is None:
+        return []
+    facts: list[tuple[str, str]] = []
+    if plan.kept_count:
+        kept = f"{count_text(plan.kept_count, 'object')} ({size_text(plan.kept_bytes)})"
+        facts.append(("kept", f"{kept}, which other data needs"))
+    if plan.promised_until is not None:
+        until = f"{date_text(plan.promised_until)} UTC"
+        facts.append(("signed", f"some signatures and locators end at {until}, or with the purge"))
+    return facts
 
 
 def _ways_on(cli: Cli, row: PurgeRow) -> list[tuple[str, str]]:
@@ -427,11 +456,19 @@ def _show_objects(cli: Cli, objects: list[dict[str, Any]]) -> None:
     )
 
 
-def _show_references(cli: Cli, found: PurgeReport) -> None:
+def _show_references(cli: Cli, found: PurgeReport, *, to_kept: bool = False) -> None:
+    """Shows the references that prevent a purge, or those to objects that it keeps."""
+    from ebbtide.purge.plan import KEPT_REFERENCES_FILE, REFERENCES_FILE
+
     plan = found.plan
     assert plan is not None
+    references, counts, title, file_name = (
+        (plan.kept_references, plan.kept_reference_counts, "needed by", KEPT_REFERENCES_FILE)
+        if to_kept
+        else (plan.references, plan.reference_counts, "blocked by", REFERENCES_FILE)
+    )
     cli.output.table(
-        ["blocked by", "id", "names", "entries", "first"],
+        [title, "id", "names", "entries", "first"],
         [
             [
                 each.kind,
@@ -440,10 +477,10 @@ def _show_references(cli: Cli, found: PurgeReport) -> None:
                 count_text(each.entry_count),
                 ", ".join(each.examples[:3]),
             ]
-            for each in plan.references
+            for each in references
         ],
         right=["entries"],
     )
-    more = plan.reference_count - len(plan.references)
+    more = sum(counts.values()) - len(references)
     if more:
-        cli.output.line(f"and {more:,} more: {found.row.record_url}/references.parquet has all")
+        cli.output.line(f"and {more:,} more: {found.row.record_url}/{file_name} has all")

@@ -36,7 +36,7 @@ from ebbtide.store.collecting.roots import (
     set_tombstones,
     write_run,
 )
-from ebbtide.store.collecting.tracing import address_at
+from ebbtide.store.collecting.tracing import address_at, content_with_id
 from ebbtide.store.content.layout import (
     OWNER_ADDRESS,
 )
@@ -213,8 +213,11 @@ class EmbeddedRepository:
         return iter(())
 
     def resolve(self, expression: str) -> str:
-        """Returns the commit of an expression, as `store.revisions` does. Raises NotFound
-        `ref_not_found` and Conflict `ref_ambiguous`."""
+        """Returns the commit of an expression, as `store.revisions` does, or the content of the
+        collection with this id. Raises NotFound `ref_not_found` and Conflict `ref_ambiguous`."""
+        content_id = content_with_id(self._context, expression)
+        if content_id is not None:
+            return content_id
         with self._metadata.snapshot() as tx:
             return resolve(tx, self._repository_id, expression).commit.commit_id
 

@@ -7,6 +7,7 @@ reference, or the other sees the purge.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from ebbtide.ids import new_id
@@ -32,6 +33,31 @@ def find_others(search: ReferenceSearch) -> list[Reference]:
     with metadata.snapshot() as tx:
         known = [c for c in intact_commits(tx, repository_id) if search.scan.knows(c.tree_id)]
         return search.others(tx, known)
+
+
+def find_shared(search: ReferenceSearch) -> tuple[list[Reference], set[str]]:
+    """Returns the references that `find_others` returns, and the addresses to which they refer.
+
+    Raises Refused if a tree cannot be read.
+    """
+    metadata, repository_id = search.context.metadata, search.context.repository_id
+    found = find_others(search)
+    with metadata.snapshot() as tx:
+        known = [c for c in intact_commits(tx, repository_id) if search.scan.knows(c.tree_id)]
+        trees = search.shared_trees(tx, known)
+        addresses = set(search.shared_rows(tx))
+    for tree_id, paths in trees.items():
+        addresses.update(search.scan.addresses_in(tree_id, but=paths))
+    return found, addresses
+
+
+def find_promise(search: ReferenceSearch, *, now: datetime) -> datetime | None:
+    """Returns the time until which signatures and locators of the data can be valid, as
+    `ReferenceSearch.promised_until` does. `find_others` has looked at the trees."""
+    metadata, repository_id = search.context.metadata, search.context.repository_id
+    with metadata.snapshot() as tx:
+        known = [c for c in intact_commits(tx, repository_id) if search.scan.knows(c.tree_id)]
+        return search.promised_until(tx, known, now=now)
 
 
 def close(search: ReferenceSearch, lease: Lease, purge_id: str) -> list[Reference]:

@@ -4,6 +4,8 @@
 <purge_id>/plan.json            named things, figures, the checksums of all parts and of itself
 <purge_id>/objects/             each address with size, checksum and paths (OBJECTS_SCHEMA)
 <purge_id>/references.parquet   references that prevent the purge (REFERENCES_SCHEMA)
+<purge_id>/named/, kept/        objects before other data's were left out, and those (the same)
+<purge_id>/kept-references.parquet  references to kept objects (REFERENCES_SCHEMA)
 <purge_id>/deleted/             the rows of objects/ with their outcomes (DELETED_SCHEMA)
 <purge_id>/record-1.json        the signed record; each resume adds one more
 ```
@@ -12,8 +14,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -30,6 +32,11 @@ from ebbtide.purge.references import Reference, count_by_kind, to_table
 
 PLAN_FILE: Final = "plan.json"
 REFERENCES_FILE: Final = "references.parquet"
+KEPT_REFERENCES_FILE: Final = "kept-references.parquet"
+OBJECTS_STEM: Final = "objects/part"
+NAMED_STEM: Final = "named/part"
+"""The objects of a purge before those that other data needs were left out."""
+KEPT_STEM: Final = "kept/part"
 FORMAT_VERSION: Final = 1
 ROWS_PER_PART: Final = 10_000
 """The most addresses in one part. The outcomes of a part are recorded before the next is
@@ -46,7 +53,11 @@ DELETED_SCHEMA: Final = pa.schema(
 class PurgePlan:
     """The plan of a purge. `parts` have its objects. `references` are the first references that
     prevent the purge, and `reference_counts` counts all of them by kind. `foreign_count` counts
-    foreign files, which stay when a whole repository is purged."""
+    foreign files, which stay when a whole repository is purged.
+
+    `kept` are the named objects that stay because other data needs them, `kept_references` the
+    first references to them, and `kept_reference_counts` counts all of these by kind. Until
+    `promised_until`, signatures and locators of purged objects can be valid."""
 
     purge_id: str
     identity: Identity
@@ -58,6 +69,20 @@ class PurgePlan:
     foreign_count: int = 0
     references: tuple[Reference, ...] = ()
     reference_counts: Mapping[str, int]
+    kept: tuple[Part, ...] = ()
+    kept_references: tuple[Reference, ...] = ()
+    kept_reference_counts: Mapping[str, int] = field(default_factory=dict)
+    promised_until: datetime | None = None
+
+    @property
+    def kept_count(self) -> int:
+        """The number of named objects that stay."""
+        return sum(part.rows for part in self.kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The sum of the sizes of the named objects that stay."""
+        return sum(part.bytes_total for part in self.kept)
 
     @property
     def object_count(self) -> int:
@@ -91,12 +116,18 @@ class PurgePlan:
             "foreign_count": self.foreign_count,
             "references": [reference.to_json() for reference in self.references],
             "reference_counts": dict(self.reference_counts),
+            "kept": [part.to_json() for part in self.kept],
+            "kept_references": [reference.to_json() for reference in self.kept_references],
+            "kept_reference_counts": dict(self.kept_reference_counts),
+            "promised_until": self.promised_until and self.promised_until.isoformat(),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PurgePlan:
         """Parses the JSON that `to_json` returned. Raises KeyError, TypeError or ValueError for
         other JSON."""
+        # Plans that were made before these fields existed do not have them.
+        promised_until = content.get("promised_until")
         return cls(
             purge_id=content["purge_id"],
             identity=Identity(
@@ -111,17 +142,32 @@ class PurgePlan:
             named=Named.from_json(content["named"]),
             parts=tuple(map(Part.from_json, content["parts"])),
             foreign_count=content["foreign_count"],
-            references=tuple(
-                Reference(
-                    each["kind"],
-                    each["id"],
-                    tuple(each["names"]),
-                    each["entry_count"],
-                    tuple(each["examples"]),
-                )
-                for each in content["references"]
-            ),
+            references=tuple(map(Reference.from_json, content["references"])),
             reference_counts=content["reference_counts"],
+            kept=tuple(map(Part.from_json, content.get("kept", ()))),
+            kept_references=tuple(map(Reference.from_json, content.get("kept_references", ()))),
+            kept_reference_counts=content.get("kept_reference_counts", {}),
+            promised_until=promised_until and datetime.fromisoformat(promised_until),
+        )
+
+    def without_shared(
+        self,
+        shared: Container[str],
+        parts: Iterable[Part],
+        kept: Iterable[Part],
+        found: list[Reference],
+    ) -> PurgePlan:
+        """Returns this plan with the objects of `parts` alone. `kept` are its other objects, which
+        have the addresses `shared`. `found` are the references to these. Their named staged
+        entries stay too."""
+        staged = frozenset(each for each in self.named.staged if each.address not in shared)
+        return replace(
+            self,
+            named=replace(self.named, staged=staged),
+            parts=tuple(parts),
+            kept=tuple(kept),
+            kept_references=tuple(found[:REFERENCES_SHOWN]),
+            kept_reference_counts=count_by_kind(found),
         )
 
     def with_references(self, found: list[Reference]) -> PurgePlan:
@@ -134,7 +180,7 @@ class PurgePlan:
 
 
 def write_objects(
-    folder: RunFolder, tables: Iterable[pa.Table], *, stem: str = "objects/part"
+    folder: RunFolder, tables: Iterable[pa.Table], *, stem: str = OBJECTS_STEM
 ) -> list[Part]:
     """Writes objects (tables of OBJECTS_SCHEMA) as parts of at most ROWS_PER_PART rows."""
     answer = PartRows()

@@ -102,6 +102,13 @@ class PurgeReport:
             "reference_count": plan.reference_count if plan else 0,
             "reference_counts": dict(plan.reference_counts) if plan else {},
             "references": [each.to_json() for each in plan.references] if plan else [],
+            "kept_count": plan.kept_count if plan else 0,
+            "kept_bytes": plan.kept_bytes if plan else 0,
+            "kept_reference_counts": dict(plan.kept_reference_counts) if plan else {},
+            "kept_references": [each.to_json() for each in plan.kept_references] if plan else [],
+            "promised_until": (
+                plan.promised_until.isoformat() if plan and plan.promised_until else None
+            ),
         }
 
 

@@ -62,6 +62,7 @@ def make_record(
         "size_bytes": sum(part.bytes_total for part in deleted.parts),
         "outcomes": dict(sorted(deleted.outcomes.items())),
         "foreign_count": plan.foreign_count,
+        "kept_count": plan.kept_count,
         "list": [
             {
                 "name": part.name,

@@ -9,7 +9,7 @@ counts as a lease. A hold prevents a purge even if the held commit was named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,14 +23,16 @@ from ebbtide.retention.lifecycle import earliest
 from ebbtide.store.collecting.kept_collections import read_places
 from ebbtide.store.collecting.references import (
     IntactCommit,
+    StagedAddress,
     copies_among,
+    last_token,
     list_intact,
     names_of_commits,
     names_of_tokens,
     staged_among,
     writes_among,
 )
-from ebbtide.store.collections.queries import ContentUse, read_content_uses
+from ebbtide.store.collections.queries import ContentUse, clients_ids, read_content_uses
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import list_holds
 from ebbtide.store.database.engine import Transaction
@@ -59,7 +61,8 @@ class Reference:
     first of their paths; for writes and copies they are addresses.
 
     `id` is the id of a commit or collection, or empty. `names` are the refs on the commit, the path
-    of the collection, the branch with the staged entries, or the reason of the hold.
+    of the collection and its id for Arvados's clients, the branch with the staged entries, or the
+    reason of the hold.
     """
 
     kind: str
@@ -71,6 +74,17 @@ class Reference:
     def to_json(self) -> dict[str, Any]:
         """Returns the reference as JSON, for answers and records."""
         return asdict(self) | {"names": list(self.names), "examples": list(self.examples)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Reference:
+        """Parses the JSON that `to_json` returned."""
+        return cls(
+            content["kind"],
+            content["id"],
+            tuple(content["names"]),
+            content["entry_count"],
+            tuple(content["examples"]),
+        )
 
 
 def to_table(references: Iterable[Reference]) -> pa.Table:
@@ -85,6 +99,15 @@ def trees_of(commits: Iterable[IntactCommit]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Use:
+    """A reference by a commit or by content, and those paths of it that the purge names."""
+
+    reference: Reference
+    commit: IntactCommit
+    named: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceSearch:
     """Searches for references, in a transaction of the caller's."""
 
@@ -96,13 +119,46 @@ class ReferenceSearch:
     def others(self, tx: Transaction, commits: Iterable[IntactCommit]) -> list[Reference]:
         """Returns all references that prevent the purge. `commits` are all intact commits, and the
         scan has looked at their trees."""
+        found = [use.reference for use in self._uses_of_commits(tx, commits)]
+        ids = clients_ids(tx, {each.id for each in found if each.kind == COLLECTION})
         return [
-            *self._of_commits(tx, commits),
+            *(
+                replace(each, names=(*each.names, ids[each.id])) if each.id in ids else each
+                for each in found
+            ),
             *self._staged(tx),
             *self._addressed(tx),
         ]
 
-    def _of_commits(self, tx: Transaction, commits: Iterable[IntactCommit]) -> Iterator[Reference]:
+    def shared_trees(
+        self, tx: Transaction, commits: Iterable[IntactCommit]
+    ) -> dict[str, frozenset[str]]:
+        """Returns the trees of the commits and collections that `others` returns. Their entries
+        prevent the purge, except at the paths that are given with each tree."""
+        named: dict[str, frozenset[str]] = {}
+        for use in self._uses_of_commits(tx, commits):
+            tree_id = use.commit.tree_id
+            named[tree_id] = named.get(tree_id, use.named) & use.named
+        return named
+
+    def shared_rows(self, tx: Transaction) -> Iterator[str]:
+        """Yields the addresses of the other references that `others` returns, some more than
+        once."""
+        for _, entry in self._staged_entries(tx):
+            yield entry.address
+        for look in (writes_among, copies_among):
+            yield from look(tx, self.context.repository_id, self.addresses)
+
+    def promised_until(
+        self, tx: Transaction, commits: Iterable[IntactCommit], *, now: datetime
+    ) -> datetime | None:
+        """Returns the end of the last lease or upload token on the addresses, or None if none lasts
+        beyond `now`. Until then, signatures and locators of the data can be valid."""
+        dates = [commit.leased_until for commit in commits if self.scan.hits(commit.tree_id)]
+        dates.append(last_token(tx, self.context.repository_id, self.addresses))
+        return max((date for date in dates if date is not None and date > now), default=None)
+
+    def _uses_of_commits(self, tx: Transaction, commits: Iterable[IntactCommit]) -> Iterator[_Use]:
         repository_id = self.context.repository_id
         names = names_of_commits(tx, repository_id, gone_before=self._gone_before(tx))
         uses = self._uses(tx)
@@ -112,15 +168,18 @@ class ReferenceSearch:
             if not hits:
                 continue
             if commit.commit_id in holds:
-                yield Reference(HOLD, commit.commit_id, (holds[commit.commit_id],), *_sum(hits))
+                held = Reference(HOLD, commit.commit_id, (holds[commit.commit_id],), *_sum(hits))
+                yield _Use(held, commit)
             count, examples = self._not_named(commit.commit_id, hits)
             if commit.collection_id is not None:
                 # Only leases keep content that no collection has any more.
                 for use, path in uses.get(commit.commit_id, ()):
-                    yield Reference(COLLECTION, use.collection_id, (path,), *_sum(hits))
+                    found = Reference(COLLECTION, use.collection_id, (path,), *_sum(hits))
+                    yield _Use(found, commit)
             elif count:
                 refs = tuple(names.get(commit.commit_id, ()))
-                yield Reference(COMMIT, commit.commit_id, refs, count, examples)
+                found = Reference(COMMIT, commit.commit_id, refs, count, examples)
+                yield _Use(found, commit, self.named.paths.get(commit.commit_id, frozenset()))
 
     def _uses(self, tx: Transaction) -> dict[str, list[tuple[ContentUse, str]]]:
         """Returns for each content the collections that have it, or had it in a kept version, with
@@ -149,18 +208,22 @@ class ReferenceSearch:
         paths = (path for hit in hits for path in (*hit.examples, *sorted(hit.asked - named)))
         return count, tuple(sorted(paths)[:EXAMPLES_MAX])
 
-    def _staged(self, tx: Transaction) -> Iterator[Reference]:
+    def _staged_entries(self, tx: Transaction) -> Iterator[tuple[str, StagedAddress]]:
+        """Yields the staged entries that were not named, each with the name of its branch."""
         repository_id = self.context.repository_id
         branches = names_of_tokens(tx, repository_id, gone_before=self._gone_before(tx))
-        counts: dict[str, int] = {}
-        examples: dict[str, list[str]] = {}
         for entry in staged_among(tx, repository_id, self.addresses):
             # Entries under other tokens were dropped with their branches: nobody can see them.
             if entry.token in branches and entry not in self.named.staged:
-                name = branches[entry.token]
-                counts[name] = counts.get(name, 0) + 1
-                if counts[name] <= EXAMPLES_MAX:
-                    examples.setdefault(name, []).append(entry.path)
+                yield branches[entry.token], entry
+
+    def _staged(self, tx: Transaction) -> Iterator[Reference]:
+        counts: dict[str, int] = {}
+        examples: dict[str, list[str]] = {}
+        for name, entry in self._staged_entries(tx):
+            counts[name] = counts.get(name, 0) + 1
+            if counts[name] <= EXAMPLES_MAX:
+                examples.setdefault(name, []).append(entry.path)
         for name, count in sorted(counts.items()):
             yield Reference(STAGED, "", (name,), count, tuple(sorted(examples[name])))
 

@@ -51,7 +51,8 @@ class Request:
     """A request for a purge. `who` describes the requester, as names and values.
 
     `all_history` also names every commit that has one of the named objects. `repository` names the
-    whole repository.
+    whole repository. With `keep_shared`, objects that other data needs are left out, and do not
+    prevent the purge.
     """
 
     reason: str
@@ -61,6 +62,7 @@ class Request:
     collections: tuple[str, ...] = ()
     repository: bool = False
     all_history: bool = False
+    keep_shared: bool = False
 
     def check(self) -> None:
         """Checks the request. Raises InvalidInput `invalid_argument`."""
@@ -68,9 +70,10 @@ class Request:
         if not self.reason.strip():
             raise InvalidInput("invalid_argument", "a purge needs a reason: give one")
         count = len(self.paths) + len(self.commits) + len(self.collections)
-        if self.repository and (count or self.all_history):
+        if self.repository and (count or self.all_history or self.keep_shared):
             raise InvalidInput(
-                "invalid_argument", "a purge of the whole repository cannot name anything else"
+                "invalid_argument",
+                "a purge of the whole repository cannot name or keep anything else",
             )
         if not self.repository and not count:
             raise InvalidInput(
@@ -92,6 +95,7 @@ class Request:
             "collections": list(self.collections),
             "repository": self.repository,
             "all_history": self.all_history,
+            "keep_shared": self.keep_shared,
         }
 
     @classmethod
@@ -105,6 +109,8 @@ class Request:
             collections=tuple(content["collections"]),
             repository=content["repository"],
             all_history=content["all_history"],
+            # Purges that were begun before this option existed do not have it.
+            keep_shared=content.get("keep_shared", False),
         )
 
 

@@ -11,7 +11,7 @@ ranges that refer to the addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -160,6 +160,22 @@ class TreeScan:
         at."""
         return [self._hits[node] for node in self._trees[tree_id]]
 
+    def addresses_in(self, tree_id: str, *, but: frozenset[str]) -> Iterator[str]:
+        """Yields those of the addresses to which a tree refers at paths other than `but`. The tree
+        must have been looked at. Raises as `read_range_columns` does."""
+        for node_id, checksum, entry_count in self._trees[tree_id]:
+            table = _referring(
+                self.storage, self.addresses, node_id, checksum, entry_count=entry_count
+            )
+            others = [path not in but for path in texts(table.column("path"))]
+            yield from texts(table.column("address").filter(pa.array(others, pa.bool_())))
+
+    def narrowed(self, addresses: AddressSet) -> TreeScan:
+        """Returns a scan for some of the addresses. Trees that have none of them all are not looked
+        at again."""
+        none = {tree_id: nodes for tree_id, nodes in self._trees.items() if not nodes}
+        return replace(self, addresses=addresses, _clean=set(self._clean), _hits={}, _trees=none)
+
     def _look_into(self, engine: Engine, nodes: Sequence[_Node]) -> None:
         """Reads ranges, and notes which of them refer to the addresses."""
         if not nodes:
@@ -205,14 +221,21 @@ def _look_into(
         return range_address(node[0])
 
     for (node_id, checksum, entry_count), at_hand in fetched(storage, nodes, address_of):
-        table = read_range_columns(
-            at_hand, node_id, checksum, entry_count=entry_count, columns=["path", "address"]
-        )
-        found = table.filter(pa.array(addresses.has(table.column("address"))))
+        found = _referring(at_hand, addresses, node_id, checksum, entry_count=entry_count)
         if found.num_rows:
             hit = _hit(texts(found.column("path")), asked)
             row = [node_id, checksum, entry_count, hit.entry_count, hit.examples, sorted(hit.asked)]
             yield pa.record_batch([[each] for each in row], schema=HITS_SCHEMA)
+
+
+def _referring(
+    storage: Storage, addresses: AddressSet, node_id: str, checksum: str, *, entry_count: int
+) -> pa.Table:
+    """Returns path and address of the entries of a range that refer to the addresses."""
+    table = read_range_columns(
+        storage, node_id, checksum, entry_count=entry_count, columns=["path", "address"]
+    )
+    return table.filter(pa.array(addresses.has(table.column("address"))))
 
 
 def _of_these(hits: frozenset[_Node], batches: Batches) -> Batches:

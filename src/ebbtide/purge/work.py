@@ -7,18 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.formats.base import FOREIGN, Identity
 from ebbtide.formats.embedded import FORMAT_NAME
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.addresses import AddressSet
-from ebbtide.purge.closing import close, find_others
+from ebbtide.purge.closing import close, find_others, find_promise, find_shared
 from ebbtide.purge.naming import Named, resolve_request
 from ebbtide.purge.objects import gather
-from ebbtide.purge.plan import PurgePlan, read_objects, write_objects
-from ebbtide.purge.references import Reference, ReferenceSearch
+from ebbtide.purge.plan import (
+    KEPT_REFERENCES_FILE,
+    KEPT_STEM,
+    NAMED_STEM,
+    OBJECTS_STEM,
+    PurgePlan,
+    read_objects,
+    write_objects,
+)
+from ebbtide.purge.references import Reference, ReferenceSearch, to_table
 from ebbtide.purge.request import Request
 from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.whole import (
@@ -45,6 +59,12 @@ def silent(_step: str) -> None:
 def inside_folder(repository: Repository, purge_id: str) -> RunFolder:
     """Returns the folder of a purge on the repository's own storage."""
     return RunFolder(repository.storage, f"{PURGES_PREFIX}{purge_id}/")
+
+
+def _of_these(objects: pa.Table, addresses: pa.Array[Any], *, are_in: bool) -> pa.Table:
+    """Returns the rows of objects whose addresses are among `addresses`, or are not."""
+    found = pc.is_in(objects.column("address"), value_set=addresses)
+    return objects.filter(found if are_in else pc.invert(found))
 
 
 class Work:
@@ -86,8 +106,9 @@ class Work:
         else:
             resolved = resolve_request(self._repository, Request.from_json(row.request))
             named, tables, counts = resolved.named, gather(self._context, resolved), {FOREIGN: 0}
+        stem = NAMED_STEM if row.request.get("keep_shared", False) else OBJECTS_STEM
         with closing(tables):
-            parts = write_objects(self.folder, tables)
+            parts = write_objects(self.folder, tables, stem=stem)
         plan = PurgePlan(
             purge_id=row.purge_id,
             identity=Identity(
@@ -102,7 +123,12 @@ class Work:
             reference_counts={},
         )
         self._notice("references")
+        if row.request.get("keep_shared", False):
+            plan = self._without_shared(plan)
         found = self._find(plan)
+        if not plan.whole:
+            until = find_promise(self._searching(plan), now=planned_at)
+            plan = replace(plan, promised_until=until)
         return plan.with_references(found), found
 
     def close(self, row: PurgeRow, plan: PurgePlan, lease: Lease) -> list[Reference]:
@@ -114,6 +140,29 @@ class Work:
             return close_whole(self._context, lease, row.purge_id)
         return close(self._searching(plan), lease, row.purge_id)
 
+    def _without_shared(self, plan: PurgePlan) -> PurgePlan:
+        """Returns the plan without the objects that other data needs, which are written into files
+        of their own."""
+        search = self._searching(plan)
+        found, shared = find_shared(search)
+        PartRows().wrote(self.folder, KEPT_REFERENCES_FILE, to_table(found), durable=True)
+        known = pa.array(sorted(shared), pa.string())
+
+        def written(stem: str, *, are_shared: bool) -> list[Part]:
+            tables = read_objects(self.folder, plan.parts)
+            chosen = (_of_these(table, known, are_in=are_shared) for table in tables)
+            return write_objects(self.folder, chosen, stem=stem)
+
+        parts, kept = written(OBJECTS_STEM, are_shared=False), written(KEPT_STEM, are_shared=True)
+        reduced = plan.without_shared(shared, parts, kept, found)
+        scan = search.scan.narrowed(self._addresses(reduced))
+        self._search = replace(search, addresses=scan.addresses, named=reduced.named, scan=scan)
+        return reduced
+
+    def _addresses(self, plan: PurgePlan) -> AddressSet:
+        tables = read_objects(self.folder, plan.parts)
+        return AddressSet(table.column("address") for table in tables)
+
     def _find(self, plan: PurgePlan) -> list[Reference]:
         if plan.whole:
             with self._context.metadata.snapshot() as tx:
@@ -124,8 +173,7 @@ class Work:
         """Returns the search of this purge. If this attempt also planned the purge, the results of
         that search are reused."""
         if self._search is None:
-            tables = read_objects(self.folder, plan.parts)
-            addresses = AddressSet(table.column("address") for table in tables)
+            addresses = self._addresses(plan)
             scan = TreeScan(
                 self._context.storage,
                 EmbeddedLayout(),

@@ -75,11 +75,22 @@ def _check_mount(arvados: ArvadosServer, writer: Caller, tmp_path: Path) -> None
         (inside / "empty").mkdir()
         (inside / "empty").rmdir()
     assert writer.names("/collections", filters=filters) == ["renamed"]
+    (removed,) = [
+        item["uuid"]
+        for item in writer.get("/collections", filters=filters, include_trash=True)["items"]
+        if item["is_trashed"]
+    ]
     with mounted(arvados, tmp_path / "second") as top:
         inside = top / "home" / "mounted" / "renamed"
         assert sorted(path.name for path in inside.iterdir()) == ["data", "new"]
         assert (inside / "data").read_bytes() == data
         assert (inside / "new").read_text() == "old"
         assert (top / "by_id" / project["uuid"] / "renamed" / "new").read_text() == "old"
+        assert not (top / "by_id" / removed).exists()
+    writer.send("POST", f"/collections/{removed}/untrash")
+    with mounted(arvados, tmp_path / "third") as top:
+        found = (top / "home" / "mounted").iterdir()
+        assert {"empty", "renamed"} <= {path.name for path in found}
+    writer.send("POST", f"/collections/{removed}/trash")
     trash = writer.names("/collections", filters=filters, include_trash=True)
     assert [name for name in trash if name != "renamed"] == ["empty"]

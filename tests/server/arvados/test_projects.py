@@ -117,7 +117,9 @@ def test_errors_have_one_shape(writer: Caller) -> None:
         ("/groups?limit=x", 422, "invalid_argument"),
         ("/groups?filters=[", 422, "invalid_argument"),
         ("/groups?count=some", 422, "invalid_argument"),
-        ("/groups?distinct=true", 422, "invalid_argument"),
+        ("/collections?include_old_versions=true", 422, "invalid_argument"),
+        ("/groups/contents?include_old_versions=true", 422, "invalid_argument"),
+        ('/groups?distinct=true&select=["nothing"]', 422, "invalid_argument"),
         ("/groups?include_trash=maybe", 422, "invalid_argument"),
     ):
         answer = writer.get(path, status)
@@ -208,6 +210,9 @@ def test_lists(callers: Callers, writer: Caller) -> None:
     assert (page["items"], "items_available" in page) == ([], False)
     page = writer.get("/groups", filters=mine, select=["name", "nothing"], order="name")
     assert page["items"][0] == {"kind": "arvados#group", "name": "n0"}
+    page = writer.get("/groups", filters=mine, distinct=True, select=["owner_uuid"])
+    assert page["items"] == [{"kind": "arvados#group", "owner_uuid": box}]
+    assert page["items_available"] == 1
     seen, last = list[str](), ""
     while True:
         more = [["uuid", ">", last]] if last else []

@@ -217,10 +217,21 @@ def listed(
         and _is_in(population, record, place)
         and all(_holds(each, record, resource, resources) for each in asked.filters)
     ]
+    if asked.distinct_by is not None:
+        items = _first_of_equals(items, asked.distinct_by)
     for each in reversed(asked.full_order):
         items.sort(key=_key(each.field.rpartition(".")[2]), reverse=each.is_descending)
     page = items[asked.offset : asked.offset + asked.limit]
     return [record["uuid"] for record in page], len(items)
+
+
+def _first_of_equals(items: list[Record], names: Sequence[str]) -> list[Record]:
+    """Of the items of one kind that are equal in some fields, the one with the first id."""
+    found: dict[str, Record] = {}
+    for record in sorted(items, key=lambda each: str(each["uuid"])):
+        values = [record["uuid"].split("-")[1], *(record.get(name) for name in names)]
+        found.setdefault(repr(values), record)
+    return list(found.values())
 
 
 def _key(name: str) -> Callable[[Record], Any]:

@@ -80,7 +80,17 @@ def draw_listing(random: Random, population: Population, resources: tuple[str, .
         offset=random.choice((0, 0, 0, 1, 5)),
         is_counted=random.random() < 0.5,
         include_trash=random.random() < 0.5,
+        distinct_by=draw_distinct(random, resources),
     )
+
+
+def draw_distinct(random: Random, resources: tuple[str, ...]) -> tuple[str, ...] | None:
+    if random.random() < 0.6:
+        return None
+    fields = [*ORDERED, "owner_uuid", "description", "is_trashed", "properties"]
+    fields += [*OF_COLLECTIONS, "preserve_version"] if "collections" in resources else []
+    fields += ["group_class"] if "groups" in resources else []
+    return tuple(random.sample(fields, random.randrange(4)))
 
 
 def draw_filter(

@@ -42,7 +42,8 @@ class PathNamed(Wire):
 
 class PurgeCreation(Wire):
     """The reason of a purge and the data that it names. `confirmation` must repeat the name of the
-    repository, unless `dry_run` is set."""
+    repository, unless `dry_run` is set. With `keep_shared`, objects that other data needs stay, and
+    do not prevent the purge."""
 
     reason: Annotated[Text, Field(max_length=REASON_BYTES_MAX)]
     paths: Annotated[list[PathNamed], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
@@ -50,6 +51,7 @@ class PurgeCreation(Wire):
     collections: Annotated[list[Text], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
     repository: bool = False
     all_history: bool = False
+    keep_shared: bool = False
     dry_run: bool = False
     confirmation: Text = ""
 
@@ -63,6 +65,7 @@ class PurgeCreation(Wire):
             collections=tuple(self.collections),
             repository=self.repository,
             all_history=self.all_history,
+            keep_shared=self.keep_shared,
         )
         request.check()
         return request
@@ -75,7 +78,8 @@ class PurgeResumption(Wire):
 
 
 class PurgeReference(Wire):
-    """A reference that blocks the purge: one that the request did not name, or a hold."""
+    """A reference that the request did not name, or a hold. It blocks the purge, or keeps some of
+    the named objects."""
 
     kind: str
     id: str
@@ -106,6 +110,11 @@ class PurgeAnswer(Wire):
     reference_count: int | None = None
     reference_counts: dict[str, int] | None = None
     references: list[PurgeReference] | None = None
+    kept_count: int | None = None
+    kept_bytes: int | None = None
+    kept_reference_counts: dict[str, int] | None = None
+    kept_references: list[PurgeReference] | None = None
+    promised_until: datetime | None = None
 
     @classmethod
     def of(cls, report: PurgeReport) -> PurgeAnswer:

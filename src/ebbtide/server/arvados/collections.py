@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import Gone, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.server.arvados.cluster import STORAGE_CLASS
 from ebbtide.server.arvados.given import GivenFields, selected
@@ -73,14 +73,14 @@ def update_collection(call: ArvadosCall) -> dict[str, Any]:
         preserve_version=given.flag("preserve_version"),
         ensure_unique_name=call.flag("ensure_unique_name"),
     )
-    return _answer(call, changed)
+    return _changed(call, changed)
 
 
 @routes.add("DELETE", _ONE, Role.WRITER)
 @routes.add("POST", _ONE + "/trash", Role.WRITER)
 def trash_collection(call: ArvadosCall) -> dict[str, Any]:
     """Moves a collection to the trash."""
-    return _answer(call, call.repository().arvados_collections.delete(call.name("uuid")))
+    return _changed(call, call.repository().arvados_collections.delete(call.name("uuid")))
 
 
 @routes.add("POST", _ONE + "/untrash", Role.WRITER)
@@ -89,7 +89,7 @@ def untrash_collection(call: ArvadosCall) -> dict[str, Any]:
     restored = call.repository().arvados_collections.restore(
         call.name("uuid"), ensure_unique_name=call.flag("ensure_unique_name")
     )
-    return _answer(call, restored)
+    return _changed(call, restored)
 
 
 def _answer(call: ArvadosCall, found: ArvadosCollection) -> dict[str, Any]:
@@ -97,10 +97,18 @@ def _answer(call: ArvadosCall, found: ArvadosCollection) -> dict[str, Any]:
 
     A manifest in the trash has no signatures (the Arvados wiki, "Expiring collections").
     """
-    record = listed_collection(call, found.listed)
     names = parse_select(call.value("select"))
     wanted = {SIGNED} if names is None else {name.rpartition(".")[2] for name in names}
-    return selected(call, record | manifests(call, found, wanted))
+    return selected(call, listed_collection(call, found.listed) | manifests(call, found, wanted))
+
+
+def _changed(call: ArvadosCall, found: ArvadosCollection) -> dict[str, Any]:
+    """Returns the record of a collection that was changed. If its data was purged, the record has
+    no manifest: the change was made all the same."""
+    try:
+        return _answer(call, found)
+    except Gone:
+        return selected(call, listed_collection(call, found.listed))
 
 
 def _project(call: ArvadosCall, owner_uuid: str) -> str:

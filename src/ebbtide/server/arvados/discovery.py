@@ -27,6 +27,7 @@ LISTING: Final[Parameters] = {
     "limit": "integer",
     "offset": "integer",
     "count": "string",
+    "distinct": "boolean",
 }
 TRASH: Final[Parameters] = {"include_trash": "boolean"}
 UNIQUE: Final[Parameters] = {"ensure_unique_name": "boolean"}

@@ -84,8 +84,14 @@ def listing_of(call: ArvadosCall) -> ListQuery:
     count = call.text("count") or "exact"
     if count not in ("exact", "none"):
         raise InvalidInput("invalid_argument", f"count is exact or none, not {shown(count)}")
-    if call.flag("distinct"):
-        raise InvalidInput("invalid_argument", "lists here cannot be distinct: leave it out")
+    if call.flag("include_old_versions"):
+        raise InvalidInput(
+            "invalid_argument",
+            "old versions have no records here: 'ebbtide collection versions' lists them",
+        )
+    names = parse_select(call.value("select")) if call.flag("distinct") else None
+    # Items have their kind always, and items of different kinds are never equal.
+    distinct_by = names and {name.rpartition(".")[2] for name in names} - {"kind"}
     order = call.arguments.get("order")
     is_list = isinstance(order, str) and order.lstrip().startswith("[")
     return ListQuery(
@@ -95,6 +101,7 @@ def listing_of(call: ArvadosCall) -> ListQuery:
         offset=call.number("offset", 0),
         is_counted=count == "exact",
         include_trash=call.flag("include_trash"),
+        distinct_by=None if distinct_by is None else tuple(sorted(distinct_by)),
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
+from ebbtide.errors import Gone
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.arvados.cluster import STORAGE_CLASS
 from ebbtide.server.arvados.given import listing_of, selected
@@ -35,7 +37,9 @@ def list_collections(call: ArvadosCall) -> dict[str, Any]:
         record = listed_collection(call, each)
         if wanted:
             found = collections.get(each.uuid, include_expired=True)
-            record |= manifests(call, found, wanted)
+            # A collection whose data was purged is listed without its manifest.
+            with suppress(Gone):
+                record |= manifests(call, found, wanted)
         items.append(selected(call, record))
     return item_list(
         "collection", items, offset=asked.offset, limit=asked.limit, available=page.available

@@ -57,6 +57,10 @@ class Field(ABC):
         return None
 
     @abstractmethod
+    def key(self) -> sa.ColumnElement[Any]:
+        """Returns an expression that is equal for records with equal values of the field."""
+
+    @abstractmethod
     def _equal(self, asked: Filter, dialect_name: str) -> Condition:
         """Returns the condition that the field has one of the operands. Raises InvalidInput."""
 
@@ -71,6 +75,10 @@ class ColumnField(Field):
         self.column = column
 
     def order(self, _dialect_name: str) -> sa.ColumnElement[Any] | None:
+        """Returns the column."""
+        return self.column
+
+    def key(self) -> sa.ColumnElement[Any]:
         """Returns the column."""
         return self.column
 
@@ -156,6 +164,10 @@ class FlagField(DerivedField):
     def __init__(self, holds: Condition) -> None:
         self._holds = holds
 
+    def key(self) -> sa.ColumnElement[Any]:
+        """Returns 1 or 0."""
+        return sa.case((self._holds, 1), else_=0)
+
     def _is(self, operand: Any, asked: Filter) -> Condition:
         if isinstance(operand, str) and operand.lower() in ("true", "false"):
             operand = operand.lower() == "true"
@@ -169,6 +181,10 @@ class ConstantField(Field):
 
     def __init__(self, value: str | int | None) -> None:
         self._value = value
+
+    def key(self) -> sa.ColumnElement[Any]:
+        """Returns a constant."""
+        return sa.literal(0)
 
     def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
         return sa.true() if self._value in asked.operands else sa.false()
@@ -197,6 +213,10 @@ class StoreIdField(DerivedField):
 
     def order(self, _dialect_name: str) -> sa.ColumnElement[Any] | None:
         """Returns the store's id, which sorts alike."""
+        return self._column
+
+    def key(self) -> sa.ColumnElement[Any]:
+        """Returns the store's id."""
         return self._column
 
     def _is(self, operand: Any, asked: Filter) -> Condition:
@@ -248,6 +268,17 @@ class OwnerField(DerivedField):
         self._repository_id = repository_id
         self._group = StoreIdField(column, cluster, GROUP)
 
+    def key(self) -> sa.ColumnElement[Any]:
+        """Returns the id of the user of a home, and the store's id of another project. A user can
+        have several homes, of which one is not in the trash."""
+        home = projects.alias("home")
+        name = sa.select(home.c.name).where(
+            home.c.project_id == self._column,
+            home.c.parent_id.is_(None),
+            is_home_name(self._cluster, home.c.name),
+        )
+        return sa.func.coalesce(name.scalar_subquery(), self._column, "")
+
     def _is(self, operand: Any, asked: Filter) -> Condition:
         return sa.false() if operand is None else self.equals(require_text(operand, asked))
 
@@ -273,12 +304,9 @@ class OwnerField(DerivedField):
         )
 
 
-def is_home_name(cluster: str) -> Condition:
-    """Returns the condition that a project at the top is the home of a user."""
-    return sa.and_(
-        sa.func.length(projects.c.name) == UUID_LENGTH,
-        *begins_with(projects.c.name, home_prefix(cluster)),
-    )
+def is_home_name(cluster: str, name: sa.ColumnElement[Any] = projects.c.name) -> Condition:
+    """Returns the condition that a project at the top, of this name, is the home of a user."""
+    return sa.and_(sa.func.length(name) == UUID_LENGTH, *begins_with(name, home_prefix(cluster)))
 
 
 def homes(repository_id: str) -> sa.Select[Any]:

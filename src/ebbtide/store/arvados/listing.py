@@ -29,7 +29,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """What a list is asked for. Without `is_counted` the matching items are not counted."""
+    """What a list is asked for. Without `is_counted` the matching items are not counted. With
+    `distinct_by`, only one is listed of all items that are equal in these fields."""
 
     filters: tuple[Filter, ...] = ()
     order: tuple[Ordering, ...] = ()
@@ -37,11 +38,17 @@ class ListQuery:
     offset: int = 0
     is_counted: bool = True
     include_trash: bool = False
+    distinct_by: tuple[str, ...] | None = None
 
     @property
     def full_order(self) -> tuple[Ordering, ...]:
-        """The order, made total by the ids."""
+        """The order, made total by the ids. In a distinct list, only its own fields give an
+        order."""
         order = self.order or DEFAULT_ORDER
+        if self.distinct_by is not None:
+            names = {*self.distinct_by} - {"uuid"}
+            order = tuple(each for each in order if each.field.rpartition(".")[2] in names)
+            return (*order, Ordering("uuid"))
         if any(each.field == "uuid" for each in order):
             return order
         return (*order, Ordering("uuid", is_descending=order[-1].is_descending))
@@ -78,13 +85,25 @@ class Source(Generic[Item]):
                 for each in of_resource(asked.filters, self.name, (self.name,))
             )
         )
+        orders = [self._order(each, dialect_name) for each in asked.full_order]
+        if asked.distinct_by is not None:
+            query = self._distinct(query, asked.distinct_by)
         available = None
         if asked.is_counted:
             counted = sa.select(sa.func.count()).select_from(query.order_by(None).subquery())
             available = tx.execute(counted).scalar_one()
-        orders = [self._order(each, dialect_name) for each in asked.full_order]
         rows = tx.execute(query.order_by(*orders).limit(asked.limit).offset(asked.offset))
         return ListPage([self.item(row) for row in rows], available)
+
+    def _distinct(self, query: sa.Select[Any], names: tuple[str, ...]) -> sa.Select[Any]:
+        """Returns the query with the first item, by its id, of those that are equal in the named
+        fields. Raises InvalidInput `invalid_argument`."""
+        keys = [self._field(name).key() for name in names]
+        uuid = self._field("uuid").key()
+        rank = sa.func.row_number().over(partition_by=keys or None, order_by=uuid)
+        ranked = query.add_columns(uuid.label("item_id"), rank.label("item_rank")).subquery()
+        first = sa.select(ranked.c.item_id).where(ranked.c.item_rank == 1)
+        return query.where(uuid.in_(first))
 
     def _field(self, name: str) -> Field:
         if name not in self.fields:
@@ -118,10 +137,15 @@ def merged_page(
         prefix, dot, field = name.rpartition(".")
         if not any(source.has(field) and (not dot or prefix == source.name) for source in sources):
             raise InvalidInput("invalid_argument", f"no field is called {shown(name)}")
+    by = asked.distinct_by
+    for name in by or ():
+        if not any(source.has(name) for source in sources):
+            raise InvalidInput("invalid_argument", f"no field is called {shown(name)}")
     for source in sources:
         filters = of_resource(asked.filters, source.name, names)
         if all(source.has(each.field) for each in filters):
-            page = source.page(tx, replace(each_page, filters=filters))
+            mine = None if by is None else tuple(filter(source.has, by))
+            page = source.page(tx, replace(each_page, filters=filters, distinct_by=mine))
             items += page.items
             available += page.available or 0
     # The last field is sorted by first: sorting keeps the order of equal items.

@@ -29,6 +29,10 @@ class PropertiesField(Field):
     def __init__(self, column: sa.ColumnElement[Any]) -> None:
         self._column = column
 
+    def key(self) -> sa.ColumnElement[Any]:
+        """Returns the JSON as text."""
+        return sa.cast(self._column, sa.Text)
+
     def condition(self, asked: Filter, dialect_name: str) -> Condition:
         """Returns a filter as a condition. Raises InvalidInput `invalid_argument`."""
         if asked.key is None:

@@ -22,6 +22,7 @@ from ebbtide.store.database.schema import (
     readings,
     staged,
     tags,
+    upload_tokens,
 )
 
 AMONG_MAX: Final = 500
@@ -50,6 +51,7 @@ class IntactCommit:
     tree_id: str
     tree_checksum: str
     collection_id: str | None
+    leased_until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,7 @@ class StagedAddress:
 def list_intact(tx: Transaction, repository_id: str) -> Iterator[IntactCommit]:
     """Yields all commits and contents that have their data: neither closed nor given up."""
     rows = tx.execute(
-        sa.select(
-            commits.c.commit_id, commits.c.tree_id, commits.c.tree_checksum, commits.c.collection_id
-        ).where(
+        sa.select(*(commits.c[name] for name in IntactCommit.__dataclass_fields__)).where(
             commits.c.repository_id == repository_id,
             commits.c.tombstoned_by.is_(None),
             commits.c.forgotten_by.is_(None),
@@ -166,6 +166,15 @@ def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> I
         pending.c.repository_id == repository_id, pending.c.ends_at > tx.now()
     )
     return (row.address for row in _among(tx, query, pending.c.address, addresses))
+
+
+def last_token(tx: Transaction, repository_id: str, addresses: Addresses) -> datetime | None:
+    """Returns the latest end of an upload token for one of the addresses, or None."""
+    query = sa.select(upload_tokens.c.address, upload_tokens.c.expires_at).where(
+        upload_tokens.c.repository_id == repository_id
+    )
+    rows = _among(tx, query, upload_tokens.c.address, addresses)
+    return max((row.expires_at for row in rows), default=None)
 
 
 def copies_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
-from ebbtide.store.collecting.kept_collections import read_kept
+from ebbtide.retention.lifecycle import earliest
+from ebbtide.store.collecting.kept_collections import read_kept, read_places
+from ebbtide.store.collections.queries import collections_with_id
+from ebbtide.store.collections.reading import only_one
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
@@ -20,12 +23,12 @@ from ebbtide.store.refs.queries import find_branch, find_tag
 def address_at(context: RepositoryContext, ref: str, path: str) -> str:
     """Returns the address of the object at a path of a revision, or of a collection.
 
-    `ref` is the revision, or the path of the collection. Raises NotFound `ref_not_found`,
+    `ref` is the revision, or the path or an id of the collection. Raises NotFound `ref_not_found`,
     `object_not_found`; InvalidInput `invalid_path`; Gone `commit_expired`. Raises InvalidInput
     `invalid_argument` if the object lies outside the storage root.
     """
     check_path(path)
-    content_id = _content_of(context, ref)
+    content_id = _content_of(context, ref) or content_with_id(context, ref)
     if content_id is None:
         found = views.find(context, ref, path)
         entry = None if found is None else found.entry
@@ -60,6 +63,25 @@ def _content_of(context: RepositoryContext, name: str) -> str | None:
         if found is None or find_branch(tx, context.repository_id, name) is not None:
             return None
         return found if find_tag(tx, context.repository_id, name) is None else None
+
+
+def content_with_id(context: RepositoryContext, name: str) -> str | None:
+    """Returns the content of the collection that an id names, as `collections_with_id` describes
+    ids. None if there is none that is not gone. Raises Conflict `ref_ambiguous`."""
+    with context.metadata.snapshot() as tx:
+        rows = collections_with_id(tx, context.repository_id, name)
+        if not rows:
+            return None
+        places = read_places(tx, context.repository_id)
+        gone_before = tx.now() - context.trash_time
+        ends = [earliest(row.expires_at, places[row.project_id].ends_at) for row in rows]
+        kept = [
+            row
+            for row, ends_at in zip(rows, ends, strict=True)
+            if ends_at is None or ends_at > gone_before
+        ]
+        row = only_one(tx, name, kept)
+    return None if row is None else row.content_id
 
 
 def _entry_of_content(context: RepositoryContext, content_id: str, path: str) -> Entry | None:

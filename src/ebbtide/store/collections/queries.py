@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ebbtide.store.database.conditions import begins_with
+from ebbtide.store.database.conditions import begins_with, in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.expiries import StateFilter
-from ebbtide.store.database.schema import collection_versions, collections
+from ebbtide.store.database.schema import arvados_collections, collection_versions, collections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class VersionRow:
     modified_at: datetime
 
 
+_CLIENTS_ID: Final = re.compile(r"[0-9a-z]{5}-4zz18-[0-9a-z]{15}")
+_PORTABLE_HASH: Final = re.compile(r"[0-9a-f]{32}\+[0-9]+")
 _COLUMNS: Final = tuple(collections.c[name] for name in CollectionRow.__dataclass_fields__)
 _VERSION_COLUMNS: Final = tuple(
     collection_versions.c[name] for name in VersionRow.__dataclass_fields__
@@ -69,6 +72,36 @@ def find_collection(
         query = query.with_for_update(key_share=True)
     row = tx.execute(query).one_or_none()
     return None if row is None else CollectionRow(**row._mapping)
+
+
+def collections_with_id(tx: Transaction, repository_id: str, name: str) -> list[CollectionRow]:
+    """Returns the collections, in any state, that an id names: at most one, except for a hash.
+
+    Ids are the store's id, the id that Arvados's clients know (`abcde-4zz18-…`), and the portable
+    data hash, which several collections can have. The rows are sorted by the store's id.
+    """
+    query = sa.select(*_COLUMNS).where(collections.c.repository_id == repository_id)
+    if _CLIENTS_ID.fullmatch(name) or _PORTABLE_HASH.fullmatch(name):
+        more = arvados_collections.c
+        column = more.portable_data_hash if "+" in name else more.uuid
+        query = query.join_from(collections, arvados_collections).where(
+            more.repository_id == repository_id, column == name
+        )
+    else:
+        query = query.where(collections.c.collection_id == name)
+    rows = tx.execute(query.order_by(collections.c.collection_id))
+    return [CollectionRow(**row._mapping) for row in rows]
+
+
+def clients_ids(tx: Transaction, collection_ids: Iterable[str]) -> dict[str, str]:
+    """Returns the ids that Arvados's clients know, by the store's ids. Collections that these
+    clients did not make have none."""
+    more = arvados_collections.c
+    found: dict[str, str] = {}
+    for batch in in_batches(sorted(collection_ids)):
+        query = sa.select(more.collection_id, more.uuid).where(more.collection_id.in_(batch))
+        found.update((row.collection_id, row.uuid) for row in tx.execute(query))
+    return found
 
 
 def collections_named(tx: Transaction, project_id: str, name: str) -> list[CollectionRow]:

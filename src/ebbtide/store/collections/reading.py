@@ -6,12 +6,12 @@ Not for: changing them (`collections`).
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from ebbtide.errors import Gone, NotFound
+from ebbtide.errors import Conflict, Gone, NotFound
 from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import LifecycleState, earliest, state_at
 from ebbtide.store.collections.contents import (
@@ -26,9 +26,11 @@ from ebbtide.store.collections.projects import (
 from ebbtide.store.collections.queries import (
     CollectionRow,
     VersionRow,
+    clients_ids,
     collections_by_hash,
     collections_in_states,
     collections_named,
+    collections_with_id,
     find_collection,
     find_version,
     list_versions,
@@ -45,6 +47,8 @@ from ebbtide.store.listing import Page, check_amount, page_of
 from ebbtide.store.objects.locators import Locators, Signed
 from ebbtide.store.objects.objects import Objects, Readable
 from ebbtide.store.objects.views import FoundEntry
+
+AMBIGUOUS_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,27 +127,37 @@ class CollectionReader:
             return self._collection(tx, seen.row)
 
     def find(self, path: str, *, include_expired: bool = False) -> Collection:
-        """Returns a collection by its id, or by a path such as `genomes/2026/reference`.
+        """Returns a collection by an id, or by a path such as `genomes/2026/reference`.
 
-        With `include_expired`, a trashed collection is found by its path if no other collection,
-        live or trashed, has this path. Raises NotFound `collection_not_found` or
-        `project_not_found`, Conflict `ref_ambiguous`.
+        Ids are those of `collections_with_id`. With `include_expired`, a trashed collection is
+        found by its path if no other collection, live or trashed, has this path. Raises NotFound
+        `collection_not_found` or `project_not_found`. Raises Conflict `ref_ambiguous`, also if
+        several collections have a hash.
         """
         with self._metadata.snapshot() as tx:
-            row = find_collection(tx, path)
+            rows = collections_with_id(tx, self._repository_id, path)
+            states = [self._state_of(tx, row) for row in rows]
+            visible = [
+                row
+                for row, state in zip(rows, states, strict=True)
+                if state.is_visible(include_expired=include_expired)
+            ]
+            row = only_one(tx, path, visible)
         project_path, _, name = path.rpartition("/")
-        if row is not None or not project_path:
-            return self.get(path, include_expired=include_expired)
+        if row is None and (rows or not project_path):
+            raise no_collection(path, is_trashed=LifecycleState.TRASHED in states)
+        if row is not None:
+            return self.get(row.collection_id, include_expired=include_expired)
         project = self._projects.find(project_path, include_expired=include_expired)
         with self._metadata.snapshot() as tx:
             named = collections_named(tx, project.project_id, name)
-            found = one_of(
+            found_id = one_of(
                 [(row.collection_id, self._state(tx, row.expires_at)) for row in named],
                 include_expired=include_expired,
                 what=f"collection {shown(path)}",
                 missing=lambda is_trashed: no_collection(path, is_trashed=is_trashed),
             )
-        return self.get(found, include_expired=include_expired)
+        return self.get(found_id, include_expired=include_expired)
 
     def by_hash(self, content_hash: str, *, include_expired: bool = False) -> Collection:
         """Returns a collection with that content hash.
@@ -525,6 +539,20 @@ def version_of(tx: Transaction, row: CollectionRow, version: int) -> VersionRow:
 
 def _content_of(tx: Transaction, row: CollectionRow, version: int) -> str:
     return row.content_id if version == row.version else version_of(tx, row, version).content_id
+
+
+def only_one(tx: Transaction, name: str, rows: Sequence[CollectionRow]) -> CollectionRow | None:
+    """Returns the collection that an id names, or None. Raises Conflict `ref_ambiguous` if it is a
+    hash of several: the message has their ids for Arvados's clients."""
+    if len(rows) > 1:
+        ids = sorted(clients_ids(tx, [row.collection_id for row in rows]).values())
+        raise Conflict(
+            "ref_ambiguous",
+            f"{len(ids)} collections have the hash {shown(name)}: name one by its id, "
+            f"{', '.join(ids[:AMBIGUOUS_SHOWN_MAX])}",
+            ids=ids,
+        )
+    return rows[0] if rows else None
 
 
 def no_collection(name: str, *, is_trashed: bool = False) -> NotFound:

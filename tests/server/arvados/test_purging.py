@@ -1,0 +1,149 @@
+"""Purges of collections that clients of Arvados made, by the ids that these clients know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from ebbtide.ids import new_id
+from ebbtide.store.arvados.manifests import parse_manifest
+from tests.server.arvados.conftest import ArvadosServer
+from tests.server.arvados.test_keep import API, create, put, refused
+from tests.support.arvados import md5
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Pair:
+    """Two collections, each with a block of its own, and with one that both have."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.own, self.shared, self.other = (new_id().encode() for _ in range(3))
+        self.locators = {data: put(http, data) for data in (self.own, self.shared, self.other)}
+        self.first = create(http, self._text(self.own, self.shared))
+        self.second = create(http, self._text(self.shared, self.other))
+
+    def _text(self, *blocks: bytes) -> str:
+        locators = " ".join(self.locators[data] for data in blocks)
+        return f". {locators} 0:{sum(map(len, blocks))}:file\n"
+
+
+@pytest.fixture
+def pair(http: httpx.Client) -> Iterator[Pair]:
+    yield Pair(http)
+
+
+def block(data: bytes) -> str:
+    """A block as a path of a collection."""
+    return f"{md5(data)}+{len(data)}"
+
+
+def ebbtide(arvados: ArvadosServer, *arguments: str, code: int = 0) -> Any:
+    """What a command of the store's administrator prints as JSON."""
+    done = arvados.server.command(*arguments, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def purge(arvados: ArvadosServer, *named: str, code: int = 0) -> Any:
+    names = [name for name in named if not name.startswith("--")]
+    targets = [word for name in names for word in ("--collection", name)]
+    targets += [name for name in named if name.startswith("--")]
+    options = ("--reason", "a subject asked for it", "--yes-i-mean", "lake")
+    return ebbtide(arvados, "purge", "run", "lake", *targets, *options, code=code)
+
+
+def read(http: httpx.Client, uuid: str) -> list[bytes]:
+    """The bytes of all blocks of a collection, with new signatures."""
+    text = http.get(f"{API}/{uuid}").json()["manifest_text"]
+    found = parse_manifest(text).locators.values()
+    return [http.get(f"/{locator}").content for locators in found for locator in locators]
+
+
+def test_a_block_that_another_collection_has(
+    arvados: ArvadosServer, http: httpx.Client, pair: Pair
+) -> None:
+    """It prevents the purge of the first collection, and the report names the second."""
+    found = purge(arvados, pair.first["uuid"], code=3)
+    assert found["error"]["kind"] == "purge_in_use"
+    (reference,) = found["references"]
+    assert (reference["kind"], reference["names"][-1]) == ("collection", pair.second["uuid"])
+    assert (reference["entry_count"], reference["examples"]) == (1, [block(pair.shared)])
+    assert read(http, pair.first["uuid"]) == [pair.own, pair.shared]
+    shown = arvados.server.command("purge", "show", found["purge_id"])
+    assert "blocked by" in shown.stdout
+    assert pair.second["uuid"] in shown.stdout
+
+
+def test_all_but_the_shared_block_is_purged(
+    arvados: ArvadosServer, http: httpx.Client, pair: Pair
+) -> None:
+    """The report says what stays, why, and until when signatures would have lasted."""
+    done = purge(arvados, pair.first["uuid"], "--keep-shared")
+    assert (done["state"], done["outcomes"]) == ("done", {"deleted": 2})
+    assert (done["kept_count"], done["kept_bytes"]) == (1, len(pair.shared))
+    (reference,) = done["kept_references"]
+    assert (reference["names"][-1], reference["examples"]) == (
+        pair.second["uuid"],
+        [block(pair.shared)],
+    )
+    assert done["references"] == []
+    assert datetime.fromisoformat(done["promised_until"]) > LONG_AGO
+    shown = arvados.server.command("purge", "show", done["purge_id"]).stdout
+    for words in ("needed by", pair.second["uuid"], "which other data needs", "signatures"):
+        assert words in shown, shown
+    assert ebbtide(arvados, "purge", "verify", done["purge_id"])["verified"] is True
+
+    assert read(http, pair.second["uuid"]) == [pair.shared, pair.other], "whole"
+    assert http.get(f"/{pair.locators[pair.shared]}").content == pair.shared
+    refused(http.get(f"/{pair.locators[pair.own]}"), 410, "purged")
+    refused(http.get(f"{API}/{pair.first['uuid']}"), 410, "purged")
+    refused(
+        http.post(API, json={"manifest_text": f". {pair.locators[pair.own]} 0:1:f\n"}),
+        410,
+        "purged",
+    )
+    uuids = json.dumps([["uuid", "in", [pair.first["uuid"], pair.second["uuid"]]]])
+    wanted = {"filters": uuids, "select": '["uuid", "manifest_text"]', "order": "uuid"}
+    items = http.get(API, params=wanted).json()["items"]
+    assert [("manifest_text" in item) for item in items] == [False, True]
+    assert http.delete(f"{API}/{pair.first['uuid']}").json()["is_trashed"] is True
+
+
+def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client, pair: Pair) -> None:
+    """One by its portable data hash, and one by its id, from the trash."""
+    http.delete(f"{API}/{pair.second['uuid']}").raise_for_status()
+    again = put(http, pair.own)
+    done = purge(arvados, pair.first["portable_data_hash"], pair.second["uuid"])
+    assert (done["state"], done["outcomes"], done["kept_count"]) == ("done", {"deleted": 5}, 0)
+    refused(http.get(f"/{again}"), 410, "purged")
+    assert http.get(f"/{put(http, pair.own)}").content == pair.own, "it can be written again"
+
+
+def test_a_hash_that_several_have(arvados: ArvadosServer, http: httpx.Client, pair: Pair) -> None:
+    copy = create(http, pair.first["manifest_text"])
+    pdh = pair.first["portable_data_hash"]
+    found = purge(arvados, pdh, code=1)
+    assert found["error"]["kind"] == "ref_ambiguous"
+    assert all(each["uuid"] in found["error"]["message"] for each in (copy, pair.first))
+    done = purge(arvados, copy["uuid"], pair.first["uuid"], "--keep-shared")
+    assert done["outcomes"] == {"deleted": 3}
+
+
+def test_explain_and_the_commands_of_collections(arvados: ArvadosServer, pair: Pair) -> None:
+    uuid, pdh = pair.first["uuid"], pair.first["portable_data_hash"]
+    path = ebbtide(arvados, "collection", "show", "lake", uuid)["path"]
+    for name in (uuid, pdh, path):
+        found = ebbtide(arvados, "explain", "lake", name, block(pair.own))
+        assert (found["state"], found["kept_by"]) == ("kept", f"collection {path}")
+        commit = ebbtide(arvados, "explain", "lake", name)
+        assert [each["name"] for each in commit["refs"]] == [path]
+        files = ebbtide(arvados, "collection", "files", "lake", name)
+        assert block(pair.shared) in json.dumps(files)
+    missing = ebbtide(arvados, "explain", "lake", f"{uuid[:-5]}00000", code=1)
+    assert missing["error"]["kind"] == "ref_not_found"
