@@ -23,8 +23,8 @@ import os
 import resource
 import tempfile
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -43,9 +43,7 @@ from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 
 LATER: Final = timedelta(hours=6)
-SETTINGS: Final = Settings(
-    lease_ttl=timedelta(hours=1), trash_time=timedelta(0), share_max=1.0
-)
+SETTINGS: Final = Settings(lease_ttl=timedelta(hours=1), trash_time=timedelta(0), share_max=1.0)
 OWN_FILES: Final = 3
 """The files of a collection besides its blocks: the manifest, and a tree of one range."""
 
@@ -146,9 +144,7 @@ def main() -> None:
             Store.init(directory, settings=SETTINGS) as store,
             measured(f"making {asked.collections:,} collections of {asked.blocks} blocks"),
         ):
-            fill(
-                store.create_repository("lake"), asked.collections, asked.blocks, asked.ended
-            )
+            fill(store.create_repository("lake"), asked.collections, asked.blocks, asked.ended)
         in_process(directory, NO_SPARK)
         if asked.master is not None:
             in_process(directory, asked.master)

@@ -327,7 +327,9 @@ class Clients:
         last: dict[tuple[int, str], Signature] = {}
         for each in self.signatures:
             named = each.who, each.locator.partition("+A")[0]
-            if each.ends_at > self.now and (named not in last or last[named].ends_at < each.ends_at):
+            if each.ends_at > self.now and (
+                named not in last or last[named].ends_at < each.ends_at
+            ):
                 last[named] = each
         return list(last.values())
 

@@ -31,7 +31,7 @@ from ebbtide.gc.options import Mode
 from ebbtide.server.app import create_app
 from ebbtide.store.access.keys import Role
 from tests.gc.histories import fast_place
-from tests.server.arvados.promised import Act, Clients, Hooks, failing
+from tests.server.arvados.promised import Act, Clients, failing
 from tests.support.app import InProcess
 from tests.support.memory import Moment
 from tests.support.memory_world import MemoryWorld, Place
@@ -330,4 +330,3 @@ def test_any_history_over_http(site: Site) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(dict(sorted(Here.seen.items())))
