@@ -1,7 +1,8 @@
 """Fills a repository with collections of Arvados, straight into tables and storage.
 
-Rows and files are those that the server writes, with other ids: `tests/store/arvados/test_filled.py`
-compares the two. Only OWNER has moved less often. Not for: measuring (`arvados`).
+Rows and files are those that the server writes, with other ids.
+`tests/store/arvados/test_filled.py` compares the two. Only OWNER has moved less often. Not for:
+measuring (`arvados`).
 """
 
 from __future__ import annotations
@@ -143,16 +144,16 @@ def _insert_rows(lake: Repository, rows: Rows) -> None:
             tx.execute(sa.insert(table), values)
 
 
-_maker: _Maker
+_makers: list[_Maker] = []
+"""The maker of this process of the pool."""
 
 
 def _begin(filling: Filling) -> None:
-    global _maker
-    _maker = _Maker(filling)
+    _makers.append(_Maker(filling))
 
 
 def _make_files(numbers: Sequence[int]) -> Rows:
-    return [_maker.make(number) for number in numbers]
+    return [_makers[0].make(number) for number in numbers]
 
 
 class _Maker:

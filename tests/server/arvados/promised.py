@@ -34,7 +34,7 @@ OVERTAKEN: Final = ("collection_not_found", "collection_changed", "trashed", "co
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What a client does: `who` does it, and `choice` decides with which of the things there are."""
+    """What the client `who` does. `choice` decides with which of the things that there are."""
 
     name: str
     who: int = 0

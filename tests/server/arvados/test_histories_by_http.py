@@ -7,7 +7,7 @@ import base64
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Final
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
+from fastapi import FastAPI
 from hypothesis import HealthCheck, note
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -109,8 +110,8 @@ class Site:
     """A server that shows the repository of one world after the other, and its clients."""
 
     place: Place
+    app: FastAPI
     http: list[httpx.Client] = field(default_factory=list)
-    serve: Callable[[MemoryWorld], None] = lambda world: None
 
 
 class Stopped(Exception):
@@ -127,7 +128,7 @@ class Histories(RuleBasedStateMachine):
     @initialize(chosen=SETTINGS, grace=GRACES, seed=st.integers(0, 999))
     def begin(self, chosen: dict[str, Any], grace: timedelta, seed: int) -> None:
         self.world = MemoryWorld(self.site.place, settings=FIXED | chosen, seed=seed)
-        self.site.serve(self.world)
+        self.site.app.state.store = self.world.store
         self.grace = grace
         self.clients = Clients(self.world, self.site.http)
         self.world.bucket.watcher = self.hooks = self.clients.hooks
@@ -292,12 +293,7 @@ def site() -> Iterator[Site]:
     with fast_place() as place:
         first = MemoryWorld(place, settings=FIXED)
         app = create_app(first.store, arvados_repository="lake")
-        found = Site(place)
-
-        def serve(world: MemoryWorld) -> None:
-            app.state.store = world.store
-
-        found.serve = serve
+        found = Site(place, app)
         with (
             start_blocking_portal() as portal,
             portal.wrap_async_context_manager(app.router.lifespan_context(app)),
