@@ -1,39 +1,51 @@
 """Measures a run over collections of Arvados: plan and sweep, when a share of them has ended.
 
-    .venv/bin/python -m benchmarks.arvados [--collections 10000] [--blocks 10] [--ended 10]
-        [--directory DIR]
+    .venv/bin/python -m benchmarks.arvados [--collections 100000] [--blocks 10] [--ended 10]
+        [--directory DIR] [--master "local[2]"]
 
-Writes blocks of 64 random bytes and makes collections of them in this process, as the server does.
-Every `--ended`-th collection is deleted, and its time in the trash passes on a clock that the
-benchmark sets. Another process then plans and sweeps, with the engine that needs no Spark. Prints
-its processor seconds (user and system), its peak memory, and what it deleted. Prints also the
-processor seconds of listing the same storage without doing anything, as the practical limit.
+Fills a new store below `DIR` with blocks of 64 random bytes and collections of them, straight into
+tables and storage (`arvados_store`). Every `--ended`-th collection is in the trash, and its time
+there passes on a clock that the benchmark sets. Then come, each in a process of its own, a plan of
+a store without an address index, a plan on Spark if `--master` names one, and a plan and its sweep.
+The first and the last use the engine that needs no Spark.
+
+Prints the processor seconds (user and system, of the process and all that it started), the wall
+time with the machine's load, the peak memory, and what was deleted. Prints also the processor
+seconds of listing the same storage without doing anything, as the practical limit. Fails if a run
+deletes another number of files than it should.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import multiprocessing
-import random
+import os
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
+import psutil
+
+from benchmarks.arvados_store import fill
+from ebbtide.api.engines import Hidden, make_engine
 from ebbtide.clock import SystemClock
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.options import RunOptions
+from ebbtide.gc.report import RunReport
+from ebbtide.processes import NO_SPARK
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from ebbtide.store.repository import Repository
 
-HOLDER = "EBBTBENCHMARK"
-LATER = timedelta(hours=6)
-SETTINGS = Settings(lease_ttl=timedelta(hours=1), trash_time=timedelta(0), share_max=1.0)
+LATER: Final = timedelta(hours=6)
+SETTINGS: Final = Settings(lease_ttl=timedelta(hours=1), trash_time=timedelta(0), share_max=1.0)
+OWN_FILES: Final = 3
+"""The files of a collection besides its blocks: the manifest, and a tree of one range."""
 
 
 class LateClock(SystemClock):
@@ -48,79 +60,96 @@ class LateClock(SystemClock):
         return super().storage_time(last_modified) + LATER
 
 
-def fill(lake: Repository, collections: int, blocks: int, ended: int) -> None:
-    """Makes the collections, and deletes a share of them."""
-    project_id = lake.projects.create("samples").project_id
-    drawn = random.Random(1)
-    for number in range(collections):
-        locators = []
-        for _ in range(blocks):
-            data = drawn.randbytes(64)
-            md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            locators.append(lake.blocks.put(md5, data, holder=HOLDER))
-        text = f". {' '.join(locators)} 0:{64 * blocks}:file\n"
-        made = lake.arvados_collections.create(
-            project_id, f"sample {number:07d}", text, holder=HOLDER
-        )
-        if number % ended == 0:
-            lake.arvados_collections.delete(made.listed.uuid)
-
-
 def processor_seconds() -> float:
-    """Returns the processor seconds of this process, user and system."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    """Returns the processor seconds, user and system, of this process and of its children."""
+    process = psutil.Process()
+    found = [process.cpu_times()]
+    found += [child.cpu_times() for child in process.children(recursive=True)]
+    return sum(
+        each.user + each.system + each.children_user + each.children_system for each in found
+    )
 
 
-def collect(directory: Path) -> None:
-    """Plans and sweeps, and prints the figures."""
+def peaks_mib() -> dict[str, float]:
+    """Returns the peak memory (MiB) of this process, and of each child that is alive, by name."""
+    found = {"the process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    for number, child in enumerate(psutil.Process().children(recursive=True), 1):
+        status = Path(f"/proc/{child.pid}/status").read_text()
+        high = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+        found[f"{child.name()} ({number})"] = int(high) / 1024
+    return found
+
+
+@contextmanager
+def measured(what: str) -> Iterator[None]:
+    """Prints what a block takes."""
+    start, began = processor_seconds(), time.monotonic()
+    yield
+    used, lasted = processor_seconds() - start, time.monotonic() - began
+    print(f"{what}: {used:.1f} processor seconds, {lasted:.1f} s, load {os.getloadavg()[0]:.1f}")
+
+
+def show(report: RunReport) -> None:
+    """Prints the steps of a plan or sweep. Raises AssertionError if it failed."""
+    assert report.error is None, report.error
+    print("  " + ", ".join(f"{step} {spent:.1f} s" for step, spent in report.seconds.items()))
+
+
+def collect(directory: Path, master: str, deleted: int | None) -> None:
+    """Lists and plans; also sweeps, if the number of files that it must delete is given."""
+    engine = make_engine(SETTINGS, master, Hidden())
     with Store.open(directory, settings=SETTINGS, clock=LateClock()) as store:
         context = store.repository("lake").context
         next(iter(context.storage.list()))  # loads what the first listing loads
-        start = processor_seconds()
-        listed = sum(batch.num_rows for batch in context.storage.list())
-        limit = processor_seconds() - start
+        with measured("listing alone"):
+            listed = sum(batch.num_rows for batch in context.storage.list())
         options = RunOptions.of(SETTINGS, grace=timedelta(hours=1), mode="clean")
         found = EmbeddedRepository(context, store_id=store.store_id)
-        collector = Collector(found, engine=LocalEngine(), options=options)
-        start = processor_seconds()
-        planned = collector.plan()
-        plan = processor_seconds() - start
-        assert planned.error is None, planned.error
-        swept = collector.sweep(planned.run_id)
-        sweep = processor_seconds() - start - plan
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{listed:,} files; listing them: {limit:.1f} processor seconds")
-    print(f"plan: {plan:.1f} processor seconds, {plan / limit:.1f} x the listing")
-    print(f"sweep: {sweep:.1f} processor seconds, {sweep / limit:.1f} x the listing")
-    assert swept.error is None, swept.error
-    deleted = swept.counts["deleted"]
-    print(f"peak memory of the process: {peak:.0f} MiB; {deleted.objects:,} files deleted")
+        collector = Collector(found, engine=engine, options=options)
+        with measured(f"plan of {listed:,} files, --master {master}"):
+            planned = collector.plan()
+        show(planned)
+        if deleted is not None:
+            with measured(f"sweep, --master {master}"):
+                swept = collector.sweep(planned.run_id)
+            show(swept)
+            count = swept.counts["deleted"].objects
+            assert count == deleted, (count, deleted)
+            print(f"  {count:,} files deleted")
+    print("  peak memory: " + ", ".join(f"{of} {mib:.0f} MiB" for of, mib in peaks_mib().items()))
+
+
+def in_process(directory: Path, master: str, deleted: int | None = None) -> None:
+    """Runs `collect` in a new process. Ends the program if it fails."""
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=collect, args=(directory, master, deleted))
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise SystemExit(process.exitcode)
 
 
 def main() -> None:
     """Reads the arguments and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--collections", type=int, default=10_000)
+    parser.add_argument("--collections", type=int, default=100_000)
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--ended", type=int, default=10)
     parser.add_argument("--directory", type=Path)
+    parser.add_argument("--master")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.directory) as scratch:
         directory = Path(scratch) / "store"
-        with Store.init(directory, settings=SETTINGS) as store:
-            start, began = processor_seconds(), time.monotonic()
+        with (
+            Store.init(directory, settings=SETTINGS) as store,
+            measured(f"making {asked.collections:,} collections of {asked.blocks} blocks"),
+        ):
             fill(store.create_repository("lake"), asked.collections, asked.blocks, asked.ended)
-            filled, lasted = processor_seconds() - start, time.monotonic() - began
-        print(
-            f"{asked.collections:,} collections of {asked.blocks} blocks: made in {filled:.0f} "
-            f"processor seconds, {lasted:.0f} s"
-        )
-        process = multiprocessing.get_context("spawn").Process(target=collect, args=(directory,))
-        process.start()
-        process.join()
-        if process.exitcode != 0:
-            raise SystemExit(process.exitcode)
+        in_process(directory, NO_SPARK)
+        if asked.master is not None:
+            in_process(directory, asked.master)
+        ended = -(-asked.collections // asked.ended)
+        in_process(directory, NO_SPARK, ended * (asked.blocks + OWN_FILES))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def test_a_tree_of_300_files(clients: Clients, tmp_path: Path) -> None:
 
 def test_a_file_of_several_blocks(clients: Clients, tmp_path: Path) -> None:
     big = tmp_path / "big"
-    big.write_bytes(random.Random(2).randbytes(150 * 2**20))
+    big.write_bytes(random.Random(2).randbytes(200_000_000))
     uuid = clients.put("--trash-after", "7", "--name", "big", str(big))
     assert clients.get(uuid) == {"big": big.read_bytes()}
 

@@ -23,6 +23,7 @@ from tests.support.arvados import (
 )
 from tests.support.clock import ManualClock
 from tests.support.collections import of, of_files, raises
+from tests.support.faulty import FaultyStorage, with_storage
 
 LEASE = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
@@ -123,6 +124,27 @@ def test_updates_and_versions(repository: Repository, project_id: str) -> None:
     assert [each.version for each in kept] == [1]
     collections.update(made.uuid, holder=HOLDER, manifest_text="")
     assert len(repository.collections.versions(made.collection_id)) == 1
+
+
+def test_a_version_that_is_asked_for_during_an_update(
+    repository: Repository, project_id: str
+) -> None:
+    """The update becomes visible later, so that the version before it is kept."""
+    collections = repository.arvados_collections
+    one, two = (manifest_of(put_block(repository, data)) for data in (b"one", b"two"))
+    made = save(repository, project_id, "made", one).listed
+    asked: list[str] = []
+
+    def ask(method: str, address: str) -> None:
+        if method == "put" and not asked:
+            asked.append(address)
+            collections.update(made.uuid, holder=HOLDER, preserve_version=True)
+
+    slow = with_storage(repository, FaultyStorage(repository.storage, before=ask))
+    changed = slow.arvados_collections.update(made.uuid, holder=HOLDER, manifest_text=two).listed
+    assert (changed.version, changed.preserve_version) == (2, False)
+    kept = repository.collections.versions(made.collection_id)
+    assert [each.version for each in kept] == [1]
 
 
 def test_names_and_the_trash(repository: Repository, project_id: str) -> None:

@@ -49,9 +49,10 @@ def list_collections(call: ArvadosCall) -> dict[str, Any]:
 def manifests(call: ArvadosCall, found: ArvadosCollection, wanted: Iterable[str]) -> dict[str, str]:
     """Returns the manifests of a collection that are wanted, by the names of their fields.
 
-    A manifest in the trash has no signatures (the Arvados wiki, "Expiring collections").
+    A manifest in the trash has no signatures (the Arvados wiki, "Expiring collections"). If the
+    trash time is 0, a deleted collection is gone at once, and has no manifest.
     """
-    names = set(wanted) & {SIGNED, UNSIGNED}
+    names = set(wanted) & {SIGNED, UNSIGNED} if found.state is not LifecycleState.GONE else set()
     if found.state is LifecycleState.TRASHED and SIGNED in names:
         names = {UNSIGNED}
     collections = call.repository().arvados_collections

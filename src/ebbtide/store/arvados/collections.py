@@ -145,48 +145,40 @@ class ArvadosCollections:
 
         Raises as `Collections.update` and `create` do.
         """
-        row = self._require(uuid)
-        present = self._collections.get(row.collection_id, include_expired=True).expires_at
-        expires_at = self._expires_at(timers, present)
-        makes_version = given(
-            manifest=manifest_text, name=name, description=description, properties=properties
+        makes_version = bool(
+            given(manifest=manifest_text, name=name, description=description, properties=properties)
         )
-        keeps_version = row.preserve_version and bool(makes_version)
-        preserved = row.preserve_version and not keeps_version
-        if not isinstance(preserve_version, Omitted):
-            preserved = preserve_version
-        located: dict[str, Locator] = {}
-        content: ContentChange | None = None
-        values: dict[str, Any] = {"modified_by": holder, "preserve_version": preserved}
-        if isinstance(manifest_text, str):
-            manifest = parse_manifest(manifest_text)
-            located = self._verified(manifest, holder)
-            content = _content(manifest, located)
-            values |= {
-                "portable_data_hash": manifest.portable_data_hash,
-                "file_count": manifest.file_count,
-                "file_size_total": manifest.file_size_total,
-            }
+        located, content, values = self._taken(manifest_text, holder)
 
-        def also(tx: Transaction, made: CollectionRow) -> None:
-            update_record(tx, made.collection_id, **values)
-            self._note_blocks(tx, made, located)
+        def attempt() -> tuple[Collection, ArvadosRow]:
+            row = self._require(uuid)
+            present = self._collections.get(row.collection_id, include_expired=True).expires_at
+            keeps_version = row.preserve_version and makes_version
+            preserved = row.preserve_version and not keeps_version
+            if not isinstance(preserve_version, Omitted):
+                preserved = preserve_version
+            changes = values | {"modified_by": holder, "preserve_version": preserved}
 
-        found = _retried(
-            lambda: self._collections.update(
+            def also(tx: Transaction, made: CollectionRow) -> None:
+                self._require_same(tx, row)
+                update_record(tx, made.collection_id, **changes)
+                self._note_blocks(tx, made, located)
+
+            found = self._collections.update(
                 row.collection_id,
                 content,
                 name=name,
                 description=description,
                 properties=properties,
                 project_id=project_id,
-                expires_at=expires_at,
+                expires_at=self._expires_at(timers, present),
                 ensure_unique_name=ensure_unique_name,
                 keep_version=keeps_version,
                 also=also,
             )
-        )
-        return self._found(found, replace(row, **values))
+            return found, replace(row, **changes)
+
+        return self._found(*_retried(attempt))
 
     def get(self, name: str, *, include_expired: bool = False) -> ArvadosCollection:
         """Returns a collection by its id, or by its portable data hash.
@@ -287,6 +279,33 @@ class ArvadosCollections:
                         located[block] = found
         return located
 
+    def _taken(
+        self, manifest_text: str | Keep, holder: str
+    ) -> tuple[dict[str, Locator], ContentChange | None, dict[str, Any]]:
+        """Returns what an update takes from a manifest: the object of each block, the content, and
+        columns of the record. Raises as `create` does."""
+        if isinstance(manifest_text, Omitted):
+            return {}, None, {}
+        manifest = parse_manifest(manifest_text)
+        located = self._verified(manifest, holder)
+        values = {
+            "portable_data_hash": manifest.portable_data_hash,
+            "file_count": manifest.file_count,
+            "file_size_total": manifest.file_size_total,
+        }
+        return located, _content(manifest, located), values
+
+    def _require_same(self, tx: Transaction, row: ArvadosRow) -> None:
+        """Raises Conflict `collection_changed` if another update has decided since whether the
+        present version is kept. The caller has locked the collection."""
+        found = find_uuid(tx, self._repository_id, row.uuid)
+        if found is None or found.preserve_version != row.preserve_version:
+            raise Conflict(
+                "collection_changed",
+                f"collection {shown(row.uuid)} was changed by another request meanwhile: look at "
+                "it, and try again",
+            )
+
     def _note_blocks(
         self, tx: Transaction, made: CollectionRow, located: Mapping[str, Locator]
     ) -> None:
@@ -337,8 +356,10 @@ class ArvadosCollections:
         return row
 
 
-def _retried(update: Callable[[], Collection]) -> Collection:
-    """Updates a collection, again if another update changed the content meanwhile. Raises Conflict
+def _retried(
+    update: Callable[[], tuple[Collection, ArvadosRow]],
+) -> tuple[Collection, ArvadosRow]:
+    """Updates a collection, again if another update changed it meanwhile. Raises Conflict
     `collection_changed` if that happens too often."""
     for _ in range(ATTEMPTS_MAX - 1):
         try:
