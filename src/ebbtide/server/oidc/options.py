@@ -81,6 +81,4 @@ def _client_secret(settings: Settings) -> str | None:
 
 
 def _invalid(setting: str, reason: str) -> InvalidInput:
-    return InvalidInput(
-        "invalid_setting", f"EBBTIDE_{setting.upper()}: {reason}", setting=setting
-    )
+    return InvalidInput("invalid_setting", f"EBBTIDE_{setting.upper()}: {reason}", setting=setting)

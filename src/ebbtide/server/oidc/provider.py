@@ -73,7 +73,9 @@ class Provider:
         keeps meanwhile. Raises Failed `issuer_error` or `secret_key_missing`."""
         document = self._issuer.document()
         begun = BegunLogin(
-            *(secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(3)),
+            state=_random(),
+            nonce=_random(),
+            verifier=_random(),
             redirect_url=redirect_url,
             next_page=next_page,
             expires_at=(now + FLOW_TIME).timestamp(),
@@ -182,6 +184,10 @@ class Provider:
         if len(token) <= HINT_LENGTH_MAX:
             asked["id_token_hint"] = token
         return _with_query(address, asked)
+
+
+def _random() -> str:
+    return secrets.token_urlsafe(_RANDOM_BYTES)
 
 
 def _challenge(verifier: str) -> str:

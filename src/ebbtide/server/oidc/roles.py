@@ -1,4 +1,7 @@
-"""The roles that the claims of an ID token give. Not for: whether the token is genuine (`tokens`)."""
+"""The roles that the claims of an ID token give.
+
+Not for: whether the token is genuine (`tokens`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checks ID tokens (OpenID Connect Core 1.0, section 3.1.3.7). Not for: the roles in them (`roles`).
+"""Checks ID tokens (OpenID Connect Core 1.0, section 3.1.3.7).
 
-Only signatures by a private key of the issuer count. A token without a signature, or with one that a
-published key can make, is refused.
+Only signatures by a private key of the issuer count. A token without a signature, or with one that
+a published key can make, is refused. Not for: the roles in a token (`roles`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def verified_claims(
 
 def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> jwt.PyJWK:
     """Returns the key that the header of a token names. Raises Denied `login_refused`."""
-    algorithm = header.get("alg")
+    algorithm = str(header.get("alg"))
     if algorithm not in KEY_TYPES:
         raise _refused(f"it is signed by {algorithm}, which is not accepted")
     fitting = [

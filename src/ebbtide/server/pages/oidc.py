@@ -7,7 +7,7 @@ the issuer's answer is a page of this server, which leads on.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -129,4 +129,4 @@ def _without_flow(visit: Visit, response: Response) -> Response:
 
 
 def _is_tls(request: Request) -> bool:
-    return cast("str", request.url.scheme) == "https"
+    return request.url.scheme == "https"

@@ -90,9 +90,7 @@ def insert_key_once(tx: Transaction, row: KeyRow) -> None:
 def write_name(tx: Transaction, access_key_id: str, name: str) -> None:
     """Changes the name of a key."""
     tx.execute(
-        sa.update(access_keys)
-        .where(access_keys.c.access_key_id == access_key_id)
-        .values(name=name)
+        sa.update(access_keys).where(access_keys.c.access_key_id == access_key_id).values(name=name)
     )
 
 
