@@ -38,6 +38,7 @@ EXTRAS = {
     "fsspec",
     "icechunk",
     "lakefs",
+    "oidc",
     "otel",
     "postgres",
     "s3",
