@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -15,14 +17,18 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.server.oidc.fetching import ANSWER_BYTES_MAX
+from ebbtide.errors import Failed
+from ebbtide.server.oidc.fetching import ANSWER_BYTES_MAX, TOTAL_SECONDS_MAX, fetch_json
+from ebbtide.server.oidc.issuer import DOCUMENT_SECONDS_MAX, Issuer
+from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.oidc.provider import FLOW_TIME
 from ebbtide.server.pages.guarding import COOKIE
 from ebbtide.server.pages.oidc import FLOW_COOKIE
 from ebbtide.store.access.keys import Role
 from ebbtide.store.access.persons import PERSON_PREFIX
 from ebbtide.store.database.schema import access_keys, sessions
-from tests.server.oidc.conftest import CALLBACK, World, made_world
+from ebbtide.store.embedded import Store
+from tests.server.oidc.conftest import CALLBACK, World, made_world, settings_of
 from tests.server.pages.conftest import ORIGIN, Browser
 from tests.support.clock import ManualClock
 from tests.support.issuer import (
@@ -129,12 +135,7 @@ def test_claims_that_log_nobody_in(world: World, extra: Claims, reason: str) -> 
     world.issuer.extra = {"groups": ["readers"]} | extra
     browser = world.browser()
     answer = check_refused(world, browser, world.log_in(browser))
-    assert reason in httpx_unescaped(answer)
-
-
-def httpx_unescaped(text: str) -> str:
-    """A text of a page, as people read it."""
-    return text.replace("&#39;", "'").replace("&#34;", '"')
+    assert reason in unescape(answer)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +306,34 @@ def test_answers_that_are_none(
         assert "issuer" in check_refused(world, browser, answer, 503)
 
 
+def test_an_answer_that_drips(issuer: TestIssuer) -> None:
+    """Its parts arrive in time, and the whole does not."""
+    times = iter([0.0, TOTAL_SECONDS_MAX + 1.0])
+    with pytest.raises(Failed, match="took more than 10 seconds"):
+        fetch_json(f"{issuer.url}/keys", clock=lambda: next(times))
+
+
+def test_a_host_that_no_name_can_be() -> None:
+    with pytest.raises(Failed) as caught:
+        fetch_json(f"https://{'a' * 70}.example/keys")
+    assert caught.value.kind == "issuer_error"
+
+
+def test_the_document_is_remembered_for_a_while(issuer: TestIssuer, tmp_path: Path) -> None:
+    """And the keys are fetched for each login."""
+    options = oidc_options(settings_of(issuer, tmp_path))
+    assert options is not None
+    now = 0.0
+    found = Issuer(options, conversations_max=1, clock=lambda: now)
+    for now in (0.0, DOCUMENT_SECONDS_MAX - 1.0):
+        assert found.document().token == f"{issuer.url}/token"
+        assert len(found.keys()) == 3
+    assert issuer.asked == ["/.well-known/openid-configuration", "/keys", "/keys"]
+    now = float(DOCUMENT_SECONDS_MAX)
+    issuer.document = {"token_endpoint": "https://moved.example/token"}
+    assert found.document().token == "https://moved.example/token"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -440,7 +469,7 @@ def test_the_end_of_a_session(world: World, clock: ManualClock) -> None:
     assert again.get("").status_code == 303
     browser = world.browser()
     reason = check_no_login(browser, world.log_in(browser))
-    assert "An admin revoked" in reason or "an admin revoked" in reason
+    assert "An admin revoked" in reason
 
 
 def check_no_login(browser: Browser, answer: httpx.Response) -> str:
@@ -453,9 +482,6 @@ def check_no_login(browser: Browser, answer: httpx.Response) -> str:
 def test_another_issuer_ends_the_sessions(
     tmp_path: Path, clock: ManualClock, issuer: TestIssuer
 ) -> None:
-    from ebbtide.store.embedded import Store
-    from tests.server.oidc.conftest import settings_of
-
     with made_world(tmp_path, clock, issuer) as world:
         browser = world.logged_in(groups=["data admins"])
         token = browser.http.cookies[COOKIE]
@@ -487,8 +513,6 @@ def test_logging_out_at_an_issuer_without_an_address_for_it(
 ) -> None:
     described = issuer.described()
     del described["end_session_endpoint"]
-    import json
-
     issuer.answers["/.well-known/openid-configuration"] = lambda: (
         200,
         json.dumps(described).encode(),
@@ -527,6 +551,7 @@ def test_the_log_has_no_secret(world: World, caplog: pytest.LogCaptureFixture) -
     code = dict(parse_qsl(urlsplit(place).query))["code"]
     answer = browser.http.get(place)
     assert answer.status_code == 503
+    assert "issuer_error: the issuer answered with status 500" in caplog.text
     assert code not in caplog.text and code not in said(answer)
 
 

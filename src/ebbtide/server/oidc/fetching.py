@@ -68,7 +68,7 @@ def fetch_json(
             body = _read(url, answer, until, clock)
     except urllib.error.URLError as error:
         raise _failed(url, str(error.reason)) from None
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, UnicodeError) as error:
         raise _failed(url, str(error) or type(error).__name__) from None
     try:
         found = json.loads(body)

@@ -6,6 +6,7 @@ the issuer's answer is a page of this server, which leads on.
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -26,6 +27,8 @@ from ebbtide.store.access.persons import PersonLogin
 
 if TYPE_CHECKING:
     from ebbtide.server.oidc.provider import FinishedLogin, Provider
+
+logger = logging.getLogger(__name__)
 
 pages = Pages()
 
@@ -117,7 +120,11 @@ def _resolved(visit: Visit, login: FinishedLogin) -> PersonLogin:
 
 
 def _refusal(visit: Visit, error: EbbtideError, next_page: str) -> Response:
-    return login_form(visit, next_page=next_page, error=error, status=STATUS[error.kind])
+    """Returns the login page with the reason, which the log has too if the operator must act."""
+    status = STATUS[error.kind]
+    if status >= 500:
+        logger.error("%s: %s", error.kind, error.message)
+    return login_form(visit, next_page=next_page, error=error, status=status)
 
 
 def _without_flow(visit: Visit, response: Response) -> Response:
