@@ -50,14 +50,13 @@ def by_ec(claims: Claims) -> str:
 
 def by_nobody(claims: Claims) -> str:
     """Without a signature."""
-    return jwt.encode(claims, None, algorithm="none", headers={"kid": "rsa"})
+    return (_signed({"alg": "none", "typ": "JWT"}, claims) + b".").decode()
 
 
 def by_public_key(claims: Claims) -> str:
     """By a hash whose secret is the public key, which everybody has."""
     public = RSA_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    header = {"alg": "HS256", "typ": "JWT", "kid": "rsa"}
-    signed = b".".join(_base64(json.dumps(each).encode()) for each in (header, claims))
+    signed = _signed({"alg": "HS256", "typ": "JWT", "kid": "rsa"}, claims)
     return (signed + b"." + _base64(hmac.digest(public, signed, "sha256"))).decode()
 
 
@@ -75,6 +74,11 @@ def public_keys() -> list[dict[str, Any]]:
         {**ec_key, "kid": "ec", "use": "sig"},
         {**rsa_key, "kid": "rsa", "use": "enc"},
     ]
+
+
+def _signed(header: Claims, claims: Claims) -> bytes:
+    """The part of a token that a signature is over."""
+    return b".".join(_base64(json.dumps(each).encode()) for each in (header, claims))
 
 
 def _base64(data: bytes) -> bytes:
@@ -157,63 +161,63 @@ class TestIssuer:
         return header == f"Basic {base64.b64encode(pair).decode()}" and "client_secret" not in form
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the issuer of its class."""
+
+    issuer: TestIssuer
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        asked = dict(parse_qsl(parts.query))
+        if self._replaced(parts.path):
+            return
+        if parts.path == "/.well-known/openid-configuration":
+            self._json(200, self.issuer.described())
+        elif parts.path == "/keys":
+            self._json(200, {"keys": public_keys()})
+        elif parts.path == "/authorize":
+            self._send(302, self.issuer.authorize(asked).encode())
+        elif parts.path == "/logout":
+            self.issuer.logged_out.append(asked)
+            self._send(302, asked["post_logout_redirect_uri"].encode())
+        else:
+            self._json(404, {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        if not self._replaced(self.path):
+            form = dict(parse_qsl(body))
+            self._json(*self.issuer.redeem(form, self.headers["Authorization"]))
+
+    def _replaced(self, path: str) -> bool:
+        self.issuer.asked.append(path)
+        if path not in self.issuer.answers:
+            return False
+        self._send(*self.issuer.answers[path]())
+        return True
+
+    def _json(self, status: int, content: Mapping[str, Any]) -> None:
+        self._send(status, json.dumps(content).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
+        """Answer with a body, or with the place to go to."""
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", body.decode())
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Prints nothing."""
+
+
 @contextmanager
 def issuing(host: str = "127.0.0.1") -> Iterator[TestIssuer]:
     """Yields an issuer. Its URL has this name of the loopback address."""
     issuer = TestIssuer("")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            asked = dict(parse_qsl(parts.query))
-            if self._replaced(parts.path):
-                return
-            if parts.path == "/.well-known/openid-configuration":
-                self._json(200, issuer.described())
-            elif parts.path == "/keys":
-                self._json(200, {"keys": public_keys()})
-            elif parts.path == "/authorize":
-                self._to(issuer.authorize(asked))
-            elif parts.path == "/logout":
-                issuer.logged_out.append(asked)
-                self._to(asked["post_logout_redirect_uri"])
-            else:
-                self._json(404, {})
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            if not self._replaced(self.path):
-                form = dict(parse_qsl(body))
-                self._json(*issuer.redeem(form, self.headers["Authorization"]))
-
-        def _replaced(self, path: str) -> bool:
-            issuer.asked.append(path)
-            if path not in issuer.answers:
-                return False
-            self._send(*issuer.answers[path]())
-            return True
-
-        def _json(self, status: int, content: Mapping[str, Any]) -> None:
-            self._send(status, json.dumps(content).encode())
-
-        def _send(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            if status == 302:
-                self.send_header("Location", body.decode())
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def _to(self, url: str) -> None:
-            self.send_response(302)
-            self.send_header("Location", url)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Prints nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    handler = type("Handler", (_Handler,), {"issuer": issuer})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     issuer.url = f"http://{host}:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -112,7 +112,7 @@ def test_two_logins_have_nothing_in_common(world: World) -> None:
         ({"nonce": None}, "nonce is of another login"),
         ({"nonce": "\ud800"}, "nonce is of another login"),
         ({"exp": int(time.time()) - 3600}, "signature has expired"),
-        ({"exp": None}, "missing the \"exp\" claim"),
+        ({"exp": None}, 'missing the "exp" claim'),
         ({"exp": "soon"}, "exp"),
         ({"iat": int(time.time()) + 3600}, "not yet valid"),
         ({"aud": "another"}, "audience doesn't match"),
@@ -221,7 +221,9 @@ def test_an_answer_that_names_another_issuer(world: World) -> None:
     assert "not of the issuer" in check_refused(world, browser, answer)
 
 
-def test_an_issuer_that_names_itself(tmp_path: Path, clock: ManualClock, issuer: TestIssuer) -> None:
+def test_an_issuer_that_names_itself(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
     issuer.document = {"authorization_response_iss_parameter_supported": True}
     with made_world(tmp_path, clock, issuer) as world:
         browser = world.browser()
@@ -232,7 +234,14 @@ def test_an_issuer_that_names_itself(tmp_path: Path, clock: ManualClock, issuer:
 
 @pytest.mark.parametrize(
     "place",
-    ["https://evil.example", "//evil.example", "/ui/../x\\y", "/api/v1/user", "javascript:1", "/uix"],
+    [
+        "https://evil.example",
+        "//evil.example",
+        "/ui/../x\\y",
+        "/api/v1/user",
+        "javascript:1",
+        "/uix",
+    ],
 )
 def test_the_next_page_is_one_of_the_pages(world: World, place: str) -> None:
     answer = world.log_in(world.browser(), place)
@@ -325,9 +334,10 @@ def test_the_document_is_remembered_for_a_while(issuer: TestIssuer, tmp_path: Pa
     assert options is not None
     now = 0.0
     found = Issuer(options, conversations_max=1, clock=lambda: now)
-    for now in (0.0, DOCUMENT_SECONDS_MAX - 1.0):
-        assert found.document().token == f"{issuer.url}/token"
-        assert len(found.keys()) == 3
+    assert found.document().token == f"{issuer.url}/token"
+    assert len(found.keys()) == 3
+    now = DOCUMENT_SECONDS_MAX - 1.0
+    assert len(found.keys()) == 3
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys", "/keys"]
     now = float(DOCUMENT_SECONDS_MAX)
     issuer.document = {"token_endpoint": "https://moved.example/token"}
