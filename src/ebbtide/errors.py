@@ -43,6 +43,7 @@ KINDS: Final[Mapping[str, str]] = {
     "range_malformed": "a range of bytes that cannot be read, or several ranges",
     # The caller's identity and rights.
     "key_invalid": "no access key, an unknown or revoked key, or a wrong secret",
+    "login_refused": "a login by an issuer that is not genuine, is too late, or gives no role",
     "role_missing": "an access key whose role does not allow the request",
     "request_forged": "a form that was not sent from a page of this server, or is of another login",
     "import_forbidden": "an import from a place outside the storage root that is not allowed",
@@ -145,6 +146,7 @@ KINDS: Final[Mapping[str, str]] = {
     "database_error": "the metadata database answered with an error",
     "spark_error": "the Spark job failed",
     "lakefs_error": "a lakeFS server does not answer, or answers with an error",
+    "issuer_error": "the issuer of logins does not answer, or answers with an error",
     "archive_failed": "the archive for Spark's executors could not be written",
     "task_failed": "a step of a run failed unexpectedly",
     "worker_died": "the process of a run ended without a result",

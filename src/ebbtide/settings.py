@@ -6,6 +6,7 @@ Not for: the effects of the settings.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -59,6 +60,25 @@ def _web_address(value: str) -> str:
     return value
 
 
+def is_loopback_name(host: str | None) -> bool:
+    """Whether a host of a URL, without brackets, is this machine by its loopback address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def tls_address(value: str) -> str:
+    """Returns an address of the web that no one on the way can read or change: `https`, or `http`
+    on this machine. Raises ValueError."""
+    parts = urlsplit(_web_address(value))
+    if parts.scheme != "https" and not is_loopback_name(parts.hostname):
+        raise ValueError("write https://: plain http is allowed only for a loopback address")
+    return value
+
+
 def _program_line(value: str) -> str:
     """Returns the line unchanged. Raises ValueError if its quotes do not match."""
     if not shlex.split(value):
@@ -69,6 +89,7 @@ def _program_line(value: str) -> str:
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 PositiveDuration = Annotated[timedelta, BeforeValidator(lambda value: _positive(_duration(value)))]
 WebAddress = Annotated[str, BeforeValidator(lambda value: _web_address(str(value)))]
+TlsAddress = Annotated[str, BeforeValidator(lambda value: tls_address(str(value)))]
 ProgramLine = Annotated[str, BeforeValidator(lambda value: _program_line(str(value)))]
 _HOW: Final[dict[object, str]] = {
     bool: "write true or false",
@@ -299,6 +320,47 @@ class Settings(BaseSettings):
     )
     session_ttl: PositiveDuration = Field(
         timedelta(hours=12), description="How long a login to the pages lasts."
+    )
+    oidc_issuer: TlsAddress | None = Field(
+        None,
+        description="Address of the OpenID Connect issuer for logins to the pages. Without it, "
+        "only access keys log in.",
+    )
+    oidc_client_id: str | None = Field(None, description="Id of this server at the issuer.")
+    oidc_client_secret_file: Path | None = Field(
+        None,
+        description="File with the secret of this server at the issuer. Without it, the server is "
+        "a public client.",
+    )
+    oidc_scopes: str = Field(
+        "openid profile email",
+        description="Scopes that a login asks for, separated by blanks. `openid` is one of them.",
+    )
+    oidc_redirect_url: TlsAddress | None = Field(
+        None,
+        description="Address to which the issuer sends browsers back: "
+        "`https://HOST/ui/login/oidc/callback`. Without it, only browsers on the server's machine "
+        "can log in by the issuer.",
+    )
+    oidc_roles_claim: str = Field(
+        "groups",
+        description="Claim of the ID token that gives roles. `a.b` is the member `b` of the claim "
+        "`a`, unless a claim has this whole name.",
+    )
+    oidc_roles: str = Field(
+        "",
+        description="Roles by values of that claim, separated by commas or blanks: `VALUE=ROLE` "
+        "in the whole store, `VALUE=REPOSITORY:ROLE` in one repository. Quotes enclose "
+        "a value with blanks.",
+    )
+    oidc_name_claim: str = Field(
+        "email",
+        description="Claim of the ID token with the name that commits and purges record. People "
+        "must not be able to choose it.",
+    )
+    oidc_session_ttl: PositiveDuration = Field(
+        timedelta(hours=4),
+        description="How long a login by the issuer lasts. Roles are those of the login.",
     )
     import_prefixes: str = Field(
         "s3:// az://",

@@ -57,6 +57,13 @@ def test_the_image() -> None:
     assert run("hadolint", "--failure-threshold", "style", DOCKERFILE) == ""
 
 
+def test_the_image_can_do_what_the_files_ask_for() -> None:
+    """Serving, on PostgreSQL and S3, with logins by an issuer, and collecting every format."""
+    (extras,) = re.findall(r"'\.\[([a-z0-9,]+)\]'", DOCKERFILE.read_text())
+    needed = {"connect", "icechunk", "lakefs", "oidc", "postgres", "s3", "server"}
+    assert needed <= set(extras.split(","))
+
+
 def test_what_the_image_copies_is_there() -> None:
     """And reaches the builder: all that is not named in the list of exceptions is ignored."""
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()

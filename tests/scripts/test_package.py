@@ -38,6 +38,7 @@ EXTRAS = {
     "fsspec",
     "icechunk",
     "lakefs",
+    "oidc",
     "otel",
     "postgres",
     "s3",
@@ -205,6 +206,7 @@ def test_a_collection_without_any_extra(plain: Mapping[str, str], tmp_path: Path
         ("icechunk", ("gc", "plan", "icechunk:/nowhere", "--master", "none"), {}),
         ("lakefs", ("gc", "plan", "lakefs:lake", "--master", "none"), {}),
         ("postgres", ("repo", "list"), {"EBBTIDE_DATABASE_URL": "postgresql://localhost/none"}),
+        ("oidc", ("serve",), {"EBBTIDE_OIDC_ISSUER": "https://a", "ABSENT": '["jwt"]'}),
         ("s3", ("gc", "plan", "icechunk:s3://bucket/lake", "--master", "none"), {}),
     ],
 )

@@ -146,7 +146,10 @@ def _prepared(
     """Returns the function that serves until this process is told to end."""
     import uvicorn
 
+    from ebbtide.server.oidc.options import oidc_options
+
     if processes > 1:
+        oidc_options(settings)  # its errors are told here, not by each process
         store.close()  # each process has connections of its own
         return partial(
             _run_several, store.directory, settings, listening, processes, access_log=access_log

@@ -47,6 +47,7 @@ from ebbtide.server.job_files import JobFiles
 from ebbtide.server.jobs import Jobs
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
+from ebbtide.server.oidc.opening import open_provider
 from ebbtide.server.pages.app import PagesInFront, make_pages
 from ebbtide.server.request_ids import RequestIds
 from ebbtide.server.s3.gateway import S3Gateway
@@ -92,7 +93,8 @@ def create_app(
     """Returns the application. The caller opens the store before, and closes it afterwards.
 
     If several processes serve together, they have one directory `shared`. `arvados_repository`
-    overrides the setting of this name. Raises NotFound `repository_not_found` if it does not exist.
+    overrides the setting of this name. Raises NotFound `repository_not_found` if it does not exist,
+    and as `open_provider` does.
     """
     settings = store.settings
     metrics = Metrics(None if shared is None else metrics_of(shared))
@@ -111,6 +113,7 @@ def create_app(
     app.state.store = store
     app.state.settings = settings
     app.state.metrics = metrics
+    app.state.provider = open_provider(store)
     app.state.jobs = Jobs(metrics.jobs.set, files=files)
     for topic in TOPICS:
         app.router.routes.extend(topic.routes.all)

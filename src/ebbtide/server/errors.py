@@ -44,7 +44,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "branch_dirty",
         "ref_ambiguous",
     ),
-    401: ("key_invalid",),
+    401: ("key_invalid", "login_refused"),
     403: (
         "role_missing",
         "import_forbidden",
@@ -155,6 +155,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "database_error",
         "spark_error",
         "lakefs_error",
+        "issuer_error",
         "task_failed",
         "worker_died",
         "interrupted",

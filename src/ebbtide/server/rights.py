@@ -34,8 +34,13 @@ class Rights:
 
     @cached_property
     def granted(self) -> Mapping[str, Role]:
-        """The roles in single repositories, by their ids."""
-        return self._store.grants.of(self.key.access_key_id)
+        """The roles in single repositories, by their ids: grants, and roles that the login gave.
+        The higher of both counts."""
+        found = self._store.grants.of(self.key.access_key_id)
+        for repository_id, role in self.key.of_login.items():
+            if not found.get(repository_id, Role.NONE).allows(role):
+                found[repository_id] = role
+        return found
 
     @property
     def readable_ids(self) -> frozenset[str] | None:

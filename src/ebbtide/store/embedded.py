@@ -74,10 +74,17 @@ class Store:
         self.metadata = metadata
         self.store_id = store_id
         self.catalog = Catalog(metadata, trash_time=settings.trash_time, ownership=self._ownership)
-        box = SecretBox(directory, settings)
+        self.box = box = SecretBox(directory, settings)
         self.keys = AccessKeys(metadata, box)
         self.grants = Grants(metadata, box)
-        self.sessions = Sessions(metadata, self.keys, box, ttl=settings.session_ttl)
+        self.sessions = Sessions(
+            metadata,
+            self.keys,
+            box,
+            ttl=settings.session_ttl,
+            person_ttl=settings.oidc_session_ttl,
+            issuer=settings.oidc_issuer,
+        )
         self.signing_keys = SigningKeys(metadata, settings)
         self.schedules = Schedules(metadata)
         self._lock = Lock()

@@ -130,6 +130,11 @@ ASKED: Final = (
     get(f"{_R}/purges/{{done}}/progress"),
     _form(f"{_R}/purges/{{purge}}/resume", "purge_ended", confirmation="lake"),
 )
-"""But for a look, which only whoever began it can see, while the server goes on."""
+"""But for a look, which only whoever began it can see, while the server goes on; and for a login by
+an issuer, which needs one: `tests/server/oidc`."""
 
-UNASKED: Final = {("GET", "/ui/repositories/{repository}/policy/looks/{look_id}")}
+UNASKED: Final = {
+    ("GET", "/ui/repositories/{repository}/policy/looks/{look_id}"),
+    ("GET", "/ui/login/oidc"),
+    ("GET", "/ui/login/oidc/callback"),
+}

@@ -20,6 +20,8 @@ R = "/repositories/{repository}"
 PAGES = {
     ("GET", "/login"): None,
     ("POST", "/login"): None,
+    ("GET", "/login/oidc"): None,
+    ("GET", "/login/oidc/callback"): None,
     ("GET", "/static/{digest}/{name}"): None,
     ("POST", "/logout"): "none",
     ("POST", "/theme"): None,

@@ -25,6 +25,7 @@ from ebbtide.server.pages import (
     holds,
     login,
     objects,
+    oidc,
     policies,
     preferences,
     protection,
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 TOPICS: Final = (
     login,
+    oidc,
     preferences,
     repositories,
     files,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from ebbtide.errors import Denied, NotFound
+from ebbtide.errors import Denied, EbbtideError, NotFound
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT, drop_cookie, set_cookie
 from ebbtide.server.pages.routing import LOGIN, Pages
@@ -21,7 +21,7 @@ def show_login(visit: Visit) -> Response:
     """Shows the login form. A visitor who is logged in is redirected to the next page."""
     if visit.session is not None:
         return RedirectResponse(next_place(visit.query("next")), status_code=303)
-    return _form(visit, next_page=next_place(visit.query("next")))
+    return login_form(visit, next_page=next_place(visit.query("next")))
 
 
 @pages.add("POST", f"/{LOGIN}", None)
@@ -32,7 +32,7 @@ def log_in(visit: Visit) -> Response:
     try:
         session = visit.store.sessions.start(access_key_id, visit.form("secret").strip())
     except Denied as error:
-        return _form(
+        return login_form(
             visit, next_page=next_page, error=error, access_key_id=access_key_id, status=401
         )
     if visit.session is not None:
@@ -44,10 +44,17 @@ def log_in(visit: Visit) -> Response:
 
 @pages.add("POST", "/logout", Role.NONE)
 def log_out(visit: Visit) -> Response:
-    """Ends the session."""
+    """Ends the session. A person who logged in by the issuer is led there, to log out there too."""
     assert visit.session is not None
     visit.store.sessions.end(visit.session.token)
-    response = visit.to(LOGIN, notice="logged_out")
+    url = visit.session.logout_url
+    visit.session = None
+    response: Response
+    if url is None:
+        response = visit.to(LOGIN, notice="logged_out")
+    else:
+        # A page, not a redirect: browsers let forms lead to no other site (`form-action`).
+        response = visit.page("onward.html", text="You are logged out here.", url=url)
     drop_cookie(visit.request, response)
     return response
 
@@ -61,20 +68,23 @@ def asset(visit: Visit) -> Response:
     return Response(found.content, media_type=found.media_type, headers={"Cache-Control": FOREVER})
 
 
-def _form(
+def login_form(
     visit: Visit,
     *,
     next_page: str,
-    error: Denied | None = None,
+    error: EbbtideError | None = None,
     access_key_id: str = "",
     status: int = 200,
 ) -> HTMLResponse:
+    """Returns the page with the form for an access key, and with a link to the issuer if the server
+    has one. An error tells why a login failed."""
     return visit.page(
         "login.html",
         status=status,
         next_page=next_page,
         error=error,
         access_key_id=access_key_id,
+        issuer=None if visit.provider is None else visit.provider.options.host,
     )
 
 

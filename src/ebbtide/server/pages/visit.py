@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
@@ -30,6 +30,9 @@ from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.access.sessions import Session
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
+
+if TYPE_CHECKING:
+    from ebbtide.server.oidc.provider import Provider
 
 FIELDS_MAX: Final = 1_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -74,6 +77,11 @@ class Visit:
     def charts(self) -> ChartsKept:
         """The cached charts of runs."""
         return cast("ChartsKept", self.request.app.state.charts)
+
+    @property
+    def provider(self) -> Provider | None:
+        """The logins by the issuer; None if the settings have none."""
+        return cast("Provider | None", self.request.app.state.provider)
 
     def identify(self) -> None:
         """Finds the session of the request's cookie."""

@@ -9,13 +9,15 @@ import base64
 import hmac
 import re
 import secrets
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound
 from ebbtide.escaping import shown
@@ -80,6 +82,19 @@ def write_revoked(tx: Transaction, access_key_id: str) -> None:
     )
 
 
+def insert_key_once(tx: Transaction, row: KeyRow) -> None:
+    """Records a key, unless there is one with this id, perhaps since this moment."""
+    insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
+    tx.execute(insert(access_keys).values(asdict(row)).on_conflict_do_nothing())
+
+
+def write_name(tx: Transaction, access_key_id: str, name: str) -> None:
+    """Changes the name of a key."""
+    tx.execute(
+        sa.update(access_keys).where(access_keys.c.access_key_id == access_key_id).values(name=name)
+    )
+
+
 ID_PREFIX: Final = "EBBT"
 ID_BYTES: Final = 10
 SECRET_BYTES: Final = 30
@@ -115,13 +130,15 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """One access key, without its secret."""
+    """One access key, without its secret. `of_login` has the roles in single repositories, by their
+    ids, that a login by an issuer gave; they count besides the key's grants."""
 
     access_key_id: str
     role: Role
     name: str
     created_at: datetime
     revoked_at: datetime | None
+    of_login: Mapping[str, Role] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +259,24 @@ class AccessKeys:
         if row is None or row.revoked_at is not None:
             return None
         return KeyPair(_key(row), self._box.open(row.secret, bound_to=_binding_of(row)).decode())
+
+    def of_person(self, tx: Transaction, access_key_id: str, name: str) -> AccessKey:
+        """Returns the key of a person who logs in by an issuer, and makes it at the first login.
+
+        It has the role `none`, and a secret that nobody knows: it only names the person. Raises
+        Denied `login_refused` if it was revoked, Failed `secret_key_missing`.
+        """
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        sealed = self._box.seal(secret.encode(), bound_to=_binding(access_key_id, Role.NONE))
+        insert_key_once(tx, KeyRow(access_key_id, sealed, Role.NONE, name, tx.now(), None))
+        write_name(tx, access_key_id, name)
+        row = find_key(tx, access_key_id)
+        assert row is not None
+        if row.revoked_at is not None:
+            raise Denied(
+                "login_refused", f"an admin revoked {access_key_id}, the key of your logins"
+            )
+        return _key(row)
 
     @cached_property
     def _decoy(self) -> tuple[bytes, str]:

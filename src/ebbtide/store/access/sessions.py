@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Failed
 from ebbtide.store.access.keys import AccessKey, AccessKeys
+from ebbtide.store.access.persons import Person, PersonLogin
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.schema import sessions
@@ -24,7 +25,8 @@ from ebbtide.store.database.schema import sessions
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """One session as it is stored."""
+    """One session as it is stored. `seal` authenticates the row. If a person logged in by an
+    issuer, it also holds what the login gave, encrypted."""
 
     token_hash: str
     access_key_id: str
@@ -60,11 +62,13 @@ _FORMS: Final = b"ebbtide forms"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login. `token` is known to the browser alone."""
+    """A login. `token` is known to the browser alone. If a person logged in by an issuer, `key` has
+    the roles of the login, and `logout_url` may end the login at the issuer."""
 
     key: AccessKey
     token: str = field(repr=False)
     expires_at: datetime
+    logout_url: str | None = field(default=None, repr=False)
 
     @property
     def form_token(self) -> str:
@@ -79,31 +83,61 @@ class Sessions:
     """The sessions of a store."""
 
     def __init__(
-        self, metadata: Metadata, keys: AccessKeys, box: SecretBox, *, ttl: timedelta
+        self,
+        metadata: Metadata,
+        keys: AccessKeys,
+        box: SecretBox,
+        *,
+        ttl: timedelta,
+        person_ttl: timedelta,
+        issuer: str | None,
     ) -> None:
         self._metadata = metadata
         self._keys = keys
         self._box = box
         self._ttl = ttl
+        self._person_ttl = person_ttl
+        self._issuer = issuer
 
     def start(self, access_key_id: str, secret: str) -> Session:
         """Starts a session. Raises as `AccessKeys.authenticate` does."""
         key = self._keys.authenticate(access_key_id, secret)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         with self._metadata.transaction() as tx:
-            delete_ended_sessions(tx)
-            now = tx.now()
-            expires_at = now + self._ttl
-            token_hash = _hash(token)
-            seal = self._box.seal(b"", bound_to=_binding(token_hash, access_key_id, expires_at))
-            insert_session(tx, SessionRow(token_hash, access_key_id, seal, now, expires_at))
+            expires_at = self._insert(tx, token, access_key_id, self._ttl, b"")
         return Session(key, token, expires_at)
+
+    def start_of(self, person: Person, login: PersonLogin) -> Session:
+        """Starts a session of a person, whom the caller has authenticated.
+
+        It has the roles of the login until its end, and ends early if the person's key is revoked.
+        Raises Denied `login_refused` if it was revoked before, Failed `secret_key_missing`.
+        """
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        with self._metadata.transaction() as tx:
+            key = self._keys.of_person(tx, person.access_key_id, person.name)
+            expires_at = self._insert(
+                tx, token, key.access_key_id, self._person_ttl, login.to_bytes()
+            )
+        return Session(_with_roles(key, login), token, expires_at, login.logout_url)
+
+    def _insert(
+        self, tx: Transaction, token: str, access_key_id: str, ttl: timedelta, content: bytes
+    ) -> datetime:
+        """Records a session, whose seal holds `content`. Returns its end."""
+        delete_ended_sessions(tx)
+        now = tx.now()
+        expires_at = now + ttl
+        token_hash = _hash(token)
+        seal = self._box.seal(content, bound_to=_binding(token_hash, access_key_id, expires_at))
+        insert_session(tx, SessionRow(token_hash, access_key_id, seal, now, expires_at))
+        return expires_at
 
     def find(self, token: str) -> Session | None:
         """Returns the session of a token, or None.
 
-        None means that the token is unknown, its session has ended, or its key was revoked. Raises
-        Failed `secret_key_missing`.
+        None means that the token is unknown, its session has ended, its key was revoked, or it is
+        of an issuer that the settings no longer name. Raises Failed `secret_key_missing`.
         """
         with self._metadata.snapshot() as tx:
             row = find_session(tx, _hash(token))
@@ -111,19 +145,31 @@ class Sessions:
                 return None
         try:
             bound_to = _binding(row.token_hash, row.access_key_id, row.expires_at)
-            self._box.open(row.seal, bound_to=bound_to)
+            content = self._box.open(row.seal, bound_to=bound_to)
             key = self._keys.find(row.access_key_id)
         except Failed as error:
             if error.kind != "secret_key_wrong":
                 raise
             # The row was forged, or sealed with an earlier secret key. A new key ends all sessions.
             return None
-        return None if key is None else Session(key, token, row.expires_at)
+        if key is None:
+            return None
+        if not content:
+            return Session(key, token, row.expires_at)
+        login = PersonLogin.parse(content)
+        if login.issuer != self._issuer:
+            return None
+        return Session(_with_roles(key, login), token, row.expires_at, login.logout_url)
 
     def end(self, token: str) -> None:
         """Ends a session."""
         with self._metadata.transaction() as tx:
             delete_session(tx, _hash(token))
+
+
+def _with_roles(key: AccessKey, login: PersonLogin) -> AccessKey:
+    """Returns the key of a person with the roles of a login in place of its own."""
+    return replace(key, role=login.role, of_login=login.repositories)
 
 
 def _hash(token: str) -> str:

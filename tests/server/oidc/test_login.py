@@ -1,0 +1,572 @@
+"""Logins by an issuer: the whole flow, and every answer that must not log anybody in."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from ebbtide.errors import Failed
+from ebbtide.server.oidc.fetching import ANSWER_BYTES_MAX, TOTAL_SECONDS_MAX, fetch_json
+from ebbtide.server.oidc.issuer import DOCUMENT_SECONDS_MAX, Issuer
+from ebbtide.server.oidc.options import oidc_options
+from ebbtide.server.oidc.provider import FLOW_TIME
+from ebbtide.server.pages.guarding import COOKIE
+from ebbtide.server.pages.oidc import FLOW_COOKIE
+from ebbtide.store.access.keys import Role
+from ebbtide.store.access.persons import PERSON_PREFIX
+from ebbtide.store.database.schema import access_keys, sessions
+from ebbtide.store.embedded import Store
+from tests.server.oidc.conftest import CALLBACK, World, made_world, settings_of
+from tests.server.pages.conftest import ORIGIN, Browser
+from tests.support.clock import ManualClock
+from tests.support.issuer import (
+    CLIENT_ID,
+    TestIssuer,
+    by_another_key,
+    by_ec,
+    by_nobody,
+    by_public_key,
+    by_rsa,
+)
+
+Claims = dict[str, Any]
+
+
+def said(answer: httpx.Response) -> str:
+    """The error that the login page shows."""
+    found = re.search(r'role="alert">([^<]*)<', answer.text)
+    return "" if found is None else found[1]
+
+
+def check_refused(world: World, browser: Browser, answer: httpx.Response, status: int = 401) -> str:
+    """Nobody is logged in, and the login page says why; the reason."""
+    assert answer.status_code == status, answer.text
+    assert "Secret access key" in answer.text, "the login page"
+    assert COOKIE not in browser.http.cookies
+    assert browser.get("").status_code == 303
+    with world.store.metadata.snapshot() as tx:
+        assert tx.execute(sa.select(sessions)).all() == []
+    reason = said(answer)
+    assert reason.endswith(".")
+    return reason
+
+
+@pytest.mark.parametrize("sign", [by_rsa, by_ec])
+def test_the_whole_flow(world: World, sign: Callable[[Claims], str]) -> None:
+    world.issuer.sign = sign
+    browser = world.browser()
+    page = browser.get("/login?next=/ui/trash").text
+    assert f"Log in at {urlsplit(world.issuer.url).netloc}" in page
+    assert 'href="/ui/login/oidc?next=%2Fui%2Ftrash"' in page
+
+    answer = world.log_in(browser, "/ui/trash")
+    assert answer.status_code == 200
+    assert 'content="0; url=/ui/trash"' in answer.text
+    marks = {
+        cookie.partition("=")[0]: set(cookie.split("; ")[1:])
+        for cookie in answer.headers.get_list("set-cookie")
+    }
+    assert {"HttpOnly", "SameSite=strict", "Path=/ui"} <= marks[COOKIE]
+    assert FLOW_COOKIE not in browser.http.cookies, "it counts once"
+    shown = browser.get("/trash")
+    assert shown.status_code == 200
+    assert "ada@example.org" in shown.text and '<span class="role">reader</span>' in shown.text
+
+
+def test_the_cookie_of_a_login_on_its_way(world: World) -> None:
+    """The issuer's redirect carries it, scripts cannot read it, and it reveals nothing."""
+    begun = world.browser().get("/login/oidc")
+    cookie = begun.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=lax", "Path=/ui/login/oidc"} <= set(cookie.split("; "))
+    asked = parse_qs(urlsplit(begun.headers["location"]).query)
+    assert asked["tenant"] == ["a"], "the issuer's own query stays"
+    assert asked["nonce"][0] not in cookie and asked["state"][0] not in cookie
+    assert len({asked[name][0] for name in ("state", "nonce", "code_challenge")}) == 3
+
+
+def test_two_logins_have_nothing_in_common(world: World) -> None:
+    one, other = (
+        dict(parse_qsl(urlsplit(world.browser().get("/login/oidc").headers["location"]).query))
+        for _ in range(2)
+    )
+    for name in ("state", "nonce", "code_challenge"):
+        assert one[name] != other[name]
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"nonce": "another"}, "nonce is of another login"),
+        ({"nonce": None}, "nonce is of another login"),
+        ({"nonce": "\ud800"}, "nonce is of another login"),
+        ({"exp": int(time.time()) - 3600}, "signature has expired"),
+        ({"exp": None}, 'missing the "exp" claim'),
+        ({"exp": "soon"}, "exp"),
+        ({"iat": int(time.time()) + 3600}, "not yet valid"),
+        ({"aud": "another"}, "audience doesn't match"),
+        ({"aud": ["another"]}, "audience doesn't match"),
+        ({"aud": [CLIENT_ID, "another"]}, "made for another client"),
+        ({"aud": [CLIENT_ID, "another"], "azp": "another"}, "made for another client"),
+        ({"azp": "another"}, "made for another client"),
+        ({"iss": "https://another.example"}, "invalid issuer"),
+        ({"sub": ""}, "subject is empty"),
+        ({"sub": "x" * 256}, "subject is empty or too long"),
+        ({"sub": 7}, "subject must be a string"),
+        ({"groups": None}, "nothing in the claim"),
+        ({"groups": ["strangers"]}, "nothing in the claim"),
+        ({"groups": [["readers"], {"readers": 1}, 7]}, "nothing in the claim"),
+        ({"groups": {"readers": True}}, "nothing in the claim"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_claims_that_log_nobody_in(world: World, extra: Claims, reason: str) -> None:
+    world.issuer.extra = {"groups": ["readers"]} | extra
+    browser = world.browser()
+    answer = check_refused(world, browser, world.log_in(browser))
+    assert reason in unescape(answer)
+
+
+@pytest.mark.parametrize(
+    ("sign", "reason"),
+    [
+        (by_nobody, "signed by none, which is not accepted"),
+        (by_public_key, "signed by HS256, which is not accepted"),
+        (by_another_key, "signature verification failed"),
+        (lambda _: "no.token", "not enough segments"),
+        (lambda _: "", "not enough segments"),
+        (lambda claims: by_rsa(claims)[:-8] + "AAAAAAAA", "signature verification failed"),
+    ],
+)
+def test_signatures_that_log_nobody_in(
+    world: World, sign: Callable[[Claims], str], reason: str
+) -> None:
+    world.issuer.sign = sign
+    browser = world.browser()
+    assert reason in check_refused(world, browser, world.log_in(browser))
+
+
+def test_an_answer_that_this_browser_did_not_ask_for(world: World) -> None:
+    """A wrong state, or none; and the link of somebody else, who would be logged in here."""
+    mine, other = world.browser(), world.browser()
+    place = world.asked(other)
+    reason = "has begun no such login"
+    assert reason in check_refused(world, mine, mine.http.get(place))
+    world.asked(mine)
+    assert reason in check_refused(world, mine, mine.http.get(place))
+    for change in ({"state": "wrong"}, {"state": ""}, {"state": "\u00e9"}):
+        path, _, query = world.asked(mine).partition("?")
+        asked = dict(parse_qsl(query)) | change
+        answer = mine.http.get(f"{path}?{urlencode(asked)}")
+        assert reason in check_refused(world, mine, answer)
+    assert "/token" not in world.issuer.asked, "no code was used up"
+
+
+@pytest.mark.parametrize("kept", ["", "x", "AAAA", "A" * 400])
+def test_a_forged_cookie_of_a_login(world: World, kept: str) -> None:
+    browser = world.browser()
+    place = world.asked(browser)
+    browser.http.cookies.clear()
+    browser.http.cookies.set(FLOW_COOKIE, kept)
+    assert "has begun no such login" in check_refused(world, browser, browser.http.get(place))
+
+
+def test_a_code_counts_once(world: World) -> None:
+    """Even if the browser keeps its cookie against the server's will."""
+    browser = world.browser()
+    begun = world.asked(browser)
+    kept = browser.http.cookies[FLOW_COOKIE]
+    assert browser.http.get(begun).status_code == 200
+    thief = world.browser()
+    assert thief.http.get(begun).status_code == 401
+    thief.http.cookies.set(FLOW_COOKIE, kept, path="/ui/login/oidc")
+    answer = thief.http.get(begun)
+    assert answer.status_code == 401
+    assert "it works only once" in said(answer)
+    assert thief.get("").status_code == 303
+
+
+def test_a_login_that_takes_too_long(world: World, clock: ManualClock) -> None:
+    browser = world.browser()
+    place = world.asked(browser)
+    clock.advance(FLOW_TIME)
+    assert "ten minutes" in check_refused(world, browser, browser.http.get(place))
+
+
+def test_the_issuer_says_no(world: World) -> None:
+    browser = world.browser()
+    _, _, query = world.asked(browser).partition("?")
+    asked = {"state": dict(parse_qsl(query))["state"], "error": "access_denied<b>"}
+    answer = browser.http.get(f"{urlsplit(CALLBACK).path}?{urlencode(asked)}")
+    reason = check_refused(world, browser, answer)
+    assert "access_denied&lt;b&gt;" in reason
+
+
+def test_an_answer_that_names_another_issuer(world: World) -> None:
+    """RFC 9207: also if it names none, and the issuer always does."""
+    browser = world.browser()
+    place = world.asked(browser)
+    answer = browser.http.get(f"{place}&iss=https%3A%2F%2Fanother.example")
+    assert "not of the issuer" in check_refused(world, browser, answer)
+
+
+def test_an_issuer_that_names_itself(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
+    issuer.document = {"authorization_response_iss_parameter_supported": True}
+    with made_world(tmp_path, clock, issuer) as world:
+        browser = world.browser()
+        answer = browser.http.get(re.sub("&iss=[^&]*", "", world.asked(browser)))
+        assert "not of the issuer" in check_refused(world, browser, answer)
+        assert world.log_in(browser).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "https://evil.example",
+        "//evil.example",
+        "/ui/../x\\y",
+        "/api/v1/user",
+        "javascript:1",
+        "/uix",
+    ],
+)
+def test_the_next_page_is_one_of_the_pages(world: World, place: str) -> None:
+    answer = world.log_in(world.browser(), place)
+    assert answer.status_code == 200
+    assert 'content="0; url=/ui"' in answer.text
+
+
+def test_keys_log_in_beside_it(world: World) -> None:
+    browser = world.browser()
+    pair = world.store.keys.create(Role.READER, name="etl")
+    assert browser.log_in(pair).status_code == 303
+    assert "etl" in browser.get("").text
+    # A login by the issuer takes the place of the earlier one.
+    earlier = browser.http.cookies[COOKIE]
+    assert world.log_in(browser).status_code == 200
+    assert world.store.sessions.find(earlier) is None
+    assert "ada@example.org" in browser.get("").text
+
+
+def test_nothing_is_asked_before_a_login(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
+    """The server starts, and keys log in, while the issuer is down. The login page says so."""
+    issuer.answers["/.well-known/openid-configuration"] = lambda: (502, b"<html>")
+    with made_world(tmp_path, clock, issuer) as world:
+        browser = world.browser()
+        assert browser.get("/login").status_code == 200
+        assert issuer.asked == []
+        answer = browser.get("/login/oidc?next=/ui/trash")
+        reason = check_refused(world, browser, answer, 503)
+        assert "The issuer of logins cannot be used at http://127" in reason
+        assert "status 502, and no JSON object" in reason
+        assert 'name="next" value="/ui/trash"' in answer.text
+        pair = world.store.keys.create(Role.READER)
+        assert browser.log_in(pair).status_code == 303
+        # When it is up again, the next login works.
+        del issuer.answers["/.well-known/openid-configuration"]
+        assert world.log_in(world.browser()).status_code == 200
+
+
+def test_an_address_where_nobody_listens(tmp_path: Path, clock: ManualClock) -> None:
+    with made_world(tmp_path, clock, TestIssuer("http://127.0.0.1:1")) as world:
+        browser = world.browser()
+        reason = check_refused(world, browser, browser.get("/login/oidc"), 503)
+        assert "Connection refused" in reason
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys"])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"[]"),
+        (200, b"{}"),
+        (200, b"\xff"),
+        (200, b"[" * 100_000),
+        (200, b'{"a": "' + b"x" * ANSWER_BYTES_MAX + b'"}'),
+        (302, b"https://elsewhere.example/"),
+        (500, b'{"error": "server_error"}'),
+    ],
+    ids=["list", "empty", "bytes", "deep", "large", "redirect", "error"],
+)
+def test_answers_that_are_none(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer, path: str, status: int, body: bytes
+) -> None:
+    """Whatever the issuer sends, the login page says that it cannot be used."""
+    issuer.answers[path] = lambda: (status, body)
+    with made_world(tmp_path, clock, issuer) as world:
+        browser = world.browser()
+        is_document = path.startswith("/.well-known")
+        answer = browser.get("/login/oidc") if is_document else world.log_in(browser)
+        assert "issuer" in check_refused(world, browser, answer, 503)
+
+
+def test_an_answer_that_drips(issuer: TestIssuer) -> None:
+    """Its parts arrive in time, and the whole does not."""
+    times = iter([0.0, TOTAL_SECONDS_MAX + 1.0])
+    with pytest.raises(Failed, match="took more than 10 seconds"):
+        fetch_json(f"{issuer.url}/keys", clock=lambda: next(times))
+
+
+def test_a_host_that_no_name_can_be() -> None:
+    with pytest.raises(Failed) as caught:
+        fetch_json(f"https://{'a' * 70}.example/keys")
+    assert caught.value.kind == "issuer_error"
+
+
+def test_the_document_is_remembered_for_a_while(issuer: TestIssuer, tmp_path: Path) -> None:
+    """And the keys are fetched for each login."""
+    options = oidc_options(settings_of(issuer, tmp_path))
+    assert options is not None
+    now = 0.0
+    found = Issuer(options, conversations_max=1, clock=lambda: now)
+    assert found.document().token == f"{issuer.url}/token"
+    assert len(found.keys()) == 3
+    now = DOCUMENT_SECONDS_MAX - 1.0
+    assert len(found.keys()) == 3
+    assert issuer.asked == ["/.well-known/openid-configuration", "/keys", "/keys"]
+    now = float(DOCUMENT_SECONDS_MAX)
+    issuer.document = {"token_endpoint": "https://moved.example/token"}
+    assert found.document().token == "https://moved.example/token"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"issuer": "https://another.example"},
+        {"issuer": None},
+        {"token_endpoint": "http://elsewhere.example/token"},
+        {"jwks_uri": "file:///etc/passwd"},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"end_session_endpoint": "http://elsewhere.example/"},
+        {"token_endpoint": None},
+    ],
+    ids=str,
+)
+def test_documents_that_are_refused(world: World, change: dict[str, Any]) -> None:
+    world.issuer.document = change
+    browser = world.browser()
+    check_refused(world, browser, browser.get("/login/oidc"), 503)
+
+
+def test_an_issuer_that_hangs_holds_up_nobody(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
+    """With four threads, one request waits for it. The next one is told, and pages are served."""
+    arrived, end = Event(), Event()
+
+    def hang() -> tuple[int, bytes]:
+        arrived.set()
+        end.wait()
+        return 500, b""
+
+    issuer.answers["/.well-known/openid-configuration"] = hang
+    with made_world(tmp_path, clock, issuer, server_threads=4) as world:
+        waiting, other = world.browser(), world.browser()
+        thread = Thread(target=lambda: waiting.get("/login/oidc"))
+        thread.start()
+        arrived.wait()
+        reason = check_refused(world, other, other.get("/login/oidc"), 503)
+        assert "too many logins wait" in reason.lower()
+        assert other.get("/login").status_code == 200
+        end.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("methods", [None, ["client_secret_post"], ["client_secret_basic", "x"]])
+def test_how_the_server_names_itself(world: World, methods: list[str] | None) -> None:
+    if methods is not None:
+        world.issuer.document = {"token_endpoint_auth_methods_supported": methods}
+    assert world.log_in(world.browser()).status_code == 200
+
+
+def test_a_public_client(tmp_path: Path, clock: ManualClock, issuer: TestIssuer) -> None:
+    issuer.secret = None
+    with made_world(tmp_path, clock, issuer, oidc_client_secret_file=None) as world:
+        assert world.log_in(world.browser()).status_code == 200
+
+
+def test_a_wrong_secret_of_the_server(world: World) -> None:
+    world.issuer.secret = "changed"
+    browser = world.browser()
+    reason = check_refused(world, browser, world.log_in(browser), 503)
+    assert "invalid_client" in reason
+
+
+@pytest.mark.parametrize(
+    ("host", "redirect_url"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/ui/login/oidc/callback"),
+        ("localhost", "http://localhost/ui/login/oidc/callback"),
+        ("[::1]:9", "http://[::1]:9/ui/login/oidc/callback"),
+        ("evil.example", None),
+        ("127.0.0.1.evil.example", None),
+        ("127.0.0.1:8000@evil.example", None),
+        ("evil.example/127.0.0.1", None),
+        ("localhost:8000/x?", None),
+        ("", None),
+    ],
+)
+def test_the_header_host_leads_nowhere_else(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer, host: str, redirect_url: str | None
+) -> None:
+    """Without the setting, only a loopback address counts."""
+    with made_world(tmp_path, clock, issuer, oidc_redirect_url=None) as world:
+        browser = world.browser()
+        answer = browser.get("/login/oidc", headers={"Host": host})
+        if redirect_url is None:
+            reason = check_refused(world, browser, answer, 500)
+            assert "EBBTIDE_OIDC_REDIRECT_URL" in reason
+        else:
+            asked = parse_qs(urlsplit(answer.headers["location"]).query)
+            assert asked["redirect_uri"] == [redirect_url]
+
+
+def test_the_setting_counts_whatever_the_host(world: World) -> None:
+    answer = world.browser().get("/login/oidc", headers={"Host": "evil.example"})
+    asked = parse_qs(urlsplit(answer.headers["location"]).query)
+    assert asked["redirect_uri"] == [CALLBACK]
+
+
+def test_without_an_issuer_there_is_no_such_page(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
+    with made_world(tmp_path, clock, issuer, oidc_issuer=None) as world:
+        browser = world.browser()
+        assert "Log in at" not in browser.get("/login").text
+        assert browser.get("/login/oidc").status_code == 404
+        assert browser.get("/login/oidc/callback").status_code == 404
+
+
+def test_a_person_is_one_key_that_nobody_can_use(world: World) -> None:
+    """However often the person logs in, and whatever their name is by then."""
+    world.logged_in(groups=["readers"], email="ada@example.org")
+    world.logged_in(groups=["writers"], email="ada@example.com")
+    world.logged_in(groups=["writers"], sub="other", email=None)
+    world.logged_in(groups=["writers"], sub="third", email="x\n")
+    world.logged_in(groups=["writers"], sub="4", email="root@example.org", email_verified=False)
+    keys = world.store.keys.list()
+    assert sorted(key.name for key in keys) == ["4", "ada@example.com", "other", "third"]
+    assert {key.role for key in keys} == {Role.NONE}
+    assert all(key.access_key_id.startswith(PERSON_PREFIX) for key in keys)
+
+
+def test_the_end_of_a_session(world: World, clock: ManualClock) -> None:
+    """By time, which is shorter than that of a key, and by revoking the person's key."""
+    browser = world.logged_in(groups=["readers"])
+    clock.advance(timedelta(hours=4) - timedelta(seconds=1))
+    assert browser.get("").status_code == 200
+    clock.advance(timedelta(seconds=1))
+    assert browser.get("").status_code == 303
+
+    again = world.logged_in(groups=["readers"])
+    (key,) = world.store.keys.list()
+    world.store.keys.revoke(key.access_key_id)
+    assert again.get("").status_code == 303
+    browser = world.browser()
+    reason = check_no_login(browser, world.log_in(browser))
+    assert "An admin revoked" in reason
+
+
+def check_no_login(browser: Browser, answer: httpx.Response) -> str:
+    """Nobody is logged in; the reason. Ended sessions may be on record."""
+    assert answer.status_code == 401
+    assert browser.get("").status_code == 303
+    return said(answer)
+
+
+def test_another_issuer_ends_the_sessions(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
+    with made_world(tmp_path, clock, issuer) as world:
+        browser = world.logged_in(groups=["data admins"])
+        token = browser.http.cookies[COOKIE]
+        assert world.store.sessions.find(token) is not None
+    changed = settings_of(issuer, tmp_path, oidc_issuer="https://another.example")
+    with Store.open(tmp_path / "store", settings=changed, clock=clock) as store:
+        assert store.sessions.find(token) is None
+
+
+def test_logging_out_here_and_there(world: World) -> None:
+    browser = world.logged_in(groups=["readers"])
+    token = browser.http.cookies[COOKIE]
+    answer = browser.post("/logout")
+    assert answer.status_code == 200
+    assert world.store.sessions.find(token) is None
+    assert COOKIE not in browser.http.cookies
+    found = re.search(r'content="0; url=([^"]*)"', answer.text)
+    assert found is not None
+    url = found[1].replace("&amp;", "&")
+    assert url.startswith(f"{world.issuer.url}/logout?")
+    back = httpx.get(url)
+    assert back.headers["location"] == "https://test/ui/login?notice=logged_out"
+    (asked,) = world.issuer.logged_out
+    assert asked["client_id"] == CLIENT_ID and asked["id_token_hint"].count(".") == 2
+
+
+def test_logging_out_at_an_issuer_without_an_address_for_it(
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+) -> None:
+    described = issuer.described()
+    del described["end_session_endpoint"]
+    issuer.answers["/.well-known/openid-configuration"] = lambda: (
+        200,
+        json.dumps(described).encode(),
+    )
+    with made_world(tmp_path, clock, issuer) as world:
+        browser = world.logged_in(groups=["readers"])
+        answer = browser.post("/logout")
+        assert answer.headers["location"] == "/ui/login?notice=logged_out"
+        assert browser.get("").status_code == 303
+
+
+def test_who_writes_to_the_database_gains_nothing(world: World) -> None:
+    """The roles of a login are sealed, and its key has none."""
+    browser = world.logged_in(groups=["readers"])
+    admin = world.logged_in(groups=["data admins"], sub="admin")
+    with world.store.metadata.transaction() as tx:
+        rows = {row.access_key_id: row for row in tx.execute(sa.select(sessions)).all()}
+        mine = world.store.sessions.find(browser.http.cookies[COOKIE])
+        theirs = world.store.sessions.find(admin.http.cookies[COOKIE])
+        assert mine is not None and theirs is not None
+        tx.execute(
+            sa.update(sessions)
+            .where(sessions.c.access_key_id == mine.key.access_key_id)
+            .values(seal=rows[theirs.key.access_key_id].seal)
+        )
+    assert browser.get("").status_code == 303
+    with world.store.metadata.transaction() as tx:
+        tx.execute(sa.update(access_keys).values(role="admin"))
+    assert admin.get("").status_code == 303
+
+
+def test_the_log_has_no_secret(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.issuer.answers["/keys"] = lambda: (500, b"{}")
+    browser = world.browser()
+    place = world.asked(browser)
+    code = dict(parse_qsl(urlsplit(place).query))["code"]
+    answer = browser.http.get(place)
+    assert answer.status_code == 503
+    assert "issuer_error: the issuer answered with status 500" in caplog.text
+    assert code not in caplog.text and code not in said(answer)
+
+
+def test_forms_still_need_the_token_of_their_session(world: World) -> None:
+    browser = world.logged_in(groups=["data admins"])
+    forged = browser.http.post("/ui", data={"name": "abc", "form_token": "x"}, headers=ORIGIN)
+    assert forged.status_code == 403
+    assert browser.post("", name="abc").status_code == 303
