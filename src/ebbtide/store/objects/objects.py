@@ -217,7 +217,11 @@ class Objects:
         """Writes a copy of an object, which may be of another repository of the store, and stages
         it. The copy has its own bytes, type and metadata. Raises as `put` and `copy` do."""
         new = NewObject(path, source.stream(), content_type, metadata)
-        return self._uploads.put(branch, new, check=source.require_kept, only_if=only_if)
+
+        def check(_: Entry, tx: Transaction) -> None:
+            source.require_kept(tx)
+
+        return self._uploads.put(branch, new, finish=check, only_if=only_if)
 
     def move(self, branch: str, destination_path: str, source_path: str) -> Entry:
         """Moves an object within a branch, with type, metadata and date, in one transaction.
