@@ -312,8 +312,10 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
     else:
         # An upload in parts cannot be conditional. No other write has this address.
         size = size_of(new.data)
+        is_stored = isinstance(new.data, SizedPieces) and new.data.is_stored
         pieces = counted()
-        context.storage.put(address, pieces if size is None else SizedPieces(pieces, size))
+        sized = pieces if size is None else SizedPieces(pieces, size, is_stored)
+        context.storage.put(address, sized)
     return Entry(
         path=new.path,
         address=address,
