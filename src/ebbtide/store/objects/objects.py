@@ -44,6 +44,12 @@ class Readable:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
 
+    def require_not_purged(self) -> None:
+        """Raises Gone `purged` if the bytes were purged. The metadata says so, not the storage."""
+        context = self._objects._context
+        with context.metadata.snapshot() as tx:
+            require_not_purged(tx, context.repository_id, [self.entry.address])
+
     def require_kept(self, tx: Transaction) -> None:
         """Raises Gone `commit_expired` or `purged` if the object must not be copied any more. For
         the transaction that publishes a copy of the bytes, which were read before."""
