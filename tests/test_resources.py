@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -164,3 +166,39 @@ def test_the_memory_of_the_driver(tmp_path: Path, mebibytes: int | None, expecte
     root = tree(tmp_path, {"groups": "0::/\n", "memory.max": limit})
     assert driver_memory_of(Settings(), root) == expected
     assert driver_memory_of(Settings(spark_driver_memory="7g"), root) == "7g"
+
+
+THREADS = """
+import re, sys, threading
+from pathlib import Path
+from ebbtide.resources import give_back_memory, limit_arenas
+
+limit_arenas()
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+start = resident()
+kept = []
+
+def work():
+    pieces = [bytes(100_000) for _ in range(300)]
+    kept.append(pieces[-1])
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+before = resident()
+give_back_memory()
+print(before - start, resident() - start)
+"""
+
+
+def test_memory_is_given_back_and_kept_for_few_threads() -> None:
+    """In a process of its own: threads that freed memory keep none of it."""
+    told = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=True)
+    before, after = map(int, told.stdout.split())
+    assert after <= before
+    assert after < 10_000

@@ -1,4 +1,4 @@
-"""The processors and the memory that this process may use.
+"""The processors and the memory that this process may use, and memory that it gives back.
 
 In a container these are less than the machine has. Linux limits them by control groups, in two
 versions: `cpu.max` and `memory.max` (Linux, `admin-guide/cgroup-v2.rst`), or `cpu.cfs_quota_us`,
@@ -10,6 +10,7 @@ Not for: what uses them.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 ROOT: Final = Path("/")
+ARENAS_MAX: Final = 2
+_M_ARENA_MAX: Final = -8
+"""The number of the option in glibc's `malloc.h`."""
 UNLIMITED_BYTES: Final = 1 << 60
 """Version 1 writes a number near 2^63 if there is no limit."""
 _GROUPS: Final = "proc/self/cgroup"
@@ -116,3 +120,27 @@ def _read(file: Path) -> str:
         return file.read_text()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def limit_arenas() -> None:
+    """Lets glibc keep memory for at most ARENAS_MAX groups of threads (`mallopt`, `M_ARENA_MAX`).
+
+    Else there are up to eight for each processor, and each keeps memory that it freed. To be
+    called before threads start. Nothing happens if MALLOC_ARENA_MAX is set, or with another C
+    library.
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        option(_M_ARENA_MAX, ARENAS_MAX)
+
+
+def give_back_memory() -> None:
+    """Gives free memory of the C library back to the system.
+
+    glibc keeps such memory for each thread. After a large upload it would count as used, and other
+    threads would take more for the next one. Other C libraries have no such call (`malloc_trim`,
+    glibc manual, section "Malloc Tunable Parameters"), and then nothing happens.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -118,6 +118,8 @@ def test_uploads_share_the_memory_for_parts() -> None:
         assert second.bytes_held == 10
         with sending.share(10, 1_000) as third:
             assert (third.at_once, third.bytes_held) == (1, 10)
+    with sending.share(10, None, parts_max=1) as stored:
+        assert (stored.at_once, stored.bytes_held) == (1, 10)
     with sending.share(1_000, 5_000) as large:
         assert (large.at_once, large.bytes_held) == (1, 1_000)
 

@@ -12,17 +12,19 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from ebbtide.errors import EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
+from ebbtide.store.database.schema import completed_uploads
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import Multipart, PartReader, WantedPart
-from ebbtide.store.staging.multipart_queries import TOKEN, MultipartUpload
+from ebbtide.store.staging.multipart_queries import TOKEN, MultipartUpload, drop_ended_uploads
 from tests.conftest import START
 from tests.support.clock import ManualClock
 from tests.support.databases import SqliteDatabases
@@ -187,6 +189,23 @@ def test_any_sequence(sqlite_databases: SqliteDatabases) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=chosen)
+
+
+def test_a_result_is_dropped_when_its_upload_would_have_expired(lake: Repository) -> None:
+    clock = lake.context.clock
+    assert isinstance(clock, ManualClock)
+    upload = lake.multipart.create("main", "a")
+    part = lake.multipart.put_part(upload, 1, b"1")
+    lake.multipart.complete(upload, [WantedPart(1, part.etag)])
+
+    def count_after_dropping() -> int:
+        with lake.context.metadata.transaction() as tx:
+            drop_ended_uploads(tx, lake.context.repository_id, amount=None)
+            return len(tx.execute(sa.select(completed_uploads)).all())
+
+    assert count_after_dropping() == 1
+    clock.advance(lake.context.settings.write_ttl)
+    assert count_after_dropping() == 0
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from ebbtide.cli.command import Cli, command
 from ebbtide.errors import Failed
 from ebbtide.imports import require_extra
 from ebbtide.program.certificates import ContextOf, open_certificates
+from ebbtide.resources import limit_arenas
 
 if TYPE_CHECKING:
     import uvicorn
@@ -108,6 +109,7 @@ def serve(
     behind a proxy with TLS.
     """
     require_extra("the server", "server", *PACKAGES)
+    limit_arenas()
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
     settings = _with_options(

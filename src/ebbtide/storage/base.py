@@ -40,10 +40,12 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class SizedPieces:
     """The pieces of an object of `size_bytes`. The size only helps to choose the size of parts: it
-    is not compared with the pieces."""
+    is not compared with the pieces. `is_stored` says that the pieces come from a storage, which
+    reads CHUNK_BYTES at a time."""
 
     pieces: Iterator[bytes]
     size_bytes: int
+    is_stored: bool = False
 
     def __iter__(self) -> Iterator[bytes]:
         """Returns the pieces."""

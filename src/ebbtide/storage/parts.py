@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.resources import give_back_memory
 from ebbtide.storage.base import Content, SizedPieces
 
 PARTS_MAX: Final = 10_000
@@ -21,8 +22,9 @@ UNSIZED_PART_BYTES: Final = 16 * 1024 * 1024
 PART_BYTES_MAX: Final = 5 * 1024**3
 PARTS_AT_ONCE: Final = 2
 """How many parts one upload sends at a time, if there is memory: the second is filled while the
-first is sent."""
-SENDING_BYTES_MAX: Final = 32 * 1024 * 1024
+first is sent. Bytes from a storage are sent in one part at a time: the next chunk is read while the
+part is sent."""
+SENDING_BYTES_MAX: Final = 16 * 1024 * 1024
 STALLED_SECONDS: Final = 5.0
 WAIT_SECONDS_MAX: Final = 30.0
 _POLL_SECONDS: Final = 1.0
@@ -86,16 +88,20 @@ class Sending:
         self._shares: list[SendingShare] = []
 
     @contextmanager
-    def share(self, part: int, size: int | None) -> Iterator[SendingShare]:
-        """Has memory for an upload of `size` bytes, in parts of `part` bytes, during the block."""
+    def share(
+        self, part: int, size: int | None, *, parts_max: int = PARTS_AT_ONCE
+    ) -> Iterator[SendingShare]:
+        """Has memory for an upload of `size` bytes, in parts of `part` bytes, during the block. At
+        most `parts_max` parts are sent at a time. After the last of several uploads, free memory
+        is given back to the system."""
         needed = part if size is None else min(part, size)
-        useful = part * PARTS_AT_ONCE
+        useful = part * parts_max
         if size is not None:
             useful = min(useful, size)
         with self._changed:
             self._wait(needed)
             free = self._bytes_max - self._held()
-            at_once = PARTS_AT_ONCE if useful <= free else 1
+            at_once = parts_max if useful <= free else 1
             mine = SendingShare(part, at_once, useful if useful <= free else needed, self._clock())
             self._shares.append(mine)
         try:
@@ -105,6 +111,9 @@ class Sending:
                 # Two shares can be equal.
                 self._shares = [each for each in self._shares if each is not mine]
                 self._changed.notify_all()
+                is_last = not self._shares
+            if is_last:
+                give_back_memory()
 
     def move(self, share: SendingShare) -> None:
         """Notes that an upload has filled a part."""

@@ -121,7 +121,9 @@ class RemoteStorage:
                 mode: Literal["create", "overwrite"] = "create" if create_only else "overwrite"
                 obstore.put(self._client(), address, data, mode=mode, chunk_size=part)
             return
-        with parts.sending.share(part, size) as share:
+        is_stored = isinstance(data, base.SizedPieces) and data.is_stored
+        at_once = 1 if is_stored else parts.PARTS_AT_ONCE
+        with parts.sending.share(part, size, parts_max=at_once) as share:
             pieces = base.chunks(data)
             begun, is_all = _begin(pieces, _CREATE_BYTES_MAX if create_only else part)
             if is_all:
@@ -429,24 +431,22 @@ class RemoteStorage:
         errors."""
         first, size = self._piece(address, start, end, etag)
         stop = size if end is None else min(end, size)
-        position = start + len(first)
-        return chain(_slices(first), self._more(address, position, stop, etag))
+        position = start + _length(first)
+        return chain(_taken(first), self._more(address, position, stop, etag))
 
     def _more(self, address: str, start: int, stop: int, etag: str | None) -> Iterator[bytes]:
         position = start
         while position < stop:
             piece, _ = self._piece(address, position, stop, etag)
-            position += len(piece)
-            slices = _slices(piece)
-            # Else two pieces would be in memory while the next is fetched.
-            del piece
-            yield from slices
-            del slices
+            position += _length(piece)
+            yield from _taken(piece)
 
     def _piece(
         self, address: str, start: int, end: int | None, etag: str | None
-    ) -> tuple[memoryview, int]:
-        """Returns the bytes from `start` on, at most CHUNK_BYTES, and the whole object's size."""
+    ) -> tuple[deque[bytes], int]:
+        """Returns the bytes from `start` on, at most CHUNK_BYTES, in slices, and the whole object's
+        size. The answer is read to its end here, in slices: as a whole, it would be in memory twice
+        while obstore joins it."""
         stop = start + base.CHUNK_BYTES if end is None else min(end, start + base.CHUNK_BYTES)
         try:
             with clients.translated(address):
@@ -454,12 +454,13 @@ class RemoteStorage:
                 if etag is not None:
                     options["if_match"] = etag
                 found = obstore.get(self._client(), address, options=options)
-                return memoryview(found.bytes()), found.meta["size"]
+                slices = found.stream(min_chunk_size=_SLICE_BYTES)
+                return deque(map(bytes, slices)), found.meta["size"]
         except Failed:
             # Storages refuse a range that begins past the end of the object.
             size = self._size(address, etag)
             if start >= size:
-                return memoryview(b""), size
+                return deque(), size
             raise
 
     def _size(self, address: str, etag: str | None) -> int:
@@ -474,10 +475,9 @@ class RemoteStorage:
         return clients.connect(self.url, self.effective_options())
 
 
-def _slices(piece: memoryview) -> Iterator[bytes]:
-    """Yields the bytes of a piece in slices, so that the whole piece is not in memory twice."""
-    for start in range(0, len(piece), _SLICE_BYTES):
-        yield bytes(piece[start : start + _SLICE_BYTES])
+def _length(pieces: deque[bytes]) -> int:
+    """Returns the number of bytes in all pieces."""
+    return sum(map(len, pieces))
 
 
 def _has_failed(outcome: DeleteOutcome | None) -> bool:

@@ -17,8 +17,8 @@ from tests.support.server import Server, new_server
 LARGE = 256 * MEGABYTE
 PART = 32 * MEGABYTE
 AT_ONCE = 4
-GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 140 * MEGABYTE}
-"""On S3, all uploads share 32 MiB for parts. The rest are pieces that arrive, and memory that the
+GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 90 * MEGABYTE}
+"""On S3, all uploads share 16 MiB for parts. The rest are pieces that arrive, and memory that the
 allocator keeps."""
 
 

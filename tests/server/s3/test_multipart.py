@@ -116,8 +116,7 @@ def test_a_repeated_complete_changes_nothing(s3: Client, bucket: str) -> None:
     for wrong in ([parts[0]], [parts[0], other]):
         assert code_of(lambda: upload.complete(wrong)) == ("NoSuchUpload", 404)  # noqa: B023
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
-    upload.where["UploadId"] = f"completed:{upload.where['UploadId']}"
-    for use in (lambda: upload.complete(parts), upload.abort, upload.listed):
+    for use in (upload.abort, upload.listed, lambda: upload.part(1, b"late")):
         assert code_of(use) == ("NoSuchUpload", 404)
 
 

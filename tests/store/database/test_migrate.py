@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from ebbtide.errors import Failed, NotFound, Refused
+from ebbtide.model import EPOCH
 from ebbtide.settings import Settings
 from ebbtide.store.database import schema
 from ebbtide.store.database.engine import open_engine
@@ -118,6 +120,34 @@ def test_an_older_database_says_how_to_upgrade(engine: sa.Engine, tmp_path: Path
     with engine.connect() as connection:
         found = connection.execute(sa.select(repositories)).one()._mapping
     assert {**row, "namespace": None}.items() <= dict(found).items()
+
+
+@pytest.mark.twins
+def test_results_of_completed_uploads_get_a_table_of_their_own(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    until = "0007"
+    names = sorted(path.name for path in (SCRIPTS / "versions").glob("v*_*.py"))
+    with pytest.MonkeyPatch.context() as patch:
+        older = scripts(tmp_path / "migrations", *(name for name in names if name[1:5] <= until))
+        patch.setattr("ebbtide.store.database.migrate.SCRIPTS", older)
+        upgrade_schema(engine)
+    made = {"repository_id": "r", "name": "n", "storage_url": "u", "default_branch": "main"}
+    common = {"repository_id": "r", "branch": "main", "path": "a", "content_type": None}
+    times = {"created_at": EPOCH, "expires_at": EPOCH + timedelta(hours=1)}
+    result = {"parts": "p", "checksum": "c", "sums": {"crc32": "s"}}
+    with engine.begin() as connection:
+        connection.execute(sa.insert(repositories).values(**made, created_at=EPOCH))
+        for upload_id, found in (("open", {"k": "v"}), ("completed:done", result)):
+            row = {"upload_id": upload_id, "metadata": found, **common, **times}
+            connection.execute(sa.insert(schema.multipart_uploads).values(**row))
+    upgrade_schema(engine)
+    with engine.connect() as connection:
+        (kept,) = connection.execute(sa.select(schema.multipart_uploads)).mappings()
+        (moved,) = connection.execute(sa.select(schema.completed_uploads)).mappings()
+    assert dict(kept) == {"upload_id": "open", "metadata": {"k": "v"}, **common, **times}
+    del common["content_type"], times["created_at"]
+    assert dict(moved) == {"upload_id": "done", **result, **common, **times}
 
 
 @pytest.mark.twins

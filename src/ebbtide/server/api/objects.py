@@ -169,13 +169,16 @@ def head_object(
     options: downloads.DownloadOptionsDep,
     presign: PresignQuery = False,
 ) -> Response:
-    """Returns the headers of an object without its bytes. With `presign`, redirects to a signed URL
-    for a HEAD request."""
+    """Returns the headers of an object without its bytes, or 410 if they expired or were purged.
+    With `presign`, redirects to a signed URL for a HEAD request."""
     if presign:
         signed = served.repository(repository).signed_reads.sign(ref, path, method="HEAD")
         return downloads.redirect(signed, options)
     found = served.repository(repository).objects.open(ref, path)
-    return downloads.head(found, options, path)
+    answer = downloads.head(found, options, path)
+    if answer.status_code != 304:
+        found.require_not_purged()
+    return answer
 
 
 @routes.add("GET", _REF + "/objects/stat", Role.READER)

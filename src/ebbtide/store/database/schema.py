@@ -451,9 +451,23 @@ multipart_uploads = _table(
     sa.Column("created_at", Timestamp, nullable=False),
     sa.Column("expires_at", Timestamp, nullable=False),
 )
-"""Uploads in parts that are neither completed nor aborted. After `expires_at` an upload is void.
-Rows whose id begins with `completed:` are the results of completed uploads, in `metadata`."""
+"""Uploads in parts that are neither completed nor aborted. After `expires_at` an upload is void."""
 sa.Index(None, multipart_uploads.c.repository_id, multipart_uploads.c.path)
+
+completed_uploads = _table(
+    "completed_uploads",
+    _repository_id(),
+    sa.Column("upload_id", sa.Text, primary_key=True),
+    sa.Column("branch", PathText, nullable=False),
+    sa.Column("path", PathText, nullable=False),
+    sa.Column("parts", sa.Text, nullable=False),
+    sa.Column("checksum", sa.Text, nullable=False),
+    sa.Column("sums", Json, nullable=False),
+    sa.Column("expires_at", Timestamp, nullable=False),
+)
+"""Results of completed uploads in parts, for clients that repeat the completion. `parts` is a hash
+of the parts that the client wanted. `checksum` is the SHA-256 of the object, and `sums` its
+metadata of checksums. A row lasts until the upload would have expired."""
 
 multipart_parts = _table(
     "multipart_parts",

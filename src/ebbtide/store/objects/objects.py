@@ -44,6 +44,12 @@ class Readable:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
 
+    def require_not_purged(self) -> None:
+        """Raises Gone `purged` if the bytes were purged. The metadata says so, not the storage."""
+        context = self._objects._context
+        with context.metadata.snapshot() as tx:
+            require_not_purged(tx, context.repository_id, [self.entry.address])
+
     def require_kept(self, tx: Transaction) -> None:
         """Raises Gone `commit_expired` or `purged` if the object must not be copied any more. For
         the transaction that publishes a copy of the bytes, which were read before."""
@@ -217,7 +223,11 @@ class Objects:
         """Writes a copy of an object, which may be of another repository of the store, and stages
         it. The copy has its own bytes, type and metadata. Raises as `put` and `copy` do."""
         new = NewObject(path, source.stream(), content_type, metadata)
-        return self._uploads.put(branch, new, check=source.require_kept, only_if=only_if)
+
+        def check(_: Entry, tx: Transaction) -> None:
+            source.require_kept(tx)
+
+        return self._uploads.put(branch, new, finish=check, only_if=only_if)
 
     def move(self, branch: str, destination_path: str, source_path: str) -> Entry:
         """Moves an object within a branch, with type, metadata and date, in one transaction.

@@ -145,7 +145,7 @@ class PhysicalAddresses:
             _compare("size", size_bytes, size)
             _compare("checksum", checksum and checksum.lower(), digest.hexdigest())
 
-        def consume(tx: Transaction) -> None:
+        def consume(_: Entry, tx: Transaction) -> None:
             if not consume_token(
                 tx, context.repository_id, address, lease_ttl=context.settings.lease_ttl
             ):
@@ -154,7 +154,7 @@ class PhysicalAddresses:
 
         new = NewObject(path, pieces(), content_type, metadata or {}, mtime)
         try:
-            entry = self._uploads.put(branch, new, check=consume, only_if=only_if)
+            entry = self._uploads.put(branch, new, finish=consume, only_if=only_if)
         except NotFound as error:
             if error.kind != "object_not_found":
                 raise

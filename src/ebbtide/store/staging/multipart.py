@@ -213,7 +213,9 @@ class Multipart:
         is_sized = not any(part.is_signed for part in parts)
         new = NewObject(
             upload.path,
-            SizedPieces(read, sum(part.size_bytes for part in parts)) if is_sized else read,
+            SizedPieces(read, sum(part.size_bytes for part in parts), is_stored=True)
+            if is_sized
+            else read,
             upload.content_type,
             without_checksums(upload.metadata),
             late_metadata=reader.metadata,

@@ -15,7 +15,12 @@ import sqlalchemy as sa
 
 from ebbtide.store.database.conditions import begins_with, in_batches
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.schema import multipart_parts, multipart_uploads, upload_tokens
+from ebbtide.store.database.schema import (
+    completed_uploads,
+    multipart_parts,
+    multipart_uploads,
+    upload_tokens,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,6 @@ class CompletedUpload:
     sums: Mapping[str, str]
 
 
-_COMPLETED: Final = "completed:"
-"""Stands before the id of an upload that was completed. No client can use such an id."""
-
 TOKEN: Final = "part of an upload"
 SIGNED_TOKEN: Final = "signed part of an upload"
 """These stand in place of a signed token: nobody can link a part to a path."""
@@ -97,8 +99,6 @@ def find_upload(
 ) -> MultipartUpload | None:
     """Returns an upload that has not expired, or None. With `lock`, nobody else ends the upload or
     changes its parts before this transaction ends."""
-    if upload_id.startswith(_COMPLETED):
-        return None
     query = sa.select(*_UPLOAD).where(*_live(tx, repository_id, upload_id))
     row = tx.execute(query.with_for_update() if lock else query).one_or_none()
     return None if row is None else MultipartUpload(**row._mapping)
@@ -116,16 +116,15 @@ def insert_completed(
 ) -> None:
     """Records the result of a completed upload, whose own record was deleted in this transaction.
     It lasts until the upload would have expired."""
-    found = {"parts": result.parts, "checksum": result.checksum, "sums": dict(result.sums)}
     tx.execute(
-        sa.insert(multipart_uploads).values(
+        sa.insert(completed_uploads).values(
             repository_id=repository_id,
-            upload_id=_COMPLETED + upload.upload_id,
+            upload_id=upload.upload_id,
             branch=upload.branch,
             path=upload.path,
-            content_type=None,
-            metadata=found,
-            created_at=upload.created_at,
+            parts=result.parts,
+            checksum=result.checksum,
+            sums=dict(result.sums),
             expires_at=upload.expires_at,
         )
     )
@@ -135,14 +134,17 @@ def find_completed(
     tx: Transaction, repository_id: str, branch: str, path: str, upload_id: str
 ) -> CompletedUpload | None:
     """Returns the result of a completed upload to a path, or None if none is recorded."""
-    found = tx.execute(
-        sa.select(multipart_uploads.c.metadata).where(
-            *_live(tx, repository_id, _COMPLETED + upload_id),
-            multipart_uploads.c.branch == branch,
-            multipart_uploads.c.path == path,
+    table = completed_uploads.c
+    row = tx.execute(
+        sa.select(table.parts, table.checksum, table.sums).where(
+            table.repository_id == repository_id,
+            table.upload_id == upload_id,
+            table.branch == branch,
+            table.path == path,
+            table.expires_at > tx.now(),
         )
-    ).scalar_one_or_none()
-    return None if found is None else CompletedUpload(**found)
+    ).one_or_none()
+    return None if row is None else CompletedUpload(**row._mapping)
 
 
 def page_of_uploads(
@@ -169,7 +171,6 @@ def page_of_uploads(
         .where(
             table.repository_id == repository_id,
             table.expires_at > tx.now(),
-            sa.not_(table.upload_id.startswith(_COMPLETED)),
             sa.tuple_(*order) > sa.tuple_(*after),
             *within,
         )
@@ -285,23 +286,24 @@ def delete_tokens(
 
 
 def drop_ended_uploads(tx: Transaction, repository_id: str, *, amount: int | None) -> None:
-    """Deletes the records of uploads that have expired, at most `amount`, and of their parts. The
-    files of the parts are released with their tokens, which expire at the same time."""
-    ended = (
-        sa.select(multipart_uploads.c.upload_id)
-        .where(
-            multipart_uploads.c.repository_id == repository_id,
-            multipart_uploads.c.expires_at <= tx.now(),
+    """Deletes the records of uploads that have expired, at most `amount`, with their parts. Deletes
+    as many results of completed uploads. The files of the parts are released with their tokens,
+    which expire at the same time."""
+    dropped: tuple[tuple[sa.Table, ...], ...]
+    dropped = ((multipart_uploads, multipart_parts), (completed_uploads,))
+    for first, *others in dropped:
+        ended = (
+            sa.select(first.c.upload_id)
+            .where(first.c.repository_id == repository_id, first.c.expires_at <= tx.now())
+            .limit(amount)
         )
-        .limit(amount)
-    )
-    for batch in in_batches(sorted(tx.execute(ended).scalars())):
-        for table in (multipart_uploads, multipart_parts):
-            tx.execute(
-                sa.delete(table).where(
-                    table.c.repository_id == repository_id, table.c.upload_id.in_(batch)
+        for batch in in_batches(sorted(tx.execute(ended).scalars())):
+            for table in (first, *others):
+                tx.execute(
+                    sa.delete(table).where(
+                        table.c.repository_id == repository_id, table.c.upload_id.in_(batch)
+                    )
                 )
-            )
 
 
 def _live(

@@ -39,6 +39,7 @@ CONTENT_TYPE_BYTES_MAX: Final = 255
 
 Check = Callable[[Transaction], None]
 Finish = Callable[[Entry, Transaction], None]
+"""Gets the entry that was written, and the transaction that stages it. May raise to prevent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,10 @@ class Uploads:
         branch: str,
         new: NewObject,
         *,
-        check: Check | None = None,
         finish: Finish | None = None,
         only_if: Condition | None = None,
     ) -> Entry:
-        """Writes one object and stages it. `check` runs in the transaction that stages it. `finish`
-        stands in place of `check`, and is given the entry, too."""
+        """Writes one object and stages it. `finish` is called in the transaction that stages it."""
         new.check()
         self._context.touch_owner()
         if only_if is not None:
@@ -124,8 +123,7 @@ class Uploads:
         (address,), now = self._register(branch, 1)
         with self._writes.abandoning([address]):
             entry = write_object(self._context, new, address, now)
-            if finish is not None:
-                check = partial(finish, entry)
+            check = None if finish is None else partial(finish, entry)
             if only_if is None:
                 self._stage(branch, {entry.path: entry}, [], check)
             else:
@@ -314,8 +312,10 @@ def write_object(context: RepositoryContext, new: NewObject, address: str, now: 
     else:
         # An upload in parts cannot be conditional. No other write has this address.
         size = size_of(new.data)
+        is_stored = isinstance(new.data, SizedPieces) and new.data.is_stored
         pieces = counted()
-        context.storage.put(address, pieces if size is None else SizedPieces(pieces, size))
+        sized = pieces if size is None else SizedPieces(pieces, size, is_stored)
+        context.storage.put(address, sized)
     return Entry(
         path=new.path,
         address=address,
