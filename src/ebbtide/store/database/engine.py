@@ -54,6 +54,9 @@ _DISK_FULL: Final = "53100"
 _READ_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+_AUTOCOMMIT: Final = ""
+"""Instead of a statement that begins a transaction. Each statement is then one by itself."""
+
 LockMode = Literal["share", "exclusive"]
 
 
@@ -158,7 +161,7 @@ class Metadata:
             with self._joined() as tx:
                 yield tx
             return
-        with self._turn(), self._begin("BEGIN IMMEDIATE", None) as tx:
+        with self._turn(), self._begin("BEGIN IMMEDIATE", _READ_WRITE) as tx:
             yield tx
 
     @contextmanager
@@ -172,7 +175,7 @@ class Metadata:
 
     @contextmanager
     def _writer(self) -> Iterator[sa.Connection]:
-        with self._begin("BEGIN IMMEDIATE", None) as tx:
+        with self._begin("BEGIN IMMEDIATE", _READ_WRITE) as tx:
             yield tx.connection
 
     @contextmanager
@@ -190,18 +193,28 @@ class Metadata:
                 yield tx
 
     @contextmanager
+    def statement(self) -> Iterator[Transaction]:
+        """Opens a block for one statement that reads, without a transaction around it. If the block
+        runs several statements, each of them sees a state of its own.
+
+        Raises Failed `database_error` if the database fails.
+        """
+        with self._begin(_AUTOCOMMIT, _AUTOCOMMIT) as tx:
+            yield tx
+
+    @contextmanager
     def _scanning(self) -> Iterator[Transaction]:
         """Opens a transaction with several readers on a SQLite file, mapped into memory."""
         with ExitStack() as stack, ExitStack() as writer:
             count = READERS
             try:
                 writer.enter_context(self._turn())
-                writer.enter_context(self._begin("BEGIN IMMEDIATE", None))
+                writer.enter_context(self._begin("BEGIN IMMEDIATE", _READ_WRITE))
             except Failed:
                 count = 0  # another process has been writing for too long
             transactions = []
             for _ in range(1 + count):
-                tx = stack.enter_context(self._begin("BEGIN", None))
+                tx = stack.enter_context(self._begin("BEGIN", _READ_ONLY))
                 stack.enter_context(_mapped(tx.connection))
                 # The first read fixes the state that a connection sees. All connections see the
                 # same state, because the write lock keeps other writers out.
@@ -229,8 +242,8 @@ class Metadata:
             yield
 
     @contextmanager
-    def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
-        options = {BEGIN_OPTION: sqlite, _BEGIN_POSTGRESQL: postgresql or _READ_WRITE}
+    def _begin(self, sqlite: str, postgresql: str) -> Iterator[Transaction]:
+        options = {BEGIN_OPTION: sqlite, _BEGIN_POSTGRESQL: postgresql}
         with translated_errors(self.engine), self.engine.connect() as connection:
             connection = connection.execution_options(**options)
             with connection.begin():
@@ -421,6 +434,8 @@ def _begin_by_statement(engine: sa.Engine, option: str) -> None:
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         statement = connection.get_execution_options().get(option, "BEGIN")
+        if statement == _AUTOCOMMIT:
+            return
         # `exec_driver_sql` would take several times as long: it prepares for a result.
         with closing(connection.connection.cursor()) as cursor:
             connection.dialect.do_execute(cursor, statement, ())
