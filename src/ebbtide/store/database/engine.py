@@ -194,13 +194,15 @@ class Metadata:
 
     @contextmanager
     def statement(self) -> Iterator[Transaction]:
-        """Opens a block for one statement that reads, without a transaction around it. If the block
-        runs several statements, each of them sees a state of its own.
+        """Opens a block for one statement that reads, without a transaction around it. That spares
+        the messages that begin and end one. If the block runs several statements, each of them sees
+        a state of its own.
 
         Raises Failed `database_error` if the database fails.
         """
-        with self._begin(_AUTOCOMMIT, _AUTOCOMMIT) as tx:
-            yield tx
+        options = {BEGIN_OPTION: _AUTOCOMMIT, _BEGIN_POSTGRESQL: _AUTOCOMMIT}
+        with translated_errors(self.engine), self.engine.connect() as connection:
+            yield Transaction(connection.execution_options(**options), self.clock)
 
     @contextmanager
     def _scanning(self) -> Iterator[Transaction]:
