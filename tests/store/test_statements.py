@@ -3,6 +3,7 @@ that a new one should be a decision."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 

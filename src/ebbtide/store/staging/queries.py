@@ -140,7 +140,7 @@ def page_of_staged(
     amount: int,
 ) -> list[tuple[str, Change]]:
     """Returns at most `amount` changes under one token, by path, from the paths after `after`."""
-    rows = tx.execute(
+    rows: Iterable[Sequence[Any]] = tx.execute(
         sa.select(*_COLUMNS)
         .where(
             staged.c.repository_id == repository_id,
