@@ -17,7 +17,6 @@ import typer
 from ebbtide.cli.command import Cli, command
 from ebbtide.errors import Failed
 from ebbtide.imports import require_extra
-from ebbtide.processes import collect_seldom
 from ebbtide.program.certificates import ContextOf, open_certificates
 
 if TYPE_CHECKING:
@@ -156,7 +155,6 @@ def _prepared(
     from ebbtide.server.app import create_app
     from ebbtide.server.workers import show_requests
 
-    collect_seldom()
     show_requests(shown=access_log)
     app = create_app(store, arvados_repository=settings.arvados_repository)
     config = _config(app, settings, access_log=access_log)

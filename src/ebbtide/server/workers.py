@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ebbtide import logs
 from ebbtide.errors import EbbtideError
 from ebbtide.logs import LogLevel
-from ebbtide.processes import collect_seldom, follow_parent
+from ebbtide.processes import follow_parent
 from ebbtide.server.shared import metrics_of
 from ebbtide.settings import Settings
 
@@ -53,7 +53,6 @@ class Worker:
         """Returns the application of this process, which ends with its parent. If the store cannot
         be opened, the log says why, and the process ends."""
         follow_parent()
-        collect_seldom()
         settings = self.settings
         logs.set_up(settings.log_format, self.log_level, secrets=settings.secrets)
         show_requests(shown=self.access_log)
