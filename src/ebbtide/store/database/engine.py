@@ -161,7 +161,7 @@ class Metadata:
             with self._joined() as tx:
                 yield tx
             return
-        with self._turn(), self._begin("BEGIN IMMEDIATE", _READ_WRITE) as tx:
+        with self._turn(), self._begin("BEGIN IMMEDIATE", None) as tx:
             yield tx
 
     @contextmanager
@@ -175,7 +175,7 @@ class Metadata:
 
     @contextmanager
     def _writer(self) -> Iterator[sa.Connection]:
-        with self._begin("BEGIN IMMEDIATE", _READ_WRITE) as tx:
+        with self._begin("BEGIN IMMEDIATE", None) as tx:
             yield tx.connection
 
     @contextmanager
@@ -211,12 +211,12 @@ class Metadata:
             count = READERS
             try:
                 writer.enter_context(self._turn())
-                writer.enter_context(self._begin("BEGIN IMMEDIATE", _READ_WRITE))
+                writer.enter_context(self._begin("BEGIN IMMEDIATE", None))
             except Failed:
                 count = 0  # another process has been writing for too long
             transactions = []
             for _ in range(1 + count):
-                tx = stack.enter_context(self._begin("BEGIN", _READ_ONLY))
+                tx = stack.enter_context(self._begin("BEGIN", None))
                 stack.enter_context(_mapped(tx.connection))
                 # The first read fixes the state that a connection sees. All connections see the
                 # same state, because the write lock keeps other writers out.
@@ -244,8 +244,8 @@ class Metadata:
             yield
 
     @contextmanager
-    def _begin(self, sqlite: str, postgresql: str) -> Iterator[Transaction]:
-        options = {BEGIN_OPTION: sqlite, _BEGIN_POSTGRESQL: postgresql}
+    def _begin(self, sqlite: str, postgresql: str | None) -> Iterator[Transaction]:
+        options = {BEGIN_OPTION: sqlite, _BEGIN_POSTGRESQL: postgresql or _READ_WRITE}
         with translated_errors(self.engine), self.engine.connect() as connection:
             connection = connection.execution_options(**options)
             with connection.begin():
