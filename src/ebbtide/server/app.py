@@ -42,6 +42,7 @@ from ebbtide.server.api import (
 from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
 from ebbtide.server.arvados.app import ArvadosInFront, make_arvados
 from ebbtide.server.auth import Authentication
+from ebbtide.server.direct import DirectObjects
 from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.job_files import JobFiles
 from ebbtide.server.jobs import Jobs
@@ -161,6 +162,7 @@ def _add_middleware(app: FastAPI, store: Store, arvados_repository: str | None) 
         sessions=store.sessions,
         is_public=lambda path: any(pattern.match(path) for pattern in public),
     )
+    app.add_middleware(DirectObjects, store=store, routes=guarded_routes(app))
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
     if arvados_repository is not None:
         app.add_middleware(ArvadosInFront, arvados=make_arvados(app.state, arvados_repository))

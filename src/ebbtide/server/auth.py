@@ -53,32 +53,39 @@ class Authentication:
         """Finds the request's key and forwards the request."""
         if scope["type"] == "http" and not self._is_public(scope["path"]):
             try:
-                scope[PRINCIPAL] = await run_in_threadpool(self._identify, scope)
+                scope[PRINCIPAL] = await run_in_threadpool(
+                    identify, scope, self._keys, self._sessions
+                )
             except EbbtideError as error:
                 await answer_of(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _identify(self, scope: Scope) -> AccessKey:
-        """Returns the key of a request. A cookie counts only without a header. Raises Denied
-        `key_invalid` or `request_forged`."""
-        request = HTTPConnection(scope)
-        header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
-        if header is None and cookie is not None:
-            # A browser sends cookies by itself, also if a page of another site made the request.
-            if scope["method"] not in _SAFE_METHODS and is_foreign(request.headers):
-                raise Denied("request_forged", "a page of another site sent the request")
-            return self._key_of_login(cookie)
-        scheme, _, token = (header or "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self._key_of_login(token.strip())
-        return self._keys.authenticate(*parse_basic(header))
 
-    def _key_of_login(self, token: str) -> AccessKey:
-        session = self._sessions.find(token)
-        if session is None:
-            raise Denied("key_invalid", "the login does not exist, or has ended: log in again")
-        return session.key
+def identify(scope: Scope, keys: AccessKeys, sessions: Sessions) -> AccessKey:
+    """Returns the key of a request. A cookie counts only without a header. For threads.
+
+    Raises Denied `key_invalid` or `request_forged`.
+    """
+    request = HTTPConnection(scope)
+    header = request.headers.get("authorization")
+    cookie = request.cookies.get(COOKIE) if header is None else None
+    if cookie is not None:
+        # A browser sends cookies by itself, also if a page of another site made the request.
+        if scope["method"] not in _SAFE_METHODS and is_foreign(request.headers):
+            raise Denied("request_forged", "a page of another site sent the request")
+        return _key_of_login(cookie, sessions)
+    scheme, _, token = (header or "").partition(" ")
+    if scheme.lower() == "bearer":
+        return _key_of_login(token.strip(), sessions)
+    return keys.authenticate(*parse_basic(header))
+
+
+def _key_of_login(token: str, sessions: Sessions) -> AccessKey:
+    session = sessions.find(token)
+    if session is None:
+        raise Denied("key_invalid", "the login does not exist, or has ended: log in again")
+    return session.key
 
 
 def principal_of(scope: Scope) -> AccessKey:

@@ -25,6 +25,9 @@ from ebbtide.storage.base import SizedPieces
 
 WHOLE_BYTES_MAX: Final = 1024 * 1024
 """A body of at most this size is passed on as a whole."""
+SMALL_BYTES_MAX: Final = 64 * 1024
+"""A body of at most this size (bytes) may be received before the client is known. uvicorn receives
+as many bytes of any request."""
 PIECE_BYTES: Final = 256 * 1024
 """The size of the pieces of a larger body, in bytes. Some ten pieces of each upload are in
 memory."""
@@ -66,7 +69,7 @@ async def store_upload(
     """
     declared = declared_bytes(request)
     if declared is not None and declared <= WHOLE_BYTES_MAX:
-        data = await _whole(body)
+        data = await whole_body(body)
         return await anyio.to_thread.run_sync(put, data, limiter=limiter)
     arrival = _Arrival()
     outcome: list[Result] = []
@@ -91,7 +94,16 @@ async def store_upload(
     return outcome[0]
 
 
-async def _whole(body: AsyncIterator[bytes]) -> bytes:
+def is_small(request: Request) -> bool:
+    """Whether the body of a request has at most SMALL_BYTES_MAX, and can be received at once. A
+    client that sends `Expect` may be waiting for an answer before it sends the body."""
+    declared = declared_bytes(request)
+    is_waiting = "expect" in request.headers or "transfer-encoding" in request.headers
+    return not is_waiting and declared is not None and declared <= SMALL_BYTES_MAX
+
+
+async def whole_body(body: AsyncIterator[bytes]) -> bytes:
+    """Returns a body that has an end and is small. Raises InvalidInput `upload_broken`."""
     try:
         return b"".join([piece async for piece in body])
     except ClientDisconnect:

@@ -33,6 +33,18 @@ async def receive(
 ) -> tuple[Entry, str]:
     """Stores the body of a request at the path; returns the entry, and the root URL of its
     repository."""
+    put = storing(request, served, repository, branch, path)
+    return await receive_body(request, served, put)
+
+
+def storing(
+    request: Request, served: Served, repository: str, branch: str, path: str
+) -> Callable[[Content, str | None], tuple[Entry, str]]:
+    """Returns the function that stages bytes of a content type at the path, for threads. It returns
+    as `receive` does.
+
+    Raises InvalidInput `invalid_path` or `invalid_argument` if the request is wrong.
+    """
     check_path(path)
     _refuse_storage_class(request)
     only_if = condition(request)
@@ -50,7 +62,7 @@ async def receive(
         )
         return entry, found.info.storage_url
 
-    return await receive_body(request, served, put)
+    return put
 
 
 async def receive_body(

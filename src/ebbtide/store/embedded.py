@@ -235,7 +235,7 @@ class Store:
 
     def repository(self, name: str) -> Repository:
         """Returns the live repository of that name. Raises NotFound `repository_not_found`."""
-        with self.metadata.snapshot() as tx:
+        with self.metadata.statement() as tx:
             info = find_repository(tx, name)
             if info is None:
                 raise no_repository(tx, name, trash_time=self.settings.trash_time)

@@ -75,6 +75,20 @@ def test_a_snapshot_cannot_write_on_postgresql(store: Store) -> None:
 
 
 @pytest.mark.twins
+def test_a_single_statement_has_no_transaction(store: Store) -> None:
+    """Each statement sees a state of its own, and the connection can be used as before."""
+    with store.metadata.statement() as tx:
+        before = len(tx.execute(sa.select(store_info)).all())
+        with store.metadata.transaction() as writer:
+            writer.execute(sa.insert(store_info).values(store_id="x", created_at=writer.now()))
+        assert len(tx.execute(sa.select(store_info)).all()) == before + 1
+    with pytest.raises(Failed) as caught, store.metadata.statement() as tx:
+        tx.execute(sa.text("SELECT nothing FROM nowhere"))
+    assert caught.value.kind == "database_error"
+    assert _stores(store.metadata) == before + 1
+
+
+@pytest.mark.twins
 def test_database_errors_show_neither_values_nor_statement(store: Store) -> None:
     with store.metadata.snapshot() as tx:
         store_id = tx.execute(sa.select(store_info.c.store_id)).scalar_one()

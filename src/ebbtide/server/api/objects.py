@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from heapq import merge
-from operator import attrgetter
-from typing import Annotated, Final, Literal, Self
+from operator import itemgetter
+from typing import Annotated, Any, Final, Literal, Self
 
 from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
 
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.server.api import downloads
@@ -49,16 +50,7 @@ class ObjectStats(Wire):
     @classmethod
     def of(cls, entry: Entry, root: str, *, user_metadata: bool = True) -> Self:
         """Makes the answer for an object; `root` is the URL of the repository's storage root."""
-        return cls(
-            path=entry.path,
-            path_type="object",
-            physical_address=address_url(entry.address, root),
-            checksum=entry.checksum,
-            size_bytes=entry.size_bytes,
-            mtime=seconds_of(entry.mtime),
-            metadata=without_checksums(entry.metadata) if user_metadata else None,
-            content_type=entry.content_type or OCTETS,
-        )
+        return cls(**_fields_of(entry, root, user_metadata=user_metadata))
 
     @classmethod
     def of_prefix(cls, prefix: str) -> Self:
@@ -71,6 +63,22 @@ class ObjectStats(Wire):
             size_bytes=0,
             mtime=0,
         )
+
+
+def _fields_of(entry: Entry, root: str, *, user_metadata: bool) -> dict[str, Any]:
+    """Returns the fields of an ObjectStats that are not null."""
+    found = {
+        "path": entry.path,
+        "path_type": "object",
+        "physical_address": address_url(entry.address, root),
+        "checksum": entry.checksum,
+        "size_bytes": entry.size_bytes,
+        "mtime": seconds_of(entry.mtime),
+        "content_type": entry.content_type or OCTETS,
+    }
+    if user_metadata:
+        found["metadata"] = without_checksums(entry.metadata)
+    return found
 
 
 class ObjectMove(Wire):
@@ -199,7 +207,7 @@ def stat_object(
     return ObjectStats.of(entry, found.info.storage_url, user_metadata=user_metadata)
 
 
-@routes.add("GET", _REF + "/objects/ls", Role.READER)
+@routes.add("GET", _REF + "/objects/ls", Role.READER, response_model=ObjectStatsList)
 def list_objects(
     repository: Segment,
     ref: Segment,
@@ -208,7 +216,7 @@ def list_objects(
     delimiter: Annotated[Text, Query()] = "",
     user_metadata: Annotated[bool, Query()] = True,
     presign: PresignQuery = False,
-) -> ObjectStatsList:
+) -> Response:
     """Lists objects by path. With a delimiter, paths that contain it after the prefix are grouped
     into common prefixes, which end at the delimiter. With `presign`, addresses are signed URLs."""
     found = served.repository(repository)
@@ -218,21 +226,26 @@ def list_objects(
         "after": paging.after,
     }
     page: Page[Entry] | Page[SignedRead]
+    # The answer is written without its model, which would take longer than reading the rows.
     if presign:
         signed = page = found.signed_reads.list(ref, amount=paging.amount, **place)
         entries = [
-            ObjectStats.of_signed(each, user_metadata=user_metadata) for each in signed.entries
+            ObjectStats.of_signed(each, user_metadata=user_metadata).model_dump(exclude_none=True)
+            for each in signed.entries
         ]
     else:
         plain = page = found.objects.list(ref, amount=paging.amount, **place)
         root = found.info.storage_url
-        entries = [
-            ObjectStats.of(each, root, user_metadata=user_metadata) for each in plain.entries
-        ]
-    prefixes = map(ObjectStats.of_prefix, page.common_prefixes)
-    results = list(merge(entries, prefixes, key=attrgetter("path")))
-    return ObjectStatsList(
-        pagination=paging.pagination(len(results), page.next_after), results=results
+        entries = [_fields_of(each, root, user_metadata=user_metadata) for each in plain.entries]
+    if page.common_prefixes:
+        prefixes = (
+            ObjectStats.of_prefix(each).model_dump(exclude_none=True)
+            for each in page.common_prefixes
+        )
+        entries = list(merge(entries, prefixes, key=itemgetter("path")))
+    pagination = paging.pagination(len(entries), page.next_after).model_dump()
+    return Response(
+        to_json({"pagination": pagination, "results": entries}), media_type="application/json"
     )
 
 

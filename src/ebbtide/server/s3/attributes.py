@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.server.s3 import checksums
-from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
+from ebbtide.server.s3.call import InThread, S3Call, answer, operation
 from ebbtide.server.s3.described import etag_of, headers_of, sums_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, element, root
@@ -19,7 +19,7 @@ NAMES: Final = frozenset(("ETag", "Checksum", "ObjectParts", "StorageClass", "Ob
 
 
 @operation("GetObjectAttributes", Role.READER, "object", "GET", "attributes")
-@in_thread
+@InThread
 def get_attributes(call: S3Call) -> Response:
     """Returns the attributes that the request names. Objects keep no parts, so that `ObjectParts`
     is always left out."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
+from ebbtide.server.s3.call import InThread, S3Call, answer, operation
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, date_text, element, root
 from ebbtide.store.access.keys import Role
@@ -17,7 +17,7 @@ OWNER: Final = "ebbtide"
 
 
 @operation("ListBuckets", Role.NONE, "service", "GET")
-@in_thread
+@InThread
 def list_buckets(call: S3Call) -> Response:
     """Lists the repositories that the key may read."""
     readable = call.rights.readable_ids
@@ -34,7 +34,7 @@ def list_buckets(call: S3Call) -> Response:
 
 
 @operation("HeadBucket", Role.READER, "bucket", "HEAD")
-@in_thread
+@InThread
 def head_bucket(call: S3Call) -> Response:
     """Says whether there is a repository."""
     call.repository()
@@ -42,7 +42,7 @@ def head_bucket(call: S3Call) -> Response:
 
 
 @operation("GetBucketLocation", Role.READER, "bucket", "GET", "location")
-@in_thread
+@InThread
 def get_location(call: S3Call) -> Response:
     """Returns the region; an empty one means `us-east-1`."""
     call.repository()
@@ -50,7 +50,7 @@ def get_location(call: S3Call) -> Response:
 
 
 @operation("GetBucketVersioning", Role.READER, "bucket", "GET", "versioning")
-@in_thread
+@InThread
 def get_versioning(call: S3Call) -> Response:
     """Returns that versions of single objects are not kept. Commits keep them."""
     call.repository()
@@ -58,7 +58,7 @@ def get_versioning(call: S3Call) -> Response:
 
 
 @operation("CreateBucket", Role.WRITER, "bucket", "PUT")
-@in_thread
+@InThread
 def create_bucket(call: S3Call) -> Response:
     """Says that the bucket exists, to clients that make it before each upload."""
     call.repository()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,15 +138,22 @@ class S3Call:
 
 
 Handler = Callable[[S3Call], Awaitable[Response]]
+Quick = Callable[[S3Call, bytes | None], Response | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of S3: its name, the role that it needs, and its function."""
+    """One operation of S3: its name, the role that it needs, and its function.
+
+    `quick` answers in the thread that has checked the signature, because a switch of threads costs
+    time. It is given the body if that is small and was received already, else None. It returns
+    None if `handle` has to answer.
+    """
 
     name: str
     role: Role
     handle: Handler
+    quick: Quick | None = None
 
     @property
     def path_format(self) -> str:
@@ -161,13 +167,36 @@ Shape = tuple[Level, str, str, bool]
 OPERATIONS: Final[dict[Shape, Operation]] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """An operation whose function works in a thread, and needs no body."""
+
+    work: Callable[[S3Call], Response]
+
+    async def __call__(self, call: S3Call) -> Response:
+        """Calls the function in a thread."""
+        return await call.run(lambda: self.work(call))
+
+    def quick(self, call: S3Call, _body: bytes | None) -> Response:
+        """Calls the function in this thread."""
+        return self.work(call)
+
+
 def operation(
-    name: str, role: Role, level: Level, method: str, choice: str = "", *, copies: bool = False
+    name: str,
+    role: Role,
+    level: Level,
+    method: str,
+    choice: str = "",
+    *,
+    copies: bool = False,
+    quick: Quick | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Registers a function as an operation of S3."""
+    """Registers a function as an operation of S3. `quick` is as in `Operation`."""
 
     def register(handler: Handler) -> Handler:
-        OPERATIONS[(level, method, choice, copies)] = Operation(name, role, handler)
+        works = handler.quick if isinstance(handler, InThread) else quick
+        OPERATIONS[(level, method, choice, copies)] = Operation(name, role, handler, works)
         return handler
 
     return register
@@ -212,13 +241,3 @@ def _names_commit(repository: Repository, ref: str) -> bool:
     except EbbtideError:
         return False
     return True
-
-
-def in_thread(work: Callable[[S3Call], Result]) -> Callable[[S3Call], Awaitable[Result]]:
-    """Makes an operation of a function that works in a thread."""
-
-    @functools.wraps(work)
-    async def handle(call: S3Call) -> Result:
-        return await call.run(lambda: work(call))
-
-    return handle

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.server.s3.addressing import split_key
-from ebbtide.server.s3.call import S3Call, answer, in_thread, operation, writing
+from ebbtide.server.s3.call import InThread, S3Call, answer, operation, writing
 from ebbtide.server.s3.conditions import IfUnchanged, condition_of_delete
 from ebbtide.server.s3.errors import S3Error, code_of
 from ebbtide.server.s3.markup import Markup, element, root
@@ -26,7 +26,7 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @operation("DeleteObject", Role.WRITER, "object", "DELETE")
-@in_thread
+@InThread
 def delete_object(call: S3Call) -> Response:
     """Deletes an object."""
     only_if = condition_of_delete(

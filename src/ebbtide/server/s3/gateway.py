@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
-from starlette.concurrency import run_in_threadpool
+import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
@@ -35,7 +37,7 @@ from ebbtide.server.s3.signing import (
     split_query,
     verify,
 )
-from ebbtide.server.streaming import DRAINED_BYTES_MAX
+from ebbtide.server.streaming import DRAINED_BYTES_MAX, is_small, whole_body
 from ebbtide.store.embedded import Store
 
 logger = logging.getLogger(__name__)
@@ -147,14 +149,28 @@ class S3Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         request = Request(scope, receive)
-        call = await run_in_threadpool(self._authenticate, request, request_id)
-        chosen = operation_of(call)
-        scope["route"] = chosen
-        if not call.access_key.role.allows(chosen.role):
-            named = {"repository": call.bucket} if call.bucket else {}
-            await run_in_threadpool(call.rights.require, chosen.role, named)
-        response = await chosen.handle(call)
+        body, limiter = None, None
+        if scope["method"] == "PUT" and is_small(request):
+            body = await whole_body(request.stream())
+            request = Request(scope, _once(body, receive))
+            limiter = request.app.state.transfers
+        begin = partial(self._begin, request, request_id, body)
+        call, chosen, response = await anyio.to_thread.run_sync(begin, limiter=limiter)
+        if response is None:
+            response = await chosen.handle(call)
         await response(scope, receive, send)
+
+    def _begin(
+        self, request: Request, request_id: str, body: bytes | None
+    ) -> tuple[S3Call, Operation, Response | None]:
+        """Checks signature and role. Returns the call and its operation, and the answer if the
+        operation is quick. Raises S3Error, Denied `role_missing`, and as operations do."""
+        call = self._authenticate(request, request_id)
+        chosen = operation_of(call)
+        request.scope["route"] = chosen
+        if not call.access_key.role.allows(chosen.role):
+            call.rights.require(chosen.role, {"repository": call.bucket} if call.bucket else {})
+        return call, chosen, None if chosen.quick is None else chosen.quick(call, body)
 
     def _authenticate(self, request: Request, request_id: str) -> S3Call:
         """Checks the signature. Raises S3Error."""
@@ -247,6 +263,18 @@ def _storable(access_key_id: str) -> str:
     if not access_key_id.isascii() or "\0" in access_key_id:
         raise S3Error("InvalidAccessKeyId", "the access key does not exist, or was revoked")
     return access_key_id
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Returns a function that receives the body again, and then what comes after it."""
+    remaining = [body]
+
+    async def receiving() -> Message:
+        if remaining:
+            return {"type": "http.request", "body": remaining.pop(), "more_body": False}
+        return await receive()
+
+    return receiving
 
 
 async def _drain(scope: Scope, receive: Receive) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.server.s3.addressing import decoded, key_of, split_key
 from ebbtide.server.s3.buckets import owner_element
-from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
+from ebbtide.server.s3.call import InThread, S3Call, answer, operation
 from ebbtide.server.s3.described import etag_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
@@ -65,7 +65,7 @@ class Listed:
 
 
 @operation("ListObjects", Role.READER, "bucket", "GET")
-@in_thread
+@InThread
 def list_objects(call: S3Call) -> Response:
     """Lists objects, by the first or the second version of the request."""
     kind = call.query.get("list-type", "1")

@@ -12,7 +12,7 @@ from ebbtide.server.api.downloads import find_range
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, key_of, split_key
 from ebbtide.server.s3.buckets import owner_element
-from ebbtide.server.s3.call import S3Call, answer, in_thread, operation
+from ebbtide.server.s3.call import InThread, S3Call, answer, operation
 from ebbtide.server.s3.call import writing as writing_to
 from ebbtide.server.s3.completing import (
     CheckedParts,
@@ -45,7 +45,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @operation("CreateMultipartUpload", Role.WRITER, "object", "POST", "uploads")
-@in_thread
+@InThread
 def create_upload(call: S3Call) -> Response:
     """Begins an upload in parts."""
     require_standard(call)
@@ -118,7 +118,7 @@ def _range_of_copy(header: str | None, size_bytes: int) -> tuple[int, int] | Non
 
 
 @operation("ListParts", Role.READER, "object", "GET", "uploadId")
-@in_thread
+@InThread
 def list_parts(call: S3Call) -> Response:
     """Lists the parts of an upload."""
     repository = call.repository()
@@ -144,7 +144,7 @@ def list_parts(call: S3Call) -> Response:
 
 
 @operation("ListMultipartUploads", Role.READER, "bucket", "GET", "uploads")
-@in_thread
+@InThread
 def list_uploads(call: S3Call) -> Response:
     """Lists the uploads that were not completed or aborted."""
     if call.query.get("delimiter"):
@@ -229,7 +229,7 @@ def _completed(call: S3Call, etag: str, sums: Mapping[str, str]) -> Markup:
 
 
 @operation("AbortMultipartUpload", Role.WRITER, "object", "DELETE", "uploadId")
-@in_thread
+@InThread
 def abort_upload(call: S3Call) -> Response:
     """Ends an upload without an object."""
     branch, path = call.place()

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.server.api.downloads import find_range, response_of
-from ebbtide.server.s3.call import S3Call, in_thread, operation, reads
+from ebbtide.server.s3.call import InThread, S3Call, operation, reads
 from ebbtide.server.s3.described import (
     checksum_headers,
     headers_of,
@@ -37,7 +37,7 @@ _VISIBLE: Final = re.compile(r"[\x20-\x7e]*")
 
 
 @operation("GetObject", Role.READER, "object", "GET")
-@in_thread
+@InThread
 def get_object(call: S3Call) -> Response:
     """Returns the bytes of an object, or a range of them."""
     found = readable(call)
@@ -49,7 +49,7 @@ def get_object(call: S3Call) -> Response:
 
 
 @operation("HeadObject", Role.READER, "object", "HEAD")
-@in_thread
+@InThread
 def head_object(call: S3Call) -> Response:
     """Returns the headers of an object. The status is that of GetObject, as far as the metadata
     tells: 410 for an expired commit and for a purged object."""

@@ -25,27 +25,41 @@ from ebbtide.server.s3.payload import Payload
 from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
 from ebbtide.store.access.keys import Role
-from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reserved import checksums_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects.objects import Readable
 
 
-@operation("PutObject", Role.WRITER, "object", "PUT")
+def _put_received(call: S3Call, body: bytes | None) -> Response | None:
+    """Stores a body that was received already."""
+    if body is None:
+        return None
+    payload, put = _putting(call)
+    return put(payload.read(body))
+
+
+@operation("PutObject", Role.WRITER, "object", "PUT", quick=_put_received)
 async def put_object(call: S3Call) -> Response:
     """Stores the body as an object."""
+    payload, put = _putting(call)
+    return await call.receive(payload, put)
+
+
+def _putting(call: S3Call) -> tuple[Payload, Callable[[Content], Response]]:
+    """Returns the reader of the body, and the function that stores the bytes in a thread. Raises
+    S3Error and InvalidInput if the request is wrong."""
     require_standard(call)
     payload = call.payload(call.store.settings.server_upload_max)
     branch, path = split_key(call.key)
     if path == "":
-        return await _put_directory(call, payload, branch)
+        return payload, lambda data: _put_directory(call, branch, data)
     branch, path = call.place()
     only_if = condition_of_write(call.headers)
 
-    def put(data: Content) -> Entry:
+    def put(data: Content) -> Response:
         repository = call.repository()
         with writing(repository, branch):
-            return repository.objects.put(
+            entry = repository.objects.put(
                 branch,
                 path,
                 data,
@@ -54,22 +68,18 @@ async def put_object(call: S3Call) -> Response:
                 late_metadata=lambda: metadata_of_sums(payload.found),
                 only_if=only_if,
             )
+        return Response(headers={"ETag": etag_of(entry)} | sent_checksums(payload))
 
-    entry = await call.receive(payload, put)
-    return Response(headers={"ETag": etag_of(entry)} | sent_checksums(payload))
+    return payload, put
 
 
-async def _put_directory(call: S3Call, payload: Payload, branch: str) -> Response:
+def _put_directory(call: S3Call, branch: str, data: Content) -> Response:
     """Answers a client that makes the directory of a branch, which is there already."""
-
-    def look(data: Content) -> None:
-        repository = call.repository()
-        with writing(repository, branch):
-            repository.branches.get(branch)
-        if any(chunks(data)):
-            raise S3Error("InvalidArgument", "write REF/PATH: a branch itself has no bytes")
-
-    await call.receive(payload, look)
+    repository = call.repository()
+    with writing(repository, branch):
+        repository.branches.get(branch)
+    if any(chunks(data)):
+        raise S3Error("InvalidArgument", "write REF/PATH: a branch itself has no bytes")
     return Response()
 
 

@@ -226,7 +226,7 @@ class AccessKeys:
         and the work are the same for all three. Raises Failed `secret_key_missing` or
         `secret_key_wrong`.
         """
-        with self._metadata.snapshot() as tx:
+        with self._metadata.statement() as tx:
             row = find_key(tx, access_key_id)
         sealed, bound_to = self._decoy if row is None else (row.secret, _binding_of(row))
         expected = self._box.open(sealed, bound_to=bound_to)
@@ -241,7 +241,7 @@ class AccessKeys:
         The caller must have checked that the user owns the key. Raises Failed `secret_key_missing`,
         or `secret_key_wrong` for a row that was tampered with.
         """
-        with self._metadata.snapshot() as tx:
+        with self._metadata.statement() as tx:
             row = find_key(tx, access_key_id)
         if row is None or row.revoked_at is not None:
             return None
@@ -254,7 +254,7 @@ class AccessKeys:
         For signatures, which both sides compute with the secret. Raises Failed
         `secret_key_missing` or `secret_key_wrong`.
         """
-        with self._metadata.snapshot() as tx:
+        with self._metadata.statement() as tx:
             row = find_key(tx, access_key_id)
         if row is None or row.revoked_at is not None:
             return None

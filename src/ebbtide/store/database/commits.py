@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -81,7 +81,8 @@ class CommitRecord:
         return self.tree_id, self.tree_checksum
 
 
-_COLUMNS: Final = tuple(commits.c[name] for name in CommitRecord.__dataclass_fields__)
+COMMIT_COLUMNS: Final = tuple(commits.c[name] for name in CommitRecord.__dataclass_fields__)
+"""The columns of a CommitRecord, in the order of its fields."""
 
 
 def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> None:
@@ -103,12 +104,12 @@ def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> 
     )
 
 
-_BY_IDS: Final = sa.select(*_COLUMNS).where(
+_BY_IDS: Final = sa.select(*COMMIT_COLUMNS).where(
     commits.c.repository_id == sa.bindparam("repository_id"),
     commits.c.commit_id.in_(sa.bindparam("commit_ids", expanding=True)),
 )
 """Built once: many requests run this statement, and building it takes longer than running it."""
-_BY_ID: Final = sa.select(*_COLUMNS).where(
+_BY_ID: Final = sa.select(*COMMIT_COLUMNS).where(
     commits.c.repository_id == sa.bindparam("repository_id"),
     commits.c.commit_id == sa.bindparam("commit_id"),
 )
@@ -271,5 +272,10 @@ def list_holds(tx: Transaction, repository_id: str) -> list[Hold]:
     return [Hold(**row._mapping) for row in rows]
 
 
-def _record(row: Any) -> CommitRecord:  # Row of _COLUMNS
+def _record(row: Any) -> CommitRecord:  # Row of COMMIT_COLUMNS
     return CommitRecord(**row._mapping)
+
+
+def commit_of(values: Iterable[Any]) -> CommitRecord:
+    """Returns the commit with these values of COMMIT_COLUMNS."""
+    return CommitRecord(**dict(zip(CommitRecord.__dataclass_fields__, values, strict=True)))

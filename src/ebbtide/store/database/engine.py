@@ -54,6 +54,9 @@ _DISK_FULL: Final = "53100"
 _READ_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+_AUTOCOMMIT: Final = ""
+"""Instead of a statement that begins a transaction. Each statement is then one by itself."""
+
 LockMode = Literal["share", "exclusive"]
 
 
@@ -188,6 +191,18 @@ class Metadata:
         else:
             with self._begin("BEGIN", _READ_ONLY) as tx:
                 yield tx
+
+    @contextmanager
+    def statement(self) -> Iterator[Transaction]:
+        """Opens a block for one statement that reads, without a transaction around it. That spares
+        the messages that begin and end one. If the block runs several statements, each of them sees
+        a state of its own.
+
+        Raises Failed `database_error` if the database fails.
+        """
+        options = {BEGIN_OPTION: _AUTOCOMMIT, _BEGIN_POSTGRESQL: _AUTOCOMMIT}
+        with translated_errors(self.engine), self.engine.connect() as connection:
+            yield Transaction(connection.execution_options(**options), self.clock)
 
     @contextmanager
     def _scanning(self) -> Iterator[Transaction]:
@@ -421,6 +436,8 @@ def _begin_by_statement(engine: sa.Engine, option: str) -> None:
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         statement = connection.get_execution_options().get(option, "BEGIN")
+        if statement == _AUTOCOMMIT:
+            return
         # `exec_driver_sql` would take several times as long: it prepares for a result.
         with closing(connection.connection.cursor()) as cursor:
             connection.dialect.do_execute(cursor, statement, ())

@@ -25,7 +25,7 @@ from ebbtide.store.database.commits import (
     require_commit,
 )
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.refs.queries import BranchRow, find_branch, find_tag
+from ebbtide.store.refs.queries import BRANCHES, TAGS, BranchRow
 from ebbtide.text import count_text
 
 PREFIX_LENGTH_MIN: Final = 6
@@ -60,11 +60,8 @@ def resolve(tx: Transaction, repository_id: str, expression: str) -> Revision:
             "^N behind it for its ancestors, or @ for a branch without its staged changes",
         )
     name, at, steps = match.groups()
-    branch = find_branch(tx, repository_id, name)
-    if branch is None:
-        commit = _commit_of(tx, repository_id, name)
-    else:
-        commit = require_commit(tx, repository_id, branch.commit_id)
+    found = BRANCHES.find_with_commit(tx, repository_id, name)
+    branch, commit = found or (None, _commit_of(tx, repository_id, name))
     if branch is not None and not at and not steps:
         return Revision(commit, branch)
     if at and branch is None:
@@ -73,9 +70,9 @@ def resolve(tx: Transaction, repository_id: str, expression: str) -> Revision:
 
 
 def _commit_of(tx: Transaction, repository_id: str, name: str) -> CommitRecord:
-    tag = find_tag(tx, repository_id, name)
-    if tag is not None:
-        return require_commit(tx, repository_id, tag.commit_id)
+    tagged = TAGS.find_with_commit(tx, repository_id, name)
+    if tagged is not None:
+        return tagged[1]
     if _FULL_ID.fullmatch(name):
         found = find_commits(tx, repository_id, [name]).get(name)
         # The content of a collection is no revision: it has no history.
