@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ def run(name: str, *arguments: object, **more: str) -> str:
 
 def test_the_image() -> None:
     assert run("hadolint", "--failure-threshold", "style", DOCKERFILE) == ""
+
+
+def test_the_image_has_every_extra() -> None:
+    """`serve` and runs on buckets need several: without one, a container ends as it starts."""
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", DOCKERFILE.read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = project["optional-dependencies"]
+    (whole,) = known["all"]
+    named = set(whole.removeprefix("ebbtide[").removesuffix("]").split(","))
+    assert named == known.keys() - {"all"}
+    assert set(extras.split(",")) in ({"all"}, named)
 
 
 def test_what_the_image_copies_is_there() -> None:
