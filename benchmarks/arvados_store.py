@@ -11,7 +11,7 @@ import hashlib
 import multiprocessing
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -242,5 +242,5 @@ def _record(collection: CollectionRow, manifest: Manifest) -> ArvadosRow:
     )
 
 
-def _columns(row: Any) -> Mapping[str, Any]:  # a record of any kind
+def _columns(row: Any) -> dict[str, Any]:  # a record of any kind
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
