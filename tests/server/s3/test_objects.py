@@ -367,7 +367,8 @@ def test_an_expired_commit_says_so(s3: Client, server: Server, repo: lakefs.Repo
     # The lease of the branch's former commit has ended: it lasts zero seconds.
     gone = code_of(lambda: s3.get_object(Bucket=repo.id, Key=f"{old}/a"))
     assert gone == ("CommitExpired", 410)
-    assert code_of(lambda: s3.head_object(Bucket=repo.id, Key=f"{old}/a")) == ("410", 410)
+    # The answer to HEAD could not say why: many clients ask so first, and then for the bytes.
+    assert s3.head_object(Bucket=repo.id, Key=f"{old}/a")["ContentLength"] == 1
     source = {"Bucket": repo.id, "Key": f"{old}/a"}
     gone = code_of(lambda: s3.copy_object(CopySource=source, Bucket=repo.id, Key="main/b"))
     assert gone == ("CommitExpired", 410)
