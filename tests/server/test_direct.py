@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,6 +192,8 @@ def test_which_requests_are_plain(
                 direct = DirectObjects(forward, store=store, routes=guarded_routes(app))
                 await direct(scope, receive, send)
 
-    asyncio.run(ask())
+    # Another test may have left an event loop running in this thread, for a browser.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, ask()).result()
     assert len(forwarded) == (0 if is_direct else 1)
     assert [each["status"] for each in sent if "status" in each] == ([401] if is_direct else [])

@@ -68,6 +68,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 _STATUSES: Final[Mapping[int, str]] = {
     400: "InvalidRequest",
+    401: "AccessDenied",
     403: "AccessDenied",
     404: "NoSuchKey",
     409: "OperationAborted",

@@ -64,10 +64,10 @@ class Symlinks:
         Staged changes are not in them. After an error in the middle, the tag of this request and
         those of earlier ones stay, so that each file that was written still names intact objects.
 
-        Raises NotFound `branch_not_found`, `tag_not_found`; Gone `commit_expired`; InvalidInput
-        `invalid_path` if a directory's name cannot be the name of a file, `invalid_name` if the
-        branch's name is too long for the tag; Conflict `write_expired`; Refused `storage_foreign`;
-        Failed `storage_error`.
+        Raises NotFound `branch_not_found`, `tag_not_found`; Gone `commit_expired`; Conflict
+        `write_expired`; Refused `storage_foreign`; Failed `storage_error`. Raises InvalidInput
+        `invalid_path` if a directory's name cannot be the name of a file, and `invalid_name` if the
+        branch's name is too long for the tag.
         """
         check_text("the location", location, bytes_max=PATH_BYTES_MAX)
         context = self._context
