@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Denied
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
-from ebbtide.store.access.persons import PERSON_PREFIX, Person, PersonLogin
+from ebbtide.store.access.keys import PERSON_PREFIX, Role
+from ebbtide.store.access.persons import Person, PersonLogin
 from ebbtide.store.access.sessions import Session, Sessions
 from ebbtide.store.database.schema import access_keys
 from ebbtide.store.embedded import Store

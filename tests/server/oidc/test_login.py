@@ -24,8 +24,7 @@ from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.oidc.provider import FLOW_TIME
 from ebbtide.server.pages.guarding import COOKIE
 from ebbtide.server.pages.oidc import FLOW_COOKIE
-from ebbtide.store.access.keys import Role
-from ebbtide.store.access.persons import PERSON_PREFIX
+from ebbtide.store.access.keys import PERSON_PREFIX, Role
 from ebbtide.store.database.schema import access_keys, sessions
 from ebbtide.store.embedded import Store
 from tests.server.oidc.conftest import CALLBACK, World, made_world, settings_of

@@ -96,6 +96,8 @@ def write_name(tx: Transaction, access_key_id: str, name: str) -> None:
 
 
 ID_PREFIX: Final = "EBBT"
+PERSON_PREFIX: Final = "OIDC"
+"""The ids of persons begin with it, who log in by an issuer (`persons`)."""
 ID_BYTES: Final = 10
 SECRET_BYTES: Final = 30
 NAME_BYTES_MAX: Final = 255
@@ -158,11 +160,12 @@ class GivenKey:
 
     def check(self) -> None:
         """Raises InvalidInput `invalid_argument` unless all interfaces can take this key."""
-        if not _GIVEN_ID.fullmatch(self.access_key_id):
+        is_of_person = self.access_key_id.startswith(PERSON_PREFIX)
+        if is_of_person or not _GIVEN_ID.fullmatch(self.access_key_id):
             raise InvalidInput(
                 "invalid_argument",
                 f"{shown(self.access_key_id)} cannot be the id of a key: use 16 to 128 letters, "
-                "digits and underscores",
+                f"digits and underscores, not beginning with {PERSON_PREFIX}",
             )
         if not _GIVEN_SECRET.fullmatch(self.secret):
             raise InvalidInput(

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.keys import PERSON_PREFIX, Role
 
-PERSON_PREFIX: Final = "OIDC"
 DIGEST_BYTES: Final = 15
 
 
