@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.arvados.manifests import EMPTY_BLOCK, parse_manifest
 from ebbtide.store.arvados.trashing import Timers
+from ebbtide.store.collecting.references import list_intact
 from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.database.schema import arvados_blocks, arvados_collections
 from ebbtide.store.repository import Repository
@@ -93,6 +94,20 @@ def test_a_signature_ends_with_its_collection(
         signed(repository, made)
     text = repository.arvados_collections.unsigned_manifest(made.listed.collection_id)
     assert "+A" not in text
+
+
+def test_a_manifest_that_is_read_leases_its_blocks(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    """A fence keeps content whose lease has not ended, also of a deleted collection."""
+    made = save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
+    clock.advance(2 * LEASE)  # what was signed until now has ended
+    signed(repository, made)
+    with repository.context.metadata.snapshot() as tx:
+        intact = list(list_intact(tx, repository.context.repository_id))
+    (content,) = [each for each in intact if each.collection_id == made.listed.collection_id]
+    assert content.leased_until is not None
+    assert content.leased_until >= clock.now + repository.context.settings.lease_ttl
 
 
 def test_a_new_collection_of_an_ended_signature(
