@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ebbtide.cli import completing, documents
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
+from ebbtide.cli.parsing import text_of
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.text import date_text, short_id
@@ -103,7 +102,7 @@ def create(
         cli.store.repository(place)
     made = cli.store.keys.create(Role.parse(role), name=name, given=given)
     key_id = made.key.access_key_id
-    granted = [cli.store.grants.add(key_id, place, given) for place, given in wanted]
+    granted = [cli.store.grants.add(key_id, place, higher) for place, higher in wanted]
 
     def show() -> None:
         show_pair(cli, made, granted)
@@ -117,10 +116,9 @@ def read_secret(file: str) -> str:
     Raises OSError if the file cannot be read, and InvalidInput `invalid_argument`.
     """
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return text_of(file).strip()
     except UnicodeDecodeError:
         raise InvalidInput("invalid_argument", f"{shown(file)} is not valid UTF-8") from None
-    return text.strip()
 
 
 @command(app, "list")

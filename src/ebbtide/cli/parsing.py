@@ -1,11 +1,15 @@
-"""Parses values of the command line: dates, periods from now, pairs. Not for: durations
-(`ebbtide.durations`)."""
+"""Parses values of the command line: dates, periods from now, pairs. Reads files of text.
+
+Not for: durations (`ebbtide.durations`).
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from ebbtide.durations import PERIOD_FORMS, parse_period
@@ -20,6 +24,11 @@ WHEN_FORMS: Final = f"A date, {DATE_FORMS}, or a period from now, such as 30d."
 
 _PERIOD_LIKE = re.compile(r"(?:[0-9]+[a-zA-Z]+)+(?<![zZ])")
 """Numbers with letters after them, which are no instant in UTC."""
+
+
+def text_of(file: str) -> str:
+    """Returns the text of a file in UTF-8; `-` is stdin. Raises OSError and UnicodeDecodeError."""
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
 
 
 def parse_date(text: str) -> datetime:

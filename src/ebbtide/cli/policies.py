@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +11,7 @@ import typer
 from ebbtide.cli import completing, documents
 from ebbtide.cli.command import Cli, WithPolicyArgument, command, group
 from ebbtide.cli.figures import refs_table
-from ebbtide.cli.parsing import parse_pairs
+from ebbtide.cli.parsing import parse_pairs, text_of
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
@@ -289,8 +287,9 @@ def parse_rule_text(text: str) -> str | dict[str, str | int]:
 def read_policy_file(file: str) -> object:
     """Returns the document in a policy file; `-` is stdin. Raises InvalidInput `invalid_policy`
     if it is not JSON, or has a key twice in one object."""
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    return read_document(text, kind="invalid_policy", what="stdin" if file == "-" else file)
+    return read_document(
+        text_of(file), kind="invalid_policy", what="stdin" if file == "-" else file
+    )
 
 
 @command(app, "unset")

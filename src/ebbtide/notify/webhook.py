@@ -14,12 +14,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from importlib.metadata import version
-from typing import IO, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ebbtide.notify.ending import RunEnd
+from ebbtide.redirects import NoRedirect
 
 SIGNATURE_HEADER: Final = "X-Ebbtide-Signature"
 DELIVERY_HEADER: Final = "X-Ebbtide-Delivery"
@@ -75,21 +76,6 @@ def post(
     return f"the webhook at {urlsplit(url).hostname} was not told of this run: {reason}"
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as a failure: what is posted is only for the address of the setting."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> None:
-        """Returns None, so that the redirect is an error."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Failure:
     reason: str
@@ -109,7 +95,7 @@ def _tried(
 
 
 def _try(request: urllib.request.Request) -> _Failure | None:
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(NoRedirect)
     try:
         with opener.open(request, timeout=TRY_SECONDS_MAX):
             return None

@@ -8,34 +8,19 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from importlib.metadata import version
-from typing import IO, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from ebbtide.errors import Failed
 from ebbtide.escaping import readable
+from ebbtide.redirects import NoRedirect
 
 SILENCE_SECONDS_MAX: Final = 5
 TOTAL_SECONDS_MAX: Final = 10
 ANSWER_BYTES_MAX: Final = 1 << 20
 _PART_BYTES: Final = 1 << 14
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as an error: codes, secrets and keys belong to the address of the issuer's
-    own document."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> None:
-        """Returns None, so that the redirect is an error."""
 
 
 def fetch_json(
@@ -58,7 +43,7 @@ def fetch_json(
     until = clock() + TOTAL_SECONDS_MAX
     try:
         try:
-            answer = urllib.request.build_opener(_NoRedirect).open(
+            answer = urllib.request.build_opener(NoRedirect).open(
                 request, timeout=SILENCE_SECONDS_MAX
             )
         except urllib.error.HTTPError as error:
