@@ -35,6 +35,8 @@ KINDS: Final = ("sqlite", "postgres")
 DISK_VARIABLE: Final = "EBBTIDE_TEST_DISK"
 ONE_PROCESS: Final = ("spark", "browser")
 """Markers of tests that share what only one process of a run has."""
+CRASHED: Final = pytest.mark.flaky(reruns=2, only_rerun=["TargetClosedError"])
+"""A browser that ends by itself says nothing about the page that it showed."""
 SERVICES: Final = pytest.StashKey[Services]()
 
 # Programs that tests start find it here: a JVM for each of them would take minutes. Tests of Spark
@@ -82,6 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in ONE_PROCESS:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(CRASHED)
     chances = {item: randomized.volume_of(item) for item in items}
     left_out = set[pytest.Item]()
     if config.getoption("long") is not None:

@@ -40,8 +40,8 @@ def find_chromium() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """One browser, without a window."""
+def browsers() -> Iterator[Callable[[], Browser]]:
+    """Gives a browser without a window: the one that runs, or a new one where that has ended."""
     path = find_chromium()
     if path is None:
         require_or_skip("chromium", "no chromium on PATH, and EBBTIDE_TEST_CHROMIUM names none")
@@ -50,10 +50,24 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
-        # Its own sandbox needs rights that root and containers do not have.
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+        running: list[Browser] = []
+
+        def running_one() -> Browser:
+            if not running or not running[-1].is_connected():
+                # Its own sandbox needs rights that root and containers do not have.
+                chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+                running.append(chromium)
+            return running[-1]
+
+        yield running_one
+        for chromium in running:
+            chromium.close()
+
+
+@pytest.fixture
+def browser(browsers: Callable[[], Browser]) -> Browser:
+    """A browser that runs."""
+    return browsers()
 
 
 @pytest.fixture(scope="session")
