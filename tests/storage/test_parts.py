@@ -59,7 +59,7 @@ def test_no_upload_of_known_size_has_too_many_parts(
     open_storage(f"memory:{new_id()}").put("x", HugeFile(size))
     (part,) = used
     assert -(-size // part) <= parts.PARTS_MAX
-    assert 8 * 2**20 <= part <= 5 * 2**30
+    assert 5 * 2**20 <= part <= 5 * 2**30
 
 
 def test_more_than_parts_can_hold_is_refused_before_the_first_byte(

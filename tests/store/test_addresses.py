@@ -291,11 +291,8 @@ def test_after_a_mismatch_the_token_is_as_good_as_before(
     assert repository.addresses.link("main", "a", token, size_bytes=len(DATA)).checksum == CHECKSUM
 
 
-def test_a_mismatch_of_what_is_copied_in_parts(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mismatch_of_what_is_copied_in_parts(repository: Repository) -> None:
     """The storage is in the middle of an upload in parts when it is found."""
-    monkeypatch.setattr("ebbtide.storage.parts.PART_BYTES_MIN", 5 << 20)
     found = repository.addresses.get("main", "a")
     repository.context.storage.put(found.address, b"x" * (17 << 20))
     before = everything(repository)

@@ -16,7 +16,8 @@ from ebbtide.resources import give_back_memory
 from ebbtide.storage.base import Content, SizedPieces
 
 PARTS_MAX: Final = 10_000
-PART_BYTES_MIN: Final = 8 * 1024 * 1024
+PART_BYTES_MIN: Final = 5 * 1024 * 1024
+"""The least that S3 allows: what an upload holds in memory is some parts."""
 UNSIZED_PART_BYTES: Final = 16 * 1024 * 1024
 """The size of the parts of an upload of unknown size."""
 PART_BYTES_MAX: Final = 5 * 1024**3
@@ -24,7 +25,7 @@ PARTS_AT_ONCE: Final = 2
 """How many parts one upload sends at a time, if there is memory: the second is filled while the
 first is sent. Bytes from a storage are sent in one part at a time: the next chunk is read while the
 part is sent."""
-SENDING_BYTES_MAX: Final = 16 * 1024 * 1024
+SENDING_BYTES_MAX: Final = PARTS_AT_ONCE * PART_BYTES_MIN
 STALLED_SECONDS: Final = 5.0
 WAIT_SECONDS_MAX: Final = 30.0
 _POLL_SECONDS: Final = 1.0
