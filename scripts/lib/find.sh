@@ -1,7 +1,7 @@
 # Finds the Python and the Java that Ebbtide runs on. Sourced, never run; installs nothing.
 # shellcheck shell=bash
 
-python_versions="3.13 3.12 3.11" # newest first; pyproject.toml says the same
+python_versions="3.14 3.13 3.12 3.11" # newest first; pyproject.toml says the same
 java_version_min=17
 
 # python_at COMMAND VERSION: prints the interpreter behind COMMAND if it runs, is VERSION and can

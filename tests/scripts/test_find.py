@@ -47,7 +47,7 @@ def this_version() -> str:
 
 
 def test_python_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
-    for version in ("3.13", "3.12", "3.11"):
+    for version in ("3.14", "3.13", "3.12", "3.11"):
         write_program(tmp_path / "shims" / f"python{version}", "exit 127")
     write_program(tmp_path / "real" / "python3", f'exec "{real_python()}" "$@"')
     write_program(tmp_path / "real" / f"python{this_version()}", f'exec "{real_python()}" "$@"')

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
 
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
-from ebbtide.storage.classes import DAYS_MIN, StorageClass, class_of, look
+from ebbtide.storage.classes import DAYS_MIN, StorageClass, class_of
 from tests.support.azurite import CONTAINER, set_tier
 from tests.support.ceph import STORAGE_CLASS
 from tests.support.versioned import connect
@@ -101,38 +99,3 @@ def test_minimum_durations_are_those_of_the_vendors() -> None:
     assert {DAYS_MIN[each] for each in ("GLACIER", "GLACIER_IR", "Cold", "COLDLINE")} == {90}
     assert (DAYS_MIN["DEEP_ARCHIVE"], DAYS_MIN["Archive"], DAYS_MIN["ARCHIVE"]) == (180, 180, 365)
     assert not DAYS_MIN.keys() & {"STANDARD", "Hot", "INTELLIGENT_TIERING"}
-
-
-def test_a_busy_storage_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal is final, and no answer at all too, after some tries."""
-    monkeypatch.setattr("ebbtide.storage.classes.time.sleep", lambda _seconds: None)
-    asked: list[str] = []
-
-    class Busy(BaseHTTPRequestHandler):
-        """The first request of `/later` is refused as too many, and all of `/never`."""
-
-        def do_HEAD(self) -> None:
-            """Answers."""
-            asked.append(self.path)
-            is_ready = self.path == "/later" and asked.count("/later") > 1
-            self.send_response(200 if is_ready else 503 if self.path == "/later" else 403)
-            self.send_header("x-amz-storage-class", "NEARLINE")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Is silent."""
-
-    server = HTTPServer(("127.0.0.1", 0), Busy)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        place = f"http://127.0.0.1:{server.server_port}"
-        found = look(lambda name: f"{place}/{name}", ["later", "never"], "STANDARD")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    assert found == [StorageClass("NEARLINE", readable=True), None]
-    assert sorted(asked) == ["/later", "/later", "/never"]
-    assert look(lambda name: f"{place}/{name}", ["later"], "STANDARD") == [None]
-    assert look(lambda _name: None, ["later"], "STANDARD") == [None]

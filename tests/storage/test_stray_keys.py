@@ -15,6 +15,7 @@ from ebbtide.storage import (
     LISTING_SCHEMA,
     RemoteStorage,
     Storage,
+    asking,
     base,
     clients,
     keys,
@@ -174,7 +175,7 @@ def test_a_listing_by_keys_that_fails_is_a_failure_of_the_storage(
 
     monkeypatch.setattr(keys, "urlopen", refused)
     # Not in the module itself, which threads that other tests left behind use too.
-    monkeypatch.setattr(keys, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=lambda _: None))
     with pytest.raises(Failed, match="no route to host") as caught:
         found(storage)
     assert caught.value.kind == "storage_error"

@@ -19,11 +19,10 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
-from ebbtide.storage import keys
+from ebbtide.storage import asking
 from ebbtide.storage.base import Retained
 
 _API_VERSION: Final = "2021-08-06"
-_TIMEOUT_SECONDS: Final = 30
 _ACCOUNTS: Final = ("account_name", "azure_storage_account_name")
 _KEYS: Final = (
     "account_key",
@@ -48,7 +47,7 @@ def retained(object_url: str | None, options: Mapping[str, str]) -> Retained:
         return Retained("unknown", "its soft delete can be read only with an account key")
     try:
         days = _days(object_url, account, key)
-    except (binascii.Error, *keys.FAILURES) as error:
+    except (binascii.Error, *asking.FAILURES) as error:
         return Retained("unknown", f"its soft delete could not be read ({error})")
     if days is None:
         return Retained("unknown", "soft delete is off, and versioning is not read on Azure")
@@ -80,8 +79,12 @@ def _days(object_url: str, account: str, key: str) -> str | None:
             "authorization": f"SharedKey {account}:{base64.b64encode(mark).decode()}",
         },
     )
-    with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-        found = ElementTree.fromstring(answer.read()).find("DeleteRetentionPolicy")
+
+    def send() -> ElementTree.Element | None:
+        with urlopen(request, timeout=asking.TIMEOUT_SECONDS) as answer:
+            return ElementTree.fromstring(answer.read()).find("DeleteRetentionPolicy")
+
+    found = asking.repeated(send)
     if found is None or found.findtext("Enabled") != "true":
         return None
     return found.findtext("Days")

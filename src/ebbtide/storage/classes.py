@@ -7,16 +7,9 @@ of the vendors' pages that docs/storages.md names. Not for: what the classes cos
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Final
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
-
-from ebbtide.errors import EbbtideError
 
 DAYS_MIN: Final[Mapping[str, int]] = {
     "STANDARD_IA": 30,
@@ -36,9 +29,6 @@ of S3, of Azure and of Google's S3 interface. Other classes have no minimum."""
 
 _ARCHIVED: Final = frozenset({"GLACIER", "DEEP_ARCHIVE", "Archive"})
 """The classes whose objects cannot be read until they are restored. Google's ARCHIVE can."""
-_LOOKS_AT_ONCE: Final = 16
-_TIMEOUT_SECONDS: Final = 60
-_TRIES_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +49,3 @@ def class_of(headers: Mapping[str, str], default: str | None) -> StorageClass | 
     is_archived = name in _ARCHIVED or "x-amz-archive-status" in headers
     is_restored = 'ongoing-request="false"' in headers.get("x-amz-restore", "")
     return StorageClass(name, readable=is_restored or not is_archived)
-
-
-def look(
-    sign: Callable[[str], str | None], addresses: Sequence[str], default: str | None
-) -> list[StorageClass | None]:
-    """Returns the class of each object, with one request for each. `sign` returns a signed URL for
-    the headers of an object. None stands for an object whose headers cannot be read."""
-
-    def one(address: str) -> StorageClass | None:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                url = sign(address)
-                if url is None:
-                    return None
-                with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_SECONDS) as answer:
-                    return class_of(answer.headers, default)
-            except EbbtideError:
-                return None
-            except (HTTPException, OSError) as error:
-                is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-                if is_final or attempt == _TRIES_MAX:
-                    return None
-            time.sleep(0.2 * 2**attempt)
-
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-        return list(pool.map(one, addresses))

@@ -11,20 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from http.client import HTTPException
 from typing import Final
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from obstore.store import AzureStore
 
 from ebbtide.errors import EbbtideError
-from ebbtide.storage import clients
+from ebbtide.storage import asking, clients
 from ebbtide.storage.base import DeleteOutcome, ObjectInfo
 
 _LASTS: Final = timedelta(minutes=10)
-_TIMEOUT_SECONDS: Final = 150
-_TRIES_MAX: Final = 4
+_NOT_FOUND: Final = 404
 _PENDING_SECONDS: Final = 600.0
 """How long a copy that goes on is waited for."""
 
@@ -113,23 +110,14 @@ class Copier:
                 f"not with a SAS token ({error.message})"
             ) from error
         assert url is not None
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_SECONDS) as answer:
-                    found: str | None = answer.headers.get("x-ms-copy-status")
-                    return found
-            except (HTTPException, OSError) as error:
-                status = error.code if isinstance(error, HTTPError) else None
-                if status == 404:
-                    return None
-                is_final = status is not None and status < 500 and status != 429
-                if is_final or attempt == _TRIES_MAX:
-                    raise _CopyError(
-                        f"whether the copy at {address} is complete is unknown: {error}"
-                    ) from error
-            time.sleep(0.2 * 2**attempt)
+        try:
+            return asking.headers_at(url).get("x-ms-copy-status")
+        except asking.FAILURES as error:
+            if isinstance(error, HTTPError) and error.code == _NOT_FOUND:
+                return None
+            raise _CopyError(
+                f"whether the copy at {address} is complete is unknown: {error}"
+            ) from error
 
     def _removed(self, target: str) -> str:
         """Deletes an incomplete copy. Returns "", or a text that says that it is still there."""

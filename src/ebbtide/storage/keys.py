@@ -8,13 +8,10 @@ slower; versions of objects (`versions`). Source: Amazon S3 API Reference, ListO
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from http.client import HTTPException
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
-from urllib.error import HTTPError
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote, unquote_plus
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree
@@ -22,20 +19,14 @@ from xml.etree import ElementTree
 import obstore
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.storage import base, clients
+from ebbtide.storage import asking, base, clients
+from ebbtide.storage.asking import FAILURES
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _LASTS: Final = timedelta(minutes=10)
-_TIMEOUT_SECONDS: Final = 150
-_TRIES_MAX: Final = 5
-_NOT_IMPLEMENTED: Final = 501
-_Answer = TypeVar("_Answer")
-
-FAILURES: Final = (HTTPException, ElementTree.ParseError, *clients.ERRORS)
-"""The exceptions of a failed request. One with an answer is an HTTPError."""
 _ENDPOINT_OPTIONS: Final = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "aws_")
@@ -110,22 +101,15 @@ class Bucket:
         def send() -> ElementTree.Element:
             url = self._signed(method, parameters)
             request = Request(url, body, dict(headers or {}), method=method)
-            with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+            with urlopen(request, timeout=asking.TIMEOUT_SECONDS) as answer:
                 return ElementTree.fromstring(answer.read())
 
-        return _repeated(send)
+        return asking.repeated(send)
 
     def headers_of(self, key: str, version_id: str) -> Mapping[str, str]:
         """Returns the headers of a version of the object of a key. Their names have any case.
         Raises FAILURES."""
-
-        def send() -> Mapping[str, str]:
-            url = self._signed("HEAD", {"versionId": version_id}, key)
-            with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT_SECONDS) as answer:
-                found: Mapping[str, str] = answer.headers
-                return found
-
-        return _repeated(send)
+        return asking.headers_at(self._signed("HEAD", {"versionId": version_id}, key))
 
     def _signed(
         self, method: Literal["GET", "HEAD", "POST"], parameters: Mapping[str, str], key: str = ""
@@ -151,21 +135,6 @@ class Bucket:
         replaced = _ENDPOINT_OPTIONS if changes else ()
         options = {name: value for name, value in self.options if name.lower() not in replaced}
         return clients.s3_store(self.name, {**options, **changes})
-
-
-def _repeated(send: Callable[[], _Answer]) -> _Answer:
-    """Sends a request, and again if the network or the server failed."""
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return send()
-        except FAILURES as error:
-            is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-            is_final = is_final or getattr(error, "code", None) == _NOT_IMPLEMENTED
-            if is_final or attempt == _TRIES_MAX:
-                raise
-        time.sleep(0.2 * 2**attempt)
 
 
 def _parsed(page: ElementTree.Element) -> KeyPage:

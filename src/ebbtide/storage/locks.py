@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.error import HTTPError
 
+from ebbtide.storage.asking import FAILURES
 from ebbtide.storage.base import BucketLock
 from ebbtide.storage.failures import LOCKED
-from ebbtide.storage.keys import FAILURES, Bucket, text_of
+from ebbtide.storage.keys import Bucket, text_of
 
 _LOOKS_AT_ONCE: Final = 16
 _DAYS_OF_A_YEAR: Final = 365

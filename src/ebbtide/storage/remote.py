@@ -20,9 +20,9 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import azure, base, classes, clients, keys, parts, profiles, versions
+from ebbtide.storage import asking, azure, base, clients, keys, parts, profiles, versions
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Retained
-from ebbtide.storage.classes import StorageClass
+from ebbtide.storage.classes import StorageClass, class_of
 from ebbtide.storage.copying import Copier, sign_head
 from ebbtide.storage.deleting import deletes_of
 
@@ -326,7 +326,8 @@ class RemoteStorage:
         """Returns the classes by a signed HEAD for each address. A SAS token of Azure cannot sign:
         all are None then."""
         default = "STANDARD" if self.url.startswith("s3:") else None  # S3 does not name this one
-        return classes.look(sign_head(self.sign_get), addresses, default)
+        found = asking.headers_of_each(sign_head(self.sign_get), addresses)
+        return [None if each is None else class_of(each, default) for each in found]
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Yields the hidden addresses of S3 by one listing of all versions under the prefix."""
@@ -336,7 +337,7 @@ class RemoteStorage:
         bucket, root = self._bucket()
         try:
             yield from versions.hidden(bucket, root, prefix)
-        except keys.FAILURES as error:
+        except asking.FAILURES as error:
             raise Failed(
                 "storage_error",
                 f"the versions under {prefix or self.url} cannot be listed: {error}",

@@ -24,8 +24,9 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from ebbtide.storage import locks
+from ebbtide.storage.asking import FAILURES
 from ebbtide.storage.base import DeleteOutcome, Retained
-from ebbtide.storage.keys import FAILURES, Bucket, text_of
+from ebbtide.storage.keys import Bucket, text_of
 
 _PAGE_ROWS: Final = 1000
 _DELETES_MAX: Final = 1000

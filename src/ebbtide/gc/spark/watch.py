@@ -35,7 +35,7 @@ class _Watch(threading.Thread):
         super().__init__(name="watch over a Spark job", daemon=True)
         self.done = threading.Event()
         self.is_alone = False
-        self._context = context
+        self._spark = context
         self._group = group
         self._wait_seconds = executors_wait.total_seconds()
         self._meter = meter
@@ -58,11 +58,11 @@ class _Watch(threading.Thread):
                 self._meter.awaited = "" if count else "waiting for executors"
             # A job that begins after an interrupt belongs to the clean-up: that interrupt is over.
             if self.is_alone or (interrupts.is_ending() and not self._heard):
-                self._context.cancelJobGroup(self._group)
+                self._spark.cancelJobGroup(self._group)
 
     def _executors(self) -> int:
         """Returns the number of executors. Spark's own number includes the driver."""
-        java: Any = self._context._jsc  # PySpark has no public way to ask
+        java: Any = self._spark._jsc  # PySpark has no public way to ask
         return len(java.sc().statusTracker().getExecutorInfos()) - 1
 
 
