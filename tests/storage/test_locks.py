@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from email.message import Message
 from typing import Any
 from urllib.error import HTTPError
 
@@ -45,15 +46,17 @@ def test_a_bucket_without_a_lock_says_so(s3_url: str) -> None:
 
 
 def test_a_lock_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_arguments: object, **_named: object) -> Any:
-        raise HTTPError("http://x", 403, "Forbidden", None, None)  # type: ignore[arg-type]
+    with HTTPError("http://x", 403, "Forbidden", Message(), None) as refusal:
 
-    monkeypatch.setattr(Bucket, "ask", refuse)
-    monkeypatch.setattr(Bucket, "headers_of", refuse)
-    bucket = Bucket("b", ())
-    assert locks.lock_of(bucket).state == "unknown"
-    assert "403" in locks.lock_of(bucket).reason
-    assert locks.locked(bucket, {"a": "1"}) == {}
+        def refuse(*_arguments: object, **_named: object) -> Any:
+            raise refusal
+
+        monkeypatch.setattr(Bucket, "ask", refuse)
+        monkeypatch.setattr(Bucket, "headers_of", refuse)
+        bucket = Bucket("b", ())
+        assert locks.lock_of(bucket).state == "unknown"
+        assert "403" in locks.lock_of(bucket).reason
+        assert locks.locked(bucket, {"a": "1"}) == {}
 
 
 def test_a_lock_that_is_over_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
