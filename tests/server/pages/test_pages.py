@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+from ebbtide.errors import Gone
 from ebbtide.gc.counts import Count
 from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
@@ -419,6 +420,29 @@ def test_a_purge_is_confirmed(store: Store, browsers: Browsers) -> None:
     assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 409
     assert admin.get(shown.replace("lake", "pond")).status_code == 404
     assert [row for row in rows_of(admin.get(place).text) if "done" in row]
+
+
+def test_a_purge_that_keeps_what_others_need(store: Store, browsers: Browsers) -> None:
+    lake = store.create_repository("lake")
+    for name in ("alone", "shared"):
+        lake.objects.put("main", name, name.encode())
+    first = lake.commits.commit("main", "both").commit_id
+    lake.objects.delete("main", "alone")
+    lake.commits.commit("main", "one")
+    admin, place = browsers(), "/repositories/lake/purges"
+    named = {"commits": first, "reason": "a mistake", "keep_shared": "yes"}
+    refused = admin.post(place, **named, action="purge", confirmation="main")
+    assert 'name="keep_shared" value="yes" checked' in refused.text
+    planned = admin.post(place, **named)
+    shown = planned.headers["location"].removeprefix("/ui").partition("?")[0]
+    assert "kept for the data that needs them" in text_of(admin.get(shown).text)
+    assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 303
+    done = text_of(admin.get(shown).text)
+    assert "Kept for other data 6 B 1 object" in done and "badge done" in admin.get(shown).text
+    assert b"".join(lake.objects.stream("main", "shared")) == b"shared"
+    with pytest.raises(Gone) as gone:
+        b"".join(lake.objects.stream(first, "alone"))
+    assert gone.value.kind == "purged"
 
 
 def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:

@@ -21,7 +21,8 @@ pages = Pages()
 ACTIVE: Final = ("planning", "deleting")
 _PURGES: Final = "/repositories/{repository:segment}/purges"
 _PURGE: Final = _PURGES + "/{purge_id:segment}"
-_FIELDS: Final = ("paths", "commits", "collections", "reason", "all_history", "repository")
+_CHOICES: Final = ("all_history", "keep_shared", "repository")
+_FIELDS: Final = ("paths", "commits", "collections", "reason", *_CHOICES)
 
 
 @pages.add("GET", _PURGES, Role.ADMIN)
@@ -138,8 +139,7 @@ def _request(visit: Visit) -> Request:
         paths=tuple(PathTarget.parse(line) for line in _lines(visit.form("paths"))),
         commits=_lines(visit.form("commits")),
         collections=_lines(visit.form("collections")),
-        repository=visit.form("repository") == "yes",
-        all_history=visit.form("all_history") == "yes",
+        **{choice: visit.form(choice) == "yes" for choice in _CHOICES},
     )
     request.check()
     return request
