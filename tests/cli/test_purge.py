@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.storage import LocalStorage, Retained
 from tests.cli.conftest import Ebbtide, Terminal
 
 WHY = ("--reason", "a subject asked for it")
@@ -145,3 +146,21 @@ def test_nothing_named_and_no_reason(filled: Ebbtide) -> None:
     filled("purge", "run", "lake", "--path", "main:a", "--reason", "  ", code=2)
     missing = filled("purge", "show", "nothing", "--json", code=1)
     assert missing.error_kind == "purge_not_found"
+
+
+def test_versions_that_a_storage_keeps(
+    filled: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Retained("versions", "the bucket keeps versions")
+    monkeypatch.setattr(LocalStorage, "retained", lambda _self: kept)
+    run = ("purge", "run", "lake", "--path", "main:a", *WHY)
+    planned = filled(*run, "--dry-run")
+    assert "versions      stay" in planned.out
+    assert "warning: the storage keeps versions (the bucket keeps versions)" in planned.err
+    document = filled(*run, "--dry-run", "--json").document
+    assert document["retained"]["state"] == "versions" and len(document["warnings"]) == 1
+    assert not document["request"]["delete_versions"]
+
+    done = filled(*run, "--delete-versions", "--yes-i-mean", "lake")
+    assert "versions      deleted too" in done.out and "warning" not in done.err
+    assert files(tmp_path) == 1

@@ -19,7 +19,7 @@ def test_one_line_says_that_the_named_python_does_not_do(tmp_path: Path) -> None
     )
     assert result.returncode == 1
     assert result.stdout == ""
-    assert re.fullmatch(r"setup: EBBTIDE_PYTHON=\S+ is no Python 3.11, .*\n", result.stderr)
+    assert re.fullmatch(r"setup: EBBTIDE_PYTHON=\S+ is no Python 3.11 to .*\n", result.stderr)
 
 
 def test_every_locked_package_has_one_version_and_its_hashes() -> None:

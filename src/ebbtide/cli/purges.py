@@ -95,6 +95,14 @@ KeepSharedOption = Annotated[
         help="Keep objects that other data needs, instead of refusing the purge.",
     ),
 ]
+DeleteVersionsOption = Annotated[
+    bool,
+    typer.Option(
+        "--delete-versions",
+        help="S3: delete the versions that the bucket keeps of these objects too. "
+        "Default: EBBTIDE_DELETE_VERSIONS.",
+    ),
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Only show the objects, and the references to them.")
 ]
@@ -111,6 +119,7 @@ def run(
     whole: WholeOption = False,
     all_history: AllHistoryOption = False,
     keep_shared: KeepSharedOption = False,
+    delete_versions: DeleteVersionsOption = False,
     dry_run: DryRunOption = False,
     limit: LimitOption = SHOWN_MAX,
     meant: MeantOption = None,
@@ -134,6 +143,7 @@ def run(
         repository=whole,
         all_history=all_history,
         keep_shared=keep_shared,
+        delete_versions=delete_versions,
     )
     request.check()
     name = cli.repository(repository).info.name
@@ -393,6 +403,7 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
         ("objects", count_text(document["object_count"])),
         ("size", size_text(document["size_bytes"])),
         *_kept(found),
+        ("versions", _versions(found)),
         *((name, count_text(count)) for name, count in document["outcomes"].items()),
         ("files", row.record_url),
         *_ways_on(cli, row),
@@ -402,6 +413,8 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     if plan is not None and plan.foreign_count:
         foreign = count_text(plan.foreign_count, "file")
         output.line(f"kept: {foreign} under the storage root that Ebbtide did not write")
+    for warning in found.warnings():
+        output.warn(warning)
     if limit and plan is not None:
         output.line()
         _show_objects(cli, purges.objects(found, limit=limit))
@@ -426,6 +439,14 @@ def _kept(found: PurgeReport) -> list[tuple[str, str]]:
         until = f"{date_text(plan.promised_until)} UTC"
         facts.append(("signed", f"some signatures and locators end at {until}, or with the purge"))
     return facts
+
+
+def _versions(found: PurgeReport) -> str:
+    """Returns what happens to the versions that the storage keeps of the objects, or ""."""
+    plan = found.plan
+    if plan is None or plan.retained is None or plan.retained.state != "versions":
+        return ""
+    return "deleted too" if found.row.request.get("delete_versions", False) else "stay"
 
 
 def _ways_on(cli: Cli, row: PurgeRow) -> list[tuple[str, str]]:

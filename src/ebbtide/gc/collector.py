@@ -40,6 +40,7 @@ from ebbtide.gc.report import (
     refused_report,
     swept_report,
 )
+from ebbtide.gc.retaining import check_deletes_versions
 from ebbtide.gc.runs import (
     FENCE_FILE,
     PLAN_FILE,
@@ -497,12 +498,8 @@ class Collector:
     def _check_options(self) -> None:
         self._check_grace()
         self._options.check_inventory()
-        if self._options.delete_versions and not self._repository.storage.deletes_versions:
-            raise InvalidInput(
-                "invalid_argument",
-                f"versions in {self._repository.storage.url} cannot be deleted, only those of S3: "
-                "leave out --delete-versions and EBBTIDE_DELETE_VERSIONS",
-            )
+        if self._options.delete_versions:
+            check_deletes_versions(self._repository.storage)
         if not self._repository.storage.shared_between_processes:
             raise InvalidInput(
                 "invalid_argument",

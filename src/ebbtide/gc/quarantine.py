@@ -37,6 +37,8 @@ BACK_SCHEMA: Final = make_schema(
 )
 """The schema of restored files."""
 
+_FOLDER: Final = "/quarantine/"
+
 FORGOTTEN: Final = "forgotten"
 """The folder within a run's folder for the commit records that the run deletes. It has one file for
 each epoch of the run."""
@@ -147,7 +149,7 @@ def _address(run_id: str) -> str:
 def prefix_of(run_id: str) -> str:
     """Returns the prefix of a run's files in quarantine. The name of a file is the prefix and its
     address."""
-    return f"{RUNS_PREFIX}{run_id}/quarantine/"
+    return f"{RUNS_PREFIX}{run_id}{_FOLDER}"
 
 
 def move_in(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[DeleteOutcome]:
@@ -266,17 +268,31 @@ def delete_hidden(storage: Storage, run_id: str) -> None:
                 )
 
 
-def delete_copies(storage: Storage, addresses: Sequence[str]) -> dict[str, DeleteOutcome]:
+def delete_copies(
+    storage: Storage, addresses: Sequence[str], *, with_versions: bool = False
+) -> dict[str, DeleteOutcome]:
     """Deletes the files with these addresses from the quarantines of all runs. Returns the deletes
-    that failed, by address."""
+    that failed, by address. `with_versions` includes the versions that a bucket keeps of them."""
     failed: dict[str, DeleteOutcome] = {}
     for record in read_all(storage):
         prefix = prefix_of(record.run_id)
-        for found in storage.delete([prefix + address for address in addresses]):
-            if found.outcome == "failed":
-                address = found.address.removeprefix(prefix)
-                failed[address] = DeleteOutcome(address, "failed", found.error)
+        names = [prefix + address for address in addresses]
+        found = storage.delete(names)
+        if with_versions:
+            found += storage.delete_versions(names)
+        for each in found:
+            if each.outcome == "failed":
+                address = each.address.removeprefix(prefix)
+                failed[address] = DeleteOutcome(address, "failed", each.error)
     return failed
+
+
+def hidden_copies(storage: Storage) -> Iterator[dict[str, str]]:
+    """Yields the files that were in quarantines, and of which the storage keeps versions, in
+    batches: the address that each had in the repository, by its own."""
+    for names in storage.hidden(RUNS_PREFIX):
+        found = ((name, name.partition(_FOLDER)[2]) for name in names)
+        yield {name: address for name, address in found if address}
 
 
 def held_back(storage: Storage, folder: RunFolder, *, now: datetime, name: str) -> list[Part]:

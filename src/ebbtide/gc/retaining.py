@@ -1,4 +1,5 @@
-"""The warnings of a run if its storage keeps deleted objects. Not for: their delete."""
+"""What a storage keeps of deleted objects: the warnings of runs and purges, and the check of the
+option that deletes it. Not for: the delete itself."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ebbtide.storage import BucketLock, Retained
+from ebbtide.errors import InvalidInput
+from ebbtide.storage import BucketLock, Retained, Storage
+
+
+def check_deletes_versions(storage: Storage) -> None:
+    """Raises InvalidInput `invalid_argument` if versions cannot be deleted from the storage."""
+    if not storage.deletes_versions:
+        raise InvalidInput(
+            "invalid_argument",
+            f"versions in {storage.url} cannot be deleted, only those of S3: "
+            "leave out --delete-versions and EBBTIDE_DELETE_VERSIONS",
+        )
 
 
 def warnings_of(retained: Retained, *, versions_deleted: bool = False) -> tuple[str, ...]:

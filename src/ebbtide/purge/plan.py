@@ -25,10 +25,12 @@ from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.parts import Part, PartRows, read_part
+from ebbtide.gc.retaining import retained_json, retained_of
 from ebbtide.gc.runs import RunFolder, checksum_of
 from ebbtide.purge.naming import Named
 from ebbtide.purge.objects import OBJECTS_SCHEMA
 from ebbtide.purge.references import Reference, count_by_kind, to_table
+from ebbtide.storage import Retained
 
 PLAN_FILE: Final = "plan.json"
 REFERENCES_FILE: Final = "references.parquet"
@@ -57,7 +59,8 @@ class PurgePlan:
 
     `kept` are the named objects that stay because other data needs them, `kept_references` the
     first references to them, and `kept_reference_counts` counts all of these by kind. Until
-    `promised_until`, signatures and locators of purged objects can be valid."""
+    `promised_until`, signatures and locators of purged objects can be valid. `retained` is what the
+    storage keeps of deleted objects; plans that were made before this field existed have None."""
 
     purge_id: str
     identity: Identity
@@ -73,6 +76,7 @@ class PurgePlan:
     kept_references: tuple[Reference, ...] = ()
     kept_reference_counts: Mapping[str, int] = field(default_factory=dict)
     promised_until: datetime | None = None
+    retained: Retained | None = None
 
     @property
     def kept_count(self) -> int:
@@ -120,6 +124,7 @@ class PurgePlan:
             "kept_references": [reference.to_json() for reference in self.kept_references],
             "kept_reference_counts": dict(self.kept_reference_counts),
             "promised_until": self.promised_until and self.promised_until.isoformat(),
+            "retained": None if self.retained is None else retained_json(self.retained),
         }
 
     @classmethod
@@ -127,7 +132,7 @@ class PurgePlan:
         """Parses the JSON that `to_json` returned. Raises KeyError, TypeError or ValueError for
         other JSON."""
         # Plans that were made before these fields existed do not have them.
-        promised_until = content.get("promised_until")
+        promised_until, retained = content.get("promised_until"), content.get("retained")
         return cls(
             purge_id=content["purge_id"],
             identity=Identity(
@@ -148,6 +153,7 @@ class PurgePlan:
             kept_references=tuple(map(Reference.from_json, content.get("kept_references", ()))),
             kept_reference_counts=content.get("kept_reference_counts", {}),
             promised_until=promised_until and datetime.fromisoformat(promised_until),
+            retained=None if retained is None else retained_of(retained),
         )
 
     def without_shared(

@@ -25,6 +25,7 @@ from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.retaining import check_deletes_versions, retained_json, warnings_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Meter
 from ebbtide.ids import descending_id
@@ -109,7 +110,17 @@ class PurgeReport:
             "promised_until": (
                 plan.promised_until.isoformat() if plan and plan.promised_until else None
             ),
+            "retained": retained_json(plan.retained) if plan and plan.retained else None,
+            "warnings": list(self.warnings()),
         }
+
+    def warnings(self) -> tuple[str, ...]:
+        """Returns the warnings for what the storage keeps of the objects. None before the purge is
+        planned."""
+        if self.plan is None or self.plan.retained is None:
+            return ()
+        is_asked = Request.from_json(self.row.request).delete_versions
+        return warnings_of(self.plan.retained, versions_deleted=is_asked)
 
 
 class Purges:
@@ -133,11 +144,16 @@ class Purges:
     def begin(self, repository_name: str, request: Request) -> PurgeRow:
         """Records that a purge was requested. Nothing is planned yet.
 
-        Raises InvalidInput, NotFound and Gone for the named things, and Failed `secret_key_missing`
-        if the record could not be signed.
+        Versions are deleted if the request or the store's settings say so. Raises InvalidInput,
+        NotFound and Gone for the named things, InvalidInput `invalid_argument` if the storage
+        cannot delete versions, and Failed `secret_key_missing` if the record could not be signed.
         """
         request.check()
         repository = self._store.repository(repository_name)
+        if self._store.settings.delete_versions:
+            request = replace(request, delete_versions=True)
+        if request.delete_versions:
+            check_deletes_versions(repository.storage)
         if not request.repository:
             resolve_request(repository, request)
         self.keys.current()
@@ -307,11 +323,18 @@ class Purges:
         deleted = Deleted()
         self._notice("delete")
         self.meter.begin("objects", plan.object_count)
+        with_versions = Request.from_json(row.request).delete_versions
         if check is None:
-            delete_whole(self._store, plan, folder, deleted)
+            delete_whole(self._store, plan, folder, deleted, with_versions=with_versions)
         else:
-            storage = self._repository(row).storage
-            delete_objects(storage, folder, plan.parts, check=check, into=deleted)
+            delete_objects(
+                self._repository(row).storage,
+                folder,
+                plan.parts,
+                check=check,
+                into=deleted,
+                with_versions=with_versions,
+            )
         self._notice("record")
         previous = read_record(folder)
         with self._metadata.snapshot() as tx:

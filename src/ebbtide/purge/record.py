@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
+from ebbtide.gc.retaining import retained_json
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.deleting import Deleted
 from ebbtide.purge.plan import PurgePlan
@@ -63,6 +64,7 @@ def make_record(
         "outcomes": dict(sorted(deleted.outcomes.items())),
         "foreign_count": plan.foreign_count,
         "kept_count": plan.kept_count,
+        "retained": None if plan.retained is None else retained_json(plan.retained),
         "list": [
             {
                 "name": part.name,

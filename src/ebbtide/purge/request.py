@@ -52,7 +52,7 @@ class Request:
 
     `all_history` also names every commit that has one of the named objects. `repository` names the
     whole repository. With `keep_shared`, objects that other data needs are left out, and do not
-    prevent the purge.
+    prevent the purge. `delete_versions` includes the versions that a bucket keeps of the objects.
     """
 
     reason: str
@@ -63,6 +63,7 @@ class Request:
     repository: bool = False
     all_history: bool = False
     keep_shared: bool = False
+    delete_versions: bool = False
 
     def check(self) -> None:
         """Checks the request. Raises InvalidInput `invalid_argument`."""
@@ -96,6 +97,7 @@ class Request:
             "repository": self.repository,
             "all_history": self.all_history,
             "keep_shared": self.keep_shared,
+            "delete_versions": self.delete_versions,
         }
 
     @classmethod
@@ -109,8 +111,9 @@ class Request:
             collections=tuple(content["collections"]),
             repository=content["repository"],
             all_history=content["all_history"],
-            # Purges that were begun before this option existed do not have it.
+            # Purges that were begun before these options existed do not have them.
             keep_shared=content.get("keep_shared", False),
+            delete_versions=content.get("delete_versions", False),
         )
 
 

@@ -206,6 +206,8 @@ class _Verifying:
         if owners and owners != [plan.identity.repository_id]:
             return  # another repository is at this root now, and has its own files there
         self._name("still_there", list(still_there(storage, addresses)))
+        if self._row.request.get("delete_versions", False):
+            self._name("versions_left", list(versions_left(storage, addresses)))
 
     def _repository_is_there(self) -> bool:
         with self._store.metadata.snapshot() as tx:
@@ -227,18 +229,31 @@ _WORDS: Final = {
     "outcome": "objects that were neither deleted nor missing",
     "not_closed": "addresses that are not in the table of purged addresses",
     "still_there": "objects that are still on the storage",
+    "versions_left": "objects of which the storage keeps versions",
 }
 
 
 def still_there(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
     """Yields the addresses at which an object exists."""
-    by_directory: dict[str, set[str]] = defaultdict(set)
-    for address in addresses:
-        by_directory[address.rpartition("/")[0]].add(address)
-    for directory, inside in by_directory.items():
+    for prefix, inside in _by_directory(addresses):
         if len(inside) <= HEADS_MAX:
             yield from (each for each in sorted(inside) if storage.head(each) is not None)
             continue
-        prefix = f"{directory}/" if directory else ""
         for batch in storage.list(prefix, recursive=False):
             yield from sorted(inside.intersection(texts(batch.column("address"))))
+
+
+def versions_left(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
+    """Yields the addresses without an object, of which the storage keeps versions or markers."""
+    for prefix, inside in _by_directory(addresses):
+        for names in storage.hidden(prefix):
+            yield from sorted(inside.intersection(names))
+
+
+def _by_directory(addresses: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
+    """Groups addresses by their directory, as a prefix of listings."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for address in addresses:
+        directory = address.rpartition("/")[0]
+        found[f"{directory}/" if directory else ""].add(address)
+    yield from found.items()

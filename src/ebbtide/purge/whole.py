@@ -9,6 +9,7 @@ that the files still belong to it. Foreign files are kept.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -94,14 +95,19 @@ def _listed(storage: Storage, counts: dict[str, int]) -> Iterator[pa.Table]:
                 counts[FOREIGN] += rows.num_rows
                 continue
             rows = rows.filter(pc.not_equal(rows.column("address"), pa.scalar(OWNER_ADDRESS)))
-            count = rows.num_rows
-            columns: list[Any] = [
-                pa.nulls(count, pa.string()),
-                rows.column("address"),
-                rows.column("size_bytes"),
-                pa.repeat(pa.scalar("", pa.string()), count),
-            ]
-            yield pa.table(columns, schema=ENTRIES_SCHEMA)
+            yield _without_paths(rows.column("address"), rows.column("size_bytes"))
+
+
+def _without_paths(addresses: Any, sizes: Any) -> pa.Table:  # arrays or columns
+    """Returns files as rows of ENTRIES_SCHEMA without paths."""
+    count = len(addresses)
+    columns: list[Any] = [
+        pa.nulls(count, pa.string()),
+        addresses,
+        sizes,
+        pa.repeat(pa.scalar("", pa.string()), count),
+    ]
+    return pa.table(columns, schema=ENTRIES_SCHEMA)
 
 
 def holds_in_the_way(tx: Transaction, repository_id: str) -> list[Reference]:
@@ -151,9 +157,11 @@ def close_whole(context: RepositoryContext, lease: Lease, purge_id: str) -> list
         return found
 
 
-def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted) -> None:
+def delete_whole(
+    store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted, *, with_versions: bool
+) -> None:
     """Deletes the files of a closed plan, and files that were written to the root since. Then
-    closes OWNER.
+    closes OWNER. `with_versions` includes versions, also of files that were deleted before.
 
     Raises Refused `storage_foreign` if the root belongs to another repository by now. If OWNER is
     closed or missing, an earlier attempt has finished, and nothing is deleted.
@@ -161,16 +169,20 @@ def delete_whole(store: Store, plan: PurgePlan, folder: RunFolder, into: Deleted
     storage = open_storage(plan.storage_url)
     is_ours = _require_ours(store, storage, plan)
     check = _Check(store, storage, plan)
-    delete_objects(storage, folder, plan.parts, check=check, into=into)
+    delete = partial(
+        delete_objects, storage, folder, check=check, into=into, with_versions=with_versions
+    )
+    delete(plan.parts)
     parts = _left_behind(folder)
-    delete_objects(storage, folder, parts, check=check, into=into)
+    delete(parts)
     for number in range(len(parts), len(parts) + ROUNDS_MAX):
         if not is_ours or not into.is_complete:
             return
-        found = write_objects(folder, _left(storage), stem=f"objects/left-{number:03d}")
+        left = _left(storage, hidden=with_versions)
+        found = write_objects(folder, left, stem=f"objects/left-{number:03d}")
         if not found:
             break
-        delete_objects(storage, folder, found, check=check, into=into)
+        delete(found)
     if into.is_complete:
         identity = plan.identity
         close_owner(storage, store_id=identity.store_id, repository_id=identity.repository_id)
@@ -182,11 +194,27 @@ def _left_behind(folder: RunFolder) -> list[Part]:
     return [part_of(folder, name, read_part(folder, name)) for name in names]
 
 
-def _left(storage: Storage) -> Iterator[pa.Table]:
+def _left(storage: Storage, *, hidden: bool) -> Iterator[pa.Table]:
+    """Yields the repository's own files (OBJECTS_SCHEMA). `hidden` includes those of which the
+    storage keeps only versions."""
     with Buckets(0) as buckets:
         for table in _listed(storage, {FOREIGN: 0}):
             buckets.add(table)
+        for names in storage.hidden("") if hidden else ():
+            buckets.add(_hidden_rows(names))
         yield from buckets.objects()
+
+
+def _hidden_rows(names: list[str]) -> pa.Table:
+    """Returns the repository's own files among `names`, as rows of ENTRIES_SCHEMA without paths.
+    Their sizes are not known, and 0 stands for them."""
+    addresses = pa.array(names, pa.string())
+    is_own = pc.and_(
+        pc.not_equal(EmbeddedLayout().classify(addresses), pa.scalar(FOREIGN)),
+        pc.not_equal(addresses, pa.scalar(OWNER_ADDRESS)),
+    )
+    own = addresses.filter(is_own)
+    return _without_paths(own, pa.repeat(pa.scalar(0, pa.int64()), len(own)))
 
 
 class _Check:

@@ -121,6 +121,7 @@ class Work:
             parts=tuple(parts),
             foreign_count=counts[FOREIGN],
             reference_counts={},
+            retained=self._context.storage.retained(),
         )
         self._notice("references")
         if row.request.get("keep_shared", False):

@@ -20,7 +20,7 @@ from ebbtide.server.jobs import Job, StepState
 from ebbtide.server.pages.advice import advice_of
 from ebbtide.server.pages.runs import MEANINGS, SWEPT
 from ebbtide.settings import Settings
-from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.storage import DeleteOutcome, LocalStorage, Retained
 from ebbtide.storage.classes import StorageClass
 from ebbtide.storage.failures import LOCKED
 from ebbtide.store.access.keys import Role
@@ -443,6 +443,23 @@ def test_a_purge_that_keeps_what_others_need(store: Store, browsers: Browsers) -
     with pytest.raises(Gone) as gone:
         b"".join(lake.objects.stream(first, "alone"))
     assert gone.value.kind == "purged"
+
+
+def test_a_purge_where_a_storage_keeps_versions(
+    store: Store, browsers: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Retained("versions", "the bucket keeps versions")
+    monkeypatch.setattr(LocalStorage, "retained", lambda _self: kept)
+    lake = store.create_repository("lake")
+    lake.objects.put("main", "a", b"a")
+    lake.commits.commit("main", "one")
+    admin, place = browsers(), "/repositories/lake/purges"
+    named = {"paths": "main:a", "reason": "a mistake"}
+    for fields, is_asked in ((named, False), ({**named, "delete_versions": "yes"}, True)):
+        planned = admin.post(place, **fields)
+        shown = text_of(admin.get(planned.headers["location"].removeprefix("/ui")).text)
+        assert ("The storage keeps versions" in shown) is not is_asked
+        assert ("Versions deleted too" in shown) is is_asked
 
 
 def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:

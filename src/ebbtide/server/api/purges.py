@@ -43,7 +43,7 @@ class PathNamed(Wire):
 class PurgeCreation(Wire):
     """The reason of a purge and the data that it names. `confirmation` must repeat the name of the
     repository, unless `dry_run` is set. With `keep_shared`, objects that other data needs stay, and
-    do not prevent the purge."""
+    do not prevent the purge. `delete_versions` includes the versions that a bucket keeps."""
 
     reason: Annotated[Text, Field(max_length=REASON_BYTES_MAX)]
     paths: Annotated[list[PathNamed], Field(max_length=TARGETS_MAX)] = Field(default_factory=list)
@@ -52,6 +52,7 @@ class PurgeCreation(Wire):
     repository: bool = False
     all_history: bool = False
     keep_shared: bool = False
+    delete_versions: bool = False
     dry_run: bool = False
     confirmation: Text = ""
 
@@ -66,6 +67,7 @@ class PurgeCreation(Wire):
             repository=self.repository,
             all_history=self.all_history,
             keep_shared=self.keep_shared,
+            delete_versions=self.delete_versions,
         )
         request.check()
         return request
@@ -115,6 +117,8 @@ class PurgeAnswer(Wire):
     kept_reference_counts: dict[str, int] | None = None
     kept_references: list[PurgeReference] | None = None
     promised_until: datetime | None = None
+    retained: dict[str, Any] | None = None
+    warnings: list[str] | None = None
 
     @classmethod
     def of(cls, report: PurgeReport) -> PurgeAnswer:

@@ -21,7 +21,7 @@ pages = Pages()
 ACTIVE: Final = ("planning", "deleting")
 _PURGES: Final = "/repositories/{repository:segment}/purges"
 _PURGE: Final = _PURGES + "/{purge_id:segment}"
-_CHOICES: Final = ("all_history", "keep_shared", "repository")
+_CHOICES: Final = ("all_history", "keep_shared", "delete_versions", "repository")
 _FIELDS: Final = ("paths", "commits", "collections", "reason", *_CHOICES)
 
 
