@@ -264,8 +264,8 @@ class Settings(BaseSettings):
     )
     delete_versions: bool = Field(
         False,
-        description="Whether sweeps also delete the versions that a bucket of S3 keeps of the "
-        "files that they delete.",
+        description="Whether sweeps, purges and online reclaim also delete the versions that a "
+        "bucket of S3 keeps of the files that they delete.",
     )
     class_looks: int = Field(
         200,

@@ -206,7 +206,11 @@ def test_a_collection_without_any_extra(plain: Mapping[str, str], tmp_path: Path
         ("icechunk", ("gc", "plan", "icechunk:/nowhere", "--master", "none"), {}),
         ("lakefs", ("gc", "plan", "lakefs:lake", "--master", "none"), {}),
         ("postgres", ("repo", "list"), {"EBBTIDE_DATABASE_URL": "postgresql://localhost/none"}),
-        ("oidc", ("serve", "--port", "0"), {"EBBTIDE_OIDC_ISSUER": "https://a", "ABSENT": '["jwt"]'}),
+        (
+            "oidc",
+            ("serve", "--port", "0"),
+            {"EBBTIDE_OIDC_ISSUER": "https://a", "ABSENT": '["jwt"]'},
+        ),
         ("s3", ("gc", "plan", "icechunk:s3://bucket/lake", "--master", "none"), {}),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -29,6 +30,7 @@ from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.locks import waits_for_a_lock
+from tests.support.versioned import VersionedBucket
 
 LEASE = timedelta(hours=1)
 TRASH = timedelta(days=7)
@@ -681,3 +683,25 @@ def test_two_who_write_to_one_path_at_once_release_what_each_replaced(
     assert released_addresses(repository) == {first.address, second.address}
     with context.metadata.snapshot() as tx:
         assert find_staged(tx, context.repository_id, ["token"], ["a"])["token"]["a"] == third
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_versions_that_a_bucket_keeps(s3_url: str, tmp_path: Path, *, is_set: bool) -> None:
+    del s3_url
+    bucket, clock = VersionedBucket.with_lock(None), ManualClock(datetime.now(UTC))
+    settings = Settings(lease_ttl=LEASE, delete_versions=is_set)
+    with Store.init(tmp_path / "store", settings=settings, clock=clock) as store:
+        lake = store.create_repository("lake", storage_url=f"{bucket.url}/lake")
+        for content in (b"1", b"2"):
+            lake.objects.put("main", "a", content)
+        (old,) = released_addresses(lake)
+        bucket.hold("ON")
+        locked = reclaim(store, clock)
+        assert (locked.deleted_count, locked.failed_count) == ((0, 1) if is_set else (1, 0))
+        assert bucket.left(f"lake/{old}") == {f"lake/{old}": (1, 1)}
+        bucket.hold("OFF")
+        again = reclaim(store, clock)
+        assert again.deleted_count + again.missing_count == int(is_set)
+        assert bool(bucket.left(f"lake/{old}")) is not is_set
+        assert released_addresses(lake) == set()
+        assert contents(lake, "main") == {"a": b"2"}

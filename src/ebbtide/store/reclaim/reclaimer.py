@@ -202,15 +202,20 @@ class Reclaimer:
         )
 
     def _delete(self, context: RepositoryContext, claimed: Sequence[Claimed]) -> dict[str, Outcome]:
-        """Deletes the objects. Returns the outcome of each address."""
-        addresses = [each.address for each in claimed]
+        """Deletes the objects, and their versions if the settings say so. Returns the outcome of
+        each address. It is `failed` while a version is left."""
+        addresses, storage = [each.address for each in claimed], context.storage
         try:
             context.touch_owner()
-            outcomes = context.storage.delete(addresses)
+            found = {each.address: each.outcome for each in storage.delete(addresses)}
         except EbbtideError as error:
             _log.warning("nothing was reclaimed in %s: %s", context.info.name, error.message)
             return dict.fromkeys(addresses, "failed")
-        return {each.address: each.outcome for each in outcomes}
+        if self._settings.delete_versions and storage.deletes_versions:
+            gone = [address for address in addresses if found[address] != "failed"]
+            failed = [each for each in storage.delete_versions(gone) if each.outcome == "failed"]
+            found.update({each.address: each.outcome for each in failed})
+        return found
 
 
 def _in_turn(
