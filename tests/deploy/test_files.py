@@ -1,5 +1,6 @@
 """The files in `deploy/`, checked by the tools for their kinds, and against this program. No image
-is built here, and nothing runs in a container: that needs a daemon.
+is built here, and nothing runs in a container: that needs a daemon. docs/deployment.md says what
+was run.
 """
 
 from __future__ import annotations
