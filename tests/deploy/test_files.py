@@ -1,5 +1,6 @@
 """The files in `deploy/`, checked by the tools for their kinds, and against this program. No image
-is built here, and nothing runs in a container: that needs a daemon.
+is built here, and nothing runs in a container: that needs a daemon. docs/deployment.md says what
+was run.
 """
 
 from __future__ import annotations
@@ -101,6 +102,12 @@ def test_the_compose_file() -> None:
     check([*shown["services"]["collect"]["entrypoint"][1:], "lake"])
 
 
+def test_the_passwords_stay_out_of_git() -> None:
+    """The first step that the compose file names makes a file with passwords in the checkout."""
+    (made,) = re.findall(r"cp deploy/example.env (\S+)", (DEPLOY / "compose.yaml").read_text())
+    assert f"/{made}" in (ROOT / ".gitignore").read_text().splitlines()
+
+
 def kustomized(directory: Path) -> str:
     """The manifests as they are applied."""
     return run("kubectl", "kustomize", directory)
@@ -181,6 +188,19 @@ def test_the_units(tmp_path: Path) -> None:
             level = re.search(r"exposure level for \S+ ([\d.]+)", told)
             assert level is not None
             assert float(level[1]) < EXPOSURE_MAX
+
+
+def test_runs_of_the_next_night_start() -> None:
+    """systemd refuses a start too many, and counts from the first start of an interval. It lasts
+    for all starts of one night, but ends before the next night's start.
+    """
+    text = (DEPLOY / "systemd" / "ebbtide-collect@.service").read_text()
+    (interval,) = re.findall(r"^StartLimitIntervalSec=(\d+)h$", text, re.MULTILINE)
+    (burst,) = re.findall(r"^StartLimitBurst=(\d+)$", text, re.MULTILINE)
+    (between,) = re.findall(r"^RestartSec=(\d+)min$", text, re.MULTILINE)
+    timer = (DEPLOY / "systemd" / "ebbtide-collect@.timer").read_text()
+    (delay,) = re.findall(r"^RandomizedDelaySec=(\d+)min$", timer, re.MULTILINE)
+    assert int(burst) * int(between) / 60 < int(interval) < 24 - int(delay) / 60
 
 
 def test_the_start_of_an_executor(tmp_path: Path) -> None:

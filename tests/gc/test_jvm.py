@@ -340,6 +340,53 @@ def test_the_reason(spark: FakeSpark) -> None:
     assert caught.value.kind == "spark_error"
 
 
+def test_the_cause(spark: FakeSpark) -> None:
+    """An exception's own line may say nothing: the last cause in its stack trace does."""
+    trace = (
+        'Exception in thread "main" java.lang.ExceptionInInitializerError\n'
+        "\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)\n"
+        "Caused by: java.net.UnknownHostException: here: here: Name or service not known\n"
+        "\tat java.base/java.net.InetAddress.getLocalHost(InetAddress.java:1936)\n"
+        "Caused by: java.net.UnknownHostException: here: Name or service not known\n"
+        "\t... 17 more"
+    )
+    (spark.java_home / "trace").write_text(trace)
+    java = spark.java_home / "bin" / "java"
+    java.write_text(JAVA.replace("\ntold=", '\ncat "$home/trace" && exit 1\ntold='))
+    with pytest.raises(Failed) as caught:
+        spark.start().wait()
+    assert str(caught.value).endswith(
+        ': Exception in thread "main" java.lang.ExceptionInInitializerError; '
+        "the cause: java.net.UnknownHostException: here: Name or service not known"
+    )
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "expected"),
+    [
+        ("local[2]", None, "127.0.0.1"),
+        ("local[2]", "192.0.2.1", "192.0.2.1"),
+        ("spark://cluster:7077", None, "none"),
+    ],
+)
+def test_a_machine_whose_name_has_no_address(
+    spark: FakeSpark,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    given: str | None,
+    expected: str,
+) -> None:
+    """Spark does not look it up if all tasks run here. A user's own address stays."""
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    if given is not None:
+        monkeypatch.setenv("SPARK_LOCAL_IP", given)
+    told = '\necho "Error: ${SPARK_LOCAL_IP-none}" && exit 1\ntold='
+    java = spark.java_home / "bin" / "java"
+    java.write_text(JAVA.replace("\ntold=", told))
+    with pytest.raises(Failed, match=rf"Error: {expected}$"):
+        spark.start(**{"spark.master": master}).wait()
+
+
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's are those that its own variables name, or the package's."""
     monkeypatch.delenv("SPARK_HOME", raising=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 from sqlalchemy.engine.default import DefaultDialect
 
 from ebbtide.clock import SystemClock
@@ -23,6 +24,26 @@ from tests.support.locks import waits_for_a_lock
 def _stores(tx_or_metadata: Metadata) -> int:
     with tx_or_metadata.snapshot() as tx:
         return len(tx.execute(sa.select(store_info)).all())
+
+
+def test_a_database_of_another_encoding_is_refused(postgres: str) -> None:
+    """A server whose locale was "C" when it was made has SQL_ASCII."""
+    server = sa.create_engine(postgres, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.exec_driver_sql(
+            "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        )
+    url = make_url(postgres).set(database="ascii").render_as_string(hide_password=False)
+    engine = open_engine(url)
+    try:
+        with pytest.raises(InvalidInput, match="encoding SQL_ASCII, and must have UTF8") as caught:
+            engine.connect()
+        assert caught.value.kind == "invalid_setting"
+    finally:
+        engine.dispose()
+        with server.connect() as connection:
+            connection.exec_driver_sql("DROP DATABASE ascii")
+        server.dispose()
 
 
 @pytest.mark.twins

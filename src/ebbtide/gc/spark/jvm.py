@@ -27,7 +27,7 @@ from typing import Final
 
 from ebbtide.errors import Failed
 from ebbtide.gc.spark.cache import END, MAIN, SHELL, find_cache, has_files
-from ebbtide.gc.spark.conf import JAVA_OPTIONS, spark_home
+from ebbtide.gc.spark.conf import JAVA_OPTIONS, MASTER, is_local, spark_home
 
 JAVA_MIN: Final = 17
 
@@ -77,8 +77,10 @@ SHORT_OPTION: Final = "-XX:TieredStopAtLevel=1"
 _TELLING: Final = re.compile(r"Exception|Error|^Invalid|^Unrecognized|not found")
 _REFUSED: Final = re.compile(r"\[(?:warning|error) *\]|verification failed|mismatch")
 _GENERAL: Final = re.compile(r"Error occurred during|Could not create the Java|A fatal exception")
+_CAUSE: Final = "Caused by: "
 """Patterns of a JVM's lines. `_TELLING` matches output that says why it ended, and `_GENERAL`
-output that gives no reason. `_REFUSED` matches log lines about an archive that it refused."""
+output that gives no reason. `_REFUSED` matches log lines about an archive that it refused. In the
+stack trace of an exception, the last line with `_CAUSE` has the first cause."""
 
 # Ctrl-C and a service manager's SIGTERM reach the whole process group. They are meant for the run,
 # which needs its JVM for an orderly end. An ignored signal stays ignored after `exec`.
@@ -149,12 +151,14 @@ class Jvm:
         self._directory.cleanup()  # the JVM keeps its output file open
 
     def reason(self) -> str:
-        """Returns the line of the JVM's output that says why it failed."""
+        """Returns the line of the JVM's output that says why it failed, and its first cause."""
         output = (line.strip() for line in self._read("output").splitlines())
         lines = [line for line in output if line and not _GENERAL.search(line)]
         telling = [line for line in lines if _TELLING.search(line) and " WARN " not in line]
-        fallback = lines[-1] if lines else f"exit status {self.process.poll()}"
-        return (telling[0] if telling else fallback)[:300]
+        if not telling:
+            return (lines[-1] if lines else f"exit status {self.process.poll()}")[:300]
+        causes = [line.removeprefix(_CAUSE) for line in telling[1:] if line.startswith(_CAUSE)]
+        return "; the cause: ".join(line[:300] for line in telling[:1] + causes[-1:])
 
     def close(self) -> None:
         """Makes the JVM end, which takes about a second, and does not wait for it. A JVM that has
@@ -187,6 +191,10 @@ class Jvm:
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / "gateway"),
         }
+        if is_local(self._settings.get(MASTER, "")):
+            # Spark looks up this machine's name before it reads any setting, and ends if the name
+            # has no address. With this variable it does not.
+            environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         command = self._fast(environment) or self._scripts()
         with (directory / "output").open("wb") as output:
             return subprocess.Popen(

@@ -417,12 +417,31 @@ def _open_postgresql(url: URL) -> sa.Engine:
         # The driver must not begin transactions by itself: the statement that begins one also says
         # its kind, which would otherwise be one more message to the server and its answer.
         isolation_level="AUTOCOMMIT",
-        connect_args={"options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s"},
+        connect_args={
+            "options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s",
+            # From a database in SQL_ASCII, the driver would else return bytes in place of texts.
+            "client_encoding": "utf8",
+        },
         hide_parameters=True,
     )
+    _require_utf8(engine)
     _begin_by_statement(engine, _BEGIN_POSTGRESQL)
     _ping_idle(engine)
     return engine
+
+
+def _require_utf8(engine: sa.Engine) -> None:
+    """Lets each new connection be refused if the database cannot hold every character."""
+
+    @sa.event.listens_for(engine, "connect")
+    def check(connection: Any, _record: object) -> None:
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding not in ("UTF8", None):  # a pooler between may not tell it
+            raise InvalidInput(
+                "invalid_setting",
+                f"EBBTIDE_DATABASE_URL: this database has the encoding {encoding}, and must have "
+                "UTF8: make one by CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0",
+            )
 
 
 def _parsed(text: str) -> object:
