@@ -68,9 +68,6 @@ _COLLECTING: Final = {
             f"gc run {{ice}} --quiet-repository {_SHORT} --quarantine none --yes",
             in_repository=None,
         ),
-        _changes(
-            f"gc run --all {_SHORT} --quarantine none --yes", adds="gc_runs", in_repository=None
-        ),
     ),
     "gc give-up": (_changes("gc give-up lake {first} --reason lost --yes"),),
     "gc runs": (
