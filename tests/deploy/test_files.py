@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ebbtide.gc.spark.conf import read_text
 from ebbtide.settings import list_settings
 from tests.cli.test_examples import check, listed_commands
 
@@ -134,17 +135,40 @@ def test_the_manifests(patch: str, tmp_path: Path) -> None:
     whole = tmp_path / "all.yaml"
     whole.write_text(kustomized(directory))
     assert run("kubernetes-validate", "--strict", "--quiet", whole) == ""
-    found = list(containers(list(yaml.safe_load_all(whole.read_text()))))
+    manifests = list(yaml.safe_load_all(whole.read_text()))
+    (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
+    found = list(containers(manifests))
     assert {each["name"] for each in found} == {"serve", "collect"}
     for each in found:
         assert each["securityContext"]["readOnlyRootFilesystem"] is True
         assert each["image"] == "registry.example.org/ebbtide:0.1.0"
         check(each["args"])
-        # A variable is replaced in those behind it alone.
-        names = [one["name"] for one in each.get("env", ())]
-        for place, one in enumerate(each.get("env", ())):
+        # A variable is replaced in those behind it alone, and all of `envFrom` come before.
+        names = [*settings, *(one["name"] for one in each.get("env", ()))]
+        for place, one in enumerate(each.get("env", ()), len(settings)):
             used = re.findall(r"\$\((\w+)\)", one.get("value", ""))
             assert set(used) <= set(names[:place])
+
+
+def test_processors_of_runs() -> None:
+    """On `local[*]` a run has a task for each processor of the limit, not of the node's."""
+    (collect,) = containers(yaml.safe_load((KUBERNETES / "collect.yaml").read_text()))
+    resources = collect["resources"]
+    assert resources["limits"]["cpu"] == resources["requests"]["cpu"]
+
+
+def test_settings_of_executors() -> None:
+    """Executors have no settings but these. Pods that Spark makes name each variable once: Spark
+    itself gives them their local directory."""
+    (collect,) = containers(yaml.safe_load((KUBERNETES / "executors.yaml").read_text()))
+    (text,) = [one["value"] for one in collect["env"] if one["name"] == "EBBTIDE_SPARK_CONF"]
+    conf = read_text(text)
+    for name in yaml.safe_load((KUBERNETES / "settings.yaml").read_text().split("---")[1])["data"]:
+        if name.startswith("AWS_"):
+            assert conf[f"spark.executorEnv.{name}"] == f"$({name})"
+    assert "spark.executorEnv.SPARK_LOCAL_DIRS" not in conf
+    # Two Python workers need more than Spark's default, a tenth of Java's memory.
+    assert conf["spark.executor.memoryOverhead"] == "1600m"
 
 
 def test_settings_are_the_programs() -> None:

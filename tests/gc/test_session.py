@@ -29,7 +29,7 @@ from ebbtide.gc.spark.conf import (
     resolve,
 )
 from ebbtide.gc.spark.jvm import find_java
-from ebbtide.gc.spark.session import launch
+from ebbtide.gc.spark.session import _reason, launch
 from ebbtide.resources import processor_count
 from ebbtide.settings import Settings
 
@@ -309,3 +309,54 @@ def test_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(java, "_candidates", list)
     assert launch(master="local[1]")._jvm is None
+
+
+@dataclass
+class Thrown:
+    """An error of Java, as py4j gives it."""
+
+    text: str
+    cause: Thrown | None = None
+
+    def toString(self) -> str:  # noqa: N802
+        return self.text
+
+    def getCause(self) -> Thrown | None:  # noqa: N802
+        return self.cause
+
+
+class JavaError(Exception):
+    """As py4j's, whose own text is a trace."""
+
+    def __init__(self, thrown: Thrown) -> None:
+        super().__init__("An error occurred while calling None\n\tat a.B")
+        self.java_exception = thrown
+
+
+REFUSED = Thrown("io.example.ClientException: Forbidden: cannot get pods\nmore")
+
+
+@pytest.mark.parametrize(
+    ("thrown", "told"),
+    [
+        (Thrown("SparkException: no master\nmore"), "SparkException: no master"),
+        (
+            Thrown("SparkException: External scheduler", Thrown("InvocationTarget", REFUSED)),
+            "SparkException: External scheduler:"
+            " io.example.ClientException: Forbidden: cannot get pods",
+        ),
+        (Thrown("A: B: no room", Thrown("B: no room")), "A: B: no room"),
+    ],
+)
+def test_why_spark_did_not_start(thrown: Thrown, told: str) -> None:
+    """The error, and the first cause if the error does not have it already."""
+    jvm: Any = None
+    assert _reason(JavaError(thrown), jvm) == told
+
+
+def test_why_spark_did_not_start_in_a_loop() -> None:
+    """Java forbids an error to be its own cause, but not two that name each other."""
+    first, second = Thrown("first"), Thrown("second")
+    first.cause, second.cause = second, first
+    jvm: Any = None
+    assert _reason(JavaError(first), jvm) == "first"

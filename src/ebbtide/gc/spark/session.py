@@ -48,6 +48,9 @@ _OWNER: Final = "ebbtide_jvm"
 """The attribute of a gateway that has the `Jvm`, if this module started it."""
 _SHOWN: Final = frozenset({LOG_LEVEL, "spark.ui.showConsoleProgress"})
 """A user who sets one of these settings wants to see Spark's output."""
+_CAUSES_MAX: Final = 20
+"""Errors of Java could name each other as causes."""
+_LINE_MAX: Final = 300
 
 
 class Launched:
@@ -367,13 +370,32 @@ def _must_be_stopped(session: SparkSession) -> bool:
 
 
 def _reason(error: BaseException, jvm: Jvm) -> str:
-    """Returns one line that says why Spark did not start."""
-    text = str(error)
+    """Returns one line that says why Spark did not start: the error, and its first cause."""
+    text, cause = str(error), ""
     thrown: Any = getattr(error, "java_exception", None)  # of py4j, which has no types
     with suppress(Exception):  # the JVM may be gone
         text = text if thrown is None else str(thrown.toString())
+        # Where no cluster answers, the error says only that a scheduler cannot be instantiated.
+        cause = _first_cause(thrown)
+    text, cause = _first_line(text), _first_line(cause)
+    told = (text,) if cause in text else (text, cause)
+    return ": ".join(filter(None, told)) or jvm.reason()
+
+
+def _first_cause(thrown: Any) -> str:
+    """Returns Java's text of the error that began a chain of errors; an empty text without one."""
+    text = ""
+    for _ in range(_CAUSES_MAX):
+        thrown = None if thrown is None else thrown.getCause()
+        if thrown is None:
+            break
+        text = str(thrown.toString())
+    return text
+
+
+def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else jvm.reason()
+    return lines[0][:_LINE_MAX] if lines else ""
 
 
 def _use(session: SparkSession) -> None:
