@@ -71,6 +71,16 @@ def test_the_image_has_every_extra() -> None:
     assert set(extras.split(",")) in ({"all"}, named)
 
 
+def test_the_image_starts_executors() -> None:
+    """Spark gives their pods no command, only the word `executor` for the image's entrypoint."""
+    whole, _, last = DOCKERFILE.read_text().rpartition("\nFROM ")
+    (started,) = re.findall(r"^COPY .*deploy/executor\.sh (\S+)$", last, re.MULTILINE)
+    assert f'ENTRYPOINT ["{started}"]' in last.splitlines()
+    # A builder forgets the command of an earlier stage when the entrypoint changes.
+    (command,) = re.findall(r"^CMD .*$", whole, re.MULTILINE)
+    assert command in last.splitlines()
+
+
 def test_what_the_image_copies_is_there() -> None:
     """And reaches the builder: all that is not named in the list of exceptions is ignored."""
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
@@ -150,6 +160,17 @@ def test_the_manifests(patch: str, tmp_path: Path) -> None:
             assert set(used) <= set(names[:place])
 
 
+def test_the_end_of_a_servers_pod() -> None:
+    """It waits while nodes still send requests, and then has time to answer them."""
+    manifests = yaml.safe_load_all((KUBERNETES / "server.yaml").read_text())
+    (pod,) = [
+        each["spec"]["template"]["spec"] for each in manifests if each["kind"] == "Deployment"
+    ]
+    word, seconds = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert word == "sleep"
+    assert 5 <= int(seconds) <= pod["terminationGracePeriodSeconds"] - 30
+
+
 def test_processors_of_runs() -> None:
     """On `local[*]` a run has a task for each processor of the limit, not of the node's."""
     (collect,) = containers(yaml.safe_load((KUBERNETES / "collect.yaml").read_text()))
@@ -188,9 +209,10 @@ def test_commands_are_the_programs() -> None:
         program, *words = shlex.split(command.replace("%i", "lake"))
         assert program == PROGRAM
         check(words)
-    found = re.search(r"^CMD (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
-    assert found is not None
-    check(yaml.safe_load(found[1]))
+    found = re.findall(r"^CMD (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert len(found) == 2
+    for words in map(yaml.safe_load, found):
+        check(words)
     for path in DEPLOY.rglob("*.yaml"):
         for value in yaml.safe_load_all(path.read_text()):
             for words in listed_commands(value):

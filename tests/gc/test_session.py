@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from ebbtide.errors import Failed, InvalidInput
+from ebbtide.gc.spark import conf
 from ebbtide.gc.spark import jvm as java
 from ebbtide.gc.spark.conf import (
     LOG_CONFIG,
@@ -237,6 +238,15 @@ def test_local_masters(master: str, cores: int) -> None:
     """As many tasks at once as the master says."""
     assert is_local(master)
     assert local_cores(master) == cores
+
+
+@pytest.mark.parametrize("named", [{}, {"spark.master": "local[*]"}])
+def test_the_limits_of_a_container(named: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count even if the master is named, which commands always do."""
+    monkeypatch.setattr(conf, "processor_count", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert resolve(named, {})["spark.master"] == "local[2]"
+    assert resolve({"spark.master": "local[8]"}, {})["spark.master"] == "local[8]"
 
 
 def test_masters_elsewhere() -> None:

@@ -63,8 +63,10 @@ def resolve(
     """
     master = explicit.get(MASTER) or file.get(MASTER) or LOCAL_MASTER
     if master == LOCAL_MASTER and processor_count() < (os.cpu_count() or 1):
-        # Java 17 reads the limits of its own control group, not of those around it.
+        # Java 17 reads the limits of its own control group, not of those around it. Commands name
+        # the master even if it is the default of this program.
         master = f"local[{processor_count()}]"
+        explicit = {**explicit, MASTER: master}
     executors = {PYTHON: sys.executable} if archive is None else archive_settings(archive)
     defaults = SQL | {
         MASTER: master,
