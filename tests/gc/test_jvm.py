@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -383,8 +384,9 @@ def test_a_machine_whose_name_has_no_address(
     told = '\necho "Error: ${SPARK_LOCAL_IP-none}" && exit 1\ntold='
     java = spark.java_home / "bin" / "java"
     java.write_text(JAVA.replace("\ntold=", told))
+    settings: dict[str, Any] = {"spark.master": master}
     with pytest.raises(Failed, match=rf"Error: {expected}$"):
-        spark.start(**{"spark.master": master}).wait()
+        spark.start(**settings).wait()
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

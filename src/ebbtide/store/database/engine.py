@@ -15,7 +15,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +45,9 @@ BEGIN_OPTION: Final = "ebbtide_begin"
 """The execution option of a connection that has the statement which begins a transaction on
 SQLite."""
 _BEGIN_POSTGRESQL: Final = "ebbtide_begin_postgresql"
+_POOL: Final[Mapping[str, Any]] = {"pool_size": 15, "max_overflow": 0}
+"""The most connections of a process. All stay open, since one that is opened for a request and
+closed behind it takes longer than the request's statements."""
 IDLE_SECONDS_MAX: Final = 1.0
 _IDLE_SINCE: Final = "ebbtide_idle_since"
 
@@ -383,6 +386,7 @@ def _open_sqlite(url: URL) -> sa.Engine:
         connect_args={"timeout": LOCK_TIMEOUT_SECONDS},
         json_deserializer=_parsed,
         hide_parameters=True,
+        **_POOL,
     )
 
     @sa.event.listens_for(engine, "connect")
@@ -423,6 +427,7 @@ def _open_postgresql(url: URL) -> sa.Engine:
             "client_encoding": "utf8",
         },
         hide_parameters=True,
+        **_POOL,
     )
     _require_utf8(engine)
     _begin_by_statement(engine, _BEGIN_POSTGRESQL)
