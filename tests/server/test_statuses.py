@@ -319,10 +319,10 @@ def test_such_keys_never_leave_a_directory(plain: Server, tmp_path: Path) -> Non
     assert len(listed.splitlines()) == len(KEYS) + 1
 
 
-def test_symlink_files(lake: lakefs.Repository, server: Server) -> None:
+def test_symlink_files(lake: lakefs.Repository, plain: Server) -> None:
     """As the operator of Airflow asks for them. Each line is the address of an object."""
     commit = put(lake, **{"t/p=1/a": "1", "t/p=2/a": "2", "t/p=2/b": "3", "x": "4"})
-    api = sdk(server).internal_api
+    api = sdk(plain).internal_api
     answer = api.create_symlink_file(lake.id, "main", location="t/")
     base = f"{answer.location}/{lake.id}/main".removeprefix("file://")
     found = {str(each.relative_to(base)): each.read_text() for each in Path(base).rglob("*.txt")}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from email.message import Message
+from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO
 from threading import Thread
 from types import SimpleNamespace
+from urllib.error import HTTPError
 
 import pytest
 
 from ebbtide.storage import asking
-from ebbtide.storage.asking import headers_of_each
+from ebbtide.storage.asking import FailedAnswer, headers_of_each, repeated
 
 
 def test_a_busy_storage_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +51,37 @@ def test_a_busy_storage_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(asked) == ["/later", "/later", "/never"]
     assert headers_of_each(lambda name: f"{place}/{name}", ["later"]) == [None]
     assert headers_of_each(lambda _name: None, ["later"]) == [None]
+
+
+def test_a_refusal_keeps_what_it_said() -> None:
+    """Its connection is closed, and its text can be read all the same."""
+    told = BytesIO(b"<Error><Code>AccessDenied</Code></Error>")
+
+    def refuse() -> None:
+        raise HTTPError("http://here", 403, "Forbidden", Message(), told)
+
+    with pytest.raises(FailedAnswer, match="HTTP Error 403: Forbidden") as caught:
+        repeated(refuse)
+    assert told.closed and caught.value.closed
+    assert (caught.value.code, caught.value.body) == (
+        403,
+        b"<Error><Code>AccessDenied</Code></Error>",
+    )
+
+
+def test_a_refusal_whose_text_is_cut_off() -> None:
+    """What counts is the status."""
+
+    class CutOff(BytesIO):
+        """A connection that breaks."""
+
+        def read(self, _size: int | None = -1) -> bytes:
+            """Fails."""
+            raise IncompleteRead(b"<Err")
+
+    def refuse() -> None:
+        raise HTTPError("http://here", 403, "Forbidden", Message(), CutOff())
+
+    with pytest.raises(FailedAnswer) as caught:
+        repeated(refuse)
+    assert (caught.value.code, caught.value.body) == (403, b"")

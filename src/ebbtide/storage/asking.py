@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPException
+from io import BytesIO
 from typing import Final, TypeVar
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -15,12 +17,25 @@ from ebbtide.errors import EbbtideError
 from ebbtide.storage import clients
 
 FAILURES: Final = (HTTPException, ElementTree.ParseError, *clients.ERRORS)
-"""The exceptions of a failed request. One with an answer is an HTTPError."""
+"""The exceptions of a failed request. One with an answer is an HTTPError, and a FailedAnswer if it
+comes from `repeated`."""
 TIMEOUT_SECONDS: Final = 150
 _TRIES_MAX: Final = 5
 _AT_ONCE: Final = 16
 _NOT_IMPLEMENTED: Final = 501
+_BODY_BYTES_MAX: Final = 1 << 16
 _Answer = TypeVar("_Answer")
+
+
+class FailedAnswer(HTTPError):
+    """An HTTPError whose connection is closed. `body` is what the answer said."""
+
+    def __init__(self, error: HTTPError) -> None:
+        self.body = b""
+        with error, suppress(*FAILURES):
+            self.body = error.read(_BODY_BYTES_MAX)
+        super().__init__(error.url, error.code, error.reason, error.headers, BytesIO())
+        self.close()
 
 
 def headers_at(url: str) -> Mapping[str, str]:
@@ -58,11 +73,13 @@ def repeated(send: Callable[[], _Answer]) -> _Answer:
         attempt += 1
         try:
             return send()
-        except FAILURES as error:
-            if isinstance(error, HTTPError):
-                error.close()  # it holds the connection
-            is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-            is_final = is_final or getattr(error, "code", None) == _NOT_IMPLEMENTED
+        except HTTPError as error:
+            # Not closed, the error would hold the connection.
+            failed = FailedAnswer(error)
+            is_final = error.code == _NOT_IMPLEMENTED or (error.code < 500 and error.code != 429)
             if is_final or attempt == _TRIES_MAX:
+                raise failed from None
+        except FAILURES:
+            if attempt == _TRIES_MAX:
                 raise
         time.sleep(0.2 * 2**attempt)

@@ -18,13 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
-from urllib.error import HTTPError
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from ebbtide.storage import locks
-from ebbtide.storage.asking import FAILURES
+from ebbtide.storage.asking import FAILURES, FailedAnswer
 from ebbtide.storage.base import DeleteOutcome, Retained
 from ebbtide.storage.keys import Bucket, text_of
 
@@ -208,9 +207,9 @@ def _body(versions: Iterable[Version]) -> bytes:
 
 def _explained(error: BaseException) -> str:
     """Returns the reason of a failed request: the storage's code and message, if it has them."""
-    if isinstance(error, HTTPError):
+    if isinstance(error, FailedAnswer):
         try:
-            answer = ElementTree.fromstring(error.read())
+            answer = ElementTree.fromstring(error.body)
         except FAILURES:
             return f"status {error.code}"
         return _reason(text_of(answer, "Code"), text_of(answer, "Message"))
