@@ -52,10 +52,16 @@ def latest_id(instant: datetime) -> str:
     return descending_id(instant)[:16] + "f" * 16
 
 
+def is_id(text: str) -> bool:
+    """Whether a text has the exact form of an id. A run's id becomes a part of addresses, so that
+    an id from outside is checked first."""
+    return _ID.fullmatch(text) is not None
+
+
 def instant_of(text: str) -> datetime | None:
     """Returns the instant of a descending id, UTC to the microsecond; None if `text` is no such
     id."""
-    if not _ID.fullmatch(text):
+    if not is_id(text):
         return None
     try:
         instant = EPOCH + (_INSTANT_MAX - int(text[:16], 16)) * _MICROSECOND

@@ -16,7 +16,7 @@ RUN_ID = "1" * 32
 def test_the_copy_goes_too(store: Store, repository: Repository) -> None:
     save(repository, "a", "b")
     storage = repository.storage
-    quarantine.write(storage, Quarantine(RUN_ID, "", "held", START + DAY))
+    quarantine.write(storage, Quarantine(RUN_ID, "held", START + DAY))
     copies = {
         path: quarantine.prefix_of(RUN_ID) + address_of(repository, "main", path) for path in "ab"
     }

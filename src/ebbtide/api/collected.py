@@ -6,7 +6,7 @@ The command line, the server and the Python interface share it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ class Collected:
 
     `key` identifies the repository among others: its id if it is of a store, else its name.
     `sessions` is how long clients of a repository elsewhere can use data that no ref names; None
-    for a repository of a store. `store` is the store, or None elsewhere.
+    for a repository of a store. `store` is the store, or None elsewhere. `run_dir` is another
+    directory with files of runs, in which explanations look too.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Collected:
     settings: Settings
     sessions: timedelta | None = None
     store: Store | None = None
+    run_dir: str | None = None
 
     @property
     def with_policy(self) -> WithPolicy:
@@ -127,7 +129,9 @@ class Collected:
 
         engine = LocalEngine() if engine is None else engine
         options = self.options(grace=grace)
-        return Explainer(self.form, engine=engine, grace=options.grace, limit=limit)
+        return Explainer(
+            self.form, engine=engine, grace=options.grace, limit=limit, run_dir=self.run_dir
+        )
 
 
 def open_collected(
@@ -147,9 +151,9 @@ def open_collected(
     """
     if is_elsewhere(name):
         opened, sessions = elsewhere.open_elsewhere(name, settings, run_dir=run_dir, quiet=quiet)
-        return Collected(name, name, opened, settings, sessions)
+        return Collected(name, name, opened, settings, sessions, run_dir=run_dir)
     require_not_quiet(quiet=quiet)
-    return collected_in(store(), name, gone=gone)
+    return replace(collected_in(store(), name, gone=gone), run_dir=run_dir)
 
 
 def collected_in(store: Store, name: str, *, gone: bool = False) -> Collected:

@@ -27,13 +27,15 @@ ROWS_PER_BATCH: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A plan that `CollectedRepository.plan` made, with its `report`. Nothing is deleted yet.
+    """A plan that `CollectedRepository.plan` made, with its `report`, in `folder`. Nothing is
+    deleted yet.
 
     `plan` has everything that the plan's file has, such as `by_ref`, `warnings` and `mode`.
     """
 
     report: RunReport
     plan: Plan
+    folder: RunFolder
 
     @property
     def run_id(self) -> str:
@@ -78,8 +80,9 @@ class PlannedRun:
         return pa.RecordBatchReader.from_batches(SCHEMA, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        folder = RunFolder.at(self.report.run_path)
-        for table in read_batches(folder, self.plan.candidates, SCHEMA, rows_max=ROWS_PER_BATCH):
+        for table in read_batches(
+            self.folder, self.plan.candidates, SCHEMA, rows_max=ROWS_PER_BATCH
+        ):
             yield from table.to_batches()
 
     def candidates_spark(self, spark: SparkSession) -> DataFrame:
@@ -90,8 +93,7 @@ class PlannedRun:
         """
         from ebbtide.gc.spark.parts import frame_of_parts
 
-        folder = RunFolder.at(self.report.run_path)
-        return frame_of_parts(spark, folder, self.plan.candidates, SCHEMA)
+        return frame_of_parts(spark, self.folder, self.plan.candidates, SCHEMA)
 
 
 def require_done(report: RunReport) -> RunReport:

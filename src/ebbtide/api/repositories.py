@@ -171,7 +171,7 @@ class CollectedRepository:
             inventory_date=inventory_date,
         )
         report = require_done(collector.plan())
-        return PlannedRun(report, collector.plan_of(report.run_id))
+        return _planned(collector, report)
 
     def sweep(
         self,
@@ -262,7 +262,7 @@ class CollectedRepository:
         Spark."""
         collector = self._reading()
         run_id = _found(collector, run)
-        return PlannedRun(collector.show(run_id), collector.plan_of(run_id))
+        return _planned(collector, collector.show(run_id))
 
     def undo(self, run: Run, *, under: str = "", sweeps_ended: bool = False) -> RunReport:
         """Restores the files that a sweep quarantined, and opens the commits that it closed.
@@ -308,6 +308,11 @@ class CollectedRepository:
 
 def _policy(given: Policy | Mapping[str, object]) -> Policy:
     return given if isinstance(given, Policy) else Policy.parse(given)
+
+
+def _planned(collector: Collector, report: RunReport) -> PlannedRun:
+    run_id = report.run_id
+    return PlannedRun(report, collector.plan_of(run_id), collector.folder_of(run_id))
 
 
 def _found(collector: Collector, run: Run) -> str:

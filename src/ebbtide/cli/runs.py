@@ -22,6 +22,7 @@ from ebbtide.text import age_text, count_text, date_text, size_text
 if TYPE_CHECKING:
     from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
+    from ebbtide.gc.runs import RunFolder
 
 LIMIT: Final = 100
 COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
@@ -82,14 +83,15 @@ def show_run(
     """Show the plan and the outcome of a run."""
     removed = _removed(cli, repository)
     if removed is not None and run_id in (LATEST, removed.run_id):
-        report, plan = removed, None
+        report, plan, folder = removed, None, None
     else:
         collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
         run_id = collector.find_run(run_id)
         report = collector.show(run_id)
         # A run that was refused before it had a plan has no figures.
         plan = collector.plan_of(run_id) if report.has_plan else None
-    listed = list(islice(_candidates(report, plan), limit)) if candidates else None
+        folder = collector.folder_of(run_id)
+    listed = list(islice(_candidates(folder, plan), limit)) if candidates else None
     document = report.to_json()
     if listed is not None:
         document["candidates"] = [
@@ -127,13 +129,13 @@ def _removed(cli: Cli, repository: str) -> RunReport | None:
     return RunReport.from_json(removal.report)
 
 
-def _candidates(report: RunReport, plan: Plan | None) -> Iterator[dict[str, Any]]:
+def _candidates(folder: RunFolder | None, plan: Plan | None) -> Iterator[dict[str, Any]]:
     """Yields the candidates of a plan, part by part, as rows by column name."""
     from ebbtide.gc.parts import read_part
-    from ebbtide.gc.runs import RunFolder
 
-    folder = RunFolder.at(report.run_path)
-    for part in plan.candidates if plan is not None else ():
+    if folder is None or plan is None:
+        return
+    for part in plan.candidates:
         yield from read_part(folder, part.name, part.checksum).select(COLUMNS).to_pylist()
 
 

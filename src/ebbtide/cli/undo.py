@@ -128,7 +128,7 @@ def purge(
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     run_id = run.collector.find_run(run_id)
     if not yes:
-        question = f"delete {_left(run.collector.show(run_id))} of run {run_id} for good?"
+        question = f"delete {_left(run.collector.show_held(run_id))} of run {run_id} for good?"
         if not confirm(question, yes=yes):
             cli.declined("nothing was deleted")
             return

@@ -447,9 +447,10 @@ class RepositoryFormat(Protocol):
         """
 
     def record_run(
-        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
     ) -> None:
-        """Records the run's state, and the checksum of its plan if there is one."""
+        """Records the run's state, and the checksum of its plan if there is one. `run_path` is the
+        path of a folder outside of the repository's own storage, and None for one inside."""
 
     def plan_checksum(self, run_id: str) -> str | None:
         """Returns the recorded checksum of a run's plan, or None if no plan was recorded."""
@@ -457,8 +458,9 @@ class RepositoryFormat(Protocol):
     def drop_run(self, run_id: str) -> None:
         """Deletes the record of a run."""
 
-    def run_paths(self) -> dict[str, str]:
-        """Returns the folders of all recorded runs: run id to path, newest first."""
+    def run_paths(self) -> dict[str, str | None]:
+        """Returns all recorded runs, newest first: run id to the path of the folder, if a database
+        recorded one outside of the repository's own storage. None: the id gives the place."""
 
     def closed_after(self) -> str | None:
         """Returns a slice; slices that sort after it get no more files. Called before a listing.

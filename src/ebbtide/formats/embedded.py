@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.formats.base import Clocks, Fencing, Guard, Identity, RunHold, unguarded
+from ebbtide.formats.base import RUNS_PREFIX, Clocks, Fencing, Guard, Identity, RunHold, unguarded
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
@@ -229,10 +229,10 @@ class EmbeddedRepository:
         return address_at(self._context, ref, path)
 
     def record_run(
-        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
     ) -> None:
         """Records the run in the table `gc_runs`."""
-        values = {"state": state, "run_url": run_path}
+        values = {"state": state, "run_url": run_path or f"{RUNS_PREFIX}{run_id}"}
         if plan_checksum is not None:
             values["plan_checksum"] = plan_checksum
         with self._metadata.transaction() as tx:
@@ -249,10 +249,15 @@ class EmbeddedRepository:
         with self._metadata.transaction() as tx:
             delete_run(tx, self._repository_id, run_id)
 
-    def run_paths(self) -> dict[str, str]:
-        """Returns the folders of all runs in the table `gc_runs`."""
+    def run_paths(self) -> dict[str, str | None]:
+        """Returns all runs in the table `gc_runs`, with the paths of folders elsewhere."""
         with self._metadata.snapshot() as tx:
-            return {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
+            rows = list_runs(tx, self._repository_id)
+        # An earlier version wrote the whole path of a folder inside.
+        return {
+            row.run_id: None if row.run_url.endswith(f"{RUNS_PREFIX}{row.run_id}") else row.run_url
+            for row in rows
+        }
 
     def closed_after(self) -> str:
         """Returns the slice after which all slices are closed.

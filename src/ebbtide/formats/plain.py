@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -38,6 +38,7 @@ from ebbtide.formats.base import (
     unguarded,
 )
 from ebbtide.formats.lease import hold_storage, holder_of
+from ebbtide.ids import is_id
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -45,6 +46,10 @@ from ebbtide.storage.local import temporary_targets
 
 RECORD_FILE: Final = "record.json"
 SYSTEM_PREFIX: Final = "_ebbtide/"
+
+
+_Place: TypeAlias = tuple[Storage, str]
+"""A storage, and a prefix in it under which runs have their folders."""
 
 
 class PlainLayout:
@@ -231,46 +236,50 @@ class PlainRepository:
         )
 
     def record_run(
-        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
     ) -> None:
-        """Records the run in its own folder."""
-        storage, prefix = self._runs()
+        """Records the run in its own folder, which therefore needs no path."""
+        del run_path
+        storage, prefix = self._place_of(run_id)
         checksum = self.plan_checksum(run_id) if plan_checksum is None else plan_checksum
-        record = {"state": state, "run_path": run_path, "plan_checksum": checksum}
+        record = {"state": state, "plan_checksum": checksum}
         storage.put(f"{prefix}{run_id}/{RECORD_FILE}", json.dumps(record).encode())
 
     def plan_checksum(self, run_id: str) -> str | None:
         """Returns the plan's checksum from the run's record, or None."""
-        record = self._record(run_id)
+        record = _record_in(self._place_of(run_id), run_id)
         return None if record is None else record.get("plan_checksum")
 
     def drop_run(self, run_id: str) -> None:
         """Deletes the run's record, if it was not deleted with the run's folder."""
-        storage, prefix = self._runs()
-        storage.delete([f"{prefix}{run_id}/{RECORD_FILE}"])
+        for storage, prefix in self._places():
+            storage.delete([f"{prefix}{run_id}/{RECORD_FILE}"])
 
-    def run_paths(self) -> dict[str, str]:
-        """Returns the folders of all runs that have a record, newest first."""
-        storage, prefix = self._runs()
-        found = {}
-        for folder in storage.list_prefixes(prefix):
-            run_id = folder.removeprefix(prefix).rstrip("/")
-            record = self._record(run_id)
-            if record is not None:
-                found[run_id] = str(record["run_path"])
-        return dict(sorted(found.items()))
+    def run_paths(self) -> dict[str, str | None]:
+        """Returns all runs that have a record, in the repository's storage and in the directory for
+        runs, newest first. No record says where a folder is: it is in the folder itself."""
+        found = set()
+        for storage, prefix in self._places():
+            names = (each.removeprefix(prefix) for each in storage.list_prefixes(prefix))
+            ids = {name.rstrip("/") for name in names}
+            found |= {each for each in ids if is_id(each) and _record_in((storage, prefix), each)}
+        return dict.fromkeys(sorted(found))
 
-    def _runs(self) -> tuple[Storage, str]:
-        """Returns the storage and the prefix of the runs' folders."""
+    def _runs(self) -> _Place:
+        """Returns the place of new runs."""
         return (self.storage, RUNS_PREFIX) if self._run_dir is None else (self._run_dir, "")
 
-    def _record(self, run_id: str) -> dict[str, Any] | None:
-        storage, prefix = self._runs()
-        try:
-            found = json.loads(storage.get(f"{prefix}{run_id}/{RECORD_FILE}"))
-        except (NotFound, ValueError):
-            return None
-        return found if isinstance(found, dict) and "run_path" in found else None
+    def _places(self) -> list[_Place]:
+        """Returns the places of runs: the directory for runs, if there is one, and the place in the
+        repository's storage."""
+        own = (self.storage, RUNS_PREFIX)
+        return [own] if self._run_dir is None else [self._runs(), own]
+
+    def _place_of(self, run_id: str) -> _Place:
+        """Returns the place that has a run's record; for a run without one, the place of new
+        runs."""
+        places = self._places()
+        return next((each for each in places if _record_in(each, run_id)), places[0])
 
     def closed_after(self) -> str | None:
         """Returns None: there are no slices, and all runs are clean."""
@@ -346,6 +355,16 @@ class PlainRepository:
         """Returns an empty set: repositories of this format are not purged."""
         del addresses
         return frozenset()
+
+
+def _record_in(place: _Place, run_id: str) -> dict[str, Any] | None:
+    """Returns a run's record in a place; None if there is none, or if it is damaged."""
+    storage, prefix = place
+    try:
+        found = json.loads(storage.get(f"{prefix}{run_id}/{RECORD_FILE}"))
+    except (NotFound, ValueError):
+        return None
+    return found if isinstance(found, dict) and "plan_checksum" in found else None
 
 
 def changed(what: str) -> Refused:

@@ -22,16 +22,18 @@ from ebbtide.errors import (
     Refused,
 )
 from ebbtide.escaping import shown
-from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
+from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.gc.ending import Ending, with_unfinished
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.gates import check_grace
 from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
 from ebbtide.gc.planning.making import make_plan
-from ebbtide.gc.planning.plan import Plan, read_commits, read_plan, write_plan
+from ebbtide.gc.planning.plan import Plan, read_commits, write_plan
 from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
 from ebbtide.gc.quarantines import Quarantines
+from ebbtide.gc.recorded import RecordedRuns
 from ebbtide.gc.relations.inventory_report import InventoryReport, open_inventory
 from ebbtide.gc.report import (
     RunReport,
@@ -43,19 +45,17 @@ from ebbtide.gc.report import (
 from ebbtide.gc.retaining import check_deletes_versions
 from ebbtide.gc.runs import (
     FENCE_FILE,
-    PLAN_FILE,
     REPORT_FILE,
     RunFolder,
+    RunFolders,
     announce_epoch,
 )
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
-from ebbtide.gc.sweeping.intents import unsettled
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
-from ebbtide.ids import LATEST, descending_id, instant_of
+from ebbtide.ids import LATEST, descending_id, is_id
 from ebbtide.retention import Policy
-from ebbtide.storage import open_storage
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
 """An operation of the collector under a hold. Called with the run's id, its folder and the hold;
@@ -98,7 +98,9 @@ class Collector:
         self._engine = engine
         self._options = options
         self._observer = observer
-        self._quarantines = Quarantines(engine, repository, options)
+        self._folders = RunFolders(repository, options.run_dir)
+        self._runs = RecordedRuns(engine, self._folders)
+        self._quarantines = Quarantines(engine, self._folders, options)
 
     def plan(self) -> RunReport:
         """Makes a plan, and deletes nothing. If a gate refuses, the report's state is `refused`.
@@ -110,7 +112,7 @@ class Collector:
         given = self._open_inventory(now)
         run_id = descending_id(now)
         work = partial(self._plan, given=given)
-        return self._held("plan", run_id, self._new_folder(run_id), work, deletes=False)
+        return self._held("plan", run_id, self._folders.new(run_id), work, deletes=False)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
         """Carries out the plan of a run, or without `run_id` the plan of `newest_unswept`.
@@ -121,7 +123,7 @@ class Collector:
         self._check_options()
         if run_id is None:
             run_id = self.newest_unswept()
-        return self._held("sweep", run_id, self._folder(run_id), self._sweep, deletes=True)
+        return self._held("sweep", run_id, self._folders.of(run_id), self._sweep, deletes=True)
 
     def undo(self, run_id: str, *, under: str = "", sweeps_ended: bool = False) -> RunReport:
         """Restores the files that a sweep quarantined, and opens the commits that it closed.
@@ -135,38 +137,42 @@ class Collector:
 
         If a gate refuses, the report's state is `refused`. Raises InvalidInput `invalid_argument`
         if the format has no undo, NotFound `run_not_found` and `not_quarantined`, Conflict
-        `plan_used`, and Failed `storage_error`, after which the undo can be repeated.
+        `plan_used`, Incomplete `incomplete` and Failed `storage_error`. After the last two, the
+        undo can be repeated.
         """
         self._repository.check_undoable()
         work = partial(self._undo, under=under, sweeps_ended=sweeps_ended)
-        return self._held("undo", run_id, self._folder(run_id), work, deletes=True)
+        folder = self._folder_of_held(run_id, under=under)
+        return self._held("undo", run_id, folder, work, deletes=True)
 
     def purge(self, run_id: str) -> RunReport:
-        """Deletes the files that a sweep quarantined.
+        """Deletes the files that a sweep quarantined. This needs neither its plan nor its report.
 
         If a gate refuses, the report's state is `refused`. Raises NotFound `run_not_found` and
-        `not_quarantined`, and Failed `storage_error`, after which the purge can be repeated.
+        `not_quarantined`, Incomplete `incomplete` and Failed `storage_error`. After the last two,
+        the purge can be repeated.
         """
-        return self._held("purge", run_id, self._folder(run_id), self._purge, deletes=True)
+        places = self._folders.places(run_id)
+        folder = places[0] if self._quarantines.has(run_id) else self._folders.of(run_id)
+        return self._held("purge", run_id, folder, self._purge, deletes=True)
 
     def _undo(
         self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str, sweeps_ended: bool
     ) -> RunReport:
-        plan, steps = self._read_plan(folder, run_id), self._steps(hold, run_id)
+        steps = self._steps(hold, run_id)
         is_whole, told = self._quarantines.undo(
-            plan, folder, hold, steps, under=under, sweeps_ended=sweeps_ended
+            run_id, folder, hold, steps, under=under, sweeps_ended=sweeps_ended
         )
-        report = self.show(run_id)
+        report, home = self._runs.report_or_bare(run_id)
         state = "undone" if is_whole else report.state
-        report = replace(report, state=state, quarantine=told)
-        self._finish(folder, report)
-        return report
+        return self._finished(replace(report, state=state, quarantine=told), home)
 
     def _purge(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
+        del folder
         record = self._quarantines.held(run_id)
-        report = self._quarantines.purge(record, self.show(run_id), self._steps(hold, run_id))
-        self._finish(folder, report)
-        return report
+        report, home = self._runs.report_or_bare(run_id)
+        report = self._quarantines.purge(record, report, self._steps(hold, run_id))
+        return self._finished(report, home)
 
     def _steps(self, hold: RunHold, run_id: str) -> Steps:
         return Steps(hold, self._observer, name=partial(self._engine.name_jobs, run_id))
@@ -225,14 +231,11 @@ class Collector:
                 plan = self._make_plan(run_id, folder, steps, given)
         except Refused as error:
             report = self._refused(run_id, folder, error, steps.seconds())
-            self._finish(folder, report)
+            self._runs.finish(folder, report)
             return report
         report = planned_report(plan, run_path=folder.path, allow_share=self._options.allow_share)
         with nothing_deleted(), _without_rest(folder):
-            checksum = write_plan(folder, plan)
-            self._repository.record_run(
-                run_id, state=report.state, run_path=folder.path, plan_checksum=checksum
-            )
+            self._runs.record(folder, report, write_plan(folder, plan))
         return report
 
     def _make_plan(
@@ -282,9 +285,25 @@ class Collector:
             return Chosen(reason=due)
         undone = self._quarantines.undone_since(plan.clean_at)
         if undone is not None:
-            return Chosen(reason=f"run {undone} was undone since the last clean run")
-        run = EarlierRun(plan, RunFolder.at(newest.run_path))
+            return Chosen(reason=undone)
+        try:
+            run = self._earlier(plan)
+        except NotFound as error:
+            return Chosen(reason=error.message)
         return Chosen(Earlier(run, plan.whole - newest.counts["deleted"]))
+
+    def _earlier(self, plan: Plan) -> EarlierRun:
+        """Returns an earlier run with the folders that it needs. Raises NotFound
+        `run_not_found`."""
+        homes = {each.run_id for each in plan.settled} | {plan.run_id}
+        known = self._folders.recorded()
+        found = {
+            run_id: self._folders.among(run_id, known[run_id])
+            if run_id in known
+            else self._folders.of(run_id)
+            for run_id in homes
+        }
+        return EarlierRun(plan, found[plan.run_id], found)
 
     def _read_report(self, run_id: str) -> RunReport | None:
         try:
@@ -293,13 +312,27 @@ class Collector:
             return None
 
     def _sweep(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
-        plan = self._read_plan(folder, run_id)
+        plan = self._runs.plan(folder, to_sweep=True)
         steps = self._steps(hold, run_id)
+        swept: Swept | None = None
         try:
             swept = self._attempt(plan, folder, hold, steps).execute()
             return self._conclude(plan, swept, folder, hold, steps)
-        except Incomplete as error:
-            return planned_report(plan, run_path=folder.path).interrupted(error.message)
+        except EbbtideError as error:
+            if swept is None and not isinstance(error, Incomplete):
+                raise
+            return self._stopped(plan, folder, hold, incomplete(error))
+
+    def _stopped(
+        self, plan: Plan, folder: RunFolder, hold: RunHold, error: Incomplete
+    ) -> RunReport:
+        """Returns the report of a sweep that stopped after its first delete. Writes it, unless
+        another run has the repository and may have swept this plan."""
+        report = self._runs.stopped(plan, folder, error.message)
+        with suppress(EbbtideError):
+            hold.check()
+            self._runs.finish(folder, report)
+        return report
 
     def _attempt(self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps) -> Sweep:
         return Sweep(self._engine, self._repository, plan, folder, hold, self._options, steps)
@@ -307,7 +340,6 @@ class Collector:
     def _conclude(
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
     ) -> RunReport:
-        del hold
         until, seconds = self._quarantines.until(plan.run_id), steps.seconds()
         report = swept_report(
             plan,
@@ -317,24 +349,9 @@ class Collector:
             engine=self._engine.name,
             until=until,
         )
-        try:
-            folder.put_json(REPORT_FILE, report.to_json())
-        except Failed as error:
-            raise incomplete(error) from error
-        try:
-            self._record(report)
-            self._end_quarantines(plan, steps)
-            self._drop_old_runs()
-        except Failed as error:
-            text = f"run {plan.run_id} is {report.state}, and its report is written"
-            raise Failed(error.kind, f"{text}. A later step failed: {error.message}") from error
-        return report
-
-    def _end_quarantines(self, plan: Plan, steps: Steps) -> None:
-        """Deletes the files of quarantines whose time is over."""
-        for record in self._quarantines.over(plan):
-            report = self._quarantines.purge(record, self.show(record.run_id), steps)
-            self._finish(RunFolder.at(record.run_path), report)
+        folder.put_json(REPORT_FILE, report.to_json())
+        ending = Ending(self._runs, self._quarantines, self._options, steps, hold, folder, report)
+        return ending.execute(plan)
 
     def _refused(
         self, run_id: str, folder: RunFolder, error: EbbtideError, seconds: Mapping[str, float]
@@ -347,30 +364,6 @@ class Collector:
             seconds=seconds,
         )
 
-    def _drop_old_runs(self) -> None:
-        """Deletes the files and records of runs that are older than `run_retention`. Also deletes
-        the files of old runs that ended before they were recorded."""
-        oldest = self._repository.now() - self._options.run_retention
-        for run_id, path in (self._folders() | self._repository.run_paths()).items():
-            made_at = instant_of(run_id)
-            if made_at is None or made_at >= oldest:
-                continue
-            if self._quarantines.has(run_id):
-                continue
-            folder = self._folder_at(run_id, path)
-            # An undo of any run needs the record of batches that this run may not have ended.
-            if not (unsettled(folder) and self._quarantines.has_any()):
-                folder.delete()
-                self._repository.drop_run(run_id)
-
-    def _folders(self) -> dict[str, str]:
-        """Returns the folders under RUNS_PREFIX, also of runs that are not recorded: run id to
-        path."""
-        storage = self._repository.storage
-        names = (each.removeprefix(RUNS_PREFIX) for each in storage.list_prefixes(RUNS_PREFIX))
-        ids = (name.rstrip("/") for name in names)
-        return {run_id: RunFolder.inside(storage, run_id).path for run_id in ids}
-
     def run(self, confirm: Confirm = always) -> RunReport:
         """Makes a plan, asks `confirm`, and sweeps the plan. Returns the plan's report if a gate
         refused the plan or `confirm` returned False, otherwise the sweep's report."""
@@ -379,12 +372,12 @@ class Collector:
             report = self.plan()
             if report.state != "planned":
                 return report
-            plan = self._read_plan(self._folder(report.run_id), report.run_id)
+            plan = self.plan_of(report.run_id)
             return self.sweep(report.run_id) if confirm(plan) else report
 
     def runs(self) -> list[RunReport]:
         """Returns the reports of all recorded runs, newest first."""
-        return [self._known(*known) for known in self._repository.run_paths().items()]
+        return list(self._runs.all())
 
     def find_run(self, text: str) -> str:
         """Returns the id of the run that a text names: an id, the beginning of only one id, or
@@ -433,22 +426,23 @@ class Collector:
 
         Raises NotFound `run_not_found`, and Refused if the report or the plan is damaged.
         """
-        folder = self._folder(run_id)
-        report = folder.get_json(REPORT_FILE)
-        if report is not None:
-            return RunReport.from_json(report)
-        planned = planned_report(self._read_plan(folder, run_id), run_path=folder.path)
-        if folder.get_json(FENCE_FILE) is not None:
-            return planned.interrupted()
-        return planned
+        return self._runs.report(self._folders.of(run_id))
 
-    def _known(self, run_id: str, path: str) -> RunReport:
-        """Returns the report of a run as `show` does, or a refused report if the run's files are
-        damaged or missing: `runs` still lists the other runs."""
+    def show_held(self, run_id: str) -> RunReport:
+        """Returns the report of a run, to be looked at before its quarantine is changed. If it
+        cannot be read, returns a report that has only the quarantine. Raises as `show` does if the
+        run has no quarantine."""
         try:
             return self.show(run_id)
-        except (NotFound, Refused) as error:
-            return self._refused(run_id, RunFolder.at(path), error, {})
+        except (NotFound, Refused):
+            if not is_id(run_id) or not self._quarantines.has(run_id):
+                raise
+            bare, _ = self._runs.report_or_bare(run_id)
+            return replace(bare, quarantine=self._quarantines.told(run_id, "held"))
+
+    def folder_of(self, run_id: str) -> RunFolder:
+        """Returns the folder of a run. Raises NotFound `run_not_found`."""
+        return self._folders.of(run_id)
 
     def plan_to_confirm(self, run_id: str) -> Plan | None:
         """Returns the plan to show before a sweep of the run. Raises as `plan_of`."""
@@ -457,20 +451,20 @@ class Collector:
     def plan_of(self, run_id: str) -> Plan:
         """Returns the plan of a run. Raises NotFound `run_not_found`, and Refused if the plan is
         damaged."""
-        return self._read_plan(self._folder(run_id), run_id)
+        return self._runs.plan(self._folders.of(run_id))
 
     def reasons(self, run_id: str) -> Mapping[str, str]:
         """Returns the reason for each commit whose data the run's plan keeps: commit id to reason.
         Raises as `plan_of`."""
-        folder = self._folder(run_id)
-        return read_commits(folder, self._read_plan(folder, run_id).commits).reasons
+        folder = self._folders.of(run_id)
+        return read_commits(folder, self._runs.plan(folder).commits).reasons
 
     def verify(self, run_id: str) -> Verification:
         """Verifies a run's plan, and the record of its sweep. Takes no lease. Raises as `plan_of`
         and `verifying.verify.verify`."""
-        folder = self._folder(run_id)
+        folder = self._folders.of(run_id)
         steps = self._steps(Unheld(), run_id)
-        plan = self._read_plan(folder, run_id)
+        plan = self._runs.plan(folder, to_sweep=True)
         return verify(self._repository, plan, folder, steps=steps, meter=self._engine.meter)
 
     def what_if(
@@ -516,46 +510,34 @@ class Collector:
             unsafe=options.unsafe,
         )
 
-    def _new_folder(self, run_id: str) -> RunFolder:
-        if self._options.run_dir is not None:
-            return RunFolder(open_storage(self._options.run_dir), f"{run_id}/")
-        return RunFolder.inside(self._repository.storage, run_id)
+    def _folder_of_held(self, run_id: str, *, under: str) -> RunFolder:
+        """Returns the folder of a run with files in quarantine.
 
-    def _folder(self, run_id: str) -> RunFolder:
-        if self._options.run_dir is not None:
-            folder = self._new_folder(run_id)
-        else:
-            folder = self._folder_at(run_id, self._repository.run_paths().get(run_id))
-        if not (folder.has(PLAN_FILE) or folder.has(REPORT_FILE)):
+        If it has neither plan nor report, the files can still be restored. The commits cannot,
+        unless the folder is known to be lost: it may be in a directory that nobody named. Raises
+        NotFound `run_not_found`.
+        """
+        try:
+            return self._folders.of(run_id)
+        except NotFound as error:
+            if not is_id(run_id) or not self._quarantines.has(run_id):
+                raise
+            inside = self._folders.inside(run_id)
+            is_lost = self._repository.run_paths().get(run_id) is not None
+            if under or is_lost or inside.has(FENCE_FILE):
+                return inside
             raise NotFound(
-                "run_not_found",
-                f"no run {shown(run_id)} of {self._repository.identity.repository_name} in "
-                f"{folder.path.removesuffix(run_id)}: see 'ebbtide gc runs'",
-            )
-        return folder
+                error.kind,
+                f"{error.message}. Without them no commit can be opened: 'ebbtide gc undo --under' "
+                "restores only the run's files in quarantine, by the beginning of their addresses",
+            ) from error
 
-    def _folder_at(self, run_id: str, path: str | None) -> RunFolder:
-        """Returns the folder of a run that is recorded at a path. A folder in the usual place is
-        opened through the repository's own storage, which removes directories that become
-        empty."""
-        inside = RunFolder.inside(self._repository.storage, run_id)
-        return inside if path is None or path == inside.path else RunFolder.at(path)
-
-    def _read_plan(self, folder: RunFolder, run_id: str) -> Plan:
-        plan = read_plan(
-            folder,
-            identity=self._repository.identity,
-            recorded_checksum=self._repository.plan_checksum(run_id),
-        )
-        if plan.run_id != run_id:
-            raise Refused(
-                "plan_foreign", f"{folder.path} holds the plan of run {plan.run_id}, not {run_id}"
-            )
-        return plan
-
-    def _finish(self, folder: RunFolder, report: RunReport) -> None:
-        folder.put_json(REPORT_FILE, report.to_json())
-        self._record(report)
-
-    def _record(self, report: RunReport) -> None:
-        self._repository.record_run(report.run_id, state=report.state, run_path=report.run_path)
+    def _finished(self, report: RunReport, folder: RunFolder | EbbtideError) -> RunReport:
+        """Writes the report of an undo or a purge. Returns it, with the error of the write."""
+        try:
+            if isinstance(folder, EbbtideError):
+                raise folder
+            self._runs.finish(folder, report)
+        except EbbtideError as error:
+            return with_unfinished(report, error, f"the report of run {report.run_id} is as before")
+        return report

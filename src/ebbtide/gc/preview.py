@@ -64,7 +64,7 @@ def preview(
         report = collector.plan()
         if report.error is not None:
             raise Refused(report.error["kind"], report.error["message"])
-        return collector.plan_of(report.run_id), RunFolder.at(report.run_path)
+        return collector.plan_of(report.run_id), collector.folder_of(report.run_id)
 
     first, second = plan_of(before), plan_of(after)
     folder = second[1]

@@ -26,9 +26,10 @@ from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import Part, PartRows, split
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.parts import Part, PartRows, read_part, split
+from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import advance
+from ebbtide.ids import is_id
 from ebbtide.storage import DeleteOutcome, Storage
 from ebbtide.text import count_text
 
@@ -38,6 +39,8 @@ BACK_SCHEMA: Final = make_schema(
 """The schema of restored files."""
 
 _FOLDER: Final = "/quarantine/"
+BACK: Final = "back"
+"""The folder within a run's folder for the lists of restored files."""
 
 FORGOTTEN: Final = "forgotten"
 """The folder within a run's folder for the commit records that the run deletes. It has one file for
@@ -54,13 +57,13 @@ class Quarantine:
     from `until` on. The files of an `undone` one were restored. The files of a `purged` one were
     deleted, except files that had been restored before.
 
-    `back` are parts (BACK_SCHEMA) of the restored files, in the run's folder. `back_at` is the time
-    of the last restore. No run deletes restored files before `back_until`. `delete_versions` says
-    that the end of the quarantine also deletes the versions that a bucket keeps of the files.
+    `back` are parts (BACK_SCHEMA) of the restored files. They lie in the run's folder in the
+    repository's own storage, also if the run has another folder elsewhere. `back_at` is the time of
+    the last restore. No run deletes restored files before `back_until`. `delete_versions` says that
+    the end of the quarantine also deletes the versions that a bucket keeps of the files.
     """
 
     run_id: str
-    run_path: str
     state: State
     until: datetime
     back_at: datetime | None = None
@@ -72,7 +75,6 @@ class Quarantine:
         """Returns the content of the record's file."""
         return {
             "run_id": self.run_id,
-            "run_path": self.run_path,
             "state": self.state,
             "until": self.until.isoformat(),
             "back_at": None if self.back_at is None else self.back_at.isoformat(),
@@ -84,10 +86,9 @@ class Quarantine:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Quarantine:
         """Returns the record that `to_json` wrote. Raises KeyError, TypeError or ValueError for
-        other content."""
+        other content. The field `run_path` of an earlier version is not used."""
         return cls(
             run_id=content["run_id"],
-            run_path=content["run_path"],
             state=content["state"],
             until=datetime.fromisoformat(content["until"]),
             back_at=_instant(content["back_at"]),
@@ -118,13 +119,21 @@ def read(storage: Storage, run_id: str) -> Quarantine | None:
     except NotFound:
         return None
     try:
-        return Quarantine.from_json(json.loads(data))
+        found = Quarantine.from_json(json.loads(data))
+        if found.run_id != run_id:
+            raise ValueError(f"it is of run {found.run_id}")
+        return found
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
             "plan_corrupt",
             f"{storage.url}/{_address(run_id)} is not as it was written ({error}): restore it "
             f"from a backup, or delete it together with the files under {prefix_of(run_id)}",
         ) from error
+
+
+def is_recorded(storage: Storage, run_id: str) -> bool:
+    """Whether there is a record of a run's quarantine, damaged or not."""
+    return storage.head(_address(run_id)) is not None
 
 
 def drop(storage: Storage, run_id: str) -> None:
@@ -134,12 +143,33 @@ def drop(storage: Storage, run_id: str) -> None:
 
 def read_all(storage: Storage) -> list[Quarantine]:
     """Returns the records of all quarantines, newest run first. Raises as `read`."""
+    found = (read(storage, run_id) for run_id in recorded_ids(storage))
+    return [each for each in found if each is not None]
+
+
+def read_each(storage: Storage) -> tuple[list[Quarantine], dict[str, Refused]]:
+    """Returns the records of all quarantines, newest run first, and the errors of the damaged ones
+    by run id."""
+    found: list[Quarantine] = []
+    damaged: dict[str, Refused] = {}
+    for run_id in recorded_ids(storage):
+        try:
+            record = read(storage, run_id)
+        except Refused as error:
+            damaged[run_id] = error
+        else:
+            found += [] if record is None else [record]
+    return found, damaged
+
+
+def recorded_ids(storage: Storage) -> list[str]:
+    """Returns the ids of all runs that have a record of a quarantine, damaged or not, newest
+    first."""
     names: list[str] = []
     for batch in storage.list(QUARANTINES_PREFIX):
         names += texts(batch.column("address"))
     ids = (name.removeprefix(QUARANTINES_PREFIX).removesuffix(".json") for name in names)
-    found = (read(storage, run_id) for run_id in sorted(ids))
-    return [each for each in found if each is not None]
+    return sorted(each for each in ids if is_id(each))
 
 
 def _address(run_id: str) -> str:
@@ -274,8 +304,8 @@ def delete_copies(
     """Deletes the files with these addresses from the quarantines of all runs. Returns the deletes
     that failed, by address. `with_versions` includes the versions that a bucket keeps of them."""
     failed: dict[str, DeleteOutcome] = {}
-    for record in read_all(storage):
-        prefix = prefix_of(record.run_id)
+    for run_id in recorded_ids(storage):
+        prefix = prefix_of(run_id)
         names = [prefix + address for address in addresses]
         found = storage.delete(names)
         if with_versions:
@@ -295,18 +325,50 @@ def hidden_copies(storage: Storage) -> Iterator[dict[str, str]]:
         yield {name: address for name, address in found if address}
 
 
-def held_back(storage: Storage, folder: RunFolder, *, now: datetime, name: str) -> list[Part]:
+def held_back(folders: RunFolders, folder: RunFolder, *, now: datetime, name: str) -> list[Part]:
     """Copies the parts of restored files that are still protected to `folder`. Returns the copies,
-    which have a column `address`. Raises Refused `plan_corrupt`."""
+    which have a column `address`. If the record of a quarantine is damaged, all files that its run
+    restored are protected. Raises Refused `plan_corrupt`."""
+    records, damaged = read_each(folders.repository.storage)
     answer = PartRows()
-    for found in read_all(storage):
-        if not found.protects(now):
-            continue
-        source = RunFolder.at(found.run_path)
-        for number, part in enumerate(found.back):
+    for found in records:
+        for number, part in enumerate(found.back if found.protects(now) else ()):
             target = f"{name}/back-{found.run_id}-{number:05d}.parquet"
+            source = folder_of_back(folders, found.run_id, part)
             answer.copied(folder, target, source, part, relation="protected")
+    for run_id, error in damaged.items():
+        for number, table in enumerate(_all_back(folders, run_id, error)):
+            target = f"{name}/back-{run_id}-{number:05d}.parquet"
+            answer.wrote(folder, target, table, relation="protected")
     return answer.parts()
+
+
+def folder_of_back(folders: RunFolders, run_id: str, part: Part) -> RunFolder:
+    """Returns the folder that has a part of restored files. An earlier version wrote it to the
+    run's folder, wherever this was. Raises Refused `plan_corrupt` if no known folder has it."""
+    for folder in (folders.inside(run_id), *folders.places(run_id)):
+        if folder.has(part.name):
+            return folder
+    raise Refused(
+        "plan_corrupt",
+        f"an undo of run {run_id} restored files, and their list {part.name} is missing: it is not "
+        f"in {folders.inside(run_id).path}. If the run's files are in another directory, name it "
+        "with --run-dir; or restore the list from a backup",
+    )
+
+
+def _all_back(folders: RunFolders, run_id: str, error: Refused) -> Iterator[pa.Table]:
+    """Yields all lists of files that undos of a run restored, or were about to. `error` is that of
+    the run's record, which would name them. Raises it if the run's folder is not known."""
+    try:
+        home = folders.of(run_id)
+    except NotFound as missing:
+        raise Refused(error.kind, f"{error.message}. And {missing.message}") from missing
+    inside = folders.inside(run_id)
+    for folder in [inside] if home == inside else [inside, home]:
+        for name in folder.names(BACK):
+            if not name.startswith(f"{BACK}/incomplete-"):
+                yield read_part(folder, name, columns=["address"])
 
 
 def keep_records(folder: RunFolder, run_epoch: int, records: Sequence[dict[str, Any]]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide.errors import NotFound
+from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
@@ -15,7 +14,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import Quarantine
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.undoing import Undo
 
@@ -26,12 +25,17 @@ class Quarantines:
     repository."""
 
     engine: Engine
-    repository: RepositoryFormat
+    folders: RunFolders
     options: RunOptions
+
+    @property
+    def repository(self) -> RepositoryFormat:
+        """The repository of the quarantines."""
+        return self.folders.repository
 
     def undo(
         self,
-        plan: Plan,
+        run_id: str,
         folder: RunFolder,
         hold: RunHold,
         steps: Steps,
@@ -43,8 +47,8 @@ class Quarantines:
         and the field `quarantine` of its report. Raises as `Undo.execute`."""
         undo = Undo(
             self.engine,
-            self.repository,
-            plan,
+            self.folders,
+            run_id,
             folder,
             hold,
             steps,
@@ -54,7 +58,7 @@ class Quarantines:
             sweeps_ended=sweeps_ended,
         )
         undone = undo.execute()
-        known = self._told(plan.run_id, "undone" if undone.is_whole else "held")
+        known = self.told(run_id, "undone" if undone.is_whole else "held")
         return undone.is_whole, known | undone.to_json()
 
     def held(self, run_id: str) -> Quarantine:
@@ -79,38 +83,41 @@ class Quarantines:
             quarantine.drop(storage, record.run_id)
         else:
             quarantine.write(storage, replace(record, state="purged"))
-        return replace(report, quarantine=self._told(record.run_id, "purged"))
+        return replace(report, quarantine=self.told(record.run_id, "purged"))
 
-    def over(self, plan: Plan) -> Iterator[Quarantine]:
-        """Yields the records of quarantines whose time is over, after a sweep of `plan`.
+    def over(self, plan: Plan) -> tuple[list[Quarantine], dict[str, Refused]]:
+        """Returns the records of quarantines whose time is over, after a sweep of `plan`, and the
+        errors of damaged records by run id.
 
         Deletes the record of an undone or purged quarantine when its restored files are no longer
         protected, and a clean run has begun since they were restored.
         """
         now, storage = self.repository.now(), self.repository.storage
-        for record in quarantine.read_all(storage):
+        records, damaged = quarantine.read_each(storage)
+        for record in records:
             is_seen = record.back_at is None or record.back_at < plan.clean_at
-            if record.state == "held":
-                if record.until <= now:
-                    yield record
-            elif is_seen and not record.protects(now):
+            if record.state != "held" and is_seen and not record.protects(now):
                 quarantine.drop(storage, record.run_id)
+        return [each for each in records if each.state == "held" and each.until <= now], damaged
 
     def has(self, run_id: str) -> bool:
-        """Whether there is a record of a run's quarantine."""
-        return quarantine.read(self.repository.storage, run_id) is not None
+        """Whether there is a record of a run's quarantine, damaged or not."""
+        return quarantine.is_recorded(self.repository.storage, run_id)
 
     def has_any(self) -> bool:
-        """Whether any run has files in quarantine."""
-        records = quarantine.read_all(self.repository.storage)
-        return any(record.state == "held" for record in records)
+        """Whether any run may have files in quarantine."""
+        records, damaged = quarantine.read_each(self.repository.storage)
+        return bool(damaged) or any(record.state == "held" for record in records)
 
     def undone_since(self, instant: datetime) -> str | None:
-        """Returns a run that had files restored after `instant`, or None. An incremental run does
-        not look at restored files."""
-        for record in quarantine.read_all(self.repository.storage):
+        """Returns why files may have been restored after `instant`, or None. An incremental run
+        does not look at restored files."""
+        records, damaged = quarantine.read_each(self.repository.storage)
+        for error in damaged.values():
+            return error.message
+        for record in records:
             if record.back_at is not None and record.back_at > instant:
-                return record.run_id
+                return f"run {record.run_id} was undone since the last clean run"
         return None
 
     def until(self, run_id: str) -> datetime | None:
@@ -118,7 +125,7 @@ class Quarantines:
         record = quarantine.read(self.repository.storage, run_id)
         return None if record is None else record.until
 
-    def _told(self, run_id: str, state: str) -> dict[str, Any]:
+    def told(self, run_id: str, state: str) -> dict[str, Any]:
         """Returns the field `quarantine` of a report, with the files that are in quarantine now."""
         left = quarantine.count(self.repository.storage, run_id)
         until = self.until(run_id) if state == "held" else None

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from ebbtide.arrow import split_by, texts
-from ebbtide.errors import Conflict, Failed, Incomplete, InvalidInput, Refused
+from ebbtide.errors import Conflict, EbbtideError, Incomplete, InvalidInput, Refused
 from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, Layout, RunHold, Slices
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
@@ -95,13 +95,9 @@ class Remover(Collector):
         report = RunReport.from_json(removal.report)
         try:
             with self._gone.hold(report.run_id, deletes=True) as hold:
-                return self._end(report, hold)
+                return self._ended(report, hold)
         except Refused as error:
-            return self._refused(
-                report.run_id, RunFolder.inside(self._gone.storage, report.run_id), error, {}
-            )
-        except Incomplete as error:
-            return report.interrupted(error.message)
+            return self._refused(report.run_id, self._folders.inside(report.run_id), error, {})
 
     def newest_unswept(self) -> str:
         """Returns the run that emptied the storage, if there is one. Otherwise returns the run of
@@ -119,8 +115,8 @@ class Remover(Collector):
 
         Raises Refused `plan_foreign` if the plan was made before the repository was gone.
         """
-        folder = self._folder(run_id)
-        plan = self._read_plan(folder, run_id)
+        folder = self._folders.of(run_id)
+        plan = self._runs.plan(folder, to_sweep=True)
         _require_removal(plan)
         return verify_removal(
             self._gone,
@@ -188,7 +184,7 @@ class Remover(Collector):
             engine=self._engine.name,
         )
         if report.state != "swept":
-            self._finish(folder, report)
+            self._runs.finish(folder, report)
             return report
         with steps("look"):
             kept = self._look_at_rest(plan.run_id)
@@ -196,10 +192,10 @@ class Remover(Collector):
             # The end deletes the run's files, and with them the outcome of each address.
             report = replace(report, run_path="")
         else:
-            self._finish(folder, report)
+            self._runs.finish(folder, report)
         report = replace(report, warnings=(*report.warnings, *kept))
         self._gone.record_emptied(hold, plan.run_id, report.to_json())
-        return self._end(report, hold)
+        return self._ended(report, hold)
 
     def _look_at_rest(self, run_id: str) -> tuple[str, ...]:
         """Lists the remaining files, without the run's own. Returns a warning if there are foreign
@@ -236,6 +232,14 @@ class Remover(Collector):
         return (
             f"{self._gone.storage.url} is not empty: {kept_text} ({', '.join(sorted(kept))}{more})",
         )
+
+    def _ended(self, report: RunReport, hold: RunHold) -> RunReport:
+        """Ends a sweep that has emptied the storage. Returns its report, which is incomplete if a
+        step failed: the storage has no place for it any more."""
+        try:
+            return self._end(report, hold)
+        except EbbtideError as error:
+            return report.interrupted(incomplete(error).message)
 
     def _end(self, report: RunReport, hold: RunHold) -> RunReport:
         """Deletes the files of runs, closes OWNER, and deletes the repository's rows in the
@@ -392,6 +396,6 @@ class RemovalSweep(Sweep):
             untried = self._delete(todo, quarantined=False)
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
-        except (Refused, Failed) as error:
+        except EbbtideError as error:
             raise incomplete(error) from error
         return Swept(outcomes, 0, untried, retained, self.options.delete_versions)

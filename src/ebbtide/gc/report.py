@@ -11,7 +11,7 @@ from ebbtide.errors import EbbtideError, ExitCode, Refused
 from ebbtide.gc.counts import Count
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.retaining import retained_json, warnings_of
-from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES
+from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES, Outcomes
 from ebbtide.gc.sweeping.sweep import Swept
 from ebbtide.text import count_text
 
@@ -53,6 +53,8 @@ class RunReport:
       `versions_deleted`: the sweep deletes their versions too.
     - `storage_classes`: the storage classes of the candidates that the plan asked for
       (`CandidateClasses.to_json`), or None.
+    - `unfinished`: the last steps that failed after the work of the run, each as the `kind` and
+      `message` of its error. They change nothing about its state and its counts.
     """
 
     run_id: str
@@ -78,6 +80,12 @@ class RunReport:
     versions_deleted: bool = False
     storage_classes: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
+    unfinished: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The warnings, and the messages of unfinished steps."""
+        return (*self.warnings, *(each["message"] for each in self.unfinished))
 
     @property
     def has_plan(self) -> bool:
@@ -91,24 +99,21 @@ class RunReport:
         interrupted."""
         return self.counts.keys() >= set(OUTCOMES)
 
-    def interrupted(self, message: str = INTERRUPTED) -> RunReport:
+    def interrupted(self, message: str) -> RunReport:
         """Returns the report of a sweep that passed its fence and did not end."""
         return replace(self, state="incomplete", error=error_json("incomplete", message))
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> RunReport:
+    def from_json(cls, content: Mapping[str, Any], *, run_id: str | None = None) -> RunReport:
         """Returns the report that `to_json` wrote. Raises Refused `report_corrupt` for other
-        content."""
+        content, and if the report is not of the run `run_id`."""
         try:
-            return cls._of(content)
+            found = cls._of(content)
+            if run_id not in (None, found.run_id):
+                raise ValueError(f"it is of run {found.run_id}")
+            return found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            run_id = content.get("run_id")
-            raise Refused(
-                "report_corrupt",
-                f"the report of run {run_id} is not as it was written ({error!r}): restore "
-                "report.json, or delete that file and sweep the run again, which writes a new "
-                "report",
-            ) from None
+            raise report_corrupt(run_id or content.get("run_id"), repr(error)) from None
 
     @classmethod
     def _of(cls, content: Mapping[str, Any]) -> RunReport:
@@ -142,6 +147,7 @@ class RunReport:
             versions_deleted=content.get("versions_deleted", False),
             storage_classes=content.get("storage_classes"),
             error=content["error"],
+            unfinished=tuple(content.get("unfinished", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -175,7 +181,17 @@ class RunReport:
             "versions_deleted": self.versions_deleted,
             "storage_classes": self.storage_classes and dict(self.storage_classes),
             "error": dict(self.error) if self.error else None,
+            "unfinished": [dict(each) for each in self.unfinished],
         }
+
+
+def report_corrupt(run_id: str | None, why: str) -> Refused:
+    """Returns the refusal for a damaged report, for the caller to raise."""
+    return Refused(
+        "report_corrupt",
+        f"the report of run {run_id} is not as it was written ({why}): restore report.json, or "
+        "delete that file and sweep the run again, which writes a new report",
+    )
 
 
 def outcome_attributes(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,14 +286,7 @@ def swept_report(
         retained=retained_json(swept.retained),
         versions_deleted=swept.versions_deleted,
         storage_classes=None if plan.classes is None else plan.classes.to_json(),
-        quarantine=None
-        if until is None
-        else {
-            "state": "held",
-            "until": until.isoformat(),
-            "objects": held.objects,
-            "bytes": held.bytes_total,
-        },
+        quarantine=_held(until, held),
         error=None
         if complete
         else error_json(
@@ -286,6 +295,38 @@ def swept_report(
             f"parts under deleted/ for the reasons, then sweep the run again{_locked(swept)}",
         ),
     )
+
+
+def stopped_report(
+    plan: Plan,
+    outcomes: Outcomes | None,
+    *,
+    run_path: str,
+    until: datetime | None,
+    message: str | None = None,
+) -> RunReport:
+    """Returns the report of a sweep that passed its fence and did not end. `outcomes` are those on
+    record, or None if the record cannot be read; `until` is the end of its quarantine."""
+    report = planned_report(plan, run_path=run_path, allow_share=True)
+    if outcomes is not None:
+        counts = {**plan.counts, **outcomes.by_outcome, LOCKED: outcomes.locked}
+        held = _held(until, outcomes.by_outcome["quarantined"])
+        report = replace(
+            report, counts=counts, deleted_kinds=outcomes.deleted_by_kind, quarantine=held
+        )
+    return report.interrupted(message or INTERRUPTED)
+
+
+def _held(until: datetime | None, held: Count) -> dict[str, Any] | None:
+    """Returns the field `quarantine` of a report whose files are in quarantine until then."""
+    if until is None:
+        return None
+    return {
+        "state": "held",
+        "until": until.isoformat(),
+        "objects": held.objects,
+        "bytes": held.bytes_total,
+    }
 
 
 def _locked(swept: Swept) -> str:

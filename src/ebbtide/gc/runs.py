@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,9 @@ from urllib.parse import unquote, urlsplit
 
 from ebbtide.arrow import texts
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX, Layout
+from ebbtide.escaping import shown
+from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX, Layout, RepositoryFormat
+from ebbtide.ids import is_id
 from ebbtide.storage import Storage, open_storage
 
 PLAN_FILE: Final = "plan.json"
@@ -59,9 +61,15 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: str) -> RunFolder:
-        """Returns the folder at `path`, which has the form of the property `path`."""
+        """Returns the folder at `path`, which has the form of the property `path`. Only for a path
+        that a database recorded: whoever can write to a bucket could name any place in it."""
         parent, _, name = path.rstrip("/").rpartition("/")
         return cls(open_storage(parent or "/"), f"{name}/")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path: the run's id."""
+        return self.prefix.rstrip("/").rpartition("/")[2]
 
     @property
     def path(self) -> str:
@@ -110,6 +118,75 @@ class RunFolder:
         for batch in self.storage.list(self.address(f"{folder}/")):
             found += texts(batch.column("address"))
         return sorted(name.removeprefix(self.prefix) for name in found if name.endswith(".parquet"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolders:
+    """The folders of a repository's runs.
+
+    A folder is in the repository's own storage, at the place that the run's id gives. It is
+    elsewhere only if the caller names the directory (`run_dir`, a path or URL), or if a database
+    recorded the place. No file of the storage says where a folder is: a copy of the storage would
+    still name the original, and a forged file any other place.
+    """
+
+    repository: RepositoryFormat
+    run_dir: str | None = None
+
+    def new(self, run_id: str) -> RunFolder:
+        """Returns the folder for a new run."""
+        return self.places(run_id)[0]
+
+    def of(self, run_id: str) -> RunFolder:
+        """Returns the folder of a run: of its places, the first that has its plan or its report.
+        Raises NotFound `run_not_found`."""
+        return self.among(run_id, self.places(run_id))
+
+    def among(self, run_id: str, places: Sequence[RunFolder]) -> RunFolder:
+        """Returns the folder of a run whose places are known, as `of` does."""
+        for folder in places:
+            if folder.has(PLAN_FILE) or folder.has(REPORT_FILE):
+                return folder
+        where = " or ".join(each.path.removesuffix(run_id) for each in places)
+        raise NotFound(
+            "run_not_found",
+            f"no run {shown(run_id)} of {self.repository.identity.repository_name} in {where}: see "
+            "'ebbtide gc runs'. If its files are in another directory, name it with --run-dir",
+        )
+
+    def places(self, run_id: str) -> list[RunFolder]:
+        """Returns the folders that a run can have, the likeliest first. Raises NotFound
+        `run_not_found` for a text that is no id."""
+        return self._places(run_id, self.repository.run_paths().get(run_id))
+
+    def inside(self, run_id: str) -> RunFolder:
+        """Returns the place of a run in the repository's own storage. Files of an undo lie there
+        even if the run's folder is elsewhere."""
+        return RunFolder.inside(self.repository.storage, run_id)
+
+    def known(self) -> dict[str, list[RunFolder]]:
+        """Returns the places of all runs that are recorded, or have files in the repository's own
+        storage, newest first: run id to places."""
+        found = self.recorded()
+        for prefix in self.repository.storage.list_prefixes(RUNS_PREFIX):
+            run_id = prefix.removeprefix(RUNS_PREFIX).rstrip("/")
+            if run_id not in found and is_id(run_id):
+                found[run_id] = self._places(run_id, None)
+        return dict(sorted(found.items()))
+
+    def recorded(self) -> dict[str, list[RunFolder]]:
+        """Returns the places of all recorded runs, newest first: run id to places."""
+        paths = self.repository.run_paths().items()
+        return {run_id: self._places(run_id, path) for run_id, path in paths}
+
+    def _places(self, run_id: str, path: str | None) -> list[RunFolder]:
+        if not is_id(run_id):
+            raise NotFound("run_not_found", f"{shown(run_id)} is not the id of a run")
+        inside = self.inside(run_id)
+        found = [inside] if path is None else [RunFolder.at(path), inside]
+        if self.run_dir is None:
+            return found
+        return [RunFolder(open_storage(self.run_dir), f"{run_id}/"), *found]
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:

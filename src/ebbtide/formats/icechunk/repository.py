@@ -133,7 +133,7 @@ class IcechunkRepository(PlainRepository):
         return None if self.spec_version == 1 else check_unmixed(self.storage)
 
     def record_run(
-        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
     ) -> None:
         """Records the run in its own folder. With a plan, also records the snapshots that the plan
         saw unreachable."""

@@ -196,7 +196,7 @@ class LakefsRepository(PlainRepository):
         )
 
     def record_run(
-        self, run_id: str, *, state: str, run_path: str, plan_checksum: str | None = None
+        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
     ) -> None:
         """Records the run in its own folder. After a sweep, also writes a summary to the place
         where lakeFS's tools look for runs of its own job."""
@@ -208,7 +208,7 @@ class LakefsRepository(PlainRepository):
         """Writes the summary of a sweep, in the form of lakeFS's job. In that job's summary,
         `num_deleted_objects` counts marked objects. Here it counts deleted and quarantined
         objects."""
-        storage, prefix = self._runs()
+        storage, prefix = self._place_of(run_id)
         report, plan = (
             json.loads(storage.get(f"{prefix}{run_id}/{name}")) for name in (REPORT, PLAN)
         )
@@ -246,7 +246,7 @@ class LakefsRepository(PlainRepository):
     ) -> None:
         """Decides anew which commits expire, and records them for an undo. Nothing is closed."""
         super().fence(hold, run_id, choose, cutoff=cutoff)
-        storage, prefix = self._runs()
+        storage, prefix = self._place_of(run_id)
         rows = [_record(self._history.commits[each]) for each in sorted(self._closed)]
         storage.put(f"{prefix}{run_id}/{CLOSED_FILE}", json.dumps(rows).encode())
 
@@ -272,7 +272,7 @@ class LakefsRepository(PlainRepository):
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
         """Returns the commits whose data the run deleted."""
-        storage, prefix = self._runs()
+        storage, prefix = self._place_of(run_id)
         try:
             found: list[dict[str, Any]] = json.loads(storage.get(f"{prefix}{run_id}/{CLOSED_FILE}"))
         except NotFound:

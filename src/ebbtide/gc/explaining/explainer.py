@@ -30,7 +30,7 @@ from ebbtide.gc.explaining.keepers import AddressKeepers
 from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
 from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.relations.inventory import latest_micros
-from ebbtide.gc.runs import RunFolder, TaskFiles
+from ebbtide.gc.runs import RunFolder, RunFolders, TaskFiles
 from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.decision import Decision, decide
 from ebbtide.retention.outlook import outlook
@@ -41,8 +41,9 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Explainer:
-    """Explains the addresses and commits of one repository. `grace` is the grace of its runs. A
-    list has at most `limit` rows, and a field beside it has the total number."""
+    """Explains the addresses and commits of one repository. `grace` is the grace of its runs, and
+    `run_dir` another directory with files of runs. A list has at most `limit` rows, and a field
+    beside it has the total number."""
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class Explainer:
         engine: Engine,
         grace: timedelta,
         limit: int = LIMIT,
+        run_dir: str | None = None,
     ) -> None:
         self._repository = repository
+        self._folders = RunFolders(repository, run_dir)
         self._engine = engine
         self._grace = grace
         self._limit = limit
@@ -85,7 +88,7 @@ class Explainer:
             if commit_id in around.commits:
                 return self._known_commit(reading, around, around.commits[commit_id])
             expired = reading.expired_commit(commit_id)
-        expired = expired or find_forgotten(self._repository, commit_id)
+        expired = expired or find_forgotten(self._folders, commit_id)
         if expired is None:
             raise NotFound(
                 "commit_not_found",
@@ -102,7 +105,7 @@ class Explainer:
         try:
             return self._repository.resolve(name)
         except NotFound:
-            if find_forgotten(self._repository, name) is None:
+            if find_forgotten(self._folders, name) is None:
                 raise
             return name
 
@@ -145,7 +148,7 @@ class Explainer:
             roots = reading.roots()
             around = Surroundings.of(roots, decide(roots))
             protectors = reading.protectors(target or address)
-            protectors += brought_back(self._repository, target or address, roots.now)
+            protectors += brought_back(self._folders, target or address, roots.now)
             purged = reading.purged_at(address)
         held = NOTHING if target else self._search(around, address)
         found = AddressKeepers(around, protectors, held, address)
@@ -197,7 +200,7 @@ class Explainer:
         """Returns the run that deleted a file, or None if no run has recorded it. Raises NotFound
         `object_not_found` in place of None if nothing keeps the address."""
         address, repository = found.address, self._repository
-        outcome = find_outcome(self._engine, repository, address)
+        outcome = find_outcome(self._engine, self._folders, address)
         if outcome is not None:
             trees = found.held.data | found.held.files
             return describe(repository, outcome, trees, limit=self._limit)

@@ -7,6 +7,7 @@ have the answer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
+from ebbtide.errors import NotFound
 from ebbtide.formats.base import ExpiredCommit, Protector, RepositoryFormat
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
@@ -23,7 +25,7 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import PastHolder, Went
 from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
 from ebbtide.gc.planning.plan import Plan, read_plan
-from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder
+from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder, RunFolders
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
 
 GONE: Final = ("deleted", "quarantined", "missing")
@@ -40,11 +42,11 @@ class Outcome:
     outcome: str
 
 
-def find_outcome(engine: Engine, repository: RepositoryFormat, address: str) -> Outcome | None:
+def find_outcome(engine: Engine, folders: RunFolders, address: str) -> Outcome | None:
     """Returns the newest run that deleted or quarantined the address. If no run did, returns the
     newest run that found it missing. Raises Refused `plan_corrupt`."""
     missing: Outcome | None = None
-    for run_id, folder in _runs(repository):
+    for run_id, folder in _runs(folders):
         outcome = _outcome_in(engine, folder, address)
         if outcome is not None and outcome != "missing":
             return Outcome(run_id, folder, outcome)
@@ -53,10 +55,11 @@ def find_outcome(engine: Engine, repository: RepositoryFormat, address: str) -> 
     return missing
 
 
-def _runs(repository: RepositoryFormat) -> Iterator[tuple[str, RunFolder]]:
-    for run_id, path in repository.run_paths().items():
-        inside = RunFolder.inside(repository.storage, run_id)
-        yield run_id, inside if path == inside.path else RunFolder.at(path)
+def _runs(folders: RunFolders) -> Iterator[tuple[str, RunFolder]]:
+    """Yields the runs with files, newest first, each with its folder."""
+    for run_id, places in folders.recorded().items():
+        with suppress(NotFound):
+            yield run_id, folders.among(run_id, places)
 
 
 def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
@@ -113,10 +116,11 @@ def describe(
 
 
 def _plan_of(repository: RepositoryFormat, run_id: str, folder: RunFolder) -> Plan | None:
+    """Returns a run's plan, also of the repository that this one is a copy of; None without one."""
     if not folder.has(PLAN_FILE):
         return None
     checksum = repository.plan_checksum(run_id)
-    return read_plan(folder, identity=repository.identity, recorded_checksum=checksum)
+    return read_plan(folder, identity=None, recorded_checksum=checksum)
 
 
 def _fenced_at(folder: RunFolder) -> datetime | None:
@@ -131,15 +135,16 @@ def _quarantine_until(repository: RepositoryFormat, outcome: Outcome) -> datetim
     return record.until if record is not None and record.state == "held" else None
 
 
-def brought_back(repository: RepositoryFormat, address: str, now: datetime) -> Iterator[Protector]:
+def brought_back(folders: RunFolders, address: str, now: datetime) -> Iterator[Protector]:
     """Yields the protections of an address that an undo restored. Raises Refused
     `plan_corrupt`."""
-    for record in quarantine.read_all(repository.storage):
+    for record in quarantine.read_all(folders.repository.storage):
         if not record.protects(now):
             continue
-        folder = RunFolder.at(record.run_path)
         wanted = pa.scalar(address, pa.string())
-        for table in read_tables(folder, record.back, ADDRESS_SCHEMA):
+        for part in record.back:
+            folder = quarantine.folder_of_back(folders, record.run_id, part)
+            table = next(read_tables(folder, [part], ADDRESS_SCHEMA))
             if pc.any(pc.equal(table.column("address"), wanted)).as_py():
                 yield Protector(
                     reason="restored",
@@ -160,12 +165,12 @@ def _expired_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iter
             yield PastHolder(commit_id=row["commit_id"], created_at=row["created_at"])
 
 
-def find_forgotten(repository: RepositoryFormat, commit_id: str) -> ExpiredCommit | None:
+def find_forgotten(folders: RunFolders, commit_id: str) -> ExpiredCommit | None:
     """Returns the record of the newest run that deleted a commit's data and record, or None if no
     run on record did. Raises Refused `plan_corrupt`."""
-    for run_id, folder in _runs(repository):
+    for run_id, folder in _runs(folders):
         fence = folder.get_json(FENCE_FILE)
-        plan = None if fence is None else _plan_of(repository, run_id, folder)
+        plan = None if fence is None else _plan_of(folders.repository, run_id, folder)
         if fence is None or plan is None or plan.commits is None or plan.commits.name is None:
             continue
         columns = ("commit_id", "active", "recorded")

@@ -21,7 +21,7 @@ Not for: choosing between the two kinds of run (`modes`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -92,10 +92,12 @@ class NeedsCleanRunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A run that was swept to its end, from which another run can continue."""
+    """A run that was swept to its end, from which another run can continue. `homes` are the folders
+    of the runs that have its settled files."""
 
     plan: Plan
     folder: RunFolder
+    homes: Mapping[str, RunFolder]
 
     @property
     def closed_after(self) -> str:
@@ -166,14 +168,14 @@ def recall(engine: Engine, earlier: EarlierRun, now: Now) -> Recalled:
         answers = engine.run_together(
             # If an address is in both lists, the row of `doubted` counts: it has the file's date.
             _news(engine, doubted + expired, remembered, now.folder),
-            _put_together(engine, small, unsettled, now.folder),
+            _put_together(engine, small, unsettled, now.folder, earlier.homes),
         )
         written = answers.parts
         together = [part for part in written if part.relation == SETTLED]
         large = [each for each in earlier.plan.settled if each not in small]
         return Recalled(
             parts=remembered + [part for part in written if part.relation != SETTLED],
-            settled=(*large, *(SettledPart(now.folder.path, part) for part in together)),
+            settled=(*large, *(SettledPart(now.folder.name, part) for part in together)),
             unsettled=unsettled,
         )
     except Refused as error:
@@ -229,7 +231,7 @@ def _doubted(
     if not engine.holds([*now.dropped, *expired]):
         raise NeedsCleanRunError("so many files were dropped that a full listing is as fast")
     folder, before, unsettled = now.folder, earlier.folder, earlier.plan.unsettled
-    closed_after = earlier.closed_after
+    closed_after, homes = earlier.closed_after, earlier.homes
     doubts = keys_in_parts(folder, [*now.dropped, *expired])
     settled_no_more = keys_in_parts(before, unsettled)
 
@@ -237,7 +239,7 @@ def _doubted(
         doubted, known = KeySet(doubts), KeySet(settled_no_more)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for settled in task:
-            home = RunFolder.at(settled.run_path)
+            home = homes[settled.run_id]
             keys = read_keys_in_order(home, settled.part)
             wanted = doubted.has(keys)
             if wanted.any():
@@ -264,7 +266,11 @@ def _small(settled: Sequence[SettledPart]) -> list[SettledPart]:
 
 
 def _put_together(
-    engine: Engine, small: Sequence[SettledPart], unsettled: Sequence[Part], folder: RunFolder
+    engine: Engine,
+    small: Sequence[SettledPart],
+    unsettled: Sequence[Part],
+    folder: RunFolder,
+    homes: Mapping[str, RunFolder],
 ) -> _Step:
     """Returns a step that merges these small parts into fewer ones (relation SETTLED), without the
     files that are settled no more."""
@@ -273,7 +279,7 @@ def _put_together(
         known = KeySet.read(folder, unsettled)
         tables = [_DOUBTED_SCHEMA.empty_table()]
         for each in task:
-            rows = read_rows(RunFolder.at(each.run_path), [each.part], _DOUBTED_SCHEMA)
+            rows = read_rows(homes[each.run_id], [each.part], _DOUBTED_SCHEMA)
             keys: KeyArray = rows.column("key").to_numpy()
             tables.append(rows.filter(pa.array(~known.has(keys))))
         table = pa.concat_tables(tables)

@@ -48,7 +48,7 @@ from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.relations.listing import InventoryListing, ListedFiles
 from ebbtide.gc.relations.live import Mark, required_of
 from ebbtide.gc.relations.protected import protected_of, write_protected, write_unseen
-from ebbtide.gc.runs import RunFolder, TaskFiles
+from ebbtide.gc.runs import RunFolder, RunFolders, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
@@ -276,8 +276,8 @@ class _Planning:
         return replace(read, live=live, protected=protected + back, back=back)
 
     def _held_back(self, roots: _Roots) -> list[Part]:
-        storage, now = self.repository.storage, roots.decided.now
-        return held_back(storage, self.folder, now=now, name="uncommitted")
+        folders = RunFolders(self.repository, self.options.run_dir)
+        return held_back(folders, self.folder, now=roots.decided.now, name="uncommitted")
 
     def _read_roots(
         self, reading: Reading, listed: ListedFiles, *, keeps_basis: bool = False
@@ -349,7 +349,7 @@ class _Planning:
         known, listed = read.roots.decided, read.listed
         earlier = None if chosen.earlier is None else chosen.earlier.run.plan
         over = check_share(result.counts["candidate"], whole, share_max=self.options.share_max)
-        settled = tuple(SettledPart(self.folder.path, part) for part in result.settled)
+        settled = tuple(SettledPart(self.run_id, part) for part in result.settled)
         return Plan(
             run_id=self.run_id,
             identity=self.repository.identity,

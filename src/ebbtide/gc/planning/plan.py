@@ -203,18 +203,22 @@ def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
 class SettledPart:
     """A part of settled files, in the folder of the run that wrote it. Later plans refer to it."""
 
-    run_path: str
+    run_id: str
     part: Part
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON for plan.json."""
-        return {"run_path": self.run_path, **self.part.to_json()}
+        return {"run_id": self.run_id, **self.part.to_json()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SettledPart:
         """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
         content."""
-        return cls(str(content["run_path"]), Part.from_json(content))
+        # An earlier version wrote the path of the run's folder, which ends in the run's id.
+        run_id = (
+            content["run_id"] if "run_id" in content else content["run_path"].rpartition("/")[2]
+        )
+        return cls(str(run_id), Part.from_json(content))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,9 +398,12 @@ def write_plan(folder: RunFolder, plan: Plan) -> str:
     return str(content["checksum"])
 
 
-def read_plan(folder: RunFolder, *, identity: Identity, recorded_checksum: str | None) -> Plan:
-    """Reads a plan for the repository of `identity`. `recorded_checksum` is the plan's checksum in
-    the database.
+def read_plan(
+    folder: RunFolder, *, identity: Identity | None, recorded_checksum: str | None
+) -> Plan:
+    """Reads a plan for the repository of `identity`. None is for readers of history: the plans of a
+    repository without a database may have been made before it was moved or copied.
+    `recorded_checksum` is the plan's checksum in the database.
 
     Raises Refused `plan_missing`, `plan_corrupt`, `plan_foreign` or `unknown_format_version`.
     """
@@ -415,7 +422,8 @@ def read_plan(folder: RunFolder, *, identity: Identity, recorded_checksum: str |
         if content.get("checksum") != checksum:
             raise ValueError("its content does not match its checksum")
         plan = Plan.from_json(content)
-        check_identity(plan.identity, identity)
+        if identity is not None:
+            check_identity(plan.identity, identity)
         if recorded_checksum is None:
             raise Refused(
                 "plan_foreign",

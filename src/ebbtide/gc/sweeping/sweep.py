@@ -31,7 +31,7 @@ from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
 from ebbtide.gc.relations.live import Mark, write_trees
 from ebbtide.gc.relations.protected import protected_among, write_protected, write_unseen
-from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
+from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, RunFolders, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.outcomes import LOCKED, Outcomes, delete_parts, tally, write_todo
 from ebbtide.retention.decision import Roots
@@ -80,7 +80,7 @@ class Sweep:
             untried = self._delete(todo, quarantined=quarantined)
             with self.steps("count"):
                 outcomes = tally(self.engine, self.folder, self._answers)
-        except (Refused, Failed) as error:
+        except EbbtideError as error:
             self._check_lost(error.message)
             raise incomplete(error) from error
         self._check_lost("all candidates were tried")
@@ -88,8 +88,16 @@ class Sweep:
         return Swept(outcomes, forgotten_count, untried, retained, self.options.delete_versions)
 
     def _check_lost(self, happened: str) -> None:
-        """Raises Incomplete if a file that this sweep has deleted or moved is needed again."""
-        lost = self.repository.lost()
+        """Raises Incomplete if a file that this sweep has deleted or moved is needed again, or if
+        that cannot be found out."""
+        try:
+            lost = self.repository.lost()
+        except EbbtideError as error:
+            raise Incomplete(
+                "incomplete",
+                f"{happened}; but it is not known whether a file that is gone is needed again: "
+                f"{error.message}. Sweep the run again",
+            ) from error
         if lost is not None:
             raise Incomplete(
                 "incomplete",
@@ -126,7 +134,7 @@ class Sweep:
                         keep_records(self.folder, self.hold.run_epoch, records)
                     self.repository.forget(self.hold, self.plan.run_id, fenced.forgettable)
                 return fenced, todo, quarantined
-            except (Refused, Failed) as error:
+            except EbbtideError as error:
                 if error.kind != "repository_changed":
                     raise incomplete(error) from error
                 # No record was deleted: check again which candidates are needed now.
@@ -171,11 +179,13 @@ class Sweep:
         if lasts is None:
             return False
         until = self.repository.now() + lasts
-        record = Quarantine(
-            self.plan.run_id, self.folder.path, "held", until, delete_versions=versions
-        )
+        record = Quarantine(self.plan.run_id, "held", until, delete_versions=versions)
         quarantine.write(storage, record)
         return True
+
+    @property
+    def _folders(self) -> RunFolders:
+        return RunFolders(self.repository, self.options.run_dir)
 
     def _fence(self) -> Fenced:
         """Closes the expired commits of the plan that are still expired, in one transaction."""
@@ -213,7 +223,7 @@ class Sweep:
             self.repository, self.folder, self.plan.candidates, name=f"{name}/unseen"
         )
         protected += quarantine.held_back(
-            self.repository.storage, self.folder, now=unread.now, name=f"{name}/kept"
+            self._folders, self.folder, now=unread.now, name=f"{name}/kept"
         )
         # The plan already subtracted its own protected parts. A part with an equal checksum has
         # the same addresses.
@@ -331,6 +341,8 @@ def nothing_deleted() -> Iterator[None]:
 
 def incomplete(error: EbbtideError) -> Incomplete:
     """Returns the error of a sweep that failed after its first irreversible change."""
+    if isinstance(error, Incomplete):
+        return error
     return Incomplete(
         "incomplete",
         f"the sweep was stopped: {error.message}. Its deletes until then are on record: sweep the "

@@ -27,10 +27,9 @@ from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
-from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import BACK_SCHEMA, Quarantine, Share, kept_records
 from ebbtide.gc.relations.keys import KeySet, keys_of, rows_of
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import Steps, advance
 from ebbtide.gc.sweeping.intents import told, unsettled
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
@@ -87,8 +86,8 @@ class Undo:
     """
 
     engine: Engine
-    repository: RepositoryFormat
-    plan: Plan
+    folders: RunFolders
+    run_id: str
     folder: RunFolder
     hold: RunHold
     steps: Steps
@@ -98,6 +97,11 @@ class Undo:
     sweeps_ended: bool = False
     wait: Callable[[float], None] = time.sleep
 
+    @property
+    def repository(self) -> RepositoryFormat:
+        """The repository of the run."""
+        return self.folders.repository
+
     def execute(self) -> Undone:
         """Undoes the run.
 
@@ -106,17 +110,17 @@ class Undo:
         can be run again then.
         """
         storage = self.repository.storage
-        found = quarantine.read(storage, self.plan.run_id)
+        found = quarantine.read(storage, self.run_id)
         if found is None:
             raise NotFound(
                 "not_quarantined",
-                f"run {self.plan.run_id} has no files in quarantine: it deleted them at once, or "
+                f"run {self.run_id} has no files in quarantine: it deleted them at once, or "
                 "they were purged; 'ebbtide gc show' has the outcomes",
             )
         if found.state != "held":
             raise Conflict(
                 "plan_used",
-                f"run {self.plan.run_id} was {found.state} already: see 'ebbtide gc show'",
+                f"run {self.run_id} was {found.state} already: see 'ebbtide gc show'",
             )
         with self.steps("wait"):
             sweepers, risks = self._risks()
@@ -132,7 +136,7 @@ class Undo:
         if is_whole:
             quarantine.write(storage, replace(found, state="undone"))
             if purged:
-                quarantine.delete_held(self.engine, storage, self.plan.run_id)
+                quarantine.delete_held(self.engine, storage, self.run_id)
         return Undone(
             back + late,
             reopened,
@@ -156,7 +160,8 @@ class Undo:
         while True:
             found = [
                 (folder, intent)
-                for folder in map(RunFolder.at, self.repository.run_paths().values())
+                for places in self.folders.known().values()
+                for folder in places
                 for intent in unsettled(folder)
             ]
             left = self.patience.total_seconds() - waited
@@ -221,7 +226,7 @@ class Undo:
         """Returns the files of parts (BACK_SCHEMA) that exist, in quarantine or at their own
         addresses."""
         storage, folder = self.repository.storage, self.folder
-        prefix = quarantine.prefix_of(self.plan.run_id)
+        prefix = quarantine.prefix_of(self.run_id)
 
         def work(number: int, part: Part, answer: PartRows) -> None:
             table = next(read_tables(folder, [part], BACK_SCHEMA))
@@ -263,7 +268,7 @@ class Undo:
     def _listed(self, attempt: int) -> list[Part]:
         """Lists the quarantine. Returns parts of BACK_SCHEMA with one kind each."""
         storage, folder, layout = self.repository.storage, self.folder, self.repository.layout
-        run_id, under, stem = self.plan.run_id, self.under, self._stem(attempt)
+        run_id, under, stem = self.run_id, self.under, self._stem(attempt)
 
         def work(number: int, task: Sequence[Share], answer: PartRows) -> None:
             written = itertools.count()
@@ -298,8 +303,15 @@ class Undo:
         return kept + answer.parts(), count
 
     def _remember(self, found: Quarantine, parts: list[Part]) -> Quarantine:
-        """Records the files to restore. Called before the first of them is moved."""
-        now = self.repository.now()
+        """Records the files to restore. Called before the first of them is moved.
+
+        Their lists are in the repository's own storage, where each later run finds them.
+        """
+        now, inside = self.repository.now(), self.folders.inside(self.run_id)
+        if self.folder != inside:
+            answer = PartRows()
+            for part in parts:
+                answer.copied(inside, part.name, self.folder, part, relation=part.relation)
         known = replace(found, back=(*found.back, *parts), back_at=now, back_until=now + self.lasts)
         quarantine.write(self.repository.storage, known)
         return known
@@ -307,7 +319,7 @@ class Undo:
     def _move_back(self, parts: Sequence[Part]) -> None:
         """Moves files from the quarantine to their addresses, kind by kind, so that a file comes
         after the files that it refers to. Raises Failed `storage_error`."""
-        storage, folder, run_id = self.repository.storage, self.folder, self.plan.run_id
+        storage, folder, run_id = self.repository.storage, self.folder, self.run_id
 
         def work(_number: int, task: Part, answer: PartRows) -> None:
             table = next(read_tables(folder, [task], BACK_SCHEMA))
@@ -335,7 +347,7 @@ class Undo:
     def _reopen(self, risks: list[Part]) -> tuple[int, int]:
         """Opens the commits whose files all exist and are not at risk. Returns the number of opened
         commits, and of commits that stay closed."""
-        run_id = self.plan.run_id
+        run_id = self.run_id
         records = {row["commit_id"]: row for row in kept_records(self.folder)}
         closed = {row["commit_id"]: row for row in self.repository.closed_by(run_id)}
         rows = {**records, **closed}.values()

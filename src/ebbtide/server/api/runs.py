@@ -117,7 +117,7 @@ def purge(served: Served, found: Collected, run_id: str) -> RunAnswer:
 
 
 def _require_quarantine(found: Collected, run_id: str) -> None:
-    report = found.collector().show(run_id)
+    report = found.collector().show_held(run_id)
     if report.quarantine is None or report.quarantine["state"] == "purged":
         raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
     if report.state == "undone":

@@ -12,7 +12,6 @@ from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages.candidate_reading import CandidateFilter, CandidatePage, find
-from ebbtide.server.pages.figures import folder_of
 from ebbtide.server.pages.last_holders import OBJECT, LastPaths, find_last_paths
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
@@ -80,10 +79,8 @@ def _plan(visit: Visit) -> tuple[Plan, RunFolder]:
     """Returns the plan of the run in the path, and the run's folder. Raises NotFound
     `run_not_found`, and Refused if the plan is damaged."""
     found, run_id = visit.collected, visit.segment("run_id")
-    plan = found.collector().plan_of(run_id)
-    storage = found.form.storage
-    path = found.form.run_paths().get(run_id, RunFolder.inside(storage, run_id).path)
-    return plan, folder_of(storage, run_id, path)
+    collector = found.collector()
+    return collector.plan_of(run_id), collector.folder_of(run_id)
 
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

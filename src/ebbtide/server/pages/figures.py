@@ -19,9 +19,8 @@ from ebbtide.formats.base import RepositoryFormat
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
-from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder
+from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder, RunFolders
 from ebbtide.ids import instant_of
-from ebbtide.storage import Storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
@@ -68,23 +67,17 @@ class Figures:
     ) -> dict[str, tuple[RunFigures, ...]]:
         """Returns the newest runs with a plan, the newest first, for each repository by its id. A
         run whose files are damaged or missing is left out."""
-        forms = {
-            repository.info.repository_id: EmbeddedRepository(
-                repository.context, store_id=store.store_id
-            )
-            for repository in repositories
-        }
-        return self.newest(forms, amount=RUNS_SHOWN)
+        return self.newest(_forms(store, repositories), amount=RUNS_SHOWN)
 
     def newest(
         self, forms: Mapping[str, RepositoryFormat], *, amount: int
     ) -> dict[str, tuple[RunFigures, ...]]:
         """Returns the figures of at most `amount` runs of each repository, as `of` does. The keys
         stay those of `forms`."""
-        asked: list[tuple[str, Storage, str, str]] = []
+        asked: list[tuple[str, str, Sequence[RunFolder]]] = []
         for key, form in forms.items():
-            paths = list(form.run_paths().items())[:amount]
-            asked += [(key, form.storage, *each) for each in paths]
+            recorded = list(RunFolders(form).recorded().items())[:amount]
+            asked += [(key, *each) for each in recorded]
         with ThreadPoolExecutor(READERS) as readers:
             read = list(readers.map(lambda each: self._read(*each[1:]), asked))
         found: dict[str, tuple[RunFigures, ...]] = dict.fromkeys(forms, ())
@@ -93,24 +86,22 @@ class Figures:
                 found[key] += (figures,)
         return found
 
-    def quarantined(self, repositories: Sequence[Repository]) -> dict[str, Count]:
+    def quarantined(self, store: Store, repositories: Sequence[Repository]) -> dict[str, Count]:
         """Returns the count and bytes of all files in quarantine, for each repository by its id.
         They use storage until they are deleted. A run whose files are damaged or missing is left
         out."""
+        forms = _forms(store, repositories)
         with ThreadPoolExecutor(READERS) as readers:
-            counts = list(readers.map(_quarantined, repositories))
-        return {
-            repository.info.repository_id: count
-            for repository, count in zip(repositories, counts, strict=True)
-        }
+            counts = list(readers.map(_quarantined, forms.values()))
+        return dict(zip(forms, counts, strict=True))
 
-    def _read(self, storage: Storage, run_id: str, path: str) -> RunFigures | None:
+    def _read(self, run_id: str, places: Sequence[RunFolder]) -> RunFigures | None:
         with self._lock:
             if run_id in self._kept:
                 self._kept.move_to_end(run_id)
                 return self._kept[run_id]
         try:
-            figures = read_figures(run_id, folder_of(storage, run_id, path))
+            figures = read_figures(run_id, places[0])
         except EbbtideError:
             return None
         if figures is not None and figures.is_final:
@@ -121,29 +112,31 @@ class Figures:
         return figures
 
 
-def _quarantined(repository: Repository) -> Count:
+def _forms(store: Store, repositories: Sequence[Repository]) -> dict[str, RepositoryFormat]:
+    return {
+        each.info.repository_id: EmbeddedRepository(each.context, store_id=store.store_id)
+        for each in repositories
+    }
+
+
+def _quarantined(form: RepositoryFormat) -> Count:
     found = Count()
     try:
-        records = quarantine.read_all(repository.storage)
+        records, _ = quarantine.read_each(form.storage)
+        known = RunFolders(form).recorded() if records else {}
     except EbbtideError:
         return found
     for record in records:
-        if record.state != "held":
+        if record.state != "held" or record.run_id not in known:
             continue
         try:
-            report = RunFolder.at(record.run_path).get_json(REPORT_FILE) or {}
+            report = known[record.run_id][0].get_json(REPORT_FILE) or {}
         except EbbtideError:
             continue
         told = report.get("quarantine") or {}
         if told.get("state") == "held":
             found += Count(told["objects"], told["bytes"])
     return found
-
-
-def folder_of(storage: Storage, run_id: str, path: str) -> RunFolder:
-    """Returns the folder of a recorded run. `storage` is the repository's."""
-    inside = RunFolder.inside(storage, run_id)
-    return inside if path == inside.path else RunFolder.at(path)
 
 
 def _purged_bytes(report: Mapping[str, Any]) -> int:

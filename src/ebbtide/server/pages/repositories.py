@@ -157,7 +157,7 @@ def show_repository(visit: Visit) -> Response:
 def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
     repositories = [visit.served.repository(each.info.name) for each in found]
     figures = visit.figures.of(visit.store, repositories)
-    quarantined = visit.figures.quarantined(repositories)
+    quarantined = visit.figures.quarantined(visit.store, repositories)
     ids = [each.info.repository_id for each in found]
     return [
         _row(each, figures[place], quarantined[place])
