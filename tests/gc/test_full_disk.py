@@ -91,10 +91,12 @@ def check(world: PlannedWorld, found: RunReport | Failed, before: dict[str, byte
     assert kept_contents(world, world.history) == world.template.contents
     if isinstance(found, Failed):
         assert "is full" in found.message and "docs/running.md" in found.message
-        if "deleted nothing" in found.message:
-            assert listing(world.root) == before
-            return False
-        assert f"run {world.run_id} is swept" in found.message
+        assert "deleted nothing" in found.message
+        assert listing(world.root) == before
+        return False
+    if found.state == "swept":
+        assert {each["kind"] for each in found.unfinished} == {"disk_full"}
+        assert all("is full" in each["message"] for each in found.unfinished)
         return True
     assert found.state == "incomplete"
     assert found.error is not None and "is full" in found.error["message"]

@@ -345,16 +345,6 @@ def test_records_of_an_earlier_version(world: World) -> None:
     assert files(world) == before
 
 
-def test_a_damaged_record_stops_every_run(world: World) -> None:
-    """Nobody knows then what must not go."""
-    history(world)
-    report = sweep(world)
-    name = f"{QUARANTINES_PREFIX}{report.run_id}.json"
-    world.lake.storage.put(name, b"{}")
-    assert world.collect().error is not None
-    assert world.collector().undo(report.run_id).state == "refused"
-
-
 def test_a_purge_that_was_broken_off_is_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,8 @@ Work = Callable[[Run, str], "RunReport"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The outcome of one repository: the report of its run, or the error that prevented one."""
+    """The outcome of one repository: the report of its run, and an error. An error without a report
+    prevented one; beside a sweep that has ended, a later step failed."""
 
     repository: Catalogued
     report: RunReport | None
@@ -120,7 +122,9 @@ def collect_all(
     exit code. Without `yes`, makes all plans first, and asks once."""
     whole = _All(cli, opened, master, conf, metrics_file)
     action = "run" if yes else "plan"
-    whole.each(whole.repositories, action, lambda run, name: _collect(cli, run, name, agreed=yes))
+    whole.each(
+        whole.repositories, action, lambda run, name: _collect(cli, whole, run, name, agreed=yes)
+    )
     planned = [each for each in whole.ended.values() if each.state == "planned"]
     if planned and not yes:
         whole.show_table()
@@ -132,9 +136,10 @@ def collect_all(
     whole.finish()
 
 
-def _collect(cli: Cli, run: Run, name: str, *, agreed: bool) -> RunReport:
+def _collect(cli: Cli, whole: _All, run: Run, name: str, *, agreed: bool) -> RunReport:
     def confirmed(plan: Plan) -> bool:
         if agreed:
+            whole.sweeping = plan.run_id
             when_swept(cli, run, name, plan.run_id)
         return agreed
 
@@ -174,6 +179,7 @@ class _All:
     """All repositories of the store, and what became of each. One engine is for all of them.
 
     `runs` and `ended` are by id of the repository, and `run_ids` by the name that was opened.
+    `sweeping` is the run whose sweep has begun in the present repository.
     """
 
     def __init__(
@@ -193,6 +199,7 @@ class _All:
         self.runs: dict[str, Run] = {}
         self.run_ids: dict[str, str] = {}
         self.ended: dict[str, Ended] = {}
+        self.sweeping: str | None = None
         self._engine: Engine | None = None
         if self.repositories:
             self._engine = make_engine(
@@ -213,13 +220,14 @@ class _All:
 
     def sweep(self, run: Run, name: str) -> RunReport:
         """Carries out the plan that this command made of a repository."""
-        run_id = self.run_ids[name]
+        run_id = self.sweeping = self.run_ids[name]
         when_swept(self._cli, run, name, run_id)
         return run.collector.sweep(run_id)
 
     def _end_of(self, repository: Catalogued, action: str, work: Work) -> Ended:
         from ebbtide.gc.report import EXIT_CODES
 
+        self.sweeping = None
         try:
             with run_end(self._cli, repository.info.name, action, self._metrics_file) as ended:
                 report = ended(self._report_of(repository, work))
@@ -235,9 +243,20 @@ class _All:
             else:
                 kind, code = "internal", ExitCode.FAILED
                 text = f"a defect in this program: {type(error).__name__}: {error}"[:MESSAGE_SHOWN]
-            return Ended(repository, None, {"kind": kind, "message": text}, code)
-        refused = None if report.error is None else dict(report.error)
-        return Ended(repository, report, refused, EXIT_CODES[report.state])
+            return Ended(repository, self._swept(repository), {"kind": kind, "message": text}, code)
+        failed = next(iter(report.unfinished), None) if report.error is None else report.error
+        told = None if failed is None else dict(failed)
+        return Ended(repository, report, told, EXIT_CODES[report.state])
+
+    def _swept(self, repository: Catalogued) -> RunReport | None:
+        """Returns the report of a sweep after which an error came; None if no sweep has ended."""
+        run = self.runs.get(repository.info.repository_id)
+        if run is None or self.sweeping is None:
+            return None
+        with suppress(EbbtideError):
+            report = run.collector.show(self.sweeping)
+            return report if report.has_outcomes else None
+        return None
 
     def _report_of(self, repository: Catalogued, work: Work) -> RunReport:
         info, cli = repository.info, self._cli
@@ -291,7 +310,7 @@ class _All:
             none="no repositories: make one with 'ebbtide repo create NAME'",
         )
         for ended in self.ended.values():
-            for warning in () if ended.report is None else ended.report.warnings:
+            for warning in () if ended.report is None else ended.report.told:
                 output.warn(f"{ended.repository.info.name}: {warning}")
 
     def _totals(self) -> dict[str, Count]:

@@ -37,7 +37,10 @@ Pairs = list[tuple[str, str]]
 
 
 def show_summary(cli: Cli, report: RunReport) -> None:
-    """Prints the figures of a run, and the commands that can follow."""
+    """Prints the figures of a run, the last steps that failed, and the commands that can
+    follow."""
+    for each in report.unfinished:
+        cli.output.warn(each["message"])
     pairs: Pairs = [("run", f"{report.run_id} {report.state}"), *place_of(cli, report.repository)]
     pairs += _when(report)
     if report.policy_sha256 is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import Conflict, Incomplete, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
@@ -71,14 +71,22 @@ class Quarantines:
 
     def purge(self, record: Quarantine, report: RunReport, steps: Steps) -> RunReport:
         """Deletes the files that a run has in quarantine. Returns the run's report with the new
-        state of the quarantine. Raises Failed `storage_error`."""
+        state of the quarantine. Raises Failed `storage_error`, and Incomplete if it stops for any
+        other reason."""
         storage = self.repository.storage
-        with steps("purge"):
-            told = report.quarantine or {}
-            self.engine.meter.begin("files", told.get("objects"))
-            quarantine.delete_held(self.engine, storage, record.run_id)
-            if record.delete_versions:
-                quarantine.delete_hidden(storage, record.run_id)
+        try:
+            with steps("purge"):
+                told = report.quarantine or {}
+                self.engine.meter.begin("files", told.get("objects"))
+                quarantine.delete_held(self.engine, storage, record.run_id)
+                if record.delete_versions:
+                    quarantine.delete_hidden(storage, record.run_id)
+        except (Refused, NotFound, Conflict) as error:
+            raise Incomplete(
+                "incomplete",
+                f"the purge of run {record.run_id} was stopped: {error.message}. Files that it "
+                "deleted until then cannot be restored: purge the run again for the others",
+            ) from error
         if record.back_at is None:
             quarantine.drop(storage, record.run_id)
         else:

@@ -50,7 +50,7 @@ class EbbtideRunOperator(BaseOperator):  # type: ignore[misc]  # Airflow is not 
             dry_run=self.plans_only,
             options=self.options,
         )
-        for warning in report.warnings:
+        for warning in report.told:
             self.log.warning("%s", warning)
         found = figures(report)
         self.log.info("run of %s: %s", self.repository, found)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.errors import Conflict, EbbtideError, Incomplete, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.engine import Engine
@@ -38,6 +38,7 @@ from ebbtide.purge.request import Request
 from ebbtide.purge.whole import delete_whole, folder_at, records_storage
 from ebbtide.purge.work import Notice, Work, inside_folder, silent
 from ebbtide.store.access.secrets import SecretBox
+from ebbtide.store.content.layout import PURGES_PREFIX
 from ebbtide.store.embedded import Store
 from ebbtide.store.purges.keys import PurgeKeys
 from ebbtide.store.purges.queries import (
@@ -177,9 +178,9 @@ class Purges:
         objects. With `dry_run` it ends after the plan.
 
         A refused or incomplete purge is returned, not raised. Raises Conflict `purge_ended`,
-        NotFound `purge_not_found`, Refused `run_in_progress` or `lease_lost`, and the errors of the
-        steps. An error while planning makes the purge `failed`, except `lease_lost`. After any
-        other error it can be resumed.
+        NotFound `purge_not_found`, Refused `run_in_progress` or `lease_lost`, Incomplete if it
+        stops after its first delete, and the errors of the steps. An error while planning makes the
+        purge `failed`, except `lease_lost`. After any other error it can be resumed.
         """
         row = self.find(purge_id)
         self.require_open(row)
@@ -279,7 +280,9 @@ class Purges:
             inside = inside_folder(self._repository(row), row.purge_id)
         except NotFound:
             return RunFolder.at(row.record_url)
-        return inside if inside.path == row.record_url else RunFolder.at(row.record_url)
+        # The rest of the path may be that of an earlier place of the repository.
+        is_inside = row.record_url.endswith(f"{PURGES_PREFIX}{row.purge_id}")
+        return inside if is_inside else RunFolder.at(row.record_url)
 
     def _plan(self, row: PurgeRow, work: Work) -> PurgeRow:
         try:
@@ -323,18 +326,16 @@ class Purges:
         deleted = Deleted()
         self._notice("delete")
         self.meter.begin("objects", plan.object_count)
-        with_versions = Request.from_json(row.request).delete_versions
-        if check is None:
-            delete_whole(self._store, plan, folder, deleted, with_versions=with_versions)
-        else:
-            delete_objects(
-                self._repository(row).storage,
-                folder,
-                plan.parts,
-                check=check,
-                into=deleted,
-                with_versions=with_versions,
-            )
+        try:
+            self._delete_files(row, plan, folder, deleted, check)
+        except (Refused, NotFound, Conflict) as error:
+            if not deleted.parts:
+                raise
+            raise Incomplete(
+                "incomplete",
+                f"purge {row.purge_id} was stopped: {error.message}. The objects that it deleted "
+                "until then are on record: resume it",
+            ) from error
         self._notice("record")
         previous = read_record(folder)
         with self._metadata.snapshot() as tx:
@@ -356,6 +357,27 @@ class Purges:
                 error=None,
                 finished_at=now,
             )
+
+    def _delete_files(
+        self,
+        row: PurgeRow,
+        plan: PurgePlan,
+        folder: RunFolder,
+        into: Deleted,
+        check: Callable[[], None] | None,
+    ) -> None:
+        with_versions = Request.from_json(row.request).delete_versions
+        if check is None:
+            delete_whole(self._store, plan, folder, into, with_versions=with_versions)
+            return
+        delete_objects(
+            self._repository(row).storage,
+            folder,
+            plan.parts,
+            check=check,
+            into=into,
+            with_versions=with_versions,
+        )
 
     def _repository(self, row: PurgeRow) -> Repository:
         repository = self._store.repository(row.repository_name)

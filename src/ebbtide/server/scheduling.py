@@ -131,8 +131,10 @@ def _action(schedule: Schedule) -> Action:
 
 
 def _end_of(job: Job) -> tuple[str, Mapping[str, str] | None]:
+    """Returns the state of a run, and its error, or the first of its last steps that failed."""
     if job.report is not None:
-        return str(job.report["state"]), job.report["error"]
+        unfinished = next(iter(job.report["unfinished"]), None)
+        return str(job.report["state"]), job.report["error"] or unfinished
     return "failed", job.error
 
 

@@ -9,11 +9,11 @@ Source: Icechunk design document 007, "Update A in place".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from ebbtide.errors import Conflict, Refused
+from ebbtide.errors import Conflict, EbbtideError, Incomplete, Refused
 from ebbtide.formats.icechunk import refs as v1_refs
 from ebbtide.formats.icechunk.layout import SNAPSHOTS_PREFIX, refusing
 from ebbtide.formats.icechunk.repo import Edit, RepoFile, write_repo
@@ -21,6 +21,7 @@ from ebbtide.formats.icechunk.snapshots import with_parent
 from ebbtide.formats.icechunk.state import SnapshotHistory
 from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
+from ebbtide.text import count_text
 
 RECORDS_PREFIX: Final = "_ebbtide/expire/"
 
@@ -56,29 +57,53 @@ def apply_v1(storage: Storage, expiry: Expiry, parents: Mapping[str, str | None]
 
     `parents` are the parents that the expiry was planned with. Raises Refused `repository_changed`
     if a snapshot has another parent by now, because somebody else edits history. Also raises
-    Refused `missing_tree`, `corrupt_tree` and `unknown_format_version`.
+    Refused `missing_tree`, `corrupt_tree` and `unknown_format_version`. After the first edit, any
+    error is Incomplete.
     """
+    done, total = 0, len(expiry.new_parents) + len(expiry.deleted_refs)
+    try:
+        for _ in _edits_v1(storage, expiry, parents):
+            done += 1
+    except EbbtideError as error:
+        if not done:
+            raise
+        raise Incomplete(
+            "incomplete",
+            f"the expiry was stopped after {done} of {count_text(total, 'edit')}: {error.message}. "
+            "Each edit is complete in itself: run the expiry again, it does the others",
+        ) from error
+
+
+def _edits_v1(
+    storage: Storage, expiry: Expiry, parents: Mapping[str, str | None]
+) -> Iterator[None]:
+    """Makes the edits, and yields after each."""
     for snapshot_id, parent_id in sorted(expiry.new_parents.items()):
         address = f"{SNAPSHOTS_PREFIX}{snapshot_id}"
         with refusing(storage, address, what="tree"):
             data, version = storage.get_versioned(address)
             edited = with_parent(data, snapshot_id, parent_id, expected=str(parents[snapshot_id]))
         try:
-            if edited is not None:
-                storage.replace(address, edited, version=version)
-                continue
+            if edited is None:
+                raise _changed(snapshot_id)
+            storage.replace(address, edited, version=version)
         except Conflict:
-            pass
-        raise Refused(
-            "repository_changed",
-            f"snapshot {snapshot_id} was changed by another process meanwhile, perhaps by "
-            "Icechunk's own expiration: run this again when that has ended",
-        )
+            raise _changed(snapshot_id) from None
+        yield
     for ref in expiry.deleted_refs:
         if ref.kind == "branch":
             v1_refs.delete_branch(storage, ref.name)
         else:
             v1_refs.delete_tag(storage, ref.name)
+        yield
+
+
+def _changed(snapshot_id: str) -> Refused:
+    return Refused(
+        "repository_changed",
+        f"snapshot {snapshot_id} was changed by another process meanwhile, perhaps by Icechunk's "
+        "own expiration: run this again when that has ended",
+    )
 
 
 def apply_v2(storage: Storage, file: RepoFile, expiry: Expiry, now: datetime) -> None:

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.clock import Clock
-from ebbtide.errors import Conflict, InvalidInput, Refused
+from ebbtide.durations import format_duration
+from ebbtide.errors import Conflict, EbbtideError, Incomplete, InvalidInput, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import (
     Fencing,
@@ -164,9 +165,9 @@ class IcechunkRepository(PlainRepository):
         """Carries out a request. Returns the history before it, and the expiry.
 
         Raises Refused `run_in_progress` during a collection or another expiry,
-        `repository_readonly`, `repository_changed`, `repository_mixed` or `clock_skew`. After
-        `repository_changed`, a part of the edits of version 1 may be done. Each edit is complete in
-        itself, and a repetition finishes the expiry.
+        `repository_readonly`, `repository_changed`, `repository_mixed` or `clock_skew`. Raises
+        Incomplete if a part of the edits of version 1 is done. Each edit is complete in itself, and
+        a repetition finishes the expiry. Also raises Incomplete if only the last step failed.
         """
         expire_id = descending_id(self.now())
         with self.hold(expire_id, deletes=True) as hold:
@@ -197,7 +198,15 @@ class IcechunkRepository(PlainRepository):
                 except Conflict:
                     self.storage.delete([record])  # a commit was faster
                     continue
-                self._hold_released(expiry, dated)
+                try:
+                    self._hold_released(expiry, dated)
+                except EbbtideError as error:
+                    raise Incomplete(
+                        "incomplete",
+                        "the expiry is done, but it could not be recorded when its snapshots were "
+                        f"released: {error.message}. Collect the repository only after "
+                        f"{format_duration(self._settings.icechunk_grace)}",
+                    ) from error
                 return history, expiry
             raise changed(
                 f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again"

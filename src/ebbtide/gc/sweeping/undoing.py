@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, split_by, texts
-from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound, Refused
+from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound, Refused
 from ebbtide.formats.base import FOREIGN, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
@@ -96,6 +96,7 @@ class Undo:
     under: str = ""
     sweeps_ended: bool = False
     wait: Callable[[float], None] = time.sleep
+    _has_begun: bool = False
 
     @property
     def repository(self) -> RepositoryFormat:
@@ -106,8 +107,8 @@ class Undo:
         """Undoes the run.
 
         Raises Conflict `plan_used` if the run was undone or purged, and NotFound `not_quarantined`
-        if it has no quarantine. Raises Failed `storage_error` if files could not be moved; the undo
-        can be run again then.
+        if it has no quarantine. Raises Incomplete if it stops after the first restored file, and
+        Failed `storage_error` if files could not be moved; the undo can be run again then.
         """
         storage = self.repository.storage
         found = quarantine.read(storage, self.run_id)
@@ -124,6 +125,20 @@ class Undo:
             )
         with self.steps("wait"):
             sweepers, risks = self._risks()
+        try:
+            return self._restore(found, sweepers, risks)
+        except (Refused, NotFound, Conflict) as error:
+            if not self._has_begun:
+                raise
+            raise Incomplete(
+                "incomplete",
+                f"the undo was stopped: {error.message}. The files that it restored until then "
+                "stay, and no run deletes them for now: undo the run again, it continues where it "
+                "stopped",
+            ) from error
+
+    def _restore(self, found: Quarantine, sweepers: str, risks: list[Part]) -> Undone:
+        storage = self.repository.storage
         with self.steps("bring back"):
             found, back, purged = self._bring_back(found, risks)
             if self.under:
@@ -244,6 +259,7 @@ class Undo:
         new record."""
         self.hold.check()
         found = self._remember(found, parts)
+        self._has_begun = True
         self._move_back(parts)
         return found
 

@@ -185,7 +185,8 @@ def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
     known = None if report is None else RunReport.from_json(report)
     has_plan = known is not None and known.has_plan
     can_sweep = has_plan and _can_sweep(run) and _has_effect(report)
-    told = run.error or _refusal(visit, run)
+    attempt, is_refused = (None, False) if run.error else _last_attempt(visit, run)
+    told = run.error or attempt
     return visit.page(
         "run.html",
         status=status,
@@ -201,6 +202,7 @@ def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         can_sweep=can_sweep,
         has_effect=has_plan and _has_effect(report),
         told=told,
+        is_refused=is_refused,
         advice=None if told is None else advice_of(told["kind"], name, can_sweep=can_sweep),
         held=None if known is None else known.quarantine,
         held_until=None if known is None else _quarantine_until(known),
@@ -211,14 +213,16 @@ def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
     )
 
 
-def _refusal(visit: Visit, run: RunAnswer) -> Mapping[str, str] | None:
-    """Returns the error of the newest sweep or undo of a run, if this server started it. The record
-    of the run does not have it, because a refused sweep changes nothing."""
+def _last_attempt(visit: Visit, run: RunAnswer) -> tuple[Mapping[str, str] | None, bool]:
+    """Returns the error of the newest sweep or undo of a run, if this server started it, and
+    whether that attempt was refused. The record of the run does not have it, because a refused
+    sweep changes nothing."""
     job = visit.served.jobs.find(visit.collected.key, run.run_id)
     if job is None or not job.ended:
-        return None
-    found: Mapping[str, str] | None = job.error if job.report is None else job.report["error"]
-    return found
+        return None, False
+    if job.report is None:
+        return job.error, False
+    return job.report["error"], job.report["state"] == "refused"
 
 
 def _quarantine_until(report: RunReport) -> datetime | None:

@@ -1,0 +1,281 @@
+"""Repositories that were copied or moved, and files in them that name other places.
+
+The folder of a run comes from its id. Nothing that lies in the bucket says where to write, delete
+or read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import NotFound
+from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
+from ebbtide.gc.report import RunReport
+from ebbtide.ids import descending_id
+from ebbtide.settings import Settings
+from tests.formats.icechunk.test_undoing import all_readable, files, rewritten
+from tests.support.clock import ManualClock
+from tests.support.icechunk import SPEC_VERSIONS, open_repository
+from tests.support.icechunk_lake import IcechunkLake
+
+DAY = timedelta(days=1)
+WEEK = 7 * DAY
+
+both = pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+
+
+class Lakes:
+    """A repository with a run whose files are in quarantine, and copies of it."""
+
+    def __init__(self, directory: Path, spec_version: int) -> None:
+        self.directory = directory
+        self.clock = ManualClock(datetime.now(UTC))
+        self.original = self._at("original")
+        rewritten(self.original, spec_version)
+        self.before = files(self.original.path)
+        self.readable = all_readable(self.original.path)
+        self.run = self.original.collect(quarantine=WEEK)
+        assert self.run.state == "swept"
+        assert self.held(self.original)
+
+    def _at(self, name: str) -> IcechunkLake:
+        return IcechunkLake(self.directory / name, clock=self.clock)
+
+    def copy(self) -> IcechunkLake:
+        shutil.copytree(self.original.path, self.directory / "copy")
+        return self._at("copy")
+
+    def move(self) -> IcechunkLake:
+        shutil.move(self.original.path, self.directory / "moved")
+        return self._at("moved")
+
+    def held(self, lake: IcechunkLake) -> set[str]:
+        folder = lake.path / f"{RUNS_PREFIX}{self.run.run_id}/quarantine"
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(params=SPEC_VERSIONS)
+def lakes(tmp_path: Path, request: pytest.FixtureRequest) -> Lakes:
+    return Lakes(tmp_path, request.param)
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    """Every file, byte by byte."""
+    return {str(each): each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+
+def expire_more(lake: IcechunkLake) -> None:
+    """One more snapshot that no branch reaches."""
+    repository = open_repository(lake.path)
+    first = repository.lookup_branch("main")
+    session = repository.writable_session("main")
+    with_store = pytest.importorskip("zarr").open_group(session.store, mode="a")
+    with_store.require_array("more", shape=(4,), chunks=(4,), dtype="float64")[...] = 7
+    session.commit("more")
+    repository.reset_branch("main", first)
+    lake.age()
+
+
+def own(lake: IcechunkLake, report: RunReport) -> None:
+    """What a report says of places is about this repository."""
+    assert report.run_path == str(lake.path / f"{RUNS_PREFIX}{report.run_id}")
+    assert report.repository == f"icechunk:{lake.path}"
+
+
+def test_a_moved_repository_is_undone(lakes: Lakes) -> None:
+    moved = lakes.move()
+    assert not lakes.original.path.exists()
+    own(moved, moved.collector().show(lakes.run.run_id))
+    assert [each.state for each in moved.collector().runs()] == ["swept"]
+    report = moved.collector().undo(lakes.run.run_id)
+    assert report.state == "undone"
+    own(moved, report)
+    assert files(moved.path) == lakes.before
+    assert all_readable(moved.path) == lakes.readable
+    assert not lakes.original.path.exists()
+
+
+def test_a_moved_repository_goes_on(lakes: Lakes) -> None:
+    """Restored files stay protected there, and a quarantine that is over ends."""
+    lakes.original.collector().undo(lakes.run.run_id, under="chunks/")
+    moved = lakes.move()
+    expire_more(moved)
+    report = moved.collect()
+    assert (report.state, report.unfinished) == ("swept", ())
+    assert report.counts["deleted"].objects
+    restored = {name for name in lakes.before if name.startswith("chunks/")}
+    assert restored <= files(moved.path).keys()
+    lakes.clock.advance(2 * WEEK)
+    expire_more(moved)
+    report = moved.collect()
+    assert (report.state, report.unfinished) == ("swept", ())
+    assert not lakes.held(moved)
+    assert not lakes.original.path.exists()
+
+
+def test_a_purge_in_a_copy(lakes: Lakes) -> None:
+    copy, before = lakes.copy(), tree(lakes.original.path)
+    report = copy.collector().purge(lakes.run.run_id)
+    assert report.quarantine is not None
+    assert report.quarantine["state"] == "purged"
+    assert not lakes.held(copy)
+    assert tree(lakes.original.path) == before
+    assert lakes.original.collector().undo(lakes.run.run_id).state == "undone"
+
+
+@pytest.mark.parametrize("days", [1, 8, 400])
+def test_runs_of_a_copy(lakes: Lakes, days: int) -> None:
+    """While the quarantine lasts, after its end, and when the run itself is old: the original is
+    untouched, byte by byte."""
+    copy = lakes.copy()
+    lakes.clock.advance(days * DAY)
+    expire_more(copy)
+    before = tree(lakes.original.path)
+    for _ in range(2):
+        report = copy.collect()
+        assert (report.state, report.unfinished) == ("swept", ())
+    assert bool(lakes.held(copy)) == (days < 7)
+    assert tree(lakes.original.path) == before
+
+
+def test_a_plan_of_the_original_is_not_swept_in_a_copy(lakes: Lakes) -> None:
+    """It can be looked at there."""
+    expire_more(lakes.original)
+    plan = lakes.original.collector().plan()
+    copy, before = lakes.copy(), tree(lakes.original.path)
+    shown = copy.collector().show(plan.run_id)
+    assert shown.state == "planned"
+    own(copy, shown)
+    assert copy.collector().plan_of(plan.run_id).candidate_total == plan.counts["candidate"]
+    report = copy.collector().sweep(plan.run_id)
+    assert report.error is not None
+    assert report.error["kind"] == "plan_foreign"
+    assert tree(lakes.original.path) == before
+
+
+@pytest.mark.parametrize("form", ["a path", "a URL", "a path in the bucket", "no record of a run"])
+def test_a_forged_record_of_an_old_run(lakes: Lakes, form: str) -> None:
+    """It makes no run delete anything elsewhere, or anything that is not in the folder of its
+    id."""
+    lake = lakes.original
+    victim = lakes.directory / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("not Ebbtide's")
+    inside = next(iter((lake.path / "snapshots").iterdir()))
+    places = {
+        "a path": str(victim),
+        "a URL": f"file://{victim}",
+        "a path in the bucket": str(lake.path / "snapshots"),
+        "no record of a run": 7,
+    }
+    old = descending_id(lakes.clock.host_now() - 800 * DAY)
+    forged = lake.path / f"{RUNS_PREFIX}{old}"
+    forged.mkdir()
+    content = {"state": "swept", "run_path": places[form], "plan_checksum": None}
+    (forged / "record.json").write_text(json.dumps(content))
+    expire_more(lake)
+    report = lake.collect()
+    assert (report.state, report.unfinished) == ("swept", ())
+    assert (victim / "precious").exists()
+    assert inside.exists()
+    assert not forged.exists()
+
+
+@pytest.mark.parametrize("name", ["..", "up/../..", "short", "F" * 32, "f" * 33])
+def test_a_name_that_is_no_id_is_no_run(lakes: Lakes, name: str) -> None:
+    """Neither as a folder, nor as a record of a quarantine, nor as an argument."""
+    lake = lakes.original
+    for folder in (f"{RUNS_PREFIX}{name}", f"{QUARANTINES_PREFIX}{name}.json"):
+        path = (lake.path / folder).resolve()
+        if not path.is_relative_to(lake.path / "_ebbtide/gc") or path.exists():
+            continue
+        if folder.startswith(RUNS_PREFIX):
+            path.mkdir(parents=True)
+            (path / "record.json").write_text('{"state": "swept", "plan_checksum": null}')
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"run_id": "../../..", "state": "held"}))
+    assert [each.run_id for each in lake.collector().runs()] == [lakes.run.run_id]
+    with pytest.raises(NotFound):
+        lake.collector().show(name)
+    expire_more(lake)
+    report = lake.collect()
+    assert (report.state, report.unfinished) == ("swept", ())
+
+
+def test_a_forged_report_and_quarantine(lakes: Lakes) -> None:
+    """What they say of other runs and places is not done, and the run is told of."""
+    lake, victim = lakes.original, lakes.directory / "victim"
+    shutil.copytree(lake.path / f"{RUNS_PREFIX}{lakes.run.run_id}", victim)
+    before = tree(victim)
+    record = lake.path / f"{QUARANTINES_PREFIX}{lakes.run.run_id}.json"
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps(content | {"run_path": str(victim)}))
+    report = lake.path / f"{RUNS_PREFIX}{lakes.run.run_id}/report.json"
+    told = json.loads(report.read_text()) | {"run_path": str(victim), "repository": "other"}
+    report.write_text(json.dumps(told))
+    own(lake, lake.collector().show(lakes.run.run_id))
+    lakes.clock.advance(8 * DAY)
+    expire_more(lake)
+    assert (swept := lake.collect()).unfinished == (), swept.unfinished
+    assert not lakes.held(lake)
+    assert json.loads(report.read_text())["run_path"] == str(report.parent)
+    assert tree(victim) == before
+
+    record.write_text(json.dumps(content | {"run_id": "f" * 32}))
+    expire_more(lake)
+    swept = lake.collect()
+    assert swept.state == "swept"
+    assert [lakes.run.run_id in each["message"] for each in swept.unfinished] == [True]
+
+
+def test_a_folder_elsewhere_counts_if_it_is_named(tmp_path: Path) -> None:
+    """Without --run-dir the run is not found, its commits cannot be opened, and the message says
+    what to do. Its files in quarantine lie in the repository: they can be restored and end."""
+    clock = ManualClock(datetime.now(UTC))
+    lake, runs = IcechunkLake(tmp_path / "lake", clock=clock), tmp_path / "runs"
+    rewritten(lake, SPEC_VERSIONS[-1])
+    before, readable = files(lake.path), all_readable(lake.path)
+    report = lake.collect(quarantine=WEEK, run_dir=runs)
+    assert report.run_path == str(runs / report.run_id)
+    assert lake.collector().runs() == []
+    for act in ("show", "undo"):
+        with pytest.raises(NotFound, match="name it with --run-dir"):
+            getattr(lake.collector(), act)(report.run_id)
+    assert lake.collector().undo(report.run_id, under="chunks/").state == "swept"
+    chunks = {name for name in before if name.startswith("chunks/")}
+    assert chunks <= files(lake.path).keys()
+    expire_more(lake)
+    lake.collect()
+    assert chunks <= files(lake.path).keys()
+    known = lake.collector(run_dir=runs).runs()
+    assert report.run_id in [each.run_id for each in known]
+    undone = lake.collector(run_dir=runs).undo(report.run_id)
+    assert (undone.state, undone.run_path) == ("undone", str(runs / report.run_id))
+    assert before.items() <= files(lake.path).items()
+    assert readable.items() <= all_readable(lake.path).items()
+    # Its list of restored files is in the repository, where each run finds it.
+    expire_more(lake)
+    lake.collect()
+    assert before.items() <= files(lake.path).items()
+
+
+def test_the_quarantine_of_a_folder_elsewhere_ends(tmp_path: Path) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    lake, runs = IcechunkLake(tmp_path / "lake", clock=clock), tmp_path / "runs"
+    rewritten(lake, SPEC_VERSIONS[-1])
+    report = lake.collect(quarantine=WEEK, run_dir=runs)
+    before = tree(runs)
+    clock.advance(8 * DAY)
+    expire_more(lake)
+    later = lake.collect()
+    assert (later.state, len(later.unfinished)) == ("swept", 1)
+    assert "name it with --run-dir" in later.unfinished[0]["message"]
+    assert not (lake.path / f"{RUNS_PREFIX}{report.run_id}/quarantine").exists()
+    assert tree(runs) == before
+    assert Settings().run_retention > DAY

@@ -1,0 +1,392 @@
+"""One older run, whatever became of its files, does not decide about a new one; and a run that has
+deleted files says so, whatever fails in its last steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound, Refused
+from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import quarantine
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.sweeping import outcomes
+from ebbtide.ids import descending_id
+from ebbtide.store.collecting.roots import write_run
+from ebbtide.store.repositories.leases import take_lease
+from tests.support.world import DAY, World
+
+WEEK = 7 * DAY
+HOUR = timedelta(hours=1)
+HALF_A_DAY = 12 * HOUR
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "world")
+    made.keep(default="2h")
+    yield made
+    made.close()
+
+
+def expire(world: World, *names: str) -> None:
+    """Objects, whose contents are their names, that only an expired commit has."""
+    world.save("main", days_ago=0, put=names)
+    world.save("main", days_ago=0, delete=names)
+    world.clock.advance(4 * HOUR)
+
+
+def sweep(world: World, name: str, **options: Any) -> RunReport:
+    """A run that finds one more expired object, whose content is its name."""
+    expire(world, name)
+    report = world.collect(**options)
+    assert report.state == "swept", report.error
+    return report
+
+
+def held(world: World, run_id: str) -> list[Path]:
+    folder = world.root / f"{RUNS_PREFIX}{run_id}/quarantine"
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def written(report: RunReport) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(report.run_path) / "report.json").read_text())
+    return content
+
+
+def record_of(world: World, report: RunReport) -> Path:
+    return world.root / f"{QUARANTINES_PREFIX}{report.run_id}.json"
+
+
+def damage_report(_world: World, report: RunReport) -> None:
+    (Path(report.run_path) / "report.json").write_text("{")
+
+
+def forge_report(_world: World, report: RunReport) -> None:
+    path = Path(report.run_path) / "report.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "f" * 32}))
+
+
+def clear_folder(_world: World, report: RunReport) -> None:
+    shutil.rmtree(Path(report.run_path))
+
+
+def lose_plan(_world: World, report: RunReport) -> None:
+    for name in ("plan.json", "report.json"):
+        (Path(report.run_path) / name).unlink()
+
+
+Damage = Callable[[World, RunReport], None]
+DAMAGES: dict[str, tuple[Damage, bool]] = {
+    "its report is damaged": (damage_report, False),
+    "its report is another run's": (forge_report, False),
+    "its plan and report are gone": (lose_plan, False),
+    "its directory was cleared": (clear_folder, True),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_an_older_quarantine_ends_without_its_report(
+    world: World, tmp_path: Path, name: str
+) -> None:
+    """Its files go when their time is over, the other quarantine ends too, and the run says what it
+    deleted, and names the older run."""
+    damage, is_elsewhere = DAMAGES[name]
+    place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
+    old = sweep(world, "old", quarantine=HALF_A_DAY, **place)
+    other = sweep(world, "other", quarantine=HALF_A_DAY)
+    damage(world, old)
+    before = list((world.root / "_ebbtide").rglob("report.json"))
+    world.clock.advance(DAY)
+
+    report = sweep(world, "new")
+
+    assert (report.state, report.error, report.counts["deleted"].objects) == ("swept", None, 1)
+    assert not held(world, old.run_id)
+    assert not held(world, other.run_id)
+    assert not record_of(world, old).exists()
+    told = world.collector().show(other.run_id).quarantine
+    assert told is not None
+    assert told["state"] == "purged"
+    assert [old.run_id in each["message"] for each in report.unfinished] == [True]
+    assert "has ended, and its files are deleted" in report.unfinished[0]["message"]
+    assert written(report) == report.to_json()
+    assert {*before} <= {*(world.root / "_ebbtide").rglob("report.json")}
+    assert sweep(world, "next").unfinished == ()
+
+
+def test_a_damaged_record_stops_nothing_else(world: World) -> None:
+    """Its run is named in each run until somebody mends it, and its files stay."""
+    old = sweep(world, "old", quarantine=HALF_A_DAY)
+    other = sweep(world, "other", quarantine=HALF_A_DAY)
+    record_of(world, old).write_text("{}")
+    world.clock.advance(DAY)
+    for name in ("new", "newer"):
+        report = sweep(world, name)
+        assert [each["kind"] for each in report.unfinished] == ["plan_corrupt"]
+        assert old.run_id in report.unfinished[0]["message"]
+        assert "restore it from a backup, or delete it" in report.unfinished[0]["message"]
+        assert held(world, old.run_id)
+        assert not held(world, other.run_id)
+    assert world.collector().undo(old.run_id).state == "refused"
+
+
+def test_a_damaged_record_still_protects_what_was_restored(world: World) -> None:
+    """The lists of restored files are beside it."""
+    old = sweep(world, "old", quarantine=WEEK)
+    world.collector().undo(old.run_id, under="data/")
+    assert "old" in world.contents()
+    record_of(world, old).write_text("{")
+    report = sweep(world, "new")
+    assert report.counts["deleted"].objects > 0
+    assert "old" in world.contents()
+
+
+def test_a_lost_folder_and_a_damaged_record_refuse(world: World, tmp_path: Path) -> None:
+    """What the run restored is then not known."""
+    old = sweep(world, "old", quarantine=WEEK, run_dir=str(tmp_path / "runs"))
+    record_of(world, old).write_text("{")
+    clear_folder(world, old)
+    report = world.collect()
+    assert report.state == "refused"
+    assert report.error is not None
+    assert "--run-dir" in report.error["message"]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_without_a_report_it_can_be_undone(world: World, tmp_path: Path, name: str) -> None:
+    damage, is_elsewhere = DAMAGES[name]
+    place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
+    old = sweep(world, "old", quarantine=WEEK, **place)
+    assert "old" not in world.contents()
+    damage(world, old)
+    report = world.collector().undo(old.run_id)
+    assert (report.state, len(report.unfinished)) == ("undone", 1)
+    assert report.quarantine is not None
+    assert report.quarantine["reopened_commits"] > 0
+    assert "old" in world.contents()
+    assert sweep(world, "new").state == "swept"
+    assert "old" in world.contents()
+    with pytest.raises(Conflict, match="was undone already"):
+        world.collector().undo(old.run_id)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path, name: str) -> None:
+    damage, is_elsewhere = DAMAGES[name]
+    place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
+    old = sweep(world, "old", quarantine=WEEK, **place)
+    count = len(held(world, old.run_id))
+    damage(world, old)
+    asked = world.collector().show_held(old.run_id)
+    assert asked.quarantine is not None
+    assert (asked.quarantine["state"], asked.quarantine["objects"]) == ("held", count)
+    report = world.collector().purge(old.run_id)
+    assert (report.state, len(report.unfinished)) == ("swept", 1)
+    assert not held(world, old.run_id)
+    with pytest.raises(NotFound):
+        world.collector().purge(old.run_id)
+
+
+def stolen(world: World) -> None:
+    """Another run has the repository now."""
+    take_lease(
+        world.store.metadata,
+        repository_id=world.lake.info.repository_id,
+        run_id="f" * 32,
+        lease_ttl=timedelta(0),
+    )
+
+
+def test_a_lease_lost_in_the_last_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep has ended: its report says so, in the answer and in the file."""
+    old = sweep(world, "old", quarantine=HALF_A_DAY)
+    sweep(world, "other", quarantine=HALF_A_DAY)
+    world.clock.advance(DAY)
+    delete, calls = quarantine.delete_held, []
+
+    def stealing(*given: Any) -> Any:
+        calls.append(given)
+        done = delete(*given)
+        stolen(world)
+        return done
+
+    monkeypatch.setattr(quarantine, "delete_held", stealing)
+    report = sweep(world, "new")
+    assert (report.state, report.counts["deleted"].objects) == ("swept", 1)
+    assert report.unfinished
+    assert all("lost the repository" in each["message"] for each in report.unfinished)
+    assert len(calls) == 1
+    assert written(report)["state"] == "swept"
+    assert written(report)["unfinished"] == []
+    assert world.collector().show(report.run_id).state == "swept"
+    assert record_of(world, old).exists()
+
+
+@pytest.mark.parametrize("error", [Failed("storage_error", "it broke"), NotFound, Refused, Conflict])
+@pytest.mark.parametrize("step", ["record", "quarantines", "old runs"])
+def test_no_error_of_a_last_step_leaves(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str, error: Any
+) -> None:
+    """Each step is tried, and the error of one is told beside the outcome."""
+    raised = error if isinstance(error, EbbtideError) else error("plan_corrupt", "it broke")
+
+    def failing(*_given: Any, **_named: Any) -> None:
+        raise raised
+
+    old = sweep(world, "old", quarantine=HALF_A_DAY)
+    world.clock.advance(DAY)
+    plan = world.collector().plan()
+    collector = world.collector()
+    if step == "record":
+        monkeypatch.setattr(EmbeddedRepository, "record_run", failing)
+    elif step == "quarantines":
+        monkeypatch.setattr(quarantine, "read_each", failing)
+        monkeypatch.setattr(quarantine, "held_back", lambda *_given, **_named: [])
+    else:
+        monkeypatch.setattr(RunFolder, "delete", failing)
+        # A run that is old enough, and has no quarantine.
+        (world.root / f"{RUNS_PREFIX}{descending_id(world.now - 800 * DAY)}").mkdir()
+        (next((world.root / RUNS_PREFIX).glob("f*")) / "plan.json").touch()
+    report = collector.sweep(plan.run_id)
+    assert report.state == "swept"
+    messages = [each["message"] for each in report.unfinished]
+    assert messages
+    assert all(each.endswith("it broke") for each in messages)
+    assert {each["kind"] for each in report.unfinished} == {raised.kind}
+    assert written(report) == report.to_json()
+    if step != "quarantines":
+        assert not held(world, old.run_id)
+
+
+def test_a_sweep_that_is_stopped_tells_its_outcomes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts until then, in the answer, in the file, and of a process that died; and what is
+    in quarantine can be undone."""
+    expire(world, "a", "b", "c")
+    plan = world.collector().plan()
+    tally = outcomes.tally
+
+    def lost(*_given: Any) -> Any:
+        raise NotFound("object_not_found", "it broke")
+
+    monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", lost)
+    report = world.collector(quarantine=WEEK).sweep(plan.run_id)
+    monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", tally)
+    count = plan.counts["candidate"].objects
+    assert (report.state, report.counts["quarantined"].objects) == ("incomplete", count)
+    assert report.quarantine is not None
+    assert report.quarantine["objects"] == count
+    assert written(report) == report.to_json()
+    (Path(report.run_path) / "report.json").unlink()
+    shown = world.collector().show(plan.run_id)
+    assert (shown.state, shown.counts["quarantined"].objects) == ("incomplete", count)
+    assert world.collector().undo(plan.run_id).state == "undone"
+
+
+def test_a_stopped_sweep_leaves_the_report_to_the_run_that_took_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expire(world, "a")
+    plan = world.collector().plan()
+
+    def stealing(*_given: Any) -> Any:
+        stolen(world)
+        raise Refused("lease_lost", "run lost the repository to another run")
+
+    monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", stealing)
+    report = world.collector().sweep(plan.run_id)
+    assert (report.state, report.counts["deleted"].objects) == (
+        "incomplete",
+        plan.counts["candidate"].objects,
+    )
+    assert not (Path(report.run_path) / "report.json").exists()
+
+
+@pytest.mark.parametrize("action", ["undo", "purge"])
+def test_an_undo_and_a_purge_that_are_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """A lease that is lost after the first file is no refusal: those change nothing."""
+    old = sweep(world, "old", quarantine=WEEK)
+    name = "move_back" if action == "undo" else "delete_held"
+    real = getattr(quarantine, name)
+
+    def stealing(*given: Any) -> Any:
+        done = real(*given)
+        stolen(world)
+        return done
+
+    monkeypatch.setattr(quarantine, name, stealing)
+    with pytest.raises(Incomplete, match=f"the {action}.* was stopped: .*lost the repository"):
+        getattr(world.collector(), action)(old.run_id)
+    monkeypatch.setattr(quarantine, name, real)
+    world.clock.advance(HOUR)
+    report = getattr(world.collector(), action)(old.run_id)
+    assert report.quarantine["state"] == ("undone" if action == "undo" else "purged")
+
+
+def test_the_database_alone_knows_of_a_folder_elsewhere(world: World, tmp_path: Path) -> None:
+    """Nobody names it again: the older run is found, undone and protected; and the record of the
+    quarantine is not asked."""
+    old = sweep(world, "old", quarantine=WEEK, run_dir=str(tmp_path / "runs"))
+    assert old.run_path == str(tmp_path / "runs" / old.run_id)
+    record = record_of(world, old)
+    content = json.loads(record.read_text())
+    assert "run_path" not in content
+    (tmp_path / "trap").mkdir()
+    record.write_text(json.dumps(content | {"run_path": str(tmp_path / "trap")}))
+    assert world.collector().show(old.run_id).run_path == old.run_path
+    report = world.collector().undo(old.run_id)
+    assert (report.state, report.run_path) == ("undone", old.run_path)
+    assert sweep(world, "new").state == "swept"
+    assert "old" in world.contents()
+    assert list((tmp_path / "trap").iterdir()) == []
+
+
+def test_a_row_of_an_earlier_version_names_another_place(world: World, tmp_path: Path) -> None:
+    """The repository was mounted elsewhere then. Its own folder counts."""
+    old = sweep(world, "old", quarantine=WEEK)
+    before = tmp_path / "mount" / "lake" / f"{RUNS_PREFIX}{old.run_id}"
+    before.mkdir(parents=True)
+    (before / "report.json").write_text("{")
+    with world.store.metadata.transaction() as tx:
+        write_run(tx, world.lake.info.repository_id, old.run_id, run_url=str(before))
+    assert world.collector().show(old.run_id).run_path == old.run_path
+    assert world.collector().undo(old.run_id).state == "undone"
+    assert (before / "report.json").read_text() == "{"
+
+
+def test_an_id_that_is_none_is_not_found(world: World) -> None:
+    sweep(world, "old", quarantine=WEEK)
+    for text in ("../runs", "..", "a/b", "/etc", "F" * 32):
+        for act in ("show", "undo", "purge", "sweep", "plan_of"):
+            with pytest.raises(NotFound) as caught:
+                getattr(world.collector(), act)(text)
+            assert caught.value.kind == "run_not_found"
+
+
+def test_settled_files_of_a_moved_repository(tmp_path: Path) -> None:
+    """A plan names the runs that have its settled files, not their places."""
+    world = World(tmp_path, aged_slices=False)
+    world.keep(default="3d")
+    world.save("main", days_ago=1, put=["a"])
+    for name in ("x", "y"):
+        world.lake.objects.put("main", name, name.encode())
+    world.clock.advance(9 * DAY)
+    report = world.collect(mode="clean")
+    content = json.loads((Path(report.run_path) / "plan.json").read_text())
+    assert {each["run_id"] for each in content["settled"]} <= {report.run_id}
+    assert "run_path" not in json.dumps(content)
+    assert replace(report, error=None).error is None
+    world.close()
