@@ -232,7 +232,9 @@ def test_a_lease_lost_in_the_last_step(world: World, monkeypatch: pytest.MonkeyP
     assert record_of(world, old).exists()
 
 
-@pytest.mark.parametrize("error", [Failed("storage_error", "it broke"), NotFound, Refused, Conflict])
+@pytest.mark.parametrize(
+    "error", [Failed("storage_error", "it broke"), NotFound, Refused, Conflict]
+)
 @pytest.mark.parametrize("step", ["record", "quarantines", "old runs"])
 def test_no_error_of_a_last_step_leaves(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str, error: Any

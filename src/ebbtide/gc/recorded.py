@@ -70,13 +70,16 @@ class RecordedRuns:
         except Refused as error:
             raise report_corrupt(folder.name, error.message) from error
         if content is not None:
-            name = self.repository.identity.repository_name
-            found = RunReport.from_json(content, run_id=folder.name)
-            return replace(found, run_path=folder.path, repository=name)
+            return self._own(RunReport.from_json(content, run_id=folder.name), folder)
         plan = self.plan(folder)
         if folder.get_json(FENCE_FILE) is None:
-            return planned_report(plan, run_path=folder.path)
+            return self._own(planned_report(plan, run_path=folder.path), folder)
         return self.stopped(plan, folder)
+
+    def _own(self, report: RunReport, folder: RunFolder) -> RunReport:
+        """Returns a report that names the repository and the folder that were opened."""
+        name = self.repository.identity.repository_name
+        return replace(report, run_path=folder.path, repository=name)
 
     def all(self) -> Iterator[RunReport]:
         """Yields the reports of all recorded runs, newest first. A run whose files are damaged or
@@ -102,9 +105,8 @@ class RecordedRuns:
             outcomes = tally(self.engine, folder, Answers())
             record = quarantine.read(self.repository.storage, plan.run_id)
             until = None if record is None else record.until
-        name = self.repository.identity.repository_name
         report = stopped_report(plan, outcomes, run_path=folder.path, until=until, message=message)
-        return replace(report, repository=name)
+        return self._own(report, folder)
 
     def report_or_bare(self, run_id: str) -> tuple[RunReport, RunFolder | EbbtideError]:
         """Returns the report of a run that has files in quarantine, and its folder. If its report

@@ -103,6 +103,12 @@ class Undo:
         """The repository of the run."""
         return self.folders.repository
 
+    @property
+    def _home(self) -> RunFolder:
+        """The place of the lists that this undo makes: in the repository's own storage, where each
+        later run finds them, even if the run's folder is elsewhere."""
+        return self.folders.inside(self.run_id)
+
     def execute(self) -> Undone:
         """Undoes the run.
 
@@ -123,6 +129,7 @@ class Undo:
                 "plan_used",
                 f"run {self.run_id} was {found.state} already: see 'ebbtide gc show'",
             )
+        self._bring_lists(found)
         with self.steps("wait"):
             sweepers, risks = self._risks()
         try:
@@ -136,6 +143,13 @@ class Undo:
                 "stay, and no run deletes them for now: undo the run again, it continues where it "
                 "stopped",
             ) from error
+
+    def _bring_lists(self, found: Quarantine) -> None:
+        """Copies the lists of an earlier version, which are in the run's folder elsewhere."""
+        for part in found.back:
+            folder = quarantine.folder_of_back(self.folders, self.run_id, part)
+            if folder != self._home:
+                PartRows().copied(self._home, part.name, folder, part, relation=part.relation)
 
     def _restore(self, found: Quarantine, sweepers: str, risks: list[Part]) -> Undone:
         storage = self.repository.storage
@@ -188,7 +202,7 @@ class Undo:
         answer = PartRows()
         for number, (folder, intent) in enumerate(found):
             name = f"back/{self.hold.run_epoch:06d}-risk-{number:05d}.parquet"
-            answer.wrote(self.folder, name, intent.addresses(folder))
+            answer.wrote(self._home, name, intent.addresses(folder))
         return told(intent for _, intent in found), answer.parts()
 
     def _bring_back(self, found: Quarantine, risks: list[Part]) -> tuple[Quarantine, Count, int]:
@@ -224,7 +238,7 @@ class Undo:
     def _quarantined(self, stem: str) -> list[Part]:
         """Returns the files that this run quarantined according to its record: parts of BACK_SCHEMA
         with one kind each."""
-        folder = self.folder
+        folder, home = self.folder, self._home
 
         def work(number: int, task: Sequence[str], answer: PartRows) -> None:
             for place, name in enumerate(task):
@@ -232,7 +246,7 @@ class Undo:
                 held = table.filter(pc.equal(table.column("outcome"), pa.scalar("quarantined")))
                 for kind, rows in split_by(held.select(BACK_SCHEMA.names), "kind"):
                     target = f"{stem}-{number:05d}-{place:05d}-{kind}.parquet"
-                    answer.wrote(folder, target, rows, kind=kind)
+                    answer.wrote(home, target, rows, kind=kind)
 
         names = folder.names("deleted")
         return self.engine.run(split(names, tasks=self.engine.task_count), work).parts
@@ -240,7 +254,7 @@ class Undo:
     def _existing(self, parts: Sequence[Part], stem: str) -> list[Part]:
         """Returns the files of parts (BACK_SCHEMA) that exist, in quarantine or at their own
         addresses."""
-        storage, folder = self.repository.storage, self.folder
+        storage, folder = self.repository.storage, self._home
         prefix = quarantine.prefix_of(self.run_id)
 
         def work(number: int, part: Part, answer: PartRows) -> None:
@@ -267,7 +281,7 @@ class Undo:
         """Returns parts (BACK_SCHEMA) without the addresses in the parts `taken`."""
         if not (taken and parts):
             return parts
-        folder = self.folder
+        folder = self._home
 
         def work(number: int, part: Part, answer: PartRows) -> None:
             table = next(read_tables(folder, [part], BACK_SCHEMA))
@@ -283,7 +297,7 @@ class Undo:
 
     def _listed(self, attempt: int) -> list[Part]:
         """Lists the quarantine. Returns parts of BACK_SCHEMA with one kind each."""
-        storage, folder, layout = self.repository.storage, self.folder, self.repository.layout
+        storage, folder, layout = self.repository.storage, self._home, self.repository.layout
         run_id, under, stem = self.run_id, self.under, self._stem(attempt)
 
         def work(number: int, task: Sequence[Share], answer: PartRows) -> None:
@@ -306,7 +320,7 @@ class Undo:
         answer = PartRows()
         count = 0
         for number, part in enumerate(parts):
-            table = next(read_tables(self.folder, [part], BACK_SCHEMA))
+            table = next(read_tables(self._home, [part], BACK_SCHEMA))
             purged = self.repository.purged_among(texts(table.column("address")))
             if not purged:
                 kept.append(part)
@@ -315,19 +329,12 @@ class Undo:
             gone = pc.is_in(table.column("address"), value_set=pa.array(sorted(purged)))
             name = f"back/{self.hold.run_epoch:06d}-{attempt}-unpurged-{number:05d}.parquet"
             rows = table.filter(pc.invert(gone))
-            answer.wrote(self.folder, name, rows, kind=part.kind, durable=True)
+            answer.wrote(self._home, name, rows, kind=part.kind, durable=True)
         return kept + answer.parts(), count
 
     def _remember(self, found: Quarantine, parts: list[Part]) -> Quarantine:
-        """Records the files to restore. Called before the first of them is moved.
-
-        Their lists are in the repository's own storage, where each later run finds them.
-        """
-        now, inside = self.repository.now(), self.folders.inside(self.run_id)
-        if self.folder != inside:
-            answer = PartRows()
-            for part in parts:
-                answer.copied(inside, part.name, self.folder, part, relation=part.relation)
+        """Records the files to restore. Called before the first of them is moved."""
+        now = self.repository.now()
         known = replace(found, back=(*found.back, *parts), back_at=now, back_until=now + self.lasts)
         quarantine.write(self.repository.storage, known)
         return known
@@ -335,7 +342,7 @@ class Undo:
     def _move_back(self, parts: Sequence[Part]) -> None:
         """Moves files from the quarantine to their addresses, kind by kind, so that a file comes
         after the files that it refers to. Raises Failed `storage_error`."""
-        storage, folder, run_id = self.repository.storage, self.folder, self.run_id
+        storage, folder, run_id = self.repository.storage, self._home, self.run_id
 
         def work(_number: int, task: Part, answer: PartRows) -> None:
             table = next(read_tables(folder, [task], BACK_SCHEMA))
@@ -386,7 +393,7 @@ class Undo:
         record. Purged files do not count as missing. A tree that cannot be read is incomplete too.
         """
         epoch = self.hold.run_epoch
-        storage, layout, folder = self.repository.storage, self.repository.layout, self.folder
+        storage, layout, folder = self.repository.storage, self.repository.layout, self._home
 
         def missing(tree_id: str, risky: KeySet, nodes: dict[str, list[str]]) -> Iterator[str]:
             found = layout.read_tree(storage, tree_id, trees[tree_id])
