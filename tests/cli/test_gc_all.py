@@ -15,7 +15,7 @@ import pytest
 
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
-from ebbtide.errors import Failed
+from ebbtide.errors import Failed, Refused
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.report import RunReport
@@ -113,6 +113,53 @@ def test_a_failure_does_not_stop_the_others(three: Ebbtide, tmp_path: Path) -> N
     assert re.search(r"^north +\w+ +refused .* storage_foreign$", shown.out, re.MULTILINE)
     assert re.search(r"^\(all\) ", shown.out, re.MULTILINE)
     check_old(three, east=False, north=True, west=False)
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "state", "code"),
+    [
+        ("ebbtide.gc.quarantine.read_each", Failed("storage_error", "no network"), "swept", 0),
+        ("ebbtide.gc.ending.Ending.execute", Refused("lease_lost", "no network"), "incomplete", 4),
+        ("ebbtide.gc.ending.Ending.execute", ZeroDivisionError("no network"), "swept", 1),
+    ],
+)
+@pytest.mark.parametrize("agreed", [True, False])
+def test_an_error_after_a_sweep_hides_nothing(
+    three: Ebbtide,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    error: Exception,
+    state: str,
+    code: int,
+    agreed: bool,
+) -> None:
+    """The run, its figures and the error stand beside each other, and the totals count it."""
+
+    def fails(*_given: object, **_named: object) -> None:
+        raise error
+
+    def swept(collector: Collector, run_id: str) -> RunReport:
+        with monkeypatch.context() as patched:
+            if collector.show(run_id).repository == "east":
+                patched.setattr(place, fails)
+                patched.setattr("ebbtide.gc.quarantine.held_back", lambda *_given, **_named: [])
+            return sweep(collector, run_id)
+
+    sweep = Collector.sweep
+    monkeypatch.setattr(Collector, "sweep", swept)
+    monkeypatch.setattr("ebbtide.cli.collecting_all.confirm", lambda *_given, **_named: True)
+    monkeypatch.setattr("ebbtide.cli.gc.require_answerable", lambda **_named: None)
+    yes = ("--yes",) if agreed else ()
+    found = three(*RUN, *yes, "--quarantine", "none", "--json", code=code)
+    east = found.document["repositories"][0]
+    assert (east["state"], east["deleted_count"]) == (state, 1)
+    shown = three("gc", "show", "east", east["run_id"], "--json").document
+    assert (shown["state"], shown["deleted_count"]) == (state, 1)
+    assert "no network" in east["error"]["message"]
+    assert "error: east: " in found.err
+    assert found.document["totals"]["deleted_count"] == 3
+    assert found.document["totals"]["error_count"] == 1
+    check_old(three, east=False, north=False, west=False)
 
 
 @pytest.mark.parametrize(
