@@ -256,9 +256,10 @@ class LakefsRepository(PlainRepository):
         hold.check()
 
     def guard(self) -> LakefsGuard:
-        """Returns the check of refs and new commits before each batch."""
+        """Returns the check of refs and new commits before each batch, against the newest reading."""
         kept = frozenset(self._history.commits) - self._closed
-        return LakefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
+        refs = frozenset(self._history.refs)
+        return LakefsGuard(self._server, self.storage, self.layout, kept, refs, self._cutoff)
 
     def lost(self) -> str | None:
         """Checks refs and new commits once more, for needed objects that do not exist any more."""
