@@ -2,9 +2,10 @@
 
 lakeFS knows no closed commits: a branch, a tag, a revert or a merge can make the data of an expired
 commit live again at any time. The sweep cannot prevent this. Before each batch it reads the refs.
-If a ref is new or has moved since the recheck, it reads the objects that its commits have added, and
-stops if the batch has one of them. A ref that is as it was has been decided on: a tag may point at a
-commit that expires. An old object outside the batch is no risk: it may have been staged for long.
+If a ref is new or has moved since the recheck, it reads the objects that its commits have added. It
+stops if the batch has one of them. The recheck has decided on a ref that is as it was: a tag may
+point at a commit that expires. An old object outside the batch is no risk: it may have been staged
+for long.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ COMMITS_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class LakefsGuard:
-    """The guard of one sweep. `kept` are the commits that the fence keeps, and `refs` the refs at the
+    """The guard of one sweep. `kept` are the commits that the fence keeps, `refs` those at the
     recheck. Objects that are younger than `cutoff` are no candidates.
 
     An executor remembers the commits that it has looked at and what they need, until its task ends.
@@ -55,8 +56,8 @@ class LakefsGuard:
                 raise changed(f"{needed[address]} has {address} again")
 
     def revived(self) -> Mapping[str, str]:
-        """Returns the old objects that new or moved refs reach, each with the ref and the commit that
-        has it. Raises Refused `repository_changed` if a ref has too many new commits to look at."""
+        """Returns the old objects that new or moved refs reach, each with its ref and its commit.
+        Raises Refused `repository_changed` if a ref has too many new commits to look at."""
         for ref in set(read_refs(self.server)) - self.refs:
             self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
         return self._needed
