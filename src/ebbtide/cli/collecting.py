@@ -61,6 +61,7 @@ def open_collector(
     inventory_date: str | None = None,
     quarantine: str | None = None,
     delete_versions: bool | None = None,
+    accept_lost_commits: bool = False,
     reading: bool = False,
     conf: Sequence[str] = (),
     starting: bool = False,
@@ -100,6 +101,7 @@ def open_collector(
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=quarantine,
         delete_versions=delete_versions,
+        accept_lost_commits=accept_lost_commits,
     )
     found.form.on_hold = bind_run
     collector = found.collector(engine, options, cli.progress)

@@ -405,6 +405,11 @@ class RepositoryFormat(Protocol):
         """The second reader of trees and nodes, for verification."""
 
     @property
+    def keeps_commits(self) -> bool:
+        """Whether the metadata never lose a commit, so that a lost one proves an older copy. False
+        if the format has another proof (OWNER), or if commits can be deleted."""
+
+    @property
     def landmark(self) -> str:
         """An address that always exists. An inventory without it belongs to another storage."""
 

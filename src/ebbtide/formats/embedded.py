@@ -100,6 +100,7 @@ class EmbeddedRepository:
 
     layout: EmbeddedLayout
     batch_max: int | None = None
+    keeps_commits = False
     on_hold: Callable[[str], None] | None = None
 
     def __init__(self, context: RepositoryContext, *, store_id: str) -> None:

@@ -145,6 +145,7 @@ class PlainRepository:
     """
 
     batch_max: int | None = None
+    keeps_commits = False
     on_hold: Callable[[str], None] | None = None
 
     def __init__(

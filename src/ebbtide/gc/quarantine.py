@@ -262,7 +262,7 @@ def delete_held(
     guard: Guard = unguarded,
     batch_max: int | None = None,
 ) -> Count:
-    """Deletes the files in a run's quarantine: of the rows of `listed`, those that `wanted` chooses.
+    """Deletes files in a run's quarantine: of the rows of `listed`, those that `wanted` chooses.
     Returns their count. Calls `guard` before each batch, which has at most `batch_max` files.
 
     Raises Failed `storage_error` if some files could not be deleted; then it can be called again.

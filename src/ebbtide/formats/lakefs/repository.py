@@ -83,6 +83,7 @@ class LakefsRepository(PlainRepository):
     landmark = f"{COMMITTED_PREFIX}dummy"
     grace = GRACE
     batch_max = 5_000
+    keeps_commits = True  # lakeFS deletes commits only with their whole repository
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ from ebbtide.gc.planning.incremental import (
     Recalled,
     recall,
 )
+from ebbtide.gc.planning.known import check_last_swept
 from ebbtide.gc.planning.plan import Plan, SettledPart
 from ebbtide.gc.planning.subtract import (
     Relations,
@@ -103,13 +104,17 @@ def make_plan(
     chosen: Chosen,
     given: InventoryReport | None = None,
     expected: int | None = None,
+    folders: Iterable[tuple[str, RunFolder]] = (),
 ) -> Plan:
     """Makes the plan of a run. The caller writes the plan. Raises Refused if a gate refuses.
 
-    If an inventory is `given`, nothing is listed. `expected` is the expected number of files. If an
-    incremental run turns out not to be possible, the plan is that of a clean run.
+    If an inventory is `given`, nothing is listed. `expected` is the expected number of files.
+    `folders` are those of all runs, newest first: the repository must have the commits that the
+    last swept one knew. If an incremental run turns out not to be possible, the plan is that of a
+    clean run.
     """
-    planning = _Planning(engine, repository, run_id, folder, options, steps, given, expected)
+    known = () if options.accept_lost_commits else tuple(folders)
+    planning = _Planning(engine, repository, run_id, folder, options, steps, given, expected, known)
     try:
         return planning.make(chosen)
     except NeedsCleanRunError as error:
@@ -150,6 +155,7 @@ class _Planning:
     steps: Steps
     given: InventoryReport | None
     expected: int | None = None
+    folders: tuple[tuple[str, RunFolder], ...] = ()
 
     def make(self, chosen: Chosen) -> Plan:
         """Makes the plan. Raises as `make_plan`, and NeedsCleanRunError."""
@@ -288,6 +294,7 @@ class _Planning:
     ) -> _Roots:
         count, roots = listed.total.objects, reading.roots()
         check_not_empty(roots, listed_count=count)
+        check_last_swept(self.repository, self.folders, roots)
         known = write_decision(self.folder, roots, keeps_basis=keeps_basis)
         purged = write_protected(self.folder, reading.purged(), name="purged")
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")

@@ -25,6 +25,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_part, split
 from ebbtide.gc.planning.absent import without_purged
 from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide_behind
+from ebbtide.gc.planning.known import check_planned
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import Plan, commits_of
 from ebbtide.gc.planning.subtract import flagged, needed_of
@@ -190,6 +191,7 @@ class Sweep:
         decided: list[Fenced] = []
 
         def choose(roots: Roots) -> Fencing:
+            check_planned(self.repository, self.plan.run_id, self.folder, roots)
             count = self.plan.counts["listed"].objects
             fenced = decide_at_fence(self.folder, roots, self.plan.commits, listed_count=count)
             decided.append(fenced)
