@@ -306,6 +306,8 @@ class Collector:
             plan = self.plan_of(newest.run_id)
         except (NotFound, Refused) as error:
             return Chosen(reason=error.message)
+        if plan.absent:
+            return Chosen(reason=f"run {plan.run_id} did not find files that commits need")
         if plan.closed_after is None:
             return Chosen(reason=f"run {plan.run_id} used an inventory")
         due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
