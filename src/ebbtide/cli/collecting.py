@@ -75,8 +75,10 @@ def open_collector(
     """
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     if engine is None:
-        chosen = NO_SPARK if reading else master
-        short = not is_elsewhere(repository) and is_small(cli)
+        chosen, short = (
+            NO_SPARK if reading else master,
+            is_small(cli) and not is_elsewhere(repository),
+        )
         settings, shown = cli.settings, cli.progress
         engine = make_engine(settings, chosen, shown, conf=conf, starting=starting, short=short)
 
