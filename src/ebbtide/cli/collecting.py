@@ -75,12 +75,9 @@ def open_collector(
     """
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     if engine is None:
-        chosen, short = (
-            NO_SPARK if reading else master,
-            is_small(cli) and not is_elsewhere(repository),
-        )
-        settings, shown = cli.settings, cli.progress
-        engine = make_engine(settings, chosen, shown, conf=conf, starting=starting, short=short)
+        chosen, shown = NO_SPARK if reading else master, cli.progress
+        short = not is_elsewhere(repository) and is_small(cli)
+        engine = make_engine(cli.settings, chosen, shown, conf=conf, starting=starting, short=short)
 
     from ebbtide.api.collected import open_collected
 
