@@ -79,9 +79,7 @@ def test_a_file_in_a_quarantine_is_restored(world: World) -> None:
     assert (world.root / lost).read_bytes() == b"1"
 
 
-def test_young_files_are_not_looked_up(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_young_files_are_not_looked_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.clock.advance(DAY)
     world.lake.objects.put("main", "young", b"y")
     world.lake.commits.commit("main", "")

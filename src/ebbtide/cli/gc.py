@@ -62,7 +62,7 @@ AcceptLostOption = Annotated[
     bool,
     typer.Option(
         "--accept-lost-commits",
-        help="Plan although a lakeFS server lacks commits that an earlier run knew. Their data can "
+        help="Plan although the metadata lack commits that an earlier run knew. Their data can "
         "then be deleted.",
     ),
 ]

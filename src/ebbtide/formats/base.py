@@ -404,10 +404,10 @@ class RepositoryFormat(Protocol):
     def walk(self) -> Walk:
         """The second reader of trees and nodes, for verification."""
 
-    @property
-    def keeps_commits(self) -> bool:
-        """Whether the metadata never lose a commit, so that a lost one proves an older copy. False
-        if the format has another proof (OWNER), or if commits can be deleted."""
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns those commits of an earlier plan whose absence proves that the metadata are an
+        older copy. `commits` has ids and dates, `heads` the commits that refs pointed at. Called
+        after a reading. A format with another proof (OWNER) returns none."""
 
     @property
     def landmark(self) -> str:

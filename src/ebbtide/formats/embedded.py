@@ -100,7 +100,6 @@ class EmbeddedRepository:
 
     layout: EmbeddedLayout
     batch_max: int | None = None
-    keeps_commits = False
     on_hold: Callable[[str], None] | None = None
 
     def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
@@ -310,6 +309,11 @@ class EmbeddedRepository:
         """Returns the empty guard: the fence needs no further check."""
         del active
         return unguarded
+
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns no commits: `check_storage` proves more."""
+        del commits, heads
+        return ()
 
     def lost(self) -> str | None:
         """Returns None: data that the fence closed cannot be needed again."""

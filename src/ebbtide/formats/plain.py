@@ -145,7 +145,6 @@ class PlainRepository:
     """
 
     batch_max: int | None = None
-    keeps_commits = False
     on_hold: Callable[[str], None] | None = None
 
     def __init__(
@@ -349,6 +348,11 @@ class PlainRepository:
         del hold, run_id, commit_ids, records, until
         self.check_undoable()
         return 0
+
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns no commits: each can have been deleted."""
+        del commits, heads
+        return ()
 
     def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
         """Returns an empty set: repositories of this format are not purged."""

@@ -274,12 +274,8 @@ class Collector:
         )
 
     def _known_folders(self) -> list[tuple[str, RunFolder]]:
-        """Returns the folders of all recorded runs, newest first, if a plan compares commits with
-        those that an earlier run knew."""
-        if not self._repository.keeps_commits:
-            return []
-        paths = self._repository.run_paths()
-        return [(run_id, self._folder_at(run_id, path)) for run_id, path in paths.items()]
+        """Returns the usual folders of all recorded runs, newest first."""
+        return [(run_id, self._new_folder(run_id)) for run_id in self._repository.run_paths()]
 
     def _expected(self) -> int | None:
         """Returns the number of files in the newest plan, as an estimate for the new one. None if

@@ -43,6 +43,7 @@ from ebbtide.formats.icechunk.unreachable import FirstSeen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.formats.plain import PlainRepository, changed
 from ebbtide.ids import descending_id
+from ebbtide.model import EPOCH
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
@@ -327,6 +328,14 @@ class IcechunkRepository(PlainRepository):
             return Edit(kind="NewDetachedSnapshot", add=add) if add else None
 
         return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
+
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns the heads that are younger than the newest entry of the operations log. To remove
+        a snapshot that was a head, a client writes a younger entry. Version 1 has no log."""
+        if self.spec_version != 2:
+            return ()
+        newest = max((update.at for update in load_repo(self.storage).updates), default=EPOCH)
+        return [head for head in heads if commits[head] > newest]
 
     def guard(self, active: Collection[str] | None = None) -> Guard:
         """Returns the check before each batch of deletes.

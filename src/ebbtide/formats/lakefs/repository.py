@@ -83,7 +83,6 @@ class LakefsRepository(PlainRepository):
     landmark = f"{COMMITTED_PREFIX}dummy"
     grace = GRACE
     batch_max = 5_000
-    keeps_commits = True  # lakeFS deletes commits only with their whole repository
 
     def __init__(
         self,
@@ -269,6 +268,11 @@ class LakefsRepository(PlainRepository):
             if self.storage.head(address) is None:
                 return f"{why} has {address}, which is gone"
         return None
+
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns all commits: lakeFS deletes them only together with their repository."""
+        del heads
+        return commits.keys()
 
     def check_undoable(self) -> None:
         """Does nothing: runs of this format can be undone."""

@@ -1,9 +1,8 @@
 """Commits that an earlier run knew, as a proof that the metadata are no older copy.
 
-If a database is restored from a backup, all data since the backup seems to be garbage. Where the
-metadata never lose a commit (`RepositoryFormat.keeps_commits`), a commit that a plan knew, and that
-is unknown now, proves this. A ref that is unknown proves nothing: clients delete refs. Not for: the
-embedded store, whose OWNER proves more.
+If the metadata are restored from a backup, all data since the backup seems to be garbage. A format
+says of which known commits the absence proves this (`RepositoryFormat.proofs`). A ref that is
+unknown proves nothing: clients delete refs. Not for: the embedded store, whose OWNER proves more.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import instants, texts
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.parts import read_part
@@ -28,12 +27,10 @@ def check_last_swept(
 ) -> None:
     """Raises Refused `lost_commits` if `roots` lack commits that the last swept run knew. `folders`
     are those of all runs, newest first. A run whose files cannot be read proves nothing."""
-    if not repository.keeps_commits:
-        return
     for run_id, folder in folders:
         commits = _read(folder, COMMITS_FILE) if folder.has(FENCE_FILE) else None
         if commits is not None:
-            check_known(repository, run_id, folder, commits, roots)
+            _check(repository, run_id, folder, commits, roots)
             return
 
 
@@ -41,21 +38,25 @@ def check_planned(
     repository: RepositoryFormat, run_id: str, folder: RunFolder, roots: Roots
 ) -> None:
     """Raises Refused `lost_commits` if `roots` lack commits that the plan of this run knew."""
-    commits = _read(folder, COMMITS_FILE) if repository.keeps_commits else None
+    commits = _read(folder, COMMITS_FILE)
     if commits is not None:
-        check_known(repository, run_id, folder, commits, roots)
+        _check(repository, run_id, folder, commits, roots)
 
 
-def check_known(
+def _check(
     repository: RepositoryFormat, run_id: str, folder: RunFolder, commits: pa.Table, roots: Roots
 ) -> None:
     """Raises Refused `lost_commits` if `roots` lack some of the `commits` that a run knew."""
+    known = dict(
+        zip(texts(commits.column("commit_id")), instants(commits.column("created_at")), strict=True)
+    )
+    refs = _read(folder, REFS_FILE)
+    rows = [] if refs is None else refs.to_pylist()
+    heads = {row["commit_id"]: row for row in rows if row["commit_id"] in known}
     present = {commit.commit_id for commit in roots.commits}
-    lost = {each for each in texts(commits.column("commit_id")) if each not in present}
+    lost = {each for each in repository.proofs(known, heads.keys()) if each not in present}
     if not lost:
         return
-    refs = _read(folder, REFS_FILE)
-    heads = {} if refs is None else {row["commit_id"]: row for row in refs.to_pylist()}
     named = [
         f"{each} ({heads[each]['kind']} {heads[each]['name']})" if each in heads else each
         for each in sorted(lost, key=lambda each: (each not in heads, each))[:SHOWN_MAX]
@@ -74,7 +75,7 @@ def check_known(
 
 def _read(folder: RunFolder, name: str) -> pa.Table | None:
     """Returns a part with commits or refs, or None if it is missing or damaged."""
-    columns = ("commit_id", "kind", "name")
+    columns = ("commit_id", "created_at", "kind", "name")
     try:
         return read_part(folder, name, columns=columns)
     except (NotFound, Refused):
