@@ -111,6 +111,7 @@ KINDS: Final[Mapping[str, str]] = {
     "zero_refs": "no refs over a storage that is not empty",
     "zero_commits": "no commits over a storage that is not empty",
     "missing_parent": "a commit's parent or a ref's commit is missing, and no run deleted it",
+    "lost_commits": "the metadata lacks commits that an earlier run knew: it is an older copy",
     "missing_tree": "a tree or snapshot that is needed is missing",
     "missing_node": "a range or manifest that is needed is missing",
     "corrupt_tree": "a tree or snapshot that is needed is damaged",

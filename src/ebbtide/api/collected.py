@@ -68,6 +68,7 @@ class Collected:
         inventory_date: datetime | None = None,
         quarantine: str | timedelta | None = None,
         delete_versions: bool | None = None,
+        accept_lost_commits: bool = False,
     ) -> RunOptions:
         """Returns the options of a run, from the settings and these arguments.
 
@@ -87,6 +88,7 @@ class Collected:
             inventory_date=inventory_date,
             quarantine=parse_quarantine(quarantine or always_quarantined(self.name), self.form),
             delete_versions=delete_versions,
+            accept_lost_commits=accept_lost_commits,
         )
 
     def collector(

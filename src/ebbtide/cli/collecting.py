@@ -61,6 +61,7 @@ def open_collector(
     inventory_date: str | None = None,
     quarantine: str | None = None,
     delete_versions: bool | None = None,
+    accept_lost_commits: bool = False,
     reading: bool = False,
     conf: Sequence[str] = (),
     starting: bool = False,
@@ -74,10 +75,9 @@ def open_collector(
     """
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     if engine is None:
-        chosen = NO_SPARK if reading else master
+        chosen, shown = NO_SPARK if reading else master, cli.progress
         short = not is_elsewhere(repository) and is_small(cli)
-        settings, shown = cli.settings, cli.progress
-        engine = make_engine(settings, chosen, shown, conf=conf, starting=starting, short=short)
+        engine = make_engine(cli.settings, chosen, shown, conf=conf, starting=starting, short=short)
 
     from ebbtide.api.collected import open_collected
 
@@ -100,6 +100,7 @@ def open_collector(
         inventory_date=None if inventory_date is None else parse_date(inventory_date),
         quarantine=quarantine,
         delete_versions=delete_versions,
+        accept_lost_commits=accept_lost_commits,
     )
     found.form.on_hold = bind_run
     collector = found.collector(engine, options, cli.progress)

@@ -58,6 +58,14 @@ AllowShareOption = Annotated[
         "--allow-share", help="Allow deleting more than EBBTIDE_SHARE_MAX of the files or bytes."
     ),
 ]
+AcceptLostOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-lost-commits",
+        help="Plan although the metadata lack commits that an earlier run knew. Their data can "
+        "then be deleted.",
+    ),
+]
 RunDirOption = Annotated[
     str | None,
     typer.Option(
@@ -198,6 +206,7 @@ def plan(
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
+    accept_lost_commits: AcceptLostOption = False,
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     mode: ModeOption = "auto",
@@ -221,6 +230,7 @@ def plan(
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
+        accept_lost_commits=accept_lost_commits,
         quiet=quiet,
         run_dir=run_dir,
         mode=mode,
@@ -342,6 +352,7 @@ def run_both(
     grace: GraceOption = None,
     unsafe: UnsafeOption = False,
     allow_share: AllowShareOption = False,
+    accept_lost_commits: AcceptLostOption = False,
     quiet: QuietOption = False,
     run_dir: RunDirOption = None,
     mode: ModeOption = "auto",
@@ -369,6 +380,7 @@ def run_both(
         grace=grace,
         unsafe=unsafe,
         allow_share=allow_share,
+        accept_lost_commits=accept_lost_commits,
         quiet=quiet,
         run_dir=run_dir,
         mode=mode,

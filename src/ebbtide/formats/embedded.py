@@ -310,9 +310,15 @@ class EmbeddedRepository:
             self._check_held(tx, hold)
             forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
 
-    def guard(self) -> Guard:
+    def guard(self, active: Collection[str] | None = None) -> Guard:
         """Returns the empty guard: the fence needs no further check."""
+        del active
         return unguarded
+
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns no commits: `check_storage` proves more."""
+        del commits, heads
+        return ()
 
     def lost(self) -> str | None:
         """Returns None: data that the fence closed cannot be needed again."""

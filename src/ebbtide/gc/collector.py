@@ -23,7 +23,7 @@ from ebbtide.errors import (
 )
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RepositoryFormat, RunHold
-from ebbtide.gc.ending import Ending, with_unfinished
+from ebbtide.gc.ending import Ending, staying, with_unfinished
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions
@@ -51,6 +51,7 @@ from ebbtide.gc.runs import (
     announce_epoch,
 )
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
+from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
@@ -168,11 +169,11 @@ class Collector:
         return self._finished(replace(report, state=state, quarantine=told), home)
 
     def _purge(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
-        del folder
-        record = self._quarantines.held(run_id)
+        record, steps = self._quarantines.held(run_id), self._steps(hold, run_id)
+        needed = self._quarantines.rescue(record, folder, steps)
         report, home = self._runs.report_or_bare(run_id)
-        report = self._quarantines.purge(record, report, self._steps(hold, run_id))
-        return self._finished(report, home)
+        report = self._quarantines.purge(record, report, needed, steps)
+        return self._finished(report.with_recovered(needed.recovered, staying(report)), home)
 
     def _steps(self, hold: RunHold, run_id: str) -> Steps:
         return Steps(hold, self._observer, name=partial(self._engine.name_jobs, run_id))
@@ -278,6 +279,8 @@ class Collector:
             plan = self.plan_of(newest.run_id)
         except (NotFound, Refused) as error:
             return Chosen(reason=error.message)
+        if plan.absent:
+            return Chosen(reason=f"run {plan.run_id} did not find files that commits need")
         if plan.closed_after is None:
             return Chosen(reason=f"run {plan.run_id} used an inventory")
         due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
@@ -314,21 +317,27 @@ class Collector:
     def _sweep(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
         plan = self._runs.plan(folder, to_sweep=True)
         steps = self._steps(hold, run_id)
+        attempt = self._attempt(plan, folder, hold, steps)
         swept: Swept | None = None
         try:
-            swept = self._attempt(plan, folder, hold, steps).execute()
+            swept = attempt.execute()
             return self._conclude(plan, swept, folder, hold, steps)
         except EbbtideError as error:
             if swept is None and not isinstance(error, Incomplete):
                 raise
-            return self._stopped(plan, folder, hold, incomplete(error))
+            return self._stopped(plan, folder, hold, incomplete(error), attempt.recovered)
 
     def _stopped(
-        self, plan: Plan, folder: RunFolder, hold: RunHold, error: Incomplete
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        hold: RunHold,
+        error: Incomplete,
+        recovered: Recovered,
     ) -> RunReport:
         """Returns the report of a sweep that stopped after its first delete. Writes it, unless
         another run has the repository and may have swept this plan."""
-        report = self._runs.stopped(plan, folder, error.message)
+        report = self._runs.stopped(plan, folder, error.message).with_recovered(recovered)
         with suppress(EbbtideError):
             hold.check()
             self._runs.finish(folder, report)

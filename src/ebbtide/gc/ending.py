@@ -23,13 +23,27 @@ from ebbtide.gc.report import RunReport, error_json
 from ebbtide.gc.runs import REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.intents import unsettled
+from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.ids import instant_of
+from ebbtide.text import count_text
 
 
 def with_unfinished(report: RunReport, error: EbbtideError, what: str) -> RunReport:
     """Returns a report that also names a step that failed: `what`, and the error."""
     told = error_json(error.kind, f"{what}: {error.message}")
     return replace(report, unfinished=(*report.unfinished, told))
+
+
+def staying(report: RunReport) -> tuple[str, ...]:
+    """Returns a warning if needed files stay in a quarantine whose time is over."""
+    told = report.quarantine or {}
+    if told.get("state") != "held":
+        return ()
+    return (
+        f"the quarantine of run {report.run_id} keeps {count_text(told['objects'], 'file')} that "
+        f"are needed and restored: {told['sweepers']} may still delete them. If no process of a "
+        f"sweep exists: 'ebbtide gc undo {report.repository} {report.run_id} --sweeps-ended'",
+    )
 
 
 @dataclass(slots=True)
@@ -46,14 +60,16 @@ class Ending:
     _is_lost: bool = field(default=False, init=False)
 
     def execute(self, plan: Plan) -> RunReport:
-        """Does the last steps. Returns the report, which names those that failed."""
+        """Does the last steps. Returns the report, which names those that failed, and the needed
+        files that came back from older quarantines."""
+        written = self.report
         self._try(
             "the state of the run was not recorded",
             partial(self.runs.record, self.folder, self.report),
         )
         self._try("older quarantines were not ended", partial(self._end_quarantines, plan))
         self._try("the files of old runs were not deleted", self._drop_old_runs)
-        if self.report.unfinished:
+        if self.report != written:
             # Whoever took the lease may have undone this run by now.
             with suppress(EbbtideError):
                 self.hold.check()
@@ -84,8 +100,11 @@ class Ending:
             self._try(what, partial(self._end_quarantine, record))
 
     def _end_quarantine(self, record: Quarantine) -> None:
+        needed = self.quarantines.rescue(record, self.folder, self.steps)
+        self.report = self.report.with_recovered(needed.recovered)
         found, folder = self.runs.report_or_bare(record.run_id)
-        report = self.quarantines.purge(record, found, self.steps)
+        report = self.quarantines.purge(record, found, needed, self.steps)
+        self.report = self.report.with_recovered(Recovered(), staying(report))
         if isinstance(folder, RunFolder):
             self.runs.finish(folder, report)
             return

@@ -85,6 +85,7 @@ class RunOptions:
       in the repository, and `candidates` for more.
     - `delete_versions`: a delete includes the versions that a bucket keeps of its files. With a
       quarantine, they are deleted when it ends.
+    - `accept_lost_commits`: plan although the metadata lack commits that an earlier run knew.
     - `class_looks`: the most candidates for whose storage class a plan asks.
     - `patience`: how long a task may continue after its run lost the repository. An undo waits for
       this time for batches that have not ended.
@@ -109,6 +110,7 @@ class RunOptions:
     sizes: Sizes = "auto"
     delete_versions: bool = False
     class_looks: int = 0
+    accept_lost_commits: bool = False
 
     def check_inventory(self) -> None:
         """Raises InvalidInput `invalid_argument` for a date without an inventory, and for an
@@ -142,6 +144,7 @@ class RunOptions:
         patience: timedelta | None = None,
         sizes: Sizes | None = None,
         delete_versions: bool | None = None,
+        accept_lost_commits: bool = False,
     ) -> RunOptions:
         """Returns the options from the settings, with the arguments for this run.
 
@@ -175,4 +178,5 @@ class RunOptions:
                 settings.delete_versions if delete_versions is None else delete_versions
             ),
             class_looks=settings.class_looks,
+            accept_lost_commits=accept_lost_commits,
         )

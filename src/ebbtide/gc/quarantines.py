@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from ebbtide.arrow import Column
 from ebbtide.errors import Conflict, Incomplete, NotFound, Refused
-from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.formats.base import Guard, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import Quarantine
+from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.sweeping.undoing import Undo
+from ebbtide.gc.sweeping.intents import told as told_of
+from ebbtide.gc.sweeping.recovery import QuarantineEnd, Recovered, kept_keys, restore
+from ebbtide.gc.sweeping.undoing import Undo, open_batches
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The files of a quarantine that are needed now: their `keys`, the check to make before each
+    batch of deletes, and what was `recovered` of them."""
+
+    keys: KeyArray
+    guard: Guard
+    recovered: Recovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +86,46 @@ class Quarantines:
             raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
         return record
 
-    def purge(self, record: Quarantine, report: RunReport, steps: Steps) -> RunReport:
-        """Deletes the files that a run has in quarantine. Returns the run's report with the new
-        state of the quarantine. Raises Failed `storage_error`, and Incomplete if it stops for any
-        other reason."""
-        storage = self.repository.storage
+    def rescue(self, record: Quarantine, folder: RunFolder, steps: Steps) -> Needed:
+        """Restores the files of a run's quarantine that are needed now. `folder` is that of the
+        present run, or of the run itself. Raises Failed `storage_error`, and Refused."""
+        with steps("restore"):
+            ending = QuarantineEnd(
+                self.engine, self.repository, self.options, record.run_id, folder
+            )
+            needed, guard = ending.needed()
+            recovered = restore(self.engine, self.repository, folder, needed)
+        return Needed(kept_keys(folder, needed), guard, recovered)
+
+    def purge(
+        self, record: Quarantine, report: RunReport, needed: Needed, steps: Steps
+    ) -> RunReport:
+        """Deletes the files that a run has in quarantine, after `rescue` has restored the `needed`
+        ones. Returns the run's report with the new state of the quarantine.
+
+        A needed file stays in quarantine too while a batch of a sweep is not settled, because its
+        process may still delete the restored file. The quarantine is then `held` further on.
+        Raises Failed `storage_error`, and Incomplete if it stops for any other reason, such as a
+        file that was not needed and is needed now.
+        """
+        storage, engine = self.repository.storage, self.engine
         try:
             with steps("purge"):
+                sweepers = told_of(intent for _, intent in open_batches(self.folders))
+                stays = needed.keys if sweepers else needed.keys[:0]
                 told = report.quarantine or {}
-                self.engine.meter.begin("files", told.get("objects"))
-                quarantine.delete_held(self.engine, storage, record.run_id)
+                engine.meter.begin("files", told.get("objects"))
+                quarantine.delete_held(
+                    engine,
+                    storage,
+                    record.run_id,
+                    wanted=partial(_without, stays),
+                    guard=partial(_unless_restored, needed.guard, needed.keys),
+                    batch_max=self.repository.batch_max,
+                )
+                if len(stays):
+                    told = self.told(record.run_id, "held") | {"sweepers": sweepers}
+                    return replace(report, quarantine=told)
                 if record.delete_versions:
                     quarantine.delete_hidden(storage, record.run_id)
         except (Refused, NotFound, Conflict) as error:
@@ -145,3 +192,14 @@ class Quarantines:
             "objects": left.objects,
             "bytes": left.bytes_total,
         }
+
+
+def _without(keys: KeyArray, table: pa.Table) -> pa.Table:
+    """Returns the rows whose addresses have none of the keys."""
+    return table.filter(pa.array(~KeySet(keys).has(keys_of(table.column("address")))))
+
+
+def _unless_restored(guard: Guard, restored: KeyArray, addresses: Column) -> None:
+    """Calls `guard` with the addresses whose files were not restored, if there are any."""
+    left = pa.array(~KeySet(restored).has(keys_of(addresses)))
+    guard(addresses.filter(left))

@@ -105,6 +105,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "zero_refs",
         "zero_commits",
         "missing_parent",
+        "lost_commits",
         "missing_tree",
         "missing_node",
         "corrupt_tree",

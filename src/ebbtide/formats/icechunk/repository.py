@@ -44,6 +44,7 @@ from ebbtide.formats.icechunk.unreachable import FirstSeen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.formats.plain import PlainRepository, changed
 from ebbtide.ids import descending_id
+from ebbtide.model import EPOCH
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
@@ -337,13 +338,22 @@ class IcechunkRepository(PlainRepository):
 
         return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
 
-    def guard(self) -> Guard:
+    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
+        """Returns the heads that are younger than the newest entry of the operations log. To remove
+        a snapshot that was a head, a client writes a younger entry. Version 1 has no log."""
+        if self.spec_version != 2:
+            return ()
+        newest = max((update.at for update in load_repo(self.storage).updates), default=EPOCH)
+        return [head for head in heads if commits[head] > newest]
+
+    def guard(self, active: Collection[str] | None = None) -> Guard:
         """Returns the check before each batch of deletes.
 
         Version 1: it reads the refs again. Version 2: `forget` has closed the snapshots. But in a
         directory, Icechunk writes `repo` without a condition, so that its commit may have restored
         the old list. There the check reads `repo` again.
         """
+        del active
         if not self._closed:
             return unguarded
         if self.spec_version == 2:

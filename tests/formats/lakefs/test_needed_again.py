@@ -1,0 +1,299 @@
+"""Files that a client needs again after they went to quarantine, or that are not there at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from ebbtide.formats.lakefs.repository import LakefsRepository
+from ebbtide.gc.parts import read_rows
+from ebbtide.gc.planning.absent import exists
+from ebbtide.gc.relations.live import HELD_SCHEMA
+from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.sweeping import outcomes
+from ebbtide.gc.sweeping.recovery import QuarantineEnd
+from tests.formats.lakefs.fake import Entry
+from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.support.randomized import randomized
+
+OBJECTS = 6
+WEEK = 7 * DAY
+
+
+@pytest.fixture
+def world() -> Iterator[LakefsWorld]:
+    with open_lakefs_world() as opened:
+        yield opened
+
+
+@pytest.fixture
+def expired(world: LakefsWorld) -> str:
+    """A commit whose data no later one has, older than the rules keep it."""
+    for name in ("old", "new"):
+        for number in range(OBJECTS):
+            world.state.upload("main", f"a{number}", f"{name}{number}".encode())
+        commit_id = world.state.commit("main")
+        if name == "old":
+            expired = commit_id
+            world.grow_old()
+    world.grow_old(8 * DAY)
+    return expired
+
+
+def lacks(world: LakefsWorld, branch: str) -> set[str]:
+    """The objects of a branch that are not there."""
+    return {each.address for each in world.state.view(branch).values()} - world.objects()
+
+
+def in_quarantine(world: LakefsWorld) -> int:
+    return sum("/quarantine/" in key for key in world.bucket.objects)
+
+
+def run(world: LakefsWorld) -> RunReport:
+    return world.collector(quarantine=WEEK).run()
+
+
+def restored(report: RunReport) -> int:
+    assert report.recovered is not None
+    count: int = report.recovered["restored"]
+    assert any("this run has restored" in each for each in report.warnings)
+    assert len(report.recovered["restored_names"]) == count
+    assert RunReport.from_json(report.to_json()) == report
+    return count
+
+
+def test_a_quarantine_that_ends_gives_back_what_is_needed(world: LakefsWorld, expired: str) -> None:
+    assert run(world).counts["quarantined"].objects == OBJECTS
+    world.grow_old(8 * DAY)
+    made = world.collector(quarantine=WEEK)
+    plan = made.plan()
+    world.state.branch("back", expired)  # the plan did not see it
+    report = made.sweep(plan.run_id)
+    assert report.state == "swept"
+    assert restored(report) == OBJECTS
+    assert not lacks(world, "back")
+    assert not in_quarantine(world)
+    assert run(world).recovered is None
+
+
+def test_the_next_run_gives_back_what_is_needed(world: LakefsWorld, expired: str) -> None:
+    """It does not wait for the end of the quarantine."""
+    run(world)
+    world.state.branch("back", expired)
+    plan = world.collector().plan()
+    addresses = {each.address for each in world.state.view("back").values()}
+    (warning,) = [each for each in plan.warnings if "kept commits need" in each]
+    assert all(each in warning for each in addresses)
+    assert f"(commit {expired}, branch back)" in warning
+    assert lacks(world, "back") == addresses
+    report = run(world)
+    assert restored(report) == OBJECTS
+    assert not lacks(world, "back")
+    assert in_quarantine(world) == OBJECTS  # the copies stay until the quarantine ends
+    world.grow_old(8 * DAY)
+    assert run(world).recovered is None
+    assert not lacks(world, "back")
+    assert not in_quarantine(world)
+
+
+def test_a_purge_gives_back_what_is_needed(world: LakefsWorld, expired: str) -> None:
+    run_id = run(world).run_id
+    world.state.branch("back", expired)
+    report = world.collector().purge(run_id)
+    assert restored(report) == OBJECTS
+    assert report.quarantine is not None
+    assert report.quarantine["state"] == "purged"
+    assert not lacks(world, "back")
+    assert not in_quarantine(world)
+
+
+def test_what_is_needed_while_a_quarantine_ends_stays_there(
+    world: LakefsWorld, expired: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last look is right before a batch of final deletes."""
+    run(world)
+    world.grow_old(8 * DAY)
+    needed = QuarantineEnd.needed
+
+    def late(self: QuarantineEnd) -> Any:
+        found = needed(self)
+        world.state.branch("back", expired)
+        return found
+
+    monkeypatch.setattr(QuarantineEnd, "needed", late)
+    report = run(world)
+    assert report.state == "swept"
+    assert any("stays" in each and "changed meanwhile" in each for each in report.warnings)
+    assert in_quarantine(world) == OBJECTS
+    monkeypatch.undo()
+    assert restored(run(world)) == OBJECTS
+    assert not lacks(world, "back")
+
+
+class Killed(BaseException):
+    """The process ends here: nothing is cleaned up."""
+
+
+def before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = outcomes._remove
+
+    def then(*given: Any) -> Any:
+        remove(*given)
+        raise Killed
+
+    monkeypatch.setattr(outcomes, "_remove", then)
+
+
+def after_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    remove = outcomes._remove
+
+    def then(*given: Any) -> Any:
+        if len(calls) == 2:
+            raise Killed
+        calls.append(1)
+        return remove(*given)
+
+    monkeypatch.setattr(outcomes, "_remove", then)
+
+
+@pytest.mark.parametrize("kill", [before_the_record, after_two_batches])
+def test_a_sweep_that_continues_says_revived_only_of_what_is_there(
+    world: LakefsWorld,
+    expired: str,
+    kill: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LakefsRepository, "batch_max", 2)
+    collector = world.collector(quarantine=WEEK)
+    run_id = collector.plan().run_id
+    with monkeypatch.context() as during, pytest.raises(Killed):
+        kill(during)
+        collector.sweep(run_id)
+    moved = in_quarantine(world)
+    assert 0 < moved < OBJECTS
+    world.state.branch("back", expired)
+    world.clock.advance(DAY / 24)
+    report = world.collector().sweep(run_id)
+    assert report.state == "swept"
+    assert restored(report) == moved
+    assert not lacks(world, "back")
+    assert world.collector().verify(run_id).counts == {}
+    # The killed process may only be suspended: the copies stay, and the runs tell it.
+    world.grow_old(8 * DAY)
+    later = run(world)
+    assert any(f"undo lakefs:repo {run_id} --sweeps-ended" in each for each in later.warnings)
+    assert in_quarantine(world) == moved
+    assert not lacks(world, "back")
+
+
+def test_a_needed_file_in_no_quarantine_is_missing_and_not_revived(
+    world: LakefsWorld, expired: str
+) -> None:
+    collector = world.collector(quarantine=WEEK)
+    run_id = collector.plan().run_id
+    world.state.branch("back", expired)
+    gone = world.state.view("back")["a0"].address
+    world.state.storage.delete([gone])
+    report = collector.sweep(run_id)
+    assert report.counts["revived"].objects == OBJECTS - 1
+    assert report.counts["missing"].objects == 1
+    assert report.recovered is not None
+    assert report.recovered["lost_names"] == [gone]
+
+
+def test_an_absent_file_is_told_by_each_run_until_it_is_back(world: LakefsWorld) -> None:
+    entry = world.state.upload("main", "a", b"1")
+    commit_id = world.state.commit("main")
+    world.grow_old()
+    data = world.state.storage.get(entry.address)
+    world.state.storage.delete([entry.address])
+    for _ in range(2):
+        report = run(world)
+        assert report.state == "swept"
+        assert report.recovered is not None
+        assert report.recovered["lost_names"] == [entry.address]
+        plan = world.collector().plan()
+        assert any(entry.address in each and commit_id in each for each in plan.warnings)
+    world.state.storage.put(entry.address, data)
+    assert run(world).recovered is None
+    assert not [each for each in world.collector().plan().warnings if "need" in each]
+
+
+def test_files_that_a_listing_leaves_out_are_not_looked_up(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imported objects, and objects in young partitions."""
+    world.state.stage("main", "i", Entry("s3://other/x", 1, "e", is_full=True))
+    world.state.commit("main")
+    world.grow_old()
+    world.state.upload("main", "young", b"y")
+    world.state.commit("main")
+
+    def unexpected(*_: Any) -> Any:
+        raise AssertionError("a file is looked up")
+
+    monkeypatch.setattr("ebbtide.gc.planning.absent.exists", unexpected)
+    assert world.collector().plan().error is None
+
+
+def test_a_file_that_was_written_after_the_listing_is_not_absent(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.grow_old()
+    reading = LakefsRepository.reading
+
+    def late(self: LakefsRepository, *given: Any) -> Any:
+        partition, world.state.partition = world.state.partition, "0" * 20  # as an old one
+        world.state.upload("main", "late", b"l")
+        world.state.commit("main")
+        world.state.partition = partition
+        return reading(self, *given)
+
+    monkeypatch.setattr(LakefsRepository, "reading", late)
+    looked: list[str] = []
+
+    def noted(storage: Any, addresses: list[str]) -> Any:
+        looked.extend(addresses)
+        return exists(storage, addresses)
+
+    monkeypatch.setattr("ebbtide.gc.planning.absent.exists", noted)
+    report = world.collector().plan()
+    assert report.warnings == ()
+    assert len(looked) == 1
+
+
+@randomized("absent lakeFS objects")
+def test_absent_files_of_random_repositories(seed: int) -> None:
+    """A plan names exactly the needed files that are not there."""
+    random = Random(seed)
+    with open_lakefs_world() as world:
+        for number in range(random.randrange(1, 30)):
+            branch = random.choice([*world.state.branches])
+            world.state.upload(branch, f"p{random.randrange(9)}", b"%d" % number)
+            if random.random() < 0.6:
+                commit_id = world.state.commit(branch)
+                if random.random() < 0.3:
+                    world.state.branch(f"b{number}", commit_id)
+            if random.random() < 0.5:
+                world.grow_old(DAY * random.choice((0.2, 1, 3)))
+        world.grow_old()
+        needed = {
+            entry.address
+            for each in world.state.branches.values()
+            for entry in world.state.commits[each.head].entries.values()
+        }
+        gone = {each for each in sorted(world.objects()) if random.random() < 0.2}
+        world.state.storage.delete(sorted(gone))
+        collector = world.collector()
+        run_id = collector.plan().run_id
+        plan = collector.plan_of(run_id)
+        folder = RunFolder.inside(world.state.storage, run_id)
+        rows = read_rows(folder, plan.absent, HELD_SCHEMA).column("address").to_pylist()
+        assert len(rows) == len(set(rows))
+        assert needed & gone <= set(rows) <= gone
+        assert (plan.absent_warning is None) == (not rows)

@@ -1,0 +1,113 @@
+"""Files that commits of the own store need, and that are not on the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.gc.report import RunReport
+from tests.support.world import DAY, World
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Slices last an hour, and commits are kept."""
+    made = World(
+        tmp_path, settings={"range_entries_target": 2, "slice_age_max": HOUR}, aged_slices=False
+    )
+    for number in range(5):
+        made.lake.objects.put("main", f"{number}", b"%d" % number)
+    made.lake.commits.commit("main", "")
+    yield made
+    made.close()
+
+
+def run(world: World, mode: str = "auto") -> RunReport:
+    world.clock.advance(2 * HOUR)
+    report = world.collect(mode=mode)
+    assert report.state == "swept", report.error
+    return report
+
+
+def address_of(world: World, path: str) -> str:
+    return world.format().address_at("main", path)
+
+
+def test_a_lost_file_is_named_by_each_run_until_it_is_back(world: World) -> None:
+    run(world, "clean")
+    lost = address_of(world, "3")
+    data = (world.root / lost).read_bytes()
+    (world.root / lost).unlink()
+    head = world.lake.branches.get("main").commit_id
+    for _ in range(2):
+        report = run(world, "clean")
+        assert report.recovered is not None
+        assert (report.recovered["restored"], report.recovered["lost_names"]) == (0, [lost])
+        assert any(lost in each for each in report.warnings)
+    plan = world.collector(mode="clean").plan()
+    (warning,) = [each for each in plan.warnings if "is not at" in each]
+    assert f"{lost} (commit {head}, branch main)" in warning
+    (world.root / lost).write_bytes(data)
+    assert run(world, "clean").recovered is None
+
+
+def test_a_run_after_a_loss_is_clean(world: World) -> None:
+    """An incremental run lists too little to find the file again."""
+    (world.root / address_of(world, "0")).unlink()
+    run(world, "clean")
+    report = run(world, "incremental")
+    assert report.mode == "clean"
+    assert report.mode_reason is not None
+    assert "did not find files that commits need" in report.mode_reason
+
+
+def test_a_file_in_a_quarantine_is_restored(world: World) -> None:
+    run(world, "clean")
+    lost = address_of(world, "1")
+    there = world.root / "_ebbtide/gc/runs" / ("f" * 32) / "quarantine" / lost
+    there.parent.mkdir(parents=True)
+    (world.root / lost).rename(there)
+    report = run(world, "clean")
+    assert report.recovered is not None
+    assert report.recovered["restored_names"] == [lost]
+    assert (world.root / lost).read_bytes() == b"1"
+
+
+def test_young_files_are_not_looked_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.clock.advance(DAY)
+    world.lake.objects.put("main", "young", b"y")
+    world.lake.commits.commit("main", "")
+    looked: list[str] = []
+
+    def noted(_storage: Any, addresses: list[str]) -> Any:
+        looked.extend(addresses)
+        raise AssertionError("a file is looked up")
+
+    monkeypatch.setattr("ebbtide.gc.planning.absent.exists", noted)
+    report = world.collect(mode="clean")
+    assert report.state == "swept"
+    assert not looked
+
+
+def test_a_second_look_reads_only_nodes_that_have_the_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, "clean")
+    (world.root / address_of(world, "4")).unlink()
+    read: list[str] = []
+    layout = type(world.format().layout)
+    original = layout.read_node
+
+    def noted(self: Any, storage: Any, node_id: str, *given: Any, **named: Any) -> Any:
+        read.append(node_id)
+        return original(self, storage, node_id, *given, **named)
+
+    monkeypatch.setattr(layout, "read_node", noted)
+    assert run(world, "clean").recovered is not None
+    assert len(set(read)) == 1
