@@ -186,7 +186,7 @@ class Collector:
                 raise
             text = f"the quarantine of run {run_id} stays: {error.message}: purge the run again"
             raise Incomplete("incomplete", text) from error
-        report = report.with_recovered(recovered)
+        report = report.with_recovered(recovered, tuple(_staying(report)))
         self._finish(folder, report)
         return report
 
