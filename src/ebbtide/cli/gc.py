@@ -466,6 +466,8 @@ def _consequence(plan: Plan) -> str:
 
 def _finish_sweep(cli: Cli, report: RunReport) -> None:
     def show() -> None:
+        for incident in report.incidents:
+            cli.output.warn(incident)
         if report.state in ("swept", "incomplete"):
             if report.has_outcomes:
                 show_outcome(cli.output, report)

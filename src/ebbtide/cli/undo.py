@@ -137,7 +137,9 @@ def purge(
         report = run.collector.purge(run_id)
 
     def show() -> None:
-        if report.state != "refused":
+        for incident in report.incidents:
+            cli.output.warn(incident)
+        if (report.quarantine or {}).get("state") == "purged":
             cli.output.line(f"run {run_id} has no files in quarantine any more")
             cli.output.line()
         show_summary(cli, report)

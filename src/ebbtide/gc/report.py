@@ -53,7 +53,7 @@ class RunReport:
       unknown), `reason`, and `lock`: the object lock of the bucket, or None.
       `versions_deleted`: the sweep deletes their versions too.
     - `recovered`: the needed files that were absent: the numbers `restored` and `lost`, with some
-      names (`Recovered`); None if there were none.
+      names (`Recovered`); None if there were none. `incidents`: the warnings about them.
     - `storage_classes`: the storage classes of the candidates that the plan asked for
       (`CandidateClasses.to_json`), or None.
     - `unfinished`: the last steps that failed after the work of the run, each as the `kind` and
@@ -83,6 +83,7 @@ class RunReport:
     versions_deleted: bool = False
     storage_classes: Mapping[str, Any] | None = None
     recovered: Mapping[str, Any] | None = None
+    incidents: tuple[str, ...] = ()
     error: Mapping[str, str] | None = None
     unfinished: tuple[Mapping[str, str], ...] = ()
 
@@ -105,13 +106,16 @@ class RunReport:
 
     def with_recovered(self, found: Recovered, warnings: tuple[str, ...] = ()) -> RunReport:
         """Returns the report with more files that were absent, and more warnings."""
-        if found == Recovered():
-            return replace(self, warnings=(*self.warnings, *warnings))
-        found = Recovered.from_json(self.recovered) + found
+        known = Recovered.from_json(self.recovered)
+        total = known + found
+        others = [each for each in self.warnings if each not in known.warnings]
+        told = [each for each in self.incidents if each not in known.warnings]
+        new = (*total.warnings, *warnings)
         return replace(
             self,
-            warnings=tuple(dict.fromkeys((*self.warnings, *found.warnings, *warnings))),
-            recovered=found.to_json(),
+            warnings=(*others, *new),
+            incidents=(*told, *new),
+            recovered=None if total == Recovered() else total.to_json(),
         )
 
     def interrupted(self, message: str) -> RunReport:
@@ -162,6 +166,7 @@ class RunReport:
             versions_deleted=content.get("versions_deleted", False),
             storage_classes=content.get("storage_classes"),
             recovered=content.get("recovered"),
+            incidents=tuple(content.get("incidents", ())),
             error=content["error"],
             unfinished=tuple(content.get("unfinished", ())),
         )
@@ -197,6 +202,7 @@ class RunReport:
             "versions_deleted": self.versions_deleted,
             "storage_classes": self.storage_classes and dict(self.storage_classes),
             "recovered": self.recovered and dict(self.recovered),
+            "incidents": list(self.incidents),
             "error": dict(self.error) if self.error else None,
             "unfinished": [dict(each) for each in self.unfinished],
         }

@@ -60,7 +60,8 @@ def run(world: LakefsWorld) -> RunReport:
 def restored(report: RunReport) -> int:
     assert report.recovered is not None
     count: int = report.recovered["restored"]
-    assert any("this run has restored" in each for each in report.warnings)
+    (incident,) = [each for each in report.incidents if "this run has restored" in each]
+    assert report.warnings.count(incident) == 1
     assert len(report.recovered["restored_names"]) == count
     assert RunReport.from_json(report.to_json()) == report
     return count
