@@ -448,7 +448,7 @@ def _parameters(place: str) -> dict[str, Any]:
 
     try:
         url = make_url(f"postgresql://{place}")
-        found = dialect().create_connect_args(url)[1]
+        found = dialect().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
         is_known = not {",", "%"} & set(url.host or "")
     except (ArgumentError, ValueError):
         is_known = False
