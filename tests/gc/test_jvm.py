@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ebbtide.errors import Failed
+from ebbtide.gc.spark import jvm as jvms
 from ebbtide.gc.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
 from ebbtide.gc.spark.conf import conf_dir, spark_home
 from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm, find_java
+from ebbtide.gc.spark.session import launch
 
 SECONDS_MAX = 30
 JAVA = r"""#!/bin/sh
@@ -409,3 +412,20 @@ def test_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Jvm({"spark.driver.memory": "99999999g"}, java_home=find_java()).wait()
     assert "\n" not in str(caught.value)
     assert time.monotonic() - started < SECONDS_MAX
+
+
+def test_a_user_id_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started, and the message has the id and two ways out."""
+
+    def nobody(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(jvms, "pwd", SimpleNamespace(getpwuid=nobody))
+    monkeypatch.setattr("os.getuid", lambda: 123456)
+    monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
+    monkeypatch.setattr("ebbtide.gc.spark.session.Jvm", None)
+    with pytest.raises(Failed) as caught:
+        launch(master="local[1]")
+    assert caught.value.kind == "spark_error"
+    for words in ("123456", "/etc/passwd", "--master none"):
+        assert words in caught.value.message

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from ebbtide.gc.relations import listing as listed
 from ebbtide.gc.report import RunReport
+from ebbtide.model import EPOCH
 from tests.support.faulty import SharedFaultyStorage, with_storage
 from tests.support.world import World
 
@@ -118,3 +121,24 @@ def test_what_is_no_file_stays_foreign(lake: Watched) -> None:
     found, whole = lake.plan(), lake.plan(sizes="all")
     assert found.kinds["foreign"].objects == whole.kinds["foreign"].objects == 1
     assert found.counts == whole.counts
+
+
+@pytest.mark.parametrize("year", [1901, 2446])
+@pytest.mark.parametrize("sizes", ["auto", "all", "candidates"])
+def test_a_file_dated_when_no_file_was_written(lake: Watched, sizes: str, year: int) -> None:
+    """The plan goes on, names the file, and keeps it. What is there besides is found as before."""
+    directory = Path(lake.world.lake.storage.url.removeprefix("file://"))
+    dropped = next(iter(lake.plan().counts.items()))[1]
+    assert dropped.objects == FILES
+    (data,) = (directory / "data").iterdir()
+    names = [f"{number:032x}" for number in range(5)]
+    seconds = (datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(seconds=1)
+    for name in names:
+        (data / name).write_bytes(b"x")
+        os.utime(data / name, (seconds, seconds))
+    found = lake.plan(sizes=sizes)
+    assert found.counts["candidate"].objects == 1
+    assert found.counts["young"].objects == len(names)
+    (told,) = (text for text in found.warnings if "dated" in text)
+    assert told.startswith("5 files dated before 1970 or after 2199, such as 'data/")
+    assert sum(name in told for name in names) == 3

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
-from ebbtide.storage import LocalStorage, open_storage
+from ebbtide.model import EPOCH
+from ebbtide.storage import LocalStorage, base, open_storage
 from ebbtide.storage.unlinking import OPENED_MAX
 from tests.support.randomized import randomized
 
@@ -601,3 +602,33 @@ def test_a_root_behind_a_link_is_its_real_path(root: Path, tmp_path: Path) -> No
     assert storage == LocalStorage(str(root))
     storage.put("x", b"1")
     assert (root / "x").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize(
+    ("date", "is_believed"),
+    [
+        ("1970-01-01T00:00:00", True),
+        ("2025-06-01T12:00:00.000001", True),
+        ("2199-12-31T23:59:59.999999", True),
+        ("2200-01-01T00:00:00", False),
+        ("2262-04-12T00:00:00", False),
+        ("2446-05-10T00:00:00", False),
+        ("1969-12-31T23:59:59.999999", False),
+        ("1901-12-14T00:00:00", False),
+    ],
+)
+def test_a_date_at_which_no_file_was_written(
+    storage: LocalStorage, root: Path, date: str, is_believed: bool
+) -> None:
+    """Such a file counts as young: its date is later than any other. A grace can be added to it."""
+    storage.put("data/a", b"a")
+    written = datetime.fromisoformat(date).replace(tzinfo=UTC)
+    nanoseconds = (written - EPOCH) // timedelta(microseconds=1) * 1000
+    os.utime(root / "data/a", ns=(nanoseconds, nanoseconds))
+    expected = written if is_believed else base.UNDATED
+    dates = [row for batch in storage.list() for row in batch.column("last_modified").to_pylist()]
+    info = storage.head("data/a")
+    assert info is not None
+    assert dates == storage.sizes(["data/a"]).column("last_modified").to_pylist() == [expected]
+    assert info.last_modified == expected
+    assert base.UNDATED + timedelta(days=300_000) > base.UNDATED

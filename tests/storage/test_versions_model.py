@@ -53,7 +53,7 @@ class Fake(Bucket):
         self,
         method: Literal["GET", "POST"],
         parameters: Mapping[str, str],
-        *,
+        *kinds: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ElementTree.Element:
@@ -63,7 +63,8 @@ class Fake(Bucket):
         if self.random.random() < self.fails:
             raise OSError("no answer")
         if "object-lock" in parameters:
-            found = "<Result><ObjectLockEnabled>Enabled</ObjectLockEnabled></Result>"
+            kind = "ObjectLockConfiguration"
+            found = f"<{kind}><ObjectLockEnabled>Enabled</ObjectLockEnabled></{kind}>"
         elif method == "GET":
             found = self.listed(parameters)
         else:
@@ -71,7 +72,9 @@ class Fake(Bucket):
             found = self.deleted(body)
         if self.random.random() < self.writes:
             self.change(self.random.choice(KEYS))
-        return ElementTree.fromstring(found)
+        answer = ElementTree.fromstring(found)
+        assert answer.tag.rpartition("}")[2] in kinds
+        return answer
 
     def headers_of(self, key: str, version_id: str) -> Mapping[str, str]:
         """A lock that ends some time, or no answer."""
@@ -110,24 +113,28 @@ class Fake(Bucket):
             f"<NextVersionIdMarker>{escape(page[-1][1])}</NextVersionIdMarker>" if is_cut else ""
         )
         return (
-            f'<Result xmlns="http://s3"><EncodingType>url</EncodingType>{entries}{after}'
-            f"<IsTruncated>{str(is_cut).lower()}</IsTruncated></Result>"
+            f'<ListVersionsResult xmlns="http://s3"><EncodingType>url</EncodingType>{entries}'
+            f"{after}<IsTruncated>{str(is_cut).lower()}</IsTruncated></ListVersionsResult>"
         )
 
     def deleted(self, body: bytes) -> str:
         """Deletes in any order, and checks after each that no older version is the object."""
         objects = list(ElementTree.fromstring(body).iterfind("Object"))
         self.random.shuffle(objects)
-        errors = ""
+        told = ""
         for each in objects:
             key, version_id = each.findtext("Key"), each.findtext("VersionId")
             assert key is not None and version_id is not None
             if version_id in self.locked:
-                errors += (
+                told += (
                     f"<Error><Key>{escape(key)}</Key><VersionId>{escape(version_id)}</VersionId>"
                     "<Code>AccessDenied</Code></Error>"
                 )
                 continue
+            told += (
+                f"<Deleted><Key>{escape(key)}</Key><VersionId>{escape(version_id)}</VersionId>"
+                "</Deleted>"
+            )
             was_hidden = self.is_hidden(key)
             assert was_hidden or self.history.get(key, [("", False)])[-1][0] != version_id, key
             left = [row for row in self.history.get(key, []) if row[0] != version_id]
@@ -135,7 +142,7 @@ class Fake(Bucket):
             if not left:
                 del self.history[key]
             assert not was_hidden or key not in self.history or self.is_hidden(key), key
-        return f'<Result xmlns="http://s3">{errors}</Result>'
+        return f'<DeleteResult xmlns="http://s3">{told}</DeleteResult>'
 
 
 @randomized("versions of buckets")

@@ -187,8 +187,8 @@ class Loser:
     @contextmanager
     def of(cls, store: Store) -> Iterator[Loser]:
         """For a store on whichever database it is."""
-        url = store.metadata.engine.url.render_as_string(hide_password=False)
-        if store.metadata.engine.dialect.name == "sqlite":
+        url = store.settings.database_url
+        if url is None or store.metadata.engine.dialect.name == "sqlite":
             cut = Cut()
             yield Loser(_other(store, CutMetadata(store.metadata, cut)), cut)
             return

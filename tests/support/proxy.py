@@ -1,5 +1,5 @@
-"""A proxy on the loopback address before a storage's server, that answers some requests with 503
-and holds others up.
+"""A proxy on the loopback address before a storage's server, that answers some requests with 503,
+holds others up, or changes what an answer says.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class Proxy:
     refused: int = 0
     endpoint: str = ""
     seeing: Callable[[str, str], object] | None = None  # called with method and path
+    spoiling: Callable[[str, str, bytes], bytes] | None = None  # with method, path and the body
+    is_length_kept: bool = False
+    """Whether an answer that is spoiled still says how long it was."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -76,11 +79,16 @@ class Proxy:
         url = httpx.URL(self.target).copy_with(raw_path=raw_path + request.scope["query_string"])
         headers = [(k, v) for k, v in request.headers.raw if k.decode() not in _BETWEEN_TWO]
         found = await client.request(request.method, url, headers=headers, content=body)
-        answer = Response(b"" if request.method == "HEAD" else found.content, found.status_code)
+        content = found.content
+        if self.spoiling is not None and found.status_code < 300:
+            content = self.spoiling(request.method, str(request.url), content)
+        answer = Response(b"" if request.method == "HEAD" else content, found.status_code)
         answer.raw_headers = [
             (k.lower(), v) for k, v in found.headers.raw if k.decode().lower() not in _BETWEEN_TWO
         ]
         length = found.headers.get("content-length", str(len(found.content)))
+        if content != found.content and not self.is_length_kept:
+            length = str(len(content))
         answer.raw_headers.append((b"content-length", length.encode()))
         return answer
 

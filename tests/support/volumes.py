@@ -50,6 +50,7 @@ def seconds(short: float, *, long: int, share: float = 1.0) -> Volume:
 VOLUMES: Final[Mapping[str, Volume]] = {
     "grants of roles": examples(6, long=1_000, share=0.5),
     "commit graphs": examples(100, long=10_000),
+    "incomplete answers": seeds(8, long=3_000, share=0.3),
     "versions of buckets": seeds(100, long=5_000, share=0.3),
     "pages of candidates": examples(100, long=5_000),
     "manifests": examples(300, long=20_000),

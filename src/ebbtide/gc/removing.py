@@ -33,7 +33,7 @@ from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import REMOVAL, Plan
 from ebbtide.gc.planning.subtract import Relations, subtract
 from ebbtide.gc.planning.whatif import Alternative, WhatIf
-from ebbtide.gc.relations.inventory import classified, list_inventory
+from ebbtide.gc.relations.inventory import LISTED, classified, list_inventory
 from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
@@ -306,7 +306,7 @@ def make_removal_plan(
     with steps("list"):
         slices = Slices(cutoff=started_at, now=started_at)
         answers, _ = list_inventory(engine, repository.storage, layout, folder, slices)
-        kinds = total_by_kind(answers.counts)
+        kinds = total_by_kind(each for each in answers.counts if each.of == LISTED)
         listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
     relations = _all_listed(folder, repository.storage, answers.parts, listed, layout)
     with steps("subtract"):

@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 from ebbtide.errors import EbbtideError
+from ebbtide.escaping import shown
 from ebbtide.storage import clients
 
 FAILURES: Final = (HTTPException, ElementTree.ParseError, *clients.ERRORS)
@@ -36,6 +37,21 @@ class FailedAnswer(HTTPError):
             self.body = error.read(_BODY_BYTES_MAX)
         super().__init__(error.url, error.code, error.reason, error.headers, BytesIO())
         self.close()
+
+
+def document(body: bytes, *kinds: str) -> ElementTree.Element:
+    """Parses the XML of an answer, whose root is one of `kinds`, in any namespace.
+
+    Raises ValueError for any other document. A proxy's page in HTML can have the status 200, and
+    holds no keys: it would look like an empty listing.
+    """
+    found = ElementTree.fromstring(body)
+    if found.tag.rpartition("}")[2] not in kinds:
+        raise ValueError(
+            f"the answer is a document {shown(found.tag)} in place of {kinds[0]}, perhaps of a "
+            "proxy before the storage"
+        )
+    return found
 
 
 def headers_at(url: str) -> Mapping[str, str]:

@@ -82,7 +82,8 @@ def _days(object_url: str, account: str, key: str) -> str | None:
 
     def send() -> ElementTree.Element | None:
         with urlopen(request, timeout=asking.TIMEOUT_SECONDS) as answer:
-            return ElementTree.fromstring(answer.read()).find("DeleteRetentionPolicy")
+            found = asking.document(answer.read(), "StorageServiceProperties")
+            return found.find("DeleteRetentionPolicy")
 
     found = asking.repeated(send)
     if found is None or found.findtext("Enabled") != "true":

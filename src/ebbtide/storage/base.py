@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
 
@@ -32,6 +32,12 @@ Such entries are reported and never deleted."""
 
 LISTING_ROWS_MAX: Final = 50_000
 """The most rows in one batch of a listing."""
+
+UNDATED: Final = datetime(9000, 1, 1, microsecond=1, tzinfo=UTC)
+"""The date of a file whose own date cannot be that of a write: it counts as young, and stays. Later
+than any date. Any grace can be added to it."""
+BELIEVED: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC))
+"""Dates of files before the first or from the second on are not those of a write."""
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes that one step of a stream holds in memory."""
@@ -273,6 +279,10 @@ class Storage(Protocol):
         keeps versions or delete markers. Raises Failed (`storage_error`)."""
 
 
+_MICROS_END: Final = (BELIEVED[1] - BELIEVED[0]) // timedelta(microseconds=1)
+_MICROS_UNDATED: Final = (UNDATED - BELIEVED[0]) // timedelta(microseconds=1)
+
+
 def split_address(address: str) -> list[str]:
     """Returns the segments of an address. Raises InvalidInput (`invalid_address`).
 
@@ -327,6 +337,13 @@ def sizes_of(addresses: Sequence[str], found: Iterable[ObjectInfo | None]) -> pa
         pa.array([each is not None for each in objects], pa.bool_()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
+
+
+def micros_of_write(nanoseconds: int) -> int:
+    """Returns the date of a file of the local machine, in microseconds since 1970. File systems can
+    have dates that no file was written at, such as 1901 or 2446: then it is that of UNDATED."""
+    microseconds = nanoseconds // 1000
+    return microseconds if 0 <= microseconds < _MICROS_END else _MICROS_UNDATED
 
 
 def chunks(data: Content) -> Iterator[bytes]:

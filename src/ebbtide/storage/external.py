@@ -17,11 +17,11 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from obstore.exceptions import InvalidPathError
 
-from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.escaping import shown
-from ebbtide.storage import clients
+from ebbtide.storage import clients, keys
 from ebbtide.storage.local import LocalStorage
-from ebbtide.storage.profiles import options_of
+from ebbtide.storage.profiles import Options, options_of
 from ebbtide.storage.urls import normalize_url, object_url, open_storage
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def _list_bucket(place: str) -> Iterator[list[ExternalObject]]:
             found = clients.connect(bucket, options_of(place)).list(
                 root or None, chunk_size=ROWS_MAX, return_arrow=True
             )
+            last = ""
             for batch in map(pa.record_batch, found):
+                last = batch["path"][-1].as_py() if batch.num_rows else last
                 yield _without_markers(bucket, root, batch)
         except InvalidPathError as error:
             raise InvalidInput(
@@ -158,6 +160,22 @@ def _list_bucket(place: str) -> Iterator[list[ExternalObject]]:
                 f"{place} holds a key that no address can have ({clients.explained(error)}): "
                 "rename that object, or import the prefixes beside it",
             ) from error
+    if bucket.startswith("s3:"):
+        _check_end(bucket, options_of(place), root, last)
+
+
+def _check_end(bucket: str, options: Options, root: str, last: str) -> None:
+    """Raises Failed `storage_error` if S3 has keys after the last one that obstore has listed: it
+    takes any answer without a token for the last page."""
+    named = keys.Bucket(bucket.removeprefix("s3://"), options)
+    for page in named.list_keys(root, after=last):
+        # obstore drops a slash at the end of a key.
+        if any(key not in (root, f"{last}/") for key, _, _ in page.objects):
+            raise Failed(
+                "storage_error",
+                f"the listing of {bucket}/{root} ended before its last key: try again, while "
+                "nobody writes there",
+            )
 
 
 def _without_markers(bucket: str, root: str, batch: pa.RecordBatch) -> list[ExternalObject]:

@@ -1,8 +1,10 @@
 """Signed requests on a bucket of S3 that obstore does not send, such as a listing key by key.
 
 S3 allows any key. obstore allows no key with an empty, `.` or `..` part or a control character, and
-fails at a page of a listing that has such a key. Not for: any other listing, since this one is
-slower; versions of objects (`versions`). Source: Amazon S3 API Reference, ListObjectsV2.
+fails at a page of a listing that has such a key. obstore also takes any answer without a token for
+the last page, even a proxy's page in HTML. Here, each answer must be a listing, and must say that
+it is whole. Not for: the pages of long listings, since this is slower; versions of objects
+(`versions`). Source: Amazon S3 API Reference, ListObjectsV2.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 from urllib.parse import quote, unquote_plus
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree
@@ -19,6 +21,7 @@ from xml.etree import ElementTree
 import obstore
 
 from ebbtide.errors import Failed, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.storage import asking, base, clients
 from ebbtide.storage.asking import FAILURES
 
@@ -36,10 +39,12 @@ _ENDPOINT_OPTIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """One page of a listing: objects (key, size, date), and prefixes if it is delimited."""
+    """One page of a listing: objects (key, size, date), and prefixes if it is delimited. `token` is
+    where the next page begins, or None if this is the last one."""
 
     objects: list[tuple[str, int, datetime]]
     prefixes: list[str]
+    token: str | None
 
 
 def is_address(key: str) -> bool:
@@ -69,40 +74,41 @@ class Bucket:
         asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         asked |= {"delimiter": "/"} if delimited else {}
         asked |= {"start-after": after} if after else {}
-        token: str | None = ""
-        while token is not None:
-            page = self._page(asked | ({"continuation-token": token} if token else {}))
-            yield _parsed(page)
-            token = page.findtext("{*}NextContinuationToken")
+        page = self._page(asked)
+        if after:
+            _check_begin(self.name, page, after)
+        yield page
+        while page.token is not None:
+            earlier = page.token
+            page = self._page(asked | {"continuation-token": earlier})
+            if page.token == earlier:
+                raise _incomplete(self.name, prefix, "it begins the same page again and again")
+            yield page
 
-    def _page(self, parameters: Mapping[str, str]) -> ElementTree.Element:
+    def _page(self, asked: Mapping[str, str]) -> KeyPage:
         try:
-            return self.ask("GET", parameters)
+            return _parsed(self.ask("GET", asked, "ListBucketResult"))
         except FAILURES as error:
-            raise Failed(
-                "storage_error",
-                f"bucket {self.name} has keys that are not addresses, and could not be listed key "
-                f"by key: {error}",
-            ) from error
+            raise _incomplete(self.name, asked["prefix"], error) from error
 
     def ask(
         self,
         method: Literal["GET", "POST"],
         parameters: Mapping[str, str],
-        *,
+        *kinds: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ElementTree.Element:
         """Sends a request on the bucket itself, and again if the network or the server failed.
 
-        Returns the XML of the answer. Raises FAILURES.
+        Returns the XML of the answer, whose root is one of `kinds`. Raises FAILURES.
         """
 
         def send() -> ElementTree.Element:
             url = self._signed(method, parameters)
             request = Request(url, body, dict(headers or {}), method=method)
             with urlopen(request, timeout=asking.TIMEOUT_SECONDS) as answer:
-                return ElementTree.fromstring(answer.read())
+                return asking.document(answer.read(), *kinds)
 
         return asking.repeated(send)
 
@@ -121,30 +127,28 @@ class Bucket:
         path is then one slash after the query. The slash becomes part of a parameter that S3
         ignores (`x-id`).
         """
-        place = obstore.sign(self._client({}), "GET", key or "x", _LASTS).partition("?")[0]
+        client = cast("S3Store", clients.connect(f"s3://{self.name}", self.options))
+        place = obstore.sign(client, "GET", key or "x", _LASTS).partition("?")[0]
         endpoint = place if key else place.removesuffix("/x")
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items())
         changes = {
             "endpoint": f"{endpoint}?{query}&x-id=Ebbtide",
             "virtual_hosted_style_request": "true",
         }
-        return obstore.sign(self._client(changes), method, "", _LASTS)
-
-    def _client(self, changes: Mapping[str, str]) -> S3Store:
-        """Returns a client with some options replaced. Each of these options has several names."""
-        replaced = _ENDPOINT_OPTIONS if changes else ()
-        options = {name: value for name, value in self.options if name.lower() not in replaced}
-        return clients.s3_store(self.name, {**options, **changes})
+        # Each of the replaced options has several names.
+        kept = {name: text for name, text in self.options if name.lower() not in _ENDPOINT_OPTIONS}
+        return obstore.sign(clients.s3_store(self.name, {**kept, **changes}), method, "", _LASTS)
 
 
 def _parsed(page: ElementTree.Element) -> KeyPage:
+    """Reads a page. Raises ValueError unless it is whole, and says whether it is the last one."""
     is_quoted = page.findtext("{*}EncodingType") == "url"
 
     def name(element: ElementTree.Element, field: str) -> str:
         text = text_of(element, field)
         return unquote_plus(text, errors="backslashreplace") if is_quoted else text
 
-    return KeyPage(
+    found = KeyPage(
         [
             (
                 name(each, "Key"),
@@ -154,6 +158,38 @@ def _parsed(page: ElementTree.Element) -> KeyPage:
             for each in page.iterfind("{*}Contents")
         ],
         [name(each, "Prefix") for each in page.iterfind("{*}CommonPrefixes")],
+        text_of(page, "NextContinuationToken") or None,
+    )
+    if is_truncated(page) and found.token is None:
+        raise ValueError("it says that there is more (IsTruncated), and not where it continues")
+    # Some servers do not count prefixes.
+    if int(text_of(page, "KeyCount") or 0) > len(found.objects) + len(found.prefixes):
+        raise ValueError("it has fewer keys than it says (KeyCount)")
+    return found
+
+
+def is_truncated(page: ElementTree.Element) -> bool:
+    """Whether a page of a listing says that there is more. Raises ValueError if it says neither."""
+    told = text_of(page, "IsTruncated").strip()
+    if told not in ("true", "false"):
+        raise ValueError("it does not say whether there is more (IsTruncated)")
+    return told == "true"
+
+
+def _check_begin(bucket: str, page: KeyPage, after: str) -> None:
+    """Raises Failed if the first page has a key before `after`: the storage ignores `start-after`,
+    or lists keys in no order, so that other keys may be missing."""
+    names = [*(key for key, _, _ in page.objects[:1]), *page.prefixes[:1]]
+    if any(name.encode() < after.encode() and "\\" not in name for name in names):
+        raise _incomplete(bucket, after, "its keys are in no order, or begin too early")
+
+
+def _incomplete(bucket: str, prefix: str, why: object) -> Failed:
+    return Failed(
+        "storage_error",
+        f"the listing of {shown(prefix)} in bucket {bucket} is incomplete: {why}. A part of a "
+        "listing decides nothing. Try again; if the error stays, the storage or a proxy before it "
+        "does not list as S3 does",
     )
 
 

@@ -12,7 +12,6 @@ from itertools import compress, islice
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ebbtide.errors import Failed
 from ebbtide.storage import base, directories
@@ -23,11 +22,12 @@ _LOOKS_AT_ONCE: Final = 8
 
 @dataclass(slots=True)
 class _Columns:
-    """Rows that were found and not yet yielded: one list for each column."""
+    """Rows that were found and not yet yielded: one list for each column. `modified` is in
+    microseconds since 1970."""
 
     addresses: list[str] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
-    modified_ns: list[int | None] = field(default_factory=list)
+    modified: list[int | None] = field(default_factory=list)
     regular: list[bool] = field(default_factory=list)
 
     def batch(self) -> pa.RecordBatch:
@@ -42,14 +42,14 @@ class _Columns:
             pairs = zip(self.addresses, shown, regular, strict=True)
             regular = [plain and name == legible for name, legible, plain in pairs]
             addresses = pa.array(shown, pa.string())
-        microseconds = pc.divide(pa.array(self.modified_ns, pa.int64()), 1000)
+        microseconds = pa.array(self.modified, pa.int64())
         columns: list[pa.Array[Any]] = [
             addresses,
             pa.array(self.sizes, pa.int64()),
             microseconds.cast(pa.timestamp("us", "UTC")),
             pa.array(regular, pa.bool_()),
         ]
-        for column in (self.addresses, self.sizes, self.modified_ns, self.regular):
+        for column in (self.addresses, self.sizes, self.modified, self.regular):
             column.clear()
         return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
 
@@ -60,7 +60,7 @@ class _Columns:
         self.addresses += [prefix + entry.name for entry in entries]
         self.regular += regular
         self.sizes += [None] * len(entries)
-        self.modified_ns += [None] * len(entries)
+        self.modified += [None] * len(entries)
 
     def add_sized(self, prefix: str, entries: Sequence[os.DirEntry[str]]) -> None:
         """Adds files of a directory, with sizes and dates. Files deleted meanwhile are left out."""
@@ -71,7 +71,7 @@ class _Columns:
                 continue
             self.addresses.append(prefix + entry.name)
             self.sizes.append(status.st_size)
-            self.modified_ns.append(status.st_mtime_ns)
+            self.modified.append(base.micros_of_write(status.st_mtime_ns))
             self.regular.append(stat.S_ISREG(status.st_mode))
 
     def add(self, address: str, status: os.stat_result | None) -> None:
@@ -79,7 +79,9 @@ class _Columns:
         is_there = status is not None and stat.S_ISREG(status.st_mode)
         self.addresses.append(address)
         self.sizes.append(status.st_size if status is not None and is_there else None)
-        self.modified_ns.append(status.st_mtime_ns if status is not None and is_there else None)
+        self.modified.append(
+            base.micros_of_write(status.st_mtime_ns) if status is not None and is_there else None
+        )
         self.regular.append(is_there)
 
 

@@ -148,7 +148,7 @@ class LocalStorage:
             return None
         if not stat.S_ISREG(found.st_mode):
             return None
-        modified = EPOCH + timedelta(microseconds=found.st_mtime_ns // 1000)
+        modified = EPOCH + timedelta(microseconds=base.micros_of_write(found.st_mtime_ns))
         return ObjectInfo(address, found.st_size, modified)
 
     def list(

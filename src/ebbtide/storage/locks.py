@@ -29,7 +29,7 @@ _ABSENT: Final = frozenset({404, 501})
 def lock_of(bucket: Bucket) -> BucketLock:
     """Returns whether a bucket has object lock. `unknown` if it cannot be read."""
     try:
-        answer = bucket.ask("GET", {"object-lock": ""})
+        answer = bucket.ask("GET", {"object-lock": ""}, "ObjectLockConfiguration")
     except FAILURES as error:
         if isinstance(error, HTTPError) and error.code in _ABSENT:
             return BucketLock("no", "the bucket has no object lock")

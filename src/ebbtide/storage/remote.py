@@ -218,13 +218,8 @@ class RemoteStorage:
         """Returns the immediate parts below `prefix` that hold objects, sorted, each ending in
         `/`."""
         base.split_prefix(prefix)
-        found = self._directory(prefix)
-        if found is not None:
-            return sorted(_prefixes(found))
-        bucket, root = self._bucket()
-        pages = bucket.list_keys(root + prefix, delimited=True)
-        named = (name.removeprefix(root) for page in pages for name in page.prefixes)
-        return sorted(name for name in named if keys.is_address(name.removesuffix("/")))
+        _, inner = self._directory(prefix)
+        return sorted(name for name in inner if keys.is_address(name.removesuffix("/")))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
         """Returns a URL that accepts the object's bytes, for seven days at most. It can be used
@@ -362,14 +357,14 @@ class RemoteStorage:
                 )
                 for batch in map(pa.record_batch, stream):
                     rows = _listing(batch, marker=prefix.removesuffix("/"))
-                    if rows.num_rows:
-                        last = rows.column("address")[-1].as_py()
+                    last = _last(rows) or last
                     yield rows
-                return
             except InvalidPathError as error:
                 self._require_s3(prefix, error)
-        # S3 lists keys in order, so that the listing can continue after the last one.
-        yield from self._listed_by_key(prefix, recursive=True, after=last)
+        if isinstance(client, S3Store):
+            # S3 lists keys in order, so that the listing can continue after the last one. Usually
+            # nothing follows, and the answer says so.
+            yield from self._listed_by_key(prefix, after=last)
 
     def _by_directories(self, prefix: str, *, recursive: bool) -> Iterator[pa.RecordBatch]:
         """Yields the files under a prefix, one directory after the other.
@@ -379,46 +374,71 @@ class RemoteStorage:
         """
         waiting = [prefix]
         while waiting:
-            here = waiting.pop()
-            found = self._directory(here)
-            if found is None:
-                yield from self._listed_by_key(here, recursive=recursive, after="")
-                continue
-            for batch in pa.table(found["objects"]).to_batches(base.LISTING_ROWS_MAX):
-                yield _listing(batch, marker=here.removesuffix("/"))
-            if recursive:
-                waiting += _prefixes(found)
+            batches, inner = self._directory(waiting.pop())
+            yield from batches
+            for name in inner:
+                if not keys.is_address(name.removesuffix("/")):
+                    yield from self._listed_by_key(name)
+                elif recursive:
+                    waiting.append(name)
 
-    def _directory(self, prefix: str) -> ListResult[arro3.core.Table] | None:
-        """Returns the entries directly under a prefix; None if S3 has a key there that is not an
-        address."""
+    def _directory(self, prefix: str) -> tuple[builtins.list[pa.RecordBatch], builtins.list[str]]:
+        """Returns the files directly under a prefix, and the parts below it that hold files.
+
+        On S3, a directory of one page is read by a request of our own, whose answer is checked.
+        obstore reads longer ones, since it is faster. What follows its last key is asked once more.
+        """
+        if not isinstance(self._client(), S3Store):
+            return self._directory_by_obstore(prefix)
+        bucket, root = self._bucket()
+        pages = bucket.list_keys(root + prefix, delimited=True)
+        first = next(pages)
+        batches: builtins.list[pa.RecordBatch] = []
+        inner: builtins.list[str] = []
+        if first.token is None:
+            pages = iter([first])
+        else:
+            try:
+                batches, inner = self._directory_by_obstore(prefix)
+            except InvalidPathError:
+                pages = chain([first], pages)
+            else:
+                ends = [*inner[-1:], *(_last(rows) for rows in batches[-1:])]
+                last = max(ends, key=str.encode, default="")
+                pages = bucket.list_keys(root + prefix, delimited=True, after=_key(root, last))
+        known = set(inner)
+        for page in pages:
+            batches += _page_listing(root, page)
+            found = (name.removeprefix(root) for name in page.prefixes)
+            inner += [name for name in found if name not in known]
+        return batches, inner
+
+    def _directory_by_obstore(
+        self, prefix: str
+    ) -> tuple[builtins.list[pa.RecordBatch], builtins.list[str]]:
+        """Returns the entries of a directory as obstore lists them. On S3, raises InvalidPathError
+        if a key there is not an address."""
         with clients.translated(prefix or self.url):
             try:
-                return self._client().list_with_delimiter(prefix or None, return_arrow=True)
+                found = self._client().list_with_delimiter(prefix or None, return_arrow=True)
             except InvalidPathError as error:
                 self._require_s3(prefix, error)
-        return None
+                raise
+        batches = pa.table(found["objects"]).to_batches(base.LISTING_ROWS_MAX)
+        marker = prefix.removesuffix("/")
+        return [_listing(batch, marker=marker) for batch in batches], _prefixes(found)
 
     def _require_s3(self, prefix: str, error: InvalidPathError) -> None:
         """Raises Failed `storage_error` unless the storage can be listed key by key."""
         if not isinstance(self._client(), S3Store):
             raise _stray(f"{self.url}/{prefix}", error) from error
 
-    def _listed_by_key(
-        self, prefix: str, *, recursive: bool, after: str
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the files of a listing after the address `after`, if one of its keys is not an
-        address."""
+    def _listed_by_key(self, prefix: str, *, after: str = "") -> Iterator[pa.RecordBatch]:
+        """Yields the files under a prefix whose keys follow the address `after`, from S3."""
         bucket, root = self._bucket()
-        deep: builtins.list[str] = []
-        behind = f"{root}{after.removeprefix('/')}" if after else ""
-        for page in bucket.list_keys(root + prefix, delimited=not recursive, after=behind):
-            deep += page.prefixes
-            yield _page_listing(root, page)
-        for name in deep:
-            if not keys.is_address(name.removeprefix(root).removesuffix("/")):
-                for page in bucket.list_keys(name):
-                    yield _page_listing(root, page)
+        for page in bucket.list_keys(root + prefix, after=_key(root, after)):
+            # obstore has listed the key `after/` as `after`.
+            yield from _page_listing(root, page, without=f"{root}{after}/" if after else "")
 
     def _bucket(self) -> tuple[keys.Bucket, str]:
         """Returns the bucket of S3, and the prefix of all keys of this storage."""
@@ -439,6 +459,9 @@ class RemoteStorage:
         position = start
         while position < stop:
             piece, _ = self._piece(address, position, stop, etag)
+            if not piece:
+                # It is shorter now. Or the storage sends nothing, and would be asked for ever.
+                raise base.changed(address)
             position += _length(piece)
             yield from _taken(piece)
 
@@ -535,6 +558,16 @@ def _shared(batch: pa.RecordBatch, share: tuple[int, int]) -> pa.RecordBatch:
     return batch.filter(pa.array(mask, pa.bool_()))
 
 
+def _last(rows: pa.RecordBatch) -> str:
+    """Returns the last address of a batch; "" if it is empty."""
+    return str(rows.column("address")[-1].as_py()) if rows.num_rows else ""
+
+
+def _key(root: str, address: str) -> str:
+    """Returns the key of an address in a listing; "" for none."""
+    return f"{root}{address.removeprefix('/')}" if address else ""
+
+
 def _prefixes(found: ListResult[arro3.core.Table]) -> list[str]:
     return [f"{name}/" for name in found["common_prefixes"]]
 
@@ -562,14 +595,18 @@ def _listing(batch: pa.RecordBatch, *, marker: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
 
 
-def _page_listing(root: str, page: keys.KeyPage) -> pa.RecordBatch:
-    """Converts a page of keys to a batch of LISTING_SCHEMA."""
+def _page_listing(
+    root: str, page: keys.KeyPage, *, without: str = ""
+) -> builtins.list[pa.RecordBatch]:
+    """Converts a page of keys, except one, to batches of LISTING_SCHEMA."""
+    objects = [each for each in page.objects if each[0] != without]
     # The key of the root itself has an empty address, and is listed as a slash.
-    addresses = [key.removeprefix(root) or "/" for key, _, _ in page.objects]
+    addresses = [key.removeprefix(root) or "/" for key, _, _ in objects]
     columns: builtins.list[pa.Array[Any]] = [
         pa.array(addresses, pa.string()),
-        pa.array([size for _, size, _ in page.objects], pa.int64()),
-        pa.array([date for _, _, date in page.objects], pa.timestamp("us", "UTC")),
+        pa.array([size for _, size, _ in objects], pa.int64()),
+        pa.array([date for _, _, date in objects], pa.timestamp("us", "UTC")),
         pa.array([keys.is_address(address) for address in addresses], pa.bool_()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
+    rows = pa.Table.from_arrays(columns, schema=base.LISTING_SCHEMA)
+    return rows.to_batches(base.LISTING_ROWS_MAX) if objects else []

@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 from ebbtide.storage import locks
 from ebbtide.storage.asking import FAILURES, FailedAnswer
 from ebbtide.storage.base import DeleteOutcome, Retained
-from ebbtide.storage.keys import Bucket, text_of
+from ebbtide.storage.keys import Bucket, is_truncated, text_of
 
 _PAGE_ROWS: Final = 1000
 _DELETES_MAX: Final = 1000
@@ -35,6 +35,7 @@ _DENIED: Final = (
     "the storage denies it: the credentials lack s3:DeleteObjectVersion, or an object lock or a "
     "policy protects the version"
 )
+_UNTOLD: Final = "the storage did not say whether it deleted the version: try again"
 _DENIALS: Final = frozenset({"AccessDenied", "ObjectLocked"})
 PRESENT: Final = "an object is at this address now: its versions stay"
 
@@ -52,9 +53,10 @@ class Version:
 def retained(bucket: Bucket) -> Retained:
     """Returns whether deletes leave versions in a bucket. `unknown` if it cannot be read."""
     try:
-        status = text_of(bucket.ask("GET", {"versioning": ""}), "Status")
+        answer = bucket.ask("GET", {"versioning": ""}, "VersioningConfiguration")
     except FAILURES as error:
         return Retained("unknown", f"its versioning could not be read ({_explained(error)})")
+    status = text_of(answer, "Status")
     if status == "Enabled":
         return Retained("versions", "versioning is enabled", locks.lock_of(bucket))
     if status == "Suspended":
@@ -137,7 +139,8 @@ def _pages(
     }
     markers: dict[str, str] = {}
     while True:
-        page = bucket.ask("GET", asked | markers)
+        page = bucket.ask("GET", asked | markers, "ListVersionsResult", "ListBucketResult")
+        goes_further = is_truncated(page)
         is_quoted = text_of(page, "EncodingType") == "url"
         found = [
             _version(each, is_quoted=is_quoted)
@@ -145,7 +148,7 @@ def _pages(
             if _tag(each) in ("Version", "DeleteMarker")
         ]
         yield found
-        if text_of(page, "IsTruncated") != "true":
+        if not goes_further:
             return
         # The next marker of Ceph is not encoded, in an answer that is. Keys are listed in order.
         key = max((each.key for each in found), key=str.encode, default="")
@@ -181,10 +184,12 @@ def _delete(bucket: Bucket, versions: Sequence[Version], denied: list[Version]) 
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
         try:
-            answer = bucket.ask("POST", {"delete": ""}, body=body, headers=headers)
+            answer = bucket.ask("POST", {"delete": ""}, "DeleteResult", body=body, headers=headers)
         except FAILURES as error:
             failed |= dict.fromkeys((each.key for each in some), _explained(error))
             continue
+        told = {(text_of(each, "Key"), text_of(each, "VersionId")) for each in answer}
+        failed |= {each.key: _UNTOLD for each in some if (each.key, each.version_id) not in told}
         for each in answer.iterfind("{*}Error"):
             code = text_of(each, "Code")
             if code == "NoSuchVersion":  # another attempt deleted it
@@ -202,7 +207,7 @@ def _body(versions: Iterable[Version]) -> bytes:
         "</Object>"
         for each in versions
     )
-    return f"<Delete><Quiet>true</Quiet>{''.join(objects)}</Delete>".encode()
+    return f"<Delete><Quiet>false</Quiet>{''.join(objects)}</Delete>".encode()
 
 
 def _explained(error: BaseException) -> str:

@@ -110,7 +110,8 @@ class Store:
             check_schema(metadata.engine)
             with metadata.transaction() as tx:
                 if read_store_id(tx) is not None:
-                    raise Conflict("store_exists", f"there is a store {_shown(directory)} already")
+                    place = _shown(directory, settings)
+                    raise Conflict("store_exists", f"there is a store {place} already")
                 store_id = new_id()
                 insert_store(tx, store_id)
                 promise(tx, times_of(settings))
@@ -135,13 +136,13 @@ class Store:
         """
         settings, directory = _place(directory, settings)
         with _opening(directory, settings, clock) as metadata:
-            _require_schema(directory, metadata)
+            _require_schema(directory, settings, metadata)
             check_schema(metadata.engine)
             with metadata.snapshot() as tx:
                 store_id = read_store_id(tx)
                 settings = promised(tx, settings)
             if store_id is None:
-                raise _not_found(directory)
+                raise _not_found(directory, settings)
         return cls(directory=directory, settings=settings, metadata=metadata, store_id=store_id)
 
     @classmethod
@@ -158,7 +159,7 @@ class Store:
         """
         settings, directory = _place(directory, settings)
         with _opening(directory, settings, clock) as metadata:
-            _require_schema(directory, metadata)
+            _require_schema(directory, settings, metadata)
             upgrade_schema(metadata.engine)
         metadata.close()
         return cls.open(directory, settings=settings, clock=clock)
@@ -386,24 +387,28 @@ def _make_places(directory: Path | None, metadata: Metadata) -> None:
             directory.mkdir(parents=True, exist_ok=True)
         create_database_file(metadata.engine)
     except OSError as error:
-        text = f"no store can be made {_shown(directory)}: {error.strerror}"
+        text = f"no store can be made in {directory or 'the database'}: {error.strerror}"
         if isinstance(error, _WRONG_PLACE):
             raise InvalidInput("invalid_argument", text) from error
         raise Failed("storage_error", text) from error
 
 
-def _require_schema(directory: Path | None, metadata: Metadata) -> None:
+def _require_schema(directory: Path | None, settings: Settings, metadata: Metadata) -> None:
     """Raises NotFound `store_not_found`. Looks for the file first: a connection would create it."""
     file = database_file(metadata.engine)
     if (file is not None and not file.exists()) or not has_schema(metadata.engine):
-        raise _not_found(directory)
+        raise _not_found(directory, settings)
 
 
-def _not_found(directory: Path | None) -> NotFound:
+def _not_found(directory: Path | None, settings: Settings) -> NotFound:
     return NotFound(
-        "store_not_found", f"there is no store {_shown(directory)}: make one with 'ebbtide init'"
+        "store_not_found",
+        f"there is no store {_shown(directory, settings)}: make one with 'ebbtide init'",
     )
 
 
-def _shown(directory: Path | None) -> str:
-    return "in the database" if directory is None else f"in {directory}"
+def _shown(directory: Path | None, settings: Settings) -> str:
+    """Returns where a store is, as a clause. If a database is named, it decides alone."""
+    if directory is None or settings.database_url is not None:
+        return "in the database that EBBTIDE_DATABASE_URL names"
+    return f"in {directory}"

@@ -220,10 +220,11 @@ def test_an_answer_that_names_another_issuer(world: World) -> None:
     assert "not of the issuer" in check_refused(world, browser, answer)
 
 
+@pytest.mark.parametrize("told", [True, "true", 1])
 def test_an_issuer_that_names_itself(
-    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer, told: object
 ) -> None:
-    issuer.document = {"authorization_response_iss_parameter_supported": True}
+    issuer.document = {"authorization_response_iss_parameter_supported": told}
     with made_world(tmp_path, clock, issuer) as world:
         browser = world.browser()
         answer = browser.http.get(re.sub("&iss=[^&]*", "", world.asked(browser)))
@@ -457,9 +458,18 @@ def test_a_person_is_one_key_that_nobody_can_use(world: World) -> None:
     world.logged_in(groups=["writers"], email="ada@example.com")
     world.logged_in(groups=["writers"], sub="other", email=None)
     world.logged_in(groups=["writers"], sub="third", email="x\n")
-    world.logged_in(groups=["writers"], sub="4", email="root@example.org", email_verified=False)
+    for number, unproven in enumerate((False, "false", "False", "no", "", 0, 1, [True]), 4):
+        root = {"email": "root@example.org", "email_verified": unproven}
+        world.logged_in(groups=["writers"], sub=str(number), **root)
+    for number, proven in enumerate((True, "true", "True"), 20):
+        proof = {"email": f"{number}@example.org", "email_verified": proven}
+        world.logged_in(groups=["writers"], sub=str(number), **proof)
     keys = world.store.keys.list()
-    assert sorted(key.name for key in keys) == ["4", "ada@example.com", "other", "third"]
+    unproven_names = {str(number) for number in range(4, 12)}
+    proven_names = {f"{number}@example.org" for number in (20, 21, 22)}
+    named = {"ada@example.com", "other", "third", *unproven_names, *proven_names}
+    assert {key.name for key in keys} == named
+    assert len(keys) == len(named)
     assert {key.role for key in keys} == {Role.NONE}
     assert all(key.access_key_id.startswith(PERSON_PREFIX) for key in keys)
 

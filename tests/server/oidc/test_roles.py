@@ -42,6 +42,15 @@ def test_rules(text: str, values: list[str], given: GivenRoles | None) -> None:
     assert RoleRules.parse("groups", text).given_by({"groups": values}) == given
 
 
+@pytest.mark.parametrize("unproven", [False, "false", "False", 0, 1, None, "", {"a": True}])
+def test_an_address_that_the_issuer_does_not_vouch_for_gives_no_role(unproven: object) -> None:
+    rules = RoleRules.parse("email", "boss@example.org=admin")
+    claims = {"email": "boss@example.org"}
+    for proven in (claims, claims | {"email_verified": "true"}, claims | {"email_verified": True}):
+        assert rules.given_by(proven) == GivenRoles(Role.ADMIN)
+    assert rules.given_by(claims | {"email_verified": unproven}) is None
+
+
 @pytest.mark.parametrize(
     ("claim", "claims"),
     [

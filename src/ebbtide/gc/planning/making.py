@@ -386,7 +386,7 @@ class _Planning:
             gone_count=known.gone_count,
             forgettable_count=known.forgettable_count,
             by_ref=known.by_ref,
-            warnings=known.warnings,
+            warnings=(*known.warnings, *(listed.warnings or result.warnings)),
             seconds=self.steps.seconds(),
             mode="clean" if earlier is None else "incremental",
             mode_reason=chosen.reason,

@@ -41,6 +41,8 @@ from ebbtide.gc.relations.inventory import (
     judged_keys_of,
     latest_micros,
     micros_of,
+    tell_undated,
+    undated_warnings,
 )
 from ebbtide.gc.relations.keys import KeyArray, keys_of, once, read_keys_in_order, rows_of
 from ebbtide.gc.relations.listing import sized
@@ -82,6 +84,7 @@ class Subtracted:
     settled: tuple[Part, ...]
     counts: dict[str, Count]
     absent: tuple[Part, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 CANDIDATES: Final = "candidates"
@@ -327,11 +330,13 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
     answers = checked(found.to_pylist())
     counts = dict.fromkeys(CLASSES, Count())
     for each in answers.counts:
-        counts[each.of] += each.count
+        if each.of in counts:
+            counts[each.of] += each.count
     # All other listed files are live. Their sizes are known only if the listing asked for them.
     left_count = sum(counts.values(), Count())
     counts["live"] = replace(given.listed - left_count, sized=given.listed.sized)
-    return Subtracted(**by_use(answers.parts), counts=counts)
+    warnings = undated_warnings(answers.counts)
+    return Subtracted(**by_use(answers.parts), counts=counts, warnings=warnings)
 
 
 def _judge(
@@ -346,7 +351,9 @@ def _judge(
     files."""
     is_protected = _flags(places, "protected")
     is_purged = np.asarray(pc.is_in(judged_by(rows), value_set=purged))
+    is_new = pc.is_null(rows.column("last_modified"))
     rows = sized(given.storage, rows, ~is_protected)
+    tell_undated(rows.filter(is_new), answer)  # others were told when they were listed
     dates = rows.column("last_modified")
     is_young = latest_micros(dates) >= micros_of(given.cutoff)
     is_gone = np.asarray(pc.is_null(dates))

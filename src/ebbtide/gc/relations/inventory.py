@@ -14,18 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema
+from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Refused
+from ebbtide.escaping import shown
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.parts import Answers, Part, PartRows, read_part
+from ebbtide.gc.parts import Answers, Counted, Part, PartRows, read_part
 from ebbtide.gc.prefetching import listed
 from ebbtide.gc.relations.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import advance
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
+from ebbtide.storage.base import BELIEVED
+from ebbtide.text import count_text
 
 INVENTORY_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -48,6 +51,9 @@ JUDGED_SCHEMA: Final = pa.schema([INVENTORY_SCHEMA.field(n) for n in ("address",
 
 LISTED: Final = "listed"
 """The name under which a listing counts files, by kind."""
+UNDATED: Final = "undated"
+"""The name under which tasks count files without a believable date. The `kind` is the address of
+one of them, and "" for others."""
 POINTERS: Final = "pointers"
 """The relation of parts that list files of the layout's `checked_kinds`. Other parts list none."""
 
@@ -55,6 +61,9 @@ REMEMBERED: Final = "remembered"
 """The relation of parts that are copied unchanged from an earlier run."""
 
 ROWS_PER_PART: Final = 500_000
+
+_UNDATED_NAMED: Final = 3
+"""The files that each task names for UNDATED, at most."""
 
 UNKNOWN_MICROS: Final = 2**62
 """A number later than any date, so that a file without a date counts as young."""
@@ -129,6 +138,31 @@ def latest_micros(last_modified: pa.ChunkedArray[Any]) -> np.ndarray[Any, np.dty
     return np.where(micros % 1_000_000 == 0, micros + 999_999, micros)
 
 
+def tell_undated(table: pa.Table, answer: PartRows) -> None:
+    """Counts the rows of INVENTORY_SCHEMA without a believable date, and names some of them."""
+    start = pa.scalar(BELIEVED[1], pa.timestamp("us", "UTC"))
+    late = table.filter(pc.greater_equal(table.column("last_modified"), start))
+    told = sum(row["relation"] == UNDATED for row in answer.rows)
+    named = late.slice(0, max(0, _UNDATED_NAMED - told))
+    for address in texts(named.column("address")):
+        answer.counted(Count(1), of=UNDATED, kind=address)
+    if late.num_rows > named.num_rows:
+        answer.counted(Count(late.num_rows - named.num_rows), of=UNDATED)
+
+
+def undated_warnings(counts: Iterable[Counted]) -> tuple[str, ...]:
+    """Returns the warning about the files that tasks told as UNDATED, or none."""
+    told = [each for each in counts if each.of == UNDATED]
+    if not told:
+        return ()
+    names = sorted({shown(each.kind) for each in told if each.kind})[:_UNDATED_NAMED]
+    number = count_text(sum(each.count.objects for each in told), "file")
+    return (
+        f"{number} dated before 1970 or after 2199, such as {', '.join(names)}: no run deletes a "
+        "file of unknown age. Give it the date of its write, for instance by touch",
+    )
+
+
 def judged_by(table: pa.Table) -> pa.ChunkedArray[Any]:
     """Returns the address that each row is judged by: its `target` if it has one, otherwise its
     `address`. A temporary file is protected if its target is."""
@@ -194,6 +228,7 @@ class InventoryWriter:
 
     def add(self, table: pa.Table) -> None:
         """Adds rows of INVENTORY_SCHEMA. Either all tables have keys, or none."""
+        tell_undated(table, self._answer)
         self._tables.append(table)
         self._rows += table.num_rows
         if self._rows >= ROWS_PER_PART:

@@ -20,7 +20,13 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_tables, split, total_by_kind
-from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA, InventoryWriter, list_inventory
+from ebbtide.gc.relations.inventory import (
+    INVENTORY_SCHEMA,
+    LISTED,
+    InventoryWriter,
+    list_inventory,
+    undated_warnings,
+)
 from ebbtide.gc.relations.inventory_report import InventoryReport, read_inventory
 from ebbtide.gc.relations.keys import rows_of
 from ebbtide.gc.runs import RunFolder
@@ -83,6 +89,7 @@ class ListedFiles:
     total: Count
     cutoff: datetime
     slices: Slices
+    warnings: tuple[str, ...] = ()
     young_slices: int = 0
     closed_after: str | None = None
 
@@ -156,7 +163,7 @@ class InventoryListing:
         return is_open and total.objects <= SIZED_FILES_MAX
 
     def _listed(self, answers: Answers, slices: Slices) -> ListedFiles:
-        kinds = total_by_kind(answers.counts)
+        kinds = total_by_kind(each for each in answers.counts if each.of == LISTED)
         collected = self.repository.layout.delete_order
         return ListedFiles(
             parts=answers.parts,
@@ -164,6 +171,7 @@ class InventoryListing:
             total=sum((kinds.get(kind, Count()) for kind in collected), Count()),
             cutoff=slices.cutoff,
             slices=slices,
+            warnings=undated_warnings(answers.counts),
         )
 
 

@@ -12,6 +12,7 @@ Source: `org.apache.spark.launcher.Main`, which prints a command line.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -44,6 +45,24 @@ def find_java() -> str:
         f"apt-get install openjdk-{JAVA_MIN}-jre-headless), set JAVA_HOME, "
         "or run with --master none, which needs no Java",
     )
+
+
+def check_user() -> None:
+    """Raises Failed `spark_error` if the user id of this process has no name.
+
+    OpenShift, for instance, runs containers as ids that the image does not know. Java then has no
+    name for the user, and Hadoop's login, without which Spark does not start, fails.
+    """
+    number = os.getuid()
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        raise Failed(
+            "spark_error",
+            f"Spark does not start: this process runs as the user id {number}, which has no name. "
+            f"Add a line to /etc/passwd, such as ebbtide:x:{number}:0::/tmp:/usr/sbin/nologin, run "
+            "as a user with a name, or run with --master none, which needs no Java",
+        ) from None
 
 
 def _candidates() -> list[Path]:

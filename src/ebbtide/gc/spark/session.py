@@ -36,7 +36,7 @@ from ebbtide.gc.spark.conf import (
     resolve,
     spark_home,
 )
-from ebbtide.gc.spark.jvm import Jvm, find_java
+from ebbtide.gc.spark.jvm import Jvm, check_user, find_java
 from ebbtide.processes import was_submitted
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ def launch(
 
     Starts nothing under `spark-submit`, or if a session is active.
 
-    Raises Failed (`java_not_found`) and InvalidInput (`invalid_argument`, a setting).
+    Raises Failed (`java_not_found`, `spark_error`) and InvalidInput (`invalid_argument`, a
+    setting).
     """
     _quiet_py4j()
     explicit = check(conf or {})
@@ -146,6 +147,7 @@ def launch(
     )
     settings |= logging_of(file | explicit, conf_dir(spark_home()))
     java_home = find_java()
+    check_user()
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings[PYTHON]
     is_shown = bool(_SHOWN & (explicit.keys() | file.keys()))

@@ -148,7 +148,9 @@ class Issuer:
             secret_in_form=is_listed
             and "client_secret_post" in methods
             and "client_secret_basic" not in methods,
-            names_itself=found.get("authorization_response_iss_parameter_supported") is True,
+            # Every other value, such as a text, asks for the check rather than against it.
+            names_itself=found.get("authorization_response_iss_parameter_supported")
+            not in (None, False, "false"),
         )
 
 

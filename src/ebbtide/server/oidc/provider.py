@@ -159,9 +159,7 @@ class Provider:
 
     def _name(self, claims: Mapping[str, Any]) -> str:
         """Returns the name that actions record; the subject if the claim has no usable text."""
-        found = claim_of(claims, self.options.name_claim)
-        is_unproven = self.options.name_claim == "email" and claims.get("email_verified") is False
-        for name in (None if is_unproven else found, claims["sub"]):
+        for name in (claim_of(claims, self.options.name_claim), claims["sub"]):
             try:
                 if isinstance(name, str) and name.strip() and name.isprintable():
                     check_text("the name", name, bytes_max=NAME_BYTES_MAX)

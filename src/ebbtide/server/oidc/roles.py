@@ -79,7 +79,12 @@ class RoleRules:
 
 
 def claim_of(claims: Mapping[str, Any], name: str) -> Any:  # a value of JSON
-    """Returns the claim of a name, or the member that a name with points leads to, or None."""
+    """Returns the claim of a name, or the member that a name with points leads to, or None.
+
+    The address in `email` is none if the issuer does not vouch for it: people may type any address.
+    """
+    if name == "email" and not _is_email_verified(claims):
+        return None
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -88,6 +93,13 @@ def claim_of(claims: Mapping[str, Any], name: str) -> Any:  # a value of JSON
             return None
         found = found.get(part)
     return found
+
+
+def _is_email_verified(claims: Mapping[str, Any]) -> bool:
+    """Whether `email_verified` is true, or missing. Some issuers send it as a text (OpenID Connect
+    Core 1.0, section 5.1, has a Boolean)."""
+    found = claims.get("email_verified", True)
+    return found is True or (isinstance(found, str) and found.lower() == "true")
 
 
 def _values(claims: Mapping[str, Any], name: str) -> frozenset[str]:

@@ -52,6 +52,7 @@ IDLE_SECONDS_MAX: Final = 1.0
 _IDLE_SINCE: Final = "ebbtide_idle_since"
 
 _Item = TypeVar("_Item")
+_POSTGRESQL_SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 _DISK_FULL: Final = "53100"
 """The SQLSTATE `disk_full`: PostgreSQL's documentation, Appendix A, "PostgreSQL Error Codes"."""
 _READ_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -302,8 +303,8 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
     values and URL."""
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
-        # SQLite's own errors come from the PRAGMA statements that begin each connection.
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        # The driver's own errors come from statements that begin connections and transactions.
         cause = getattr(error, "orig", None) or error
         if _is_full(cause, database_file(engine)):
             raise disk_full("the disk of the metadata database", _first_line(cause)) from error
@@ -341,27 +342,28 @@ def sqlite_url(path: Path) -> str:
 
 
 def open_engine(database_url: str) -> sa.Engine:
-    """Returns an engine for `sqlite:///FILE` or `postgresql://…`. It does not connect yet.
+    """Returns an engine for `sqlite:///FILE` or a URL of libpq. It does not connect yet.
 
     Raises InvalidInput `invalid_setting` for any other URL. The message does not show the URL: it
     may contain a password.
     """
+    scheme, _, place = database_url.partition("://")
+    if scheme in _POSTGRESQL_SCHEMES:
+        return _open_postgresql(place)
     try:
         url = make_url(database_url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise _bad_url() from None
-    backend = url.get_backend_name()
-    if backend == "sqlite" and url.database:
+    if url.get_backend_name() == "sqlite" and url.database:
         return _open_sqlite(url)
-    if backend == "postgresql":
-        return _open_postgresql(url)
     raise _bad_url()
 
 
 def _bad_url() -> InvalidInput:
     return InvalidInput(
         "invalid_setting",
-        "EBBTIDE_DATABASE_URL: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE",
+        "EBBTIDE_DATABASE_URL: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE, "
+        "with other characters than letters and digits in percent-encoding",
         setting="database_url",
     )
 
@@ -414,29 +416,56 @@ def _open_sqlite(url: URL) -> sa.Engine:
     return engine
 
 
-def _open_postgresql(url: URL) -> sa.Engine:
+def _open_postgresql(place: str) -> sa.Engine:
     require_extra("PostgreSQL", "postgres", "psycopg")
     engine = sa.create_engine(
-        url.set(drivername="postgresql+psycopg"),
+        URL.create("postgresql+psycopg"),
         # The driver must not begin transactions by itself: the statement that begins one also says
         # its kind, which would otherwise be one more message to the server and its answer.
         isolation_level="AUTOCOMMIT",
-        connect_args={
-            "options": f"-c lock_timeout={LOCK_TIMEOUT_SECONDS}s",
-            # From a database in SQL_ASCII, the driver would else return bytes in place of texts.
-            "client_encoding": "utf8",
-        },
+        # From a database in SQL_ASCII, the driver would else return bytes in place of texts.
+        connect_args=_parameters(place) | {"client_encoding": "utf8"},
         hide_parameters=True,
         **_POOL,
     )
-    _require_utf8(engine)
-    _begin_by_statement(engine, _BEGIN_POSTGRESQL)
+    _prepare_connections(engine)
+    # A setting of the connection would not hold: a pooler gives each transaction any connection.
+    timeout = f"; SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
+    _begin_by_statement(engine, _BEGIN_POSTGRESQL, suffix=timeout)
     _ping_idle(engine)
     return engine
 
 
-def _require_utf8(engine: sa.Engine) -> None:
-    """Lets each new connection be refused if the database cannot hold every character."""
+def _parameters(place: str) -> dict[str, Any]:
+    """Returns the parameters of libpq for the part of a URL after `postgresql://`.
+
+    libpq itself reads the forms that SQLAlchemy does not know: several hosts with ports, and a host
+    that is percent-encoded. Source: PostgreSQL's documentation, "Connection URIs".
+    """
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from sqlalchemy.dialects.postgresql.psycopg import dialect
+
+    try:
+        url = make_url(f"postgresql://{place}")
+        found = dialect().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
+        is_known = not {",", "%"} & set(url.host or "")
+    except (ArgumentError, ValueError):
+        is_known = False
+    try:
+        if not is_known:
+            found = conninfo_to_dict(f"postgresql://{place}")
+        make_conninfo(**found)  # refuses names that are no parameters
+    except ProgrammingError:
+        raise _bad_url() from None
+    if not all(port.isdecimal() for port in str(found.get("port", "")).split(",") if port):
+        raise _bad_url()
+    return dict(found)
+
+
+def _prepare_connections(engine: sa.Engine) -> None:
+    """Lets each new connection be refused if the database cannot hold every character, or has no
+    place for tables. Adapts it to a pooler."""
 
     @sa.event.listens_for(engine, "connect")
     def check(connection: Any, _record: object) -> None:
@@ -447,6 +476,17 @@ def _require_utf8(engine: sa.Engine) -> None:
                 f"EBBTIDE_DATABASE_URL: this database has the encoding {encoding}, and must have "
                 "UTF8: make one by CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0",
             )
+        row = connection.execute("SELECT pg_backend_pid(), current_schema()").fetchone()
+        if row[0] != connection.info.backend_pid:
+            # A pooler, such as PgBouncer, names a process of its own. The next transaction may have
+            # another connection to the server, which does not know what this one has prepared.
+            connection.prepare_threshold = None
+        if row[1] is None:
+            raise InvalidInput(
+                "invalid_setting",
+                "EBBTIDE_DATABASE_URL: no schema of this connection's search_path exists: make one "
+                "by CREATE SCHEMA, or name another",
+            )
 
 
 def _parsed(text: str) -> object:
@@ -454,8 +494,9 @@ def _parsed(text: str) -> object:
     return {} if text == "{}" else json.loads(text)
 
 
-def _begin_by_statement(engine: sa.Engine, option: str) -> None:
-    """Lets each transaction begin by the statement in that option of its connection."""
+def _begin_by_statement(engine: sa.Engine, option: str, suffix: str = "") -> None:
+    """Lets each transaction begin by the statement in that option of its connection, with `suffix`
+    after it."""
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
@@ -464,7 +505,7 @@ def _begin_by_statement(engine: sa.Engine, option: str) -> None:
             return
         # `exec_driver_sql` would take several times as long: it prepares for a result.
         with closing(connection.connection.cursor()) as cursor:
-            connection.dialect.do_execute(cursor, statement, ())
+            connection.dialect.do_execute(cursor, statement + suffix, ())
 
 
 def _ping_idle(engine: sa.Engine) -> None:
