@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import Column, texts
 from ebbtide.errors import NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.storage import Storage
@@ -45,11 +44,11 @@ class OtherRoot:
     address: str
 
 
-def roots_among(addresses: pa.StringArray) -> Iterator[OtherRoot]:
+def roots_among(addresses: Column) -> Iterator[OtherRoot]:
     """Yields a root for each of the addresses that shows one. The same root can come repeatedly."""
     if not pc.any(pc.match_substring_regex(addresses, _ROOT), min_count=0).as_py():
         return
-    found = pc.extract_regex(addresses, _ROOT)
+    found: Any = pc.extract_regex(addresses, _ROOT)
     for address, row in zip(texts(addresses), found.to_pylist(), strict=True):
         if row is not None:
             what = next(what for name, _, what in _KINDS if row[name])

@@ -210,7 +210,7 @@ class InventoryWriter:
     def _look_for_roots(self, table: pa.Table) -> None:
         """Counts one file of each root of another repository that foreign files show."""
         foreign = table.filter(pc.equal(table.column("kind"), pa.scalar(FOREIGN, pa.string())))
-        for root in roots_among(foreign.column("address").combine_chunks()):
+        for root in roots_among(foreign.column("address")):
             if root.place not in self._roots and len(self._roots) < OTHER_ROOTS_MAX:
                 self._roots.add(root.place)
                 self._answer.counted(Count(1), of=OTHER_ROOT, kind=root.address)
