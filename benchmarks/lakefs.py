@@ -108,7 +108,7 @@ class Lake:
 
     def _put(self, number: int) -> str:
         name = partition(datetime.now(UTC) - OLD, number // PARTITION_OBJECTS)
-        address = f"data/{name}/{number:020d}"
+        address = f"data/{name}/{number:019d}0"
         self.write(address, b"x")
         return address
 

@@ -97,6 +97,9 @@ def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> Non
         "_ebbtide/trees/notes.parquet",
         "_ebbtide/gc/notes.json",
         "_ebbtide/gc/runs/notes",
+        f"_ebbtide/gc/runs/{'0' * 32}/quarantine/notes",
+        f"_ebbtide/gc/runs/{'0' * 32}/quarantine/data/{'0' * 32}/notes",
+        "_ebbtide/gc/symlinks/lake/main/notes.txt",
         "_ebbtide/gc/index/1/notes.txt",
         "deep/er/notes",
     }
@@ -119,6 +122,14 @@ def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> Non
     assert rows(world.store) == {}
     with raises("root_not_empty"):
         world.store.create_repository("lake", storage_url=str(world.root))
+
+
+def test_symlink_files_go_with_the_repository(world: World) -> None:
+    assert world.lake.symlinks.write("main").file_count
+    assert any(address.startswith("_ebbtide/gc/symlinks/") for address in files(world))
+    report = remover(world.store, expire_repository(world)).run()
+    assert (report.state, report.warnings) == ("swept", ())
+    assert files(world) == LEFT
 
 
 def test_the_record_of_each_address_elsewhere(world: World, tmp_path: Path) -> None:

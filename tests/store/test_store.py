@@ -102,6 +102,19 @@ def test_roots_in_use_by_others_are_refused(store: Store, tmp_path: Path) -> Non
     assert (tmp_path / "full" / "sub" / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("sign", ["_lakefs/dummy", "snapshots/1CECHNKREP0F1RSTCMT0"])
+def test_no_root_inside_a_repository_of_another_format(
+    store: Store, tmp_path: Path, sign: str
+) -> None:
+    outer = tmp_path / "outer"
+    (outer / sign).parent.mkdir(parents=True)
+    (outer / sign).write_bytes(b"")
+    with pytest.raises(Conflict, match=r"lies inside the \w+ repository at") as caught:
+        store.create_repository("lake", storage_url=str(outer / "data" / "inner"))
+    assert kind_of(caught) == "nested_root"
+    assert not (outer / "data").exists()
+
+
 def test_a_claim_that_fails_leaves_no_repository(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 from ebbtide.store.collecting.roots import write_run
-from ebbtide.store.content.layout import COLLECTOR_PREFIX, PURGES_PREFIX
+from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWN_FILE, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.repositories.owner import close_owner
 from ebbtide.store.repositories.promises import promised
@@ -49,10 +49,11 @@ from ebbtide.store.repositories.removal import (
 _RECORD: Final = (
     rf"^{COLLECTOR_PREFIX}(?:"
     rf"runs/{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)"
-    rf"|runs/{ID_PATTERN}/quarantine/.+|quarantines/{ID_PATTERN}\.json"
+    rf"|runs/{ID_PATTERN}/quarantine/{OWN_FILE}|quarantines/{ID_PATTERN}\.json"
     rf"|index/[0-9]+/(?:[^/]+/)*[^/]+\.(?:arrow|parquet)"
     rf"|exports/{ID_PATTERN}/[^/]+\.(?:csv|json|parquet)"
     rf"|dumps/[0-9a-f]{{64}}\.jsonl"
+    r"|symlinks/(?:[^/]+/)+symlink\.txt"
     rf"|EPOCH)(?:{TEMPORARY_SUFFIX})?$"
     rf"|^{PURGES_PREFIX}{ID_PATTERN}/(?:[^/]+/)*[^/]+\.(?:json|parquet)(?:{TEMPORARY_SUFFIX})?$"
 )

@@ -39,6 +39,7 @@ from ebbtide.formats.base import (
     unguarded,
 )
 from ebbtide.formats.lease import hold_storage, holder_of
+from ebbtide.formats.roots import check_unowned
 from ebbtide.ids import is_id
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
@@ -204,7 +205,9 @@ class PlainRepository:
             return 0
 
     def check_storage(self) -> None:
-        """Does nothing: there is no database that the storage could belong to."""
+        """Raises Refused `nested_root` if the storage belongs to a repository of an Ebbtide
+        store."""
+        check_unowned(self.storage)
 
     def clocks(self) -> Clocks:
         """Reads the clocks. The storage's time is the date of the run's file EPOCH, just written.

@@ -27,14 +27,15 @@ from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import Part, total_by_kind
+from ebbtide.gc.parts import Part
 from ebbtide.gc.planning.classes import look_at_classes
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import REMOVAL, Plan
 from ebbtide.gc.planning.subtract import Relations, subtract
 from ebbtide.gc.planning.whatif import Alternative, WhatIf
-from ebbtide.gc.relations.inventory import LISTED, classified, list_inventory
+from ebbtide.gc.relations.inventory import classified, list_inventory
 from ebbtide.gc.relations.inventory_report import InventoryReport
+from ebbtide.gc.relations.listing import listed_kinds
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
@@ -306,7 +307,7 @@ def make_removal_plan(
     with steps("list"):
         slices = Slices(cutoff=started_at, now=started_at)
         answers, _ = list_inventory(engine, repository.storage, layout, folder, slices)
-        kinds = total_by_kind(each for each in answers.counts if each.of == LISTED)
+        kinds = listed_kinds(repository.storage, answers)
         listed = sum((kinds.get(kind, Count()) for kind in layout.delete_order), Count())
     relations = _all_listed(folder, repository.storage, answers.parts, listed, layout)
     with steps("subtract"):

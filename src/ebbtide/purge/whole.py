@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import split_by, texts
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import FOREIGN
-from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.formats.gone import GoneLayout
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.relations.inventory import classified
 from ebbtide.gc.runs import RunFolder
@@ -88,7 +88,7 @@ def gather_whole(
 
 def _listed(storage: Storage, counts: dict[str, int]) -> Iterator[pa.Table]:
     """Yields the listed files as rows of ENTRIES_SCHEMA without paths."""
-    layout = EmbeddedLayout()
+    layout = GoneLayout()
     for batch in storage.list():
         for kind, rows in split_by(classified(batch, layout), "kind"):
             if kind == FOREIGN:
@@ -210,7 +210,7 @@ def _hidden_rows(names: list[str]) -> pa.Table:
     Their sizes are not known, and 0 stands for them."""
     addresses = pa.array(names, pa.string())
     is_own = pc.and_(
-        pc.not_equal(EmbeddedLayout().classify(addresses), pa.scalar(FOREIGN)),
+        pc.not_equal(GoneLayout().classify(addresses), pa.scalar(FOREIGN)),
         pc.not_equal(addresses, pa.scalar(OWNER_ADDRESS)),
     )
     own = addresses.filter(is_own)

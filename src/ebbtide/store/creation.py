@@ -49,6 +49,13 @@ _LEFT: Final = frozenset(("tree", "temporary"))
 """The kinds of files that an interrupted creation leaves at a root. They belong to no repository,
 and the next repository's runs delete them. OWNER of an ended repository can be there, too."""
 
+_SIGNS: Final = {
+    "_lakefs/dummy": "the lakeFS repository",
+    "snapshots/1CECHNKREP0F1RSTCMT0": "the Icechunk repository",
+}
+"""Files that repositories of other formats have from their beginning. A listing of everything above
+a root would be too long. Later runs of the outer repository find all that `formats.roots` knows."""
+
 
 def check_root(storage: Storage) -> None:
     """Checks that a root is empty, and not inside another repository's root.
@@ -59,10 +66,13 @@ def check_root(storage: Storage) -> None:
     for parent_url in _parents(storage.url):
         # A profile for the root alone counts above it, too.
         options = options_of(parent_url) or options_of(storage.url)
-        if _is_owned(open_storage(parent_url, dict(options))):
+        parent = open_storage(parent_url, dict(options))
+        signs = (what for name, what in _SIGNS.items() if parent.head(name) is not None)
+        what = "the repository" if _is_owned(parent) else next(signs, None)
+        if what is not None:
             raise Conflict(
                 "nested_root",
-                f"{storage.url} lies inside the repository at {parent_url}: choose another root",
+                f"{storage.url} lies inside {what} at {parent_url}: choose another root",
             )
     is_owned: bool | None = None
     for batch in storage.list():

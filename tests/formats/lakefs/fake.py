@@ -11,7 +11,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -97,7 +97,7 @@ class FakeLakefs(LakefsServer):
         found = self.state.commits.get(self.state.resolve(commit_id))
         if found is None:
             raise NotFound("commit_not_found", commit_id)
-        created = int((found.created - EPOCH).total_seconds())
+        created = (found.created - EPOCH) // timedelta(seconds=1)
         return AnsweredCommit(found.commit_id, found.parents, created, found.metarange_id, 1)
 
     def uncommitted(self) -> list[str]:
@@ -133,7 +133,7 @@ class State:
 
     def upload(self, branch: str, path: str, data: bytes) -> Entry:
         self.count += 1
-        address = f"data/{self.partition}/{self.count:020d}"
+        address = f"data/{self.partition}/{self.count:019d}0"
         self.storage.put(address, data)
         entry = Entry(address, len(data), hashlib.md5(data).hexdigest())
         self.branches[branch].staged[path] = entry
@@ -234,7 +234,7 @@ class State:
                 each.commit_id.encode(),
                 message(
                     (1, each.commit_id.encode()),
-                    (4, message((1, int((each.created - EPOCH).total_seconds())))),
+                    (4, _instant(each.created)),
                     (5, each.metarange_id.encode()),
                     *((7, parent.encode()) for parent in each.parents),
                     (8, 1),
@@ -284,6 +284,12 @@ class State:
         name = file_id.decode()
         self.storage.put(f"_lakefs/{name}", data)
         return name
+
+
+def _instant(date: datetime) -> bytes:
+    """Seconds and nanoseconds, as in a dump. In its other answers the server has no fractions."""
+    seconds, rest = divmod((date - EPOCH) // timedelta(microseconds=1), 1_000_000)
+    return message((1, seconds), (2, rest * 1_000))
 
 
 def _entry(entry: Entry) -> bytes:

@@ -101,7 +101,8 @@ class IcechunkRepository(PlainRepository):
 
     def check_storage(self) -> None:
         """Raises Refused `repository_readonly` if the repository's owners allow no changes (version
-        2)."""
+        2), and `nested_root` as `PlainRepository.check_storage` does."""
+        super().check_storage()
         if self.spec_version == 2:
             _check_writable(load_repo(self.storage), self.storage)
 

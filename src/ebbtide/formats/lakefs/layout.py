@@ -1,13 +1,17 @@
 """The layout of a lakeFS storage namespace, and how executors read its committed data.
 
 `data/` has the objects, `_lakefs/` metaranges, ranges and what the server prepares for collectors.
-Only objects below `data/` are ever deleted, because a client can link any other address without a
-token. A metarange is a tree, and its ranges are the nodes. Their ids are checksums of their
-content.
+Only files whose whole name is of a form that lakeFS makes below `data/` are ever deleted: a client
+can link any other address without a token, and other programs may write there. A metarange is a
+tree, and its ranges are the nodes. Their ids are checksums of their content.
+
+Sources: lakeFS, `pkg/upload/path_provider.go`; `GetAddressWithSignature` in
+`pkg/catalog/catalog.go`; before version 0.84, `GetPhysicalAddress` in `pkg/api/controller.go`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -42,15 +46,28 @@ DATA_PREFIX: Final = "data/"
 EMPTY_TREE: Final = ""
 """The id of the tree of a commit without a metarange: the first commit of a repository."""
 
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
+_XID: Final = "[0-9a-v]{19}[0g]"
+"""The 20 characters of an id of 96 bits. Of the last character only the first bit is used."""
+_SIGNATURE: Final = "[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]"
+"""The signature of an address that a client got for an upload: 256 bits in base64url."""
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_STAGING_TOKEN: Final = rf"[a-z0-9][a-z0-9-]{{2,62}}-[A-Za-z0-9_][A-Za-z0-9_-]*[:-]{_UUID}"
+"""REPOSITORY-BRANCH:UUID, or at first REPOSITORY-BRANCH-UUID: versions before 0.84 made addresses
+for uploads in a directory with this name."""
+_NANOID: Final = "[A-Za-z0-9_-]{21}"
+_OBJECT: Final = (
+    rf"{DATA_PREFIX}(?:(?:![0-9A-Za-z]{{2}}/[0-9A-Za-z]/)?{_XID}/{_XID}(?:,{_SIGNATURE})?"
+    rf"|{_STAGING_TOKEN}/{_NANOID})"
+)
 _PATTERNS: Final = (
-    ("temporary", rf"{DATA_PREFIX}(?s:.)+{TEMPORARY_SUFFIX}"),
-    ("object", rf"{DATA_PREFIX}(?s:.)+"),
+    ("object", _OBJECT),
+    ("temporary", f"(?:{_OBJECT}){TEMPORARY_SUFFIX}"),
     (SYSTEM, rf"(?:{COMMITTED_PREFIX}|{SYSTEM_PREFIX})(?s:.)+|dummy"),
 )
 _SHARD: Final = "!"
 """The beginning of the name of a directory that contains shards. Shards contain partitions."""
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-_XID_CHARACTERS: Final = 20
+_PARTITION: Final = re.compile(_XID)
 _TIME_CHARACTERS: Final = 7
 """The characters, of five bits each, that contain the 32 bits of the time."""
 _YEAR_4000: Final = datetime(4000, 1, 1, tzinfo=UTC)
@@ -176,7 +193,7 @@ def began_at(prefix: str, *, now: datetime) -> datetime | None:
     name can mean several times. The last of them before `now` counts.
     """
     name = prefix.rstrip("/").rpartition("/")[2]
-    if len(name) != _XID_CHARACTERS or not set(name) <= set(_DIGITS):
+    if _PARTITION.fullmatch(name) is None:
         return None
     bits = 0
     for character in name[:_TIME_CHARACTERS]:

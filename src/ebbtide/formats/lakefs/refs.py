@@ -2,14 +2,16 @@
 
 The server dumps its commits, branches and tags, in this order, as metaranges whose entries are
 protobuf messages. A branch can have moved since its commits were dumped: such commits are asked
-for one by one. Source: lakeFS, `pkg/graveler/graveler.proto`. Not for: what stays (`reading`).
+for one by one. Their dates come in whole seconds then, and with fractions in a dump. A commit must
+have one date, whichever way it is read. So dates are in whole seconds here.
+Source: lakeFS, `pkg/graveler/graveler.proto`. Not for: what stays (`reading`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from ebbtide.errors import NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.lakefs.committed import read_messages
 from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
-from ebbtide.formats.lakefs.server import LakefsServer
+from ebbtide.formats.lakefs.server import AnsweredCommit, LakefsServer
 from ebbtide.model import EPOCH, Commit, Ref
 from ebbtide.storage import Storage
 
@@ -72,29 +74,40 @@ def complete(server: LakefsServer, commits: dict[str, Commit], heads: Iterable[s
 
 def commit_of(server: LakefsServer, commit_id: str) -> Commit:
     """Returns a commit by its id. Raises Refused `missing_parent`."""
-    try:
-        found = server.commit(commit_id)
-    except NotFound as error:
+    found = find_commit(server, commit_id)
+    if found is None:
         raise Refused(
             "missing_parent",
             f"the server names commit {shown(commit_id)}, and does not find it: a part of the "
             "history is lost, or the server has to be asked again; run again",
-        ) from error
-    created_at = EPOCH + timedelta(seconds=found.created)
-    return _made(found.commit_id, found.parents, created_at, found.metarange_id, found.version)
+        )
+    return _made(found.commit_id, found.parents, found.created, found.metarange_id, found.version)
+
+
+def find_commit(server: LakefsServer, commit_id: str) -> AnsweredCommit | None:
+    """Returns the server's answer for the whole id of a commit, or None.
+
+    A server can answer that it does not know a whole id, and find the commit by a prefix of the id:
+    it looks up whole ids in another way. A branch can have the name that is asked for. So an answer
+    counts only if it is for this id.
+    """
+    for asked in (commit_id, commit_id[:-1]):
+        try:
+            found = server.commit(asked)
+        except NotFound:
+            continue
+        if found.commit_id == commit_id:
+            return found
+    return None
 
 
 def _made(
-    commit_id: str,
-    parents: Iterable[str],
-    created_at: datetime,
-    metarange_id: str,
-    version: int,
+    commit_id: str, parents: Iterable[str], seconds: int, metarange_id: str, version: int
 ) -> Commit:
     named = tuple(parents)
     if version < _FIRST_PARENT_FIRST:
         named = named[::-1]
-    return Commit(commit_id, named, created_at, metarange_id)
+    return Commit(commit_id, named, EPOCH + timedelta(seconds=seconds), metarange_id)
 
 
 def _messages(storage: Storage, layout: LakefsLayout, metarange_id: str) -> Iterator[bytes]:
@@ -110,9 +123,8 @@ def _messages(storage: Storage, layout: LakefsLayout, metarange_id: str) -> Iter
 def _commit(message: bytes) -> Commit:
     read = _commit_data()()
     read.ParseFromString(message)
-    at = read.creation_date
-    created_at = EPOCH + timedelta(seconds=at.seconds, microseconds=at.nanos // 1000)
-    return _made(read.id, read.parents, created_at, read.meta_range_id, read.version)
+    seconds = read.creation_date.seconds
+    return _made(read.id, read.parents, seconds, read.meta_range_id, read.version)
 
 
 @cache
@@ -126,7 +138,6 @@ def _commit_data() -> Any:  # the class of a message, which protobuf makes
     )
     instant = file.message_type.add(name="Instant")
     instant.field.add(name="seconds", number=1, type=_INT64, label=_OPTIONAL)
-    instant.field.add(name="nanos", number=2, type=_INT32, label=_OPTIONAL)
     commit = file.message_type.add(name="CommitData")
     add = commit.field.add
     add(name="id", number=1, type=_STRING, label=_OPTIONAL)

@@ -106,7 +106,9 @@ class LakefsRepository(PlainRepository):
         self._cutoff = self.now()
 
     def check_storage(self) -> None:
-        """Raises Refused `run_in_progress` while a run of lakeFS's own job has no summary."""
+        """Raises Refused `run_in_progress` while a run of lakeFS's own job has no summary, and
+        `nested_root` as `PlainRepository.check_storage` does."""
+        super().check_storage()
         for folder in self.storage.list_prefixes(_UNIFIED_PREFIX):
             if self.storage.head(f"{folder}{_SUMMARY}") is None and self._is_fresh(folder):
                 raise Refused(

@@ -18,6 +18,7 @@ from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
+from ebbtide.formats.roots import roots_among
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Answers, Counted, Part, PartRows, read_part
@@ -54,6 +55,11 @@ LISTED: Final = "listed"
 UNDATED: Final = "undated"
 """The name under which tasks count files without a believable date. The `kind` is the address of
 one of them, and "" for others."""
+OTHER_ROOT: Final = "other root"
+"""The name under which a listing counts files that show the root of another repository. In place of
+a kind, the count has the address of the file."""
+OTHER_ROOTS_MAX: Final = 20
+"""The most roots that one task tells."""
 POINTERS: Final = "pointers"
 """The relation of parts that list files of the layout's `checked_kinds`. Other parts list none."""
 
@@ -225,14 +231,24 @@ class InventoryWriter:
         self._tables: list[pa.Table] = []
         self._rows = 0
         self._parts = 0
+        self._roots: set[str] = set()
 
     def add(self, table: pa.Table) -> None:
         """Adds rows of INVENTORY_SCHEMA. Either all tables have keys, or none."""
         tell_undated(table, self._answer)
         self._tables.append(table)
+        self._look_for_roots(table)
         self._rows += table.num_rows
         if self._rows >= ROWS_PER_PART:
             self.flush()
+
+    def _look_for_roots(self, table: pa.Table) -> None:
+        """Counts one file of each root of another repository that foreign files show."""
+        foreign = table.filter(pc.equal(table.column("kind"), pa.scalar(FOREIGN, pa.string())))
+        for root in roots_among(foreign.column("address")):
+            if root.place not in self._roots and len(self._roots) < OTHER_ROOTS_MAX:
+                self._roots.add(root.place)
+                self._answer.counted(Count(1), of=OTHER_ROOT, kind=root.address)
 
     def flush(self) -> None:
         """Writes the rows that are not written yet."""

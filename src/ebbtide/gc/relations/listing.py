@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
 from ebbtide.formats.base import FOREIGN, Layout, RepositoryFormat, Slices
+from ebbtide.formats.roots import is_ended, nested_root, roots_among
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
@@ -23,6 +24,7 @@ from ebbtide.gc.parts import Answers, Part, PartRows, read_tables, split, total_
 from ebbtide.gc.relations.inventory import (
     INVENTORY_SCHEMA,
     LISTED,
+    OTHER_ROOT,
     InventoryWriter,
     list_inventory,
     undated_warnings,
@@ -163,7 +165,7 @@ class InventoryListing:
         return is_open and total.objects <= SIZED_FILES_MAX
 
     def _listed(self, answers: Answers, slices: Slices) -> ListedFiles:
-        kinds = total_by_kind(each for each in answers.counts if each.of == LISTED)
+        kinds = listed_kinds(self.repository.storage, answers)
         collected = self.repository.layout.delete_order
         return ListedFiles(
             parts=answers.parts,
@@ -173,6 +175,17 @@ class InventoryListing:
             slices=slices,
             warnings=undated_warnings(answers.counts),
         )
+
+
+def listed_kinds(storage: Storage, answers: Answers) -> dict[str, Count]:
+    """Returns the listed files and bytes by kind. Raises Refused `nested_root` if files show the
+    root of another repository."""
+    shown = [each.kind for each in answers.counts if each.of == OTHER_ROOT]
+    roots = {root.place: root for root in roots_among(pa.array(sorted(shown), pa.string()))}
+    for _, root in sorted(roots.items()):
+        if not is_ended(storage, root):
+            raise nested_root(storage, root)
+    return total_by_kind(each for each in answers.counts if each.of == LISTED)
 
 
 def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:

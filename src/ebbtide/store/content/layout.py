@@ -29,6 +29,11 @@ POINTER_SUFFIX: Final = ".parquet"
 _OBJECT: Final = f"{DATA_PREFIX}{ID_PATTERN}/{ID_PATTERN}"
 _TREE: Final = rf"{TREES_PREFIX}{ID_PATTERN}\.parquet"
 _RANGE: Final = rf"{RANGES_PREFIX}{ID_PATTERN}\.parquet"
+OWN_FILE: Final = (
+    f"(?:(?:{_OBJECT}|{_TREE}|{_RANGE})(?:{TEMPORARY_SUFFIX})?|{OWNER_ADDRESS}{TEMPORARY_SUFFIX})"
+)
+"""A regular expression for the addresses of all files that a run can delete or quarantine."""
+
 _PATTERNS: Final[tuple[tuple[Kind, str], ...]] = (
     ("object", _OBJECT),
     ("tree", _TREE),

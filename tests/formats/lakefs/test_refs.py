@@ -1,0 +1,106 @@
+"""Commits that are read one by one: their dates, and whole ids that the server does not find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.lakefs.refs import commit_of, find_commit, read_history
+from ebbtide.formats.lakefs.server import AnsweredCommit
+from tests.formats.lakefs.fake import FakeLakefs
+from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+
+FRACTION = timedelta(microseconds=597_174)
+
+
+@pytest.fixture
+def world() -> Iterator[LakefsWorld]:
+    with open_lakefs_world() as opened:
+        yield opened
+
+
+def commit(world: LakefsWorld, name: str) -> str:
+    world.state.upload("main", name, name.encode())
+    return world.state.commit("main", dated=world.clock.now + FRACTION)
+
+
+def commits_while_branches_are_read(world: LakefsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = FakeLakefs.branches
+
+    def branches(server: FakeLakefs) -> dict[str, str]:
+        monkeypatch.setattr(FakeLakefs, "branches", original)
+        commit(world, "late")
+        return original(server)
+
+    monkeypatch.setattr(FakeLakefs, "branches", branches)
+
+
+def test_a_plan_beside_which_a_client_commits_verifies(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan and verification read the commit in two ways."""
+    world.state.upload("main", "dropped", b"dropped")
+    world.state.delete("main", "dropped")
+    commit(world, "first")
+    world.grow_old(3 * DAY)
+    commits_while_branches_are_read(world, monkeypatch)
+    report = world.collector().plan()
+    assert report.counts["candidate"].objects == 1
+    found = world.collector().verify(report.run_id)
+    assert found.counts == {}
+    assert world.collector().sweep(report.run_id).state == "swept"
+    assert world.collector().verify(report.run_id).counts == {}
+
+
+def test_a_commit_is_the_same_however_it_is_read(world: LakefsWorld) -> None:
+    commit_id = commit(world, "a")
+    repository = world.repository()
+    history = read_history(world.server, repository.storage, repository.layout)
+    assert history.commits[commit_id] == commit_of(world.server, commit_id)
+
+
+class Forgetful(FakeLakefs):
+    """Does not find `lost` by its whole id. `answers` are what it says for other ids."""
+
+    __slots__ = ("answers", "asked", "lost")
+    lost: str
+    answers: dict[str, str]
+    asked: list[str]
+
+    def commit(self, commit_id: str) -> AnsweredCommit:
+        self.asked.append(commit_id)
+        if commit_id == self.lost:
+            raise NotFound("commit_not_found", commit_id)
+        return super().commit(self.answers.get(commit_id, commit_id))
+
+
+def forgetful(world: LakefsWorld, lost: str, answers: dict[str, str]) -> Forgetful:
+    server = Forgetful(world.state.storage, world.clock)
+    object.__setattr__(server, "state", world.state)
+    for name, value in {"lost": lost, "answers": answers, "asked": []}.items():
+        object.__setattr__(server, name, value)
+    return server
+
+
+def test_a_whole_id_that_is_not_found_is_asked_for_by_a_prefix(world: LakefsWorld) -> None:
+    commit_id = commit(world, "a")
+    server = forgetful(world, commit_id, {commit_id[:-1]: commit_id})
+    assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
+    assert server.asked == [commit_id, commit_id[:-1]]
+
+
+def test_another_commit_that_a_prefix_finds_is_not_taken_for_it(world: LakefsWorld) -> None:
+    commit_id, other = commit(world, "a"), commit(world, "b")
+    server = forgetful(world, commit_id, {commit_id[:-1]: other})
+    assert find_commit(server, commit_id) is None
+    with pytest.raises(Refused, match=r"names commit .* does not find it"):
+        commit_of(server, commit_id)
+
+
+def test_a_branch_with_the_name_of_a_commit_is_not_taken_for_it(world: LakefsWorld) -> None:
+    commit_id, other = commit(world, "a"), commit(world, "b")
+    server = forgetful(world, "", {commit_id: other, commit_id[:-1]: commit_id})
+    assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
