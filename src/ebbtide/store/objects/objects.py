@@ -183,24 +183,41 @@ class Objects:
         """
         return delete_path_if(self._context, branch, path, only_if)
 
-    def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
+    def copy(
+        self,
+        branch: str,
+        destination_path: str,
+        source_ref: str,
+        source_path: str,
+        *,
+        source_if: Condition | None = None,
+    ) -> Entry:
         """Copies an object, with type and metadata, and stages the copy.
 
         A copy of an object that is staged on the same branch shares its bytes. Any other copy has
-        its own. Raises as `put` and `stream` do. Raises Gone `commit_expired` or `purged` also if
-        the source expires or is purged during the copy.
+        its own. The entry that is copied meets `source_if`, whatever is written meanwhile.
+
+        Raises as `put`, `stream` and `source_if` do. Raises Gone `commit_expired` or `purged` also
+        if the source expires or is purged during the copy.
         """
         check_path(destination_path)
-        source = self._find_intact(source_ref, source_path)
+
+        def look() -> views.FoundEntry:
+            found = self._find_intact(source_ref, source_path)
+            if source_if is not None:
+                source_if.check(source_path, found.entry)
+            return found
+
+        source = look()
         for _ in range(BRANCH_ATTEMPTS_MAX):
             if source.commit is not None or source_ref != branch:
                 break
             self._context.touch_owner()
-            shared = share_staged(self._context, branch, destination_path, source_path)
+            shared = share_staged(self._context, branch, destination_path, source.entry)
             if shared is not None:
                 return shared
-            # The source was committed or dropped meanwhile.
-            source = self._find_intact(source_ref, source_path)
+            # The source was committed, dropped or replaced meanwhile.
+            source = look()
         entry = source.entry
         return self.put_copy(
             branch,
