@@ -16,7 +16,7 @@ from ebbtide.formats.base import Clocks, Fencing, Guard, Identity, RunHold, ungu
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
-from ebbtide.ids import latest_id
+from ebbtide.ids import latest_id, newest_first
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.policy import Policy
 from ebbtide.store.collecting.records import (
@@ -252,7 +252,8 @@ class EmbeddedRepository:
     def run_paths(self) -> dict[str, str]:
         """Returns the folders of all runs in the table `gc_runs`."""
         with self._metadata.snapshot() as tx:
-            return {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
+            found = {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
+            return {run_id: found[run_id] for run_id in newest_first(found, tx.now())}
 
     def closed_after(self) -> str:
         """Returns the slice after which all slices are closed.

@@ -38,6 +38,7 @@ from ebbtide.formats.base import (
     unguarded,
 )
 from ebbtide.formats.lease import hold_storage, holder_of
+from ebbtide.ids import newest_first
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -258,7 +259,7 @@ class PlainRepository:
             record = self._record(run_id)
             if record is not None:
                 found[run_id] = str(record["run_path"])
-        return dict(sorted(found.items()))
+        return {run_id: found[run_id] for run_id in newest_first(found, self.now())}
 
     def _runs(self) -> tuple[Storage, str]:
         """Returns the storage and the prefix of the runs' folders."""

@@ -45,7 +45,8 @@ class RunSample:
 
 def samples_of(end: RunEnd, success: float | None = None) -> Iterator[RunSample]:
     """Yields the figures of a run. Without a plan there are no figures of files. `success` is the
-    end of the last complete sweep before this run."""
+    end of the last complete sweep before this run. It is left out if it is later than this run: a
+    clock was ahead, and an alarm for its age would be silent until then."""
     own = (("repository", end.repository),)
     for outcome in OUTCOMES:
         yield RunSample(OUTCOME, (("outcome", outcome), *own), float(outcome == end.outcome))
@@ -53,7 +54,7 @@ def samples_of(end: RunEnd, success: float | None = None) -> Iterator[RunSample]
     yield RunSample("ebbtide_run_end_time_seconds", own, end.ended_at.timestamp())
     yield RunSample("ebbtide_run_seconds", own, end.seconds)
     latest = end.ended_at.timestamp() if end.outcome == "swept" else success
-    if latest is not None:
+    if latest is not None and latest <= end.ended_at.timestamp():
         yield RunSample(LAST_SUCCESS, own, latest)
     if end.report is not None and end.report["listed_count"]:
         for each in _COUNTED:

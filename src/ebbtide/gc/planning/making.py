@@ -17,6 +17,7 @@ import pyarrow as pa
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Frame
+from ebbtide.gc.modes import ahead_warnings
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
 from ebbtide.gc.planning.classes import look_at_classes
@@ -368,7 +369,7 @@ class _Planning:
             gone_count=known.gone_count,
             forgettable_count=known.forgettable_count,
             by_ref=known.by_ref,
-            warnings=known.warnings,
+            warnings=(*known.warnings, *ahead_warnings(self.repository.run_paths(), known.now)),
             seconds=self.steps.seconds(),
             mode="clean" if earlier is None else "incremental",
             mode_reason=chosen.reason,

@@ -166,7 +166,8 @@ class Imports:
             commit = None
             if row.commit_id is not None:
                 commit = require_commit(tx, context.repository_id, row.commit_id)
-            is_late = tx.now() - row.updated_at >= SILENCE_MAX
+            # A date far in the future is no sign of life either: a clock was ahead.
+            is_late = abs(tx.now() - row.updated_at) >= SILENCE_MAX
         return ImportState(
             import_id, row.branch, row.updated_at, row.object_count, commit, _error_of(row, is_late)
         )
