@@ -5,7 +5,6 @@ Not for: how a plan is made (`planning`) and carried out (`sweeping`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -24,8 +23,9 @@ from ebbtide.errors import (
 )
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RUNS_PREFIX, RepositoryFormat, RunHold
+from ebbtide.gc.ahead import fence_epoch, told_ahead
 from ebbtide.gc.engine import Engine
-from ebbtide.gc.modes import is_due, newest_swept, told_ahead
+from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.gates import check_grace
 from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
@@ -275,9 +275,10 @@ class Collector:
         )
         if isinstance(newest, str):
             return Chosen(reason=newest)
-        later = self._swept_after(newest.run_id, ahead)
-        if later is not None:
-            return Chosen(reason=f"{told_ahead(later)}, and no clean run was swept after it")
+        last = fence_epoch(self._folder_at(newest.run_id, recorded[newest.run_id]))
+        for each in ahead:
+            if fence_epoch(self._folder_at(each, recorded[each])) > last:
+                return Chosen(reason=f"{told_ahead(each)}, and no clean run was swept after it")
         try:
             plan = self.plan_of(newest.run_id)
         except (NotFound, Refused) as error:
@@ -296,26 +297,6 @@ class Collector:
             return Chosen(reason=f"run {undone} was undone since the last clean run")
         run = EarlierRun(plan, RunFolder.at(newest.run_path))
         return Chosen(Earlier(run, plan.whole - newest.counts["deleted"]))
-
-    def _swept_after(self, run_id: str, ahead: Sequence[str]) -> str | None:
-        """Returns a run that may have been swept after `run_id`, among runs that are dated in the
-        future. The epochs of their fences tell the order, whatever the clocks say."""
-        last = self._fence_epoch(run_id)
-        for each in ahead:
-            epoch = self._fence_epoch(each)
-            if epoch is not None and (last is None or epoch > last):
-                return each
-        return None
-
-    def _fence_epoch(self, run_id: str) -> int | None:
-        """Returns the epoch of a run's last fence, or None if it has none. A fence that cannot be
-        read counts as the newest one."""
-        folder = self._folder_at(run_id, self._repository.run_paths().get(run_id))
-        try:
-            fence = folder.get_json(FENCE_FILE)
-        except Refused:
-            return sys.maxsize
-        return None if fence is None else int(fence["run_epoch"])
 
     def _read_report(self, run_id: str) -> RunReport | None:
         try:

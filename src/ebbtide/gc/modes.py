@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ebbtide.durations import format_duration
-from ebbtide.ids import instant_of, is_ahead
 
 if TYPE_CHECKING:
     from ebbtide.gc.report import RunReport
@@ -30,21 +29,6 @@ def newest_swept(runs: Iterable[tuple[str, RunReport | None]]) -> RunReport | st
         if report.state == "incomplete":
             return f"the sweep of run {run_id} is incomplete"
     return "no run was swept before"
-
-
-def told_ahead(run_id: str) -> str:
-    """Returns a clause about a run that is dated in the future."""
-    return f"run {run_id} is dated {instant_of(run_id):%Y-%m-%d %H:%M} UTC, in the future"
-
-
-def ahead_warnings(run_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
-    """Returns a warning for each run that is dated in the future."""
-    return tuple(
-        f"{told_ahead(each)}: a clock was ahead when it was made. It does not count as the latest "
-        "run, and no run continues from it"
-        for each in run_ids
-        if is_ahead(each, now)
-    )
 
 
 def is_due(last_clean: datetime, now: datetime, *, every: timedelta) -> str | None:

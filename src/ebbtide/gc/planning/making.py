@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
+from ebbtide.gc.ahead import ahead_warnings
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Frame
-from ebbtide.gc.modes import ahead_warnings
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
 from ebbtide.gc.planning.classes import look_at_classes
