@@ -266,9 +266,7 @@ class _Work:
         """Lists the sources. Returns their entries, which lie in files in `directory`."""
         context = self._context
         # `begin` did not insist on an answer of the storages, which takes time if they fail.
-        require_no_root(
-            context.metadata, context.settings, places_of(self.sources), must_know=True
-        )
+        require_no_root(context.metadata, context.settings, places_of(self.sources), must_know=True)
         with context.metadata.snapshot() as tx:
             existing = known_roots(tx, context.settings)
         entries = SortedEntries(directory)

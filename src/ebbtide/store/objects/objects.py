@@ -12,7 +12,9 @@ from typing import Final
 
 from ebbtide.errors import Failed, NotFound
 from ebbtide.escaping import shown
-from ebbtide.storage import Content, stream_external
+from ebbtide.model import EPOCH
+from ebbtide.storage import Content
+from ebbtide.storage.external import RecordedObject
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_intact_commits
@@ -43,6 +45,10 @@ class Readable:
     def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
+
+    def require_source(self) -> None:
+        """Raises as the function `require_source` does. For answers without the bytes."""
+        require_source(self.entry)
 
     def require_not_purged(self) -> None:
         """Raises Gone `purged` if the bytes were purged. The metadata says so, not the storage."""
@@ -294,7 +300,7 @@ class Objects:
         address = found.entry.address
         try:
             if is_external(address):
-                pieces = stream_external(address, start=start, end=end)
+                pieces = recorded(found.entry).stream(start=start, end=end)
             else:
                 pieces = self._context.storage.stream(address, start=start, end=end)
         except NotFound:
@@ -313,6 +319,19 @@ class Objects:
             f"the bytes of {shown(found.entry.path)} are missing at {found.entry.address}: "
             "restore them from a backup",
         )
+
+
+def recorded(entry: Entry) -> RecordedObject:
+    """Returns the object outside the storage root that an entry was made of."""
+    modified_at = None if entry.mtime == EPOCH else entry.mtime
+    return RecordedObject(entry.address, entry.size_bytes, entry.checksum, modified_at)
+
+
+def require_source(entry: Entry) -> None:
+    """Raises Gone `source_changed` or NotFound `object_not_found` if an entry's object lies outside
+    the storage root, and is not what was imported."""
+    if is_external(entry.address):
+        recorded(entry).require_unchanged()
 
 
 def checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
