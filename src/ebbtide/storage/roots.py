@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from ebbtide.errors import InvalidInput
 from ebbtide.storage import clients
 from ebbtide.storage.failures import StorageFailure
 from ebbtide.storage.profiles import options_of
@@ -25,7 +26,8 @@ ICECHUNK_FOLDER: Final = "snapshots"
 """A file and a directory that each Icechunk repository of version 2 has."""
 
 _IMPATIENT: Final = (("connect_timeout", "5s"), ("timeout", "10s"))
-_DENIED: Final = (401, 403)
+_UNKNOWN: Final = (401, 403, 404)
+"""The statuses of a place that may not be read, or of a bucket that is not there."""
 
 Has = Callable[[str, bool], bool]
 """Tells whether a place has a file, or if the second argument is true a directory, of a name."""
@@ -36,15 +38,21 @@ def root_at_or_above(places: Iterable[str], *, must_know: bool) -> str | None:
     URLs of directories or prefixes. None if there is none.
 
     What the storage denies to read is not known, and counts as no root. With `must_know`, any other
-    error raises Failed `storage_error`; without it, nothing is known about a storage that fails.
+    error raises Failed `storage_error` or InvalidInput. Without it, nothing is known about a
+    storage that fails.
     """
     for each in dict.fromkeys(above for place in places for above in _at_or_above(place)):
         try:
             has = _in_directory(each) if each.startswith("file:") else _in_bucket(each, must_know)
             if _is_root(has):
                 return each
+        except InvalidInput:
+            # The kind of storage is not supported, or its profile is wrong.
+            if must_know:
+                raise
+            return None
         except clients.ERRORS as error:
-            if StorageFailure.of(error).status in _DENIED:
+            if StorageFailure.of(error).status in _UNKNOWN:
                 continue
             if not must_know:
                 return None

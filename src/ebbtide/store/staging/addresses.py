@@ -274,12 +274,11 @@ class PhysicalAddresses:
         if mtime is not None:
             mtime = to_utc(mtime, what="mtime")
         address = _external(url)
-        place = address.rpartition("/")[0]
-        place = place if place != "file://" else "file:///"
-        require_no_root(context.metadata, context.settings, [(place, False)], must_know=False)
+        places = [(address, False)]
+        require_no_root(context.metadata, context.settings, places, must_know=False)
         context.touch_owner()
         with context.metadata.transaction() as tx:
-            require_outside([(place, False)], lock_known_roots(tx, context.settings))
+            require_outside(places, lock_known_roots(tx, context.settings))
             row = require_writable(tx, context.repository_id, branch, lock="share")
             entry = Entry(
                 path=path,
