@@ -107,6 +107,7 @@ KINDS: Final[Mapping[str, str]] = {
     "commit_expired": "the commit's data was deleted by a collector run, or given up as damaged",
     "data_released": "a collection whose data is not kept",
     "purged": "data that an administrator deleted for good with a purge",
+    "source_changed": "an imported object that was overwritten where it lies",
     # Gates: the collector refuses, and deletes nothing.
     "zero_refs": "no refs over a storage that is not empty",
     "zero_commits": "no commits over a storage that is not empty",
@@ -219,7 +220,7 @@ class Conflict(EbbtideError):
 
 
 class Gone(EbbtideError):
-    """The named data was deleted on purpose."""
+    """The named data was deleted on purpose, or replaced by its owner."""
 
 
 class Refused(EbbtideError):

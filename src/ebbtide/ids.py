@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -14,6 +15,9 @@ LATEST: Final = "latest"
 """Names the newest run in place of its id."""
 ID_PATTERN: Final = "[0-9a-f]{32}"
 """A regular expression for every id, random or descending."""
+
+CLOCKS_APART_MAX: Final = timedelta(minutes=5)
+"""An id that is at most this far in the future was made now, by a host whose clock differs."""
 
 _ID: Final = re.compile(ID_PATTERN)
 _INSTANT_MAX: Final = 2**64 - 1
@@ -56,6 +60,18 @@ def is_id(text: str) -> bool:
     """Whether a text has the exact form of an id. A run's id becomes a part of addresses, so that
     an id from outside is checked first."""
     return _ID.fullmatch(text) is not None
+
+
+def is_ahead(text: str, now: datetime) -> bool:
+    """Whether a descending id is dated in the future: a clock was ahead when the id was made."""
+    instant = instant_of(text)
+    return instant is not None and instant > now + CLOCKS_APART_MAX
+
+
+def newest_first(ids: Iterable[str], now: datetime) -> list[str]:
+    """Returns descending ids, the newest first. Ids that are dated in the future come last: nobody
+    knows when they were made, and they must not count as the newest for as long as they say."""
+    return sorted(ids, key=lambda each: (is_ahead(each, now), each))
 
 
 def instant_of(text: str) -> datetime | None:

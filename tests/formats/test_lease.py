@@ -164,6 +164,9 @@ def test_who_holds_it(storage: Storage, holding: Holding, clock: ManualClock) ->
         assert holder() is None, "it was silent for too long"
         clock.now -= TTL
         assert storage.get(LEASE_ADDRESS) == before
+        clock.now -= TTL
+        assert holder() is None, "its heartbeat is of the future: a clock was ahead"
+        clock.now += TTL
     assert holder() is None
     storage.put(LEASE_ADDRESS, b"{")
     with pytest.raises(Refused, match="is damaged"):

@@ -72,6 +72,16 @@ def test_a_run_without_a_plan_has_no_figures_of_files(tmp_path: Path) -> None:
     assert of(figures, "last_success_time_seconds") == NOON.timestamp()
 
 
+def test_a_success_of_the_future_counts_as_none(tmp_path: Path) -> None:
+    """A clock was ahead. An alarm for its age must not be silent until then."""
+    file = tmp_path / "ebbtide.prom"
+    write_metrics(file, run_end(counts=FULL, ended_at=NOON + timedelta(days=180)))
+    write_metrics(file, run_end(state="refused", ended_at=NOON))
+    assert of(figures_of(file), "last_success_time_seconds") == 0
+    write_metrics(file, run_end(counts=FULL, ended_at=NOON))
+    assert of(figures_of(file), "last_success_time_seconds") == NOON.timestamp()
+
+
 @randomized("metrics files")
 @examples("metrics files")
 @given(

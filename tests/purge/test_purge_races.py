@@ -494,7 +494,7 @@ def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
     assert report.plan is not None
     assert report.plan.reference_counts == {"commit": 11}
     with_it = set(read)
-    monkeypatch.setattr("ebbtide.purge.scanning.TreeScan.recall", lambda *_given: None)
+    monkeypatch.setattr("ebbtide.purge.scanning.TreeScan.recall", lambda *_given, **_named: None)
     read.clear()
     assert purge(store, f"{first}:f00").plan is not None
     assert with_it < set(read)

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -117,7 +118,7 @@ def check_claim(claim: Claim, now: datetime) -> None:
     row, timetable = claim.schedule.row, claim.schedule.timetable
     is_late = now - timetable.start_of(claim.due_at, KEY) > LATE_MAX
     since = row.starting_since
-    is_starting = since is not None and now - since < CLAIM_LASTS
+    is_starting = since is not None and abs(now - since) < CLAIM_LASTS
     assert claim.end == ("skipped" if is_starting else "missed" if is_late else "run")
 
 
@@ -346,6 +347,29 @@ def test_each_due_time_has_one_end(store: Store, clock: ManualClock) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=chosen)
+
+
+def test_a_clock_that_was_ahead(
+    store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next due time is the first one after now, also if a start was under way."""
+    store.schedules.put(KEY, KEY, Timetable("*/30 * * * *"), ScheduledOptions(), by="me")
+    began = clock.now
+    world = World(clock, dies="before")
+    scheduler = Scheduler(Observed(store, world), Starts(world), late_max=LATE_MAX)
+    clock.now += timedelta(days=180)
+    with suppress(DiedError):
+        scheduler.once()
+    world.dies = ""
+    clock.now = began
+    world.told.clear()
+    assert scheduler.once() <= 30 * 60
+    assert "because a clock was ahead" in caplog.text
+    due = store.schedules.get(KEY, KEY).next_due_at
+    assert due == Timetable("*/30 * * * *").due_after(began)
+    clock.now = due
+    scheduler.once()
+    assert world.told[due] == ["run"]
 
 
 def test_a_server_that_dies_while_it_starts_a_run(store: Store, clock: ManualClock) -> None:

@@ -853,7 +853,9 @@ def test_a_copy_from_another_branch_brings_the_bytes_in(
     repository: Repository, outside: Path
 ) -> None:
     repository.branches.create("dev", "main")
-    repository.addresses.stage("dev", "a", outside.as_uri(), size_bytes=1, checksum="unknown")
+    repository.addresses.stage(
+        "dev", "a", outside.as_uri(), size_bytes=len(DATA), checksum="unknown"
+    )
     copy = repository.objects.copy("main", "a", "dev", "a")
     assert (copy.size_bytes, copy.checksum) == (len(DATA), CHECKSUM)
     outside.unlink()

@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import Conflict, EbbtideError
 from ebbtide.ids import new_id
 from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database.schema import branches, copies, pending, readings, staged
 from ebbtide.store.embedded import Store
@@ -346,6 +347,38 @@ def test_what_happens_to_the_source_once_it_was_found(
     copy = repository.objects.copy("dev", "b", "dev", "a")
     assert repository.objects.get("dev", "b") == expected
     assert (copy.address == source.address) == (what == "sealed"), "else it has its own bytes"
+
+
+@pytest.mark.parametrize("what", ["written anew", "given other metadata", "committed"])
+def test_the_condition_on_the_source_holds_for_what_is_copied(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The source changes once its condition was checked, each time that it is looked up."""
+    repository.branches.create("dev", "main")
+    source = repository.objects.put("dev", "a", b"1")
+    changes: dict[str, Callable[[], object]] = {
+        "written anew": lambda: repository.objects.put("dev", "a", b"2"),
+        "given other metadata": lambda: repository.objects.set_metadata("dev", "a", {"k": "v"}),
+        "committed": lambda: repository.commits.commit("dev", "", allow_empty=True),
+    }
+
+    class Same:
+        def check(self, path: str, found: Entry | None) -> None:
+            if found != source:
+                raise Conflict("precondition_failed", path)
+
+    def share(*arguments: Any) -> object:
+        changes[what]()
+        return share_staged(*arguments)
+
+    monkeypatch.setattr("ebbtide.store.objects.objects.share_staged", share)
+    if what == "committed":
+        copy = repository.objects.copy("dev", "b", "dev", "a", source_if=Same())
+        assert (copy.checksum, copy.metadata) == (source.checksum, source.metadata)
+        return
+    with raises("precondition_failed"):
+        repository.objects.copy("dev", "b", "dev", "a", source_if=Same())
+    assert [entry.path for entry in repository.objects.walk("dev")] == ["a"]
 
 
 # Records of copies, and readings that need them

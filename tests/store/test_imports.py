@@ -16,6 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, Failed, NotFound
+from ebbtide.ids import new_id
+from ebbtide.storage import clients, open_storage
 from ebbtide.storage.external import directory_identity
 from ebbtide.store.commits.publishing import CommitDetails
 from ebbtide.store.content.entries import Entry
@@ -305,6 +307,105 @@ def test_places_that_belong_to_a_repository(store: Store, tmp_path: Path) -> Non
     beside = root.parent / "root2"
     fill(beside, "x")
     run(importing, below(beside, "in"))
+
+
+ROOTS: dict[str, tuple[str, ...]] = {
+    "a store's": ("_ebbtide/OWNER", "data/x"),
+    "one that Ebbtide collects": ("_ebbtide/gc/runs/r/report.json", "data/x"),
+    "lakeFS's": ("_lakefs/1f", "data/x"),
+    "Icechunk's, version 1": ("refs/branch.main/ref.json", "data/x"),
+    "Icechunk's, version 2": ("repo", "snapshots/1", "data/x"),
+}
+
+
+@pytest.mark.parametrize("whose", ROOTS)
+def test_places_in_a_root_that_its_files_show(
+    repository: Repository, tmp_path: Path, whose: str
+) -> None:
+    """Whoever collects it. Neither by another spelling, nor from above, nor by staging."""
+    above = tmp_path / "above"
+    root = above / "a root"
+    fill(root, *ROOTS[whose])
+    fill(above, "beside/x")
+    (tmp_path / "link").symlink_to(root / "data")
+    url = f"{root.as_uri()}/data"
+    spellings = (url, f"{above.as_uri()}//a%20root/./data/../data", str(root / "data"))
+    for place in (*spellings, str(tmp_path / "link"), root.as_uri()):
+        with raises("invalid_address"):
+            repository.imports.begin(request(ImportSource(f"{place}/", "in", is_prefix=True)))
+    asked = request(below(above, "in"))
+    import_id = repository.imports.begin(asked)
+    with raises("invalid_address"):
+        repository.imports.run(import_id, asked)
+    for place in (url, f"{url}/../data", (tmp_path / "link").as_uri()):
+        with raises("invalid_address"):
+            repository.imports.begin(request(ImportSource(f"{place}/x", "in", is_prefix=False)))
+        with raises("invalid_address"):
+            repository.addresses.stage("main", "in", f"{place}/x", size_bytes=6)
+    run(repository, below(above / "beside", "in"), single(above / "beside" / "x", "one"))
+
+
+@pytest.mark.parametrize("names", [("repo",), ("snapshots/1",), ("my_lakefs/x", "refs/x")])
+def test_names_that_show_no_root(
+    repository: Repository, outside: Path, names: tuple[str, ...]
+) -> None:
+    fill(outside, *names)
+    run(repository, below(outside, "in"))
+    assert repository.objects.get("main", f"in/{names[0]}") == names[0].encode()
+
+
+def test_places_in_a_root_that_the_settings_name(tmp_path: Path) -> None:
+    """Even if it has no files yet."""
+    listed = f"lakefs:lake icechunk:{tmp_path}/one/../ice icechunk:s3a://bucket/ice/"
+    world = World(tmp_path, settings={"server_repositories": listed})
+    fill(tmp_path / "ice", "chunks/x")
+    with world.store:
+        for url in ((tmp_path / "ice/chunks/x").as_uri(), "s3://bucket/ice/chunks/x"):
+            with raises("invalid_address"):
+                world.lake.addresses.stage("main", "in", url, size_bytes=1)
+            with raises("invalid_address"):
+                world.lake.imports.begin(request(ImportSource(url, "in", is_prefix=False)))
+        for url in (f"{tmp_path.as_uri()}/", "s3n://bucket/"):
+            with raises("invalid_address"):
+                world.lake.imports.begin(request(ImportSource(url, "in", is_prefix=True)))
+
+
+def test_a_bucket_that_cannot_be_asked(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object can be staged without credentials for its bucket. An import needs an answer."""
+
+    real = clients.connect
+
+    def connect(url: str, *more: Any, **named: Any) -> Any:
+        if url == "s3://bucket":
+            raise OSError("refused")
+        return real(url, *more, **named)
+
+    monkeypatch.setattr("ebbtide.storage.clients.connect", connect)
+    repository.branches.create("dev", "main")
+    repository.addresses.stage("dev", "in", "s3://bucket/a/x", size_bytes=1)
+    asked = request(ImportSource("s3://bucket/a/x", "in", is_prefix=False))
+    import_id = repository.imports.begin(asked)
+    with raises("storage_error"):
+        repository.imports.run(import_id, asked)
+
+
+def test_places_in_a_root_of_a_bucket(repository: Repository, s3_url: str) -> None:
+    bucket, name = s3_url.partition("://")[2], new_id()
+    for key in ("ice/repo", "ice/snapshots/1", "ice/chunks/x", "beside/x"):
+        open_storage(s3_url).put(f"{name}/{key}", key.encode())
+    for scheme, place in (("s3", "ice"), ("s3a", "ice/chunks"), ("s3n", "ice/snapshots")):
+        source = ImportSource(f"{scheme}://{bucket}/{name}/{place}/", "in", is_prefix=True)
+        with raises("invalid_address"):
+            repository.imports.begin(request(source))
+    with raises("invalid_address"):
+        url = f"s3://{bucket}/{name}/ice/chunks/x"
+        repository.addresses.stage("main", "in", url, size_bytes=1)
+    with raises("invalid_address"):
+        run(repository, ImportSource(f"s3://{bucket}/{name}/", "in", is_prefix=True))
+    run(repository, ImportSource(f"s3://{bucket}/{name}/beside/", "in", is_prefix=True))
+    assert contents(repository, "main") == {"in/x": b"beside/x"}
 
 
 def test_a_second_mount_of_a_root(

@@ -43,6 +43,21 @@ def test_who_lost_it_is_told_to_whom(
     assert caught.value.message == (f"run first lost the repository {to}: it deletes nothing more")
 
 
+def test_a_heartbeat_of_the_future_holds_nothing(
+    repository: Repository, clock: ManualClock
+) -> None:
+    """A clock was ahead. A live run would have sent another heartbeat since."""
+    clock.advance(TTL)
+    lost = take(repository, "first")
+    clock.advance(timedelta(microseconds=1) - TTL)
+    with pytest.raises(Refused, match="last heard of"):
+        take(repository, "second")
+    clock.advance(timedelta(microseconds=-1))
+    assert take(repository, "second").run_epoch == lost.run_epoch + 1
+    with pytest.raises(Refused, match="lost the repository to run second"):
+        beat(repository.context.metadata, lost)
+
+
 @dataclass(frozen=True, slots=True)
 class Outrun(Lease):
     """A lease that another run takes just after it was looked at."""

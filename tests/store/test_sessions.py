@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
+from ebbtide.ids import CLOCKS_APART_MAX
 from ebbtide.store.access.keys import KeyPair, Role
 from ebbtide.store.database.schema import access_keys, sessions
 from ebbtide.store.embedded import Store
@@ -51,6 +52,15 @@ def test_ending_one_ends_no_other(store: Store, pair: KeyPair) -> None:
 def test_a_revoked_key_ends_its_sessions(store: Store, pair: KeyPair) -> None:
     session = store.sessions.start(pair.key.access_key_id, pair.secret)
     store.keys.revoke(pair.key.access_key_id)
+    assert store.sessions.find(session.token) is None
+
+
+def test_a_session_of_the_future_is_none(store: Store, clock: ManualClock, pair: KeyPair) -> None:
+    """A clock was ahead when it began. It must not last until then."""
+    session = store.sessions.start(pair.key.access_key_id, pair.secret)
+    clock.advance(-CLOCKS_APART_MAX)
+    assert store.sessions.find(session.token) is not None, "clocks differ by as much"
+    clock.advance(timedelta(microseconds=-1))
     assert store.sessions.find(session.token) is None
 
 

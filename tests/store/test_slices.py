@@ -58,6 +58,16 @@ def test_a_slice_closes_at_its_age() -> None:
     assert instant_of(exactly) == NOW + HOUR
 
 
+def test_a_slice_of_the_future_closes() -> None:
+    """The clock was ahead when it was opened."""
+    slices = make()
+    ahead = slices.new_addresses(1, now=NOW + HOUR)[0]
+    still = slices.new_addresses(1, now=NOW + timedelta(microseconds=1))[0]
+    assert slice_of(still) == slice_of(ahead), "threads may read the time in another order"
+    found = slices.new_addresses(1, now=NOW)[0]
+    assert instant_of(slice_of(found)) == NOW
+
+
 def test_what_is_counted_begins_anew_in_each_slice() -> None:
     slices = make(objects_max=3)
     slices.new_addresses(2, now=NOW)

@@ -97,7 +97,7 @@ def stage(
         str,
         typer.Argument(
             metavar="URL",
-            help="URL of the object, outside the storage roots of the store.",
+            help="URL of the object, outside the roots of all repositories.",
             show_default=False,
         ),
     ],

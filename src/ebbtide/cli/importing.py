@@ -49,8 +49,9 @@ def import_objects(
 ) -> None:
     """Import objects where they are: commit their addresses, and copy nothing.
 
-    The objects must be outside the storage roots of the store. They are never collected. Paths of
-    the branch below DEST that the prefix does not have are deleted by the commit.
+    The objects must be outside the roots of all repositories, of Icechunk and lakeFS too: there
+    they may be collected. Elsewhere Ebbtide never deletes them. Paths of the branch below DEST that
+    the prefix does not have are deleted by the commit.
     """
     from ebbtide.store.commits.publishing import CommitDetails
     from ebbtide.store.importing.imports import ImportRequest

@@ -36,8 +36,9 @@ class EbbtideFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     directories: `mkdir` does nothing.
 
     Missing objects, refs and repositories raise FileNotFoundError, existing objects in mode `xb`
-    FileExistsError, protected branches and missing rights PermissionError. Their `__cause__` is the
-    error of `ebbtide.errors`. Other errors are of `ebbtide.errors`.
+    FileExistsError, protected branches and missing rights PermissionError. An imported object that
+    was overwritten where it lies raises OSError with ESTALE. Their `__cause__` is the error of
+    `ebbtide.errors`. Other errors are of `ebbtide.errors`.
     """
 
     protocol: ClassVar[str] = "ebbtide"
@@ -89,6 +90,8 @@ class EbbtideFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         try:
             yield
         except (NotFound, Gone) as error:
+            if error.kind == "source_changed":
+                raise OSError(errno.ESTALE, error.message, path) from error
             raise FileNotFoundError(errno.ENOENT, error.message, path) from error
         except Conflict as error:
             if error.kind == "precondition_failed":

@@ -16,7 +16,7 @@ from ebbtide.formats.base import RUNS_PREFIX, Clocks, Fencing, Guard, Identity, 
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
-from ebbtide.ids import latest_id
+from ebbtide.ids import latest_id, newest_first
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.policy import Policy
 from ebbtide.store.collecting.records import (
@@ -252,11 +252,12 @@ class EmbeddedRepository:
     def run_paths(self) -> dict[str, str | None]:
         """Returns all runs in the table `gc_runs`, with the paths of folders elsewhere."""
         with self._metadata.snapshot() as tx:
-            rows = list_runs(tx, self._repository_id)
+            found = {row.run_id: row.run_url for row in list_runs(tx, self._repository_id)}
+            newest = newest_first(found, tx.now())
         # An earlier version wrote the whole path of a folder inside.
         return {
-            row.run_id: None if row.run_url.endswith(f"{RUNS_PREFIX}{row.run_id}") else row.run_url
-            for row in rows
+            run_id: None if found[run_id].endswith(f"{RUNS_PREFIX}{run_id}") else found[run_id]
+            for run_id in newest
         }
 
     def closed_after(self) -> str:

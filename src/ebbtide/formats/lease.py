@@ -245,9 +245,10 @@ def hold_storage(
 
 def holder_of(storage: Storage, *, lease_ttl: timedelta, now: datetime) -> str | None:
     """Returns the id of the run that holds the repository; None if none does, or if it has been
-    silent for `lease_ttl`. Raises Refused `run_in_progress` if the file is damaged."""
+    silent for `lease_ttl`, or if its last heartbeat is that far in the future, because a clock was
+    ahead. Raises Refused `run_in_progress` if the file is damaged."""
     found = _LeaseFile(storage, LEASE_ADDRESS).read()
-    if found is None or found.is_free or now - found.record.beat_at >= lease_ttl:
+    if found is None or found.is_free or abs(now - found.record.beat_at) >= lease_ttl:
         return None
     return found.record.run_id
 

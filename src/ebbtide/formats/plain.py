@@ -40,7 +40,7 @@ from ebbtide.formats.base import (
 )
 from ebbtide.formats.lease import hold_storage, holder_of
 from ebbtide.formats.roots import check_unowned
-from ebbtide.ids import is_id
+from ebbtide.ids import is_id, newest_first
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -272,7 +272,7 @@ class PlainRepository:
             names = (each.removeprefix(prefix) for each in storage.list_prefixes(prefix))
             ids = {name.rstrip("/") for name in names}
             found |= {each for each in ids if is_id(each) and _record_in((storage, prefix), each)}
-        return dict.fromkeys(sorted(found))
+        return dict.fromkeys(newest_first(found, self.now()))
 
     def _runs(self) -> _Place:
         """Returns the place of new runs."""

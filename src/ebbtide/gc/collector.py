@@ -23,6 +23,7 @@ from ebbtide.errors import (
 )
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.gc.ahead import fence_epoch, told_ahead
 from ebbtide.gc.ending import Ending, staying, with_unfinished
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.modes import is_due, newest_swept
@@ -55,7 +56,7 @@ from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
-from ebbtide.ids import LATEST, descending_id, is_id
+from ebbtide.ids import LATEST, descending_id, instant_of, is_ahead, is_id
 from ebbtide.retention import Policy
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
@@ -271,10 +272,17 @@ class Collector:
             return Chosen()
         if self._options.inventory is not None:
             return Chosen(reason="an inventory was given")
-        recorded = self._repository.run_paths()
-        newest = newest_swept((run_id, self._read_report(run_id)) for run_id in recorded)
+        recorded, now = self._folders.recorded(), self._repository.now()
+        ahead = [each for each in recorded if (instant_of(each) or now) > now]
+        newest = newest_swept(
+            (each, self._read_report(each)) for each in recorded if each not in ahead
+        )
         if isinstance(newest, str):
             return Chosen(reason=newest)
+        last = fence_epoch(recorded[newest.run_id])
+        for each in ahead:
+            if fence_epoch(recorded[each]) > last:
+                return Chosen(reason=f"{told_ahead(each)}, and no clean run was swept after it")
         try:
             plan = self.plan_of(newest.run_id)
         except (NotFound, Refused) as error:
@@ -283,7 +291,11 @@ class Collector:
             return Chosen(reason=f"run {plan.run_id} did not find files that commits need")
         if plan.closed_after is None:
             return Chosen(reason=f"run {plan.run_id} used an inventory")
-        due = is_due(plan.clean_at, self._repository.now(), every=self._options.clean_every)
+        if plan.clean_at > now:
+            return Chosen(
+                reason=f"the last clean run before run {plan.run_id} is dated in the future"
+            )
+        due = is_due(plan.clean_at, now, every=self._options.clean_every)
         if mode == "auto" and due is not None:
             return Chosen(reason=due)
         undone = self._quarantines.undone_since(plan.clean_at)
@@ -391,19 +403,19 @@ class Collector:
     def find_run(self, text: str) -> str:
         """Returns the id of the run that a text names: an id, the beginning of only one id, or
         `latest`. Any other text is returned unchanged: it can be the id of a run that is recorded
-        nowhere.
+        nowhere. `latest` is never a run that is dated in the future.
 
         Raises Conflict `ref_ambiguous`, and NotFound `run_not_found` for `latest` without a run.
         """
-        known = sorted(self._repository.run_paths())
+        known = list(self._repository.run_paths())
         if text == LATEST:
-            if not known:
+            if not known or self._is_ahead(known[0]):
                 raise NotFound(
                     "run_not_found",
                     f"{self._repository.identity.repository_name} has no run yet: make a plan with "
-                    "'ebbtide gc plan'",
+                    f"'ebbtide gc plan'{self._ahead_hint(known)}",
                 )
-            return known[0]  # ids of newer runs sort before those of older runs
+            return known[0]
         found = [run_id for run_id in known if text and run_id.startswith(text)]
         if len(found) > 1 and text not in found:
             raise Conflict(
@@ -419,16 +431,25 @@ class Collector:
         Raises NotFound `run_not_found` if no run after the last complete sweep has a plan. An older
         plan is not chosen, because a newer one was swept in its place.
         """
-        for report in self.runs():
-            if report.state in ("swept", "undone"):
+        reports = self.runs()
+        for report in reports:
+            if report.state in ("swept", "undone") or self._is_ahead(report.run_id):
                 break
             if report.has_plan:
                 return report.run_id
         raise NotFound(
             "run_not_found",
             f"{self._repository.identity.repository_name} has no plan to sweep: make one with "
-            "'ebbtide gc plan'",
+            f"'ebbtide gc plan'{self._ahead_hint([each.run_id for each in reports])}",
         )
+
+    def _is_ahead(self, run_id: str) -> bool:
+        return is_ahead(run_id, self._repository.now())
+
+    def _ahead_hint(self, run_ids: Sequence[str]) -> str:
+        """Returns the end of a message about runs that are dated in the future, or ""."""
+        ahead = [each for each in run_ids if self._is_ahead(each)]
+        return f". {told_ahead(ahead[0])}: name it by its id" if ahead else ""
 
     def show(self, run_id: str) -> RunReport:
         """Returns the report of a run, or a report of its plan if the run has no report yet.

@@ -41,7 +41,7 @@ from ebbtide.arrow import texts
 from ebbtide.errors import NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX, Layout, RepositoryFormat
-from ebbtide.ids import is_id
+from ebbtide.ids import is_id, newest_first
 from ebbtide.storage import Storage, open_storage
 
 PLAN_FILE: Final = "plan.json"
@@ -175,7 +175,7 @@ class RunFolders:
             run_id = prefix.removeprefix(RUNS_PREFIX).rstrip("/")
             if run_id not in found and is_id(run_id):
                 found[run_id] = self._places(run_id, None)
-        return dict(sorted(found.items()))
+        return {each: found[each] for each in newest_first(found, self.repository.now())}
 
     def recorded(self) -> dict[str, list[RunFolder]]:
         """Returns the places of all recorded runs, newest first: run id to places."""

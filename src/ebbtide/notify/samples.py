@@ -45,7 +45,8 @@ class RunSample:
 
 def samples_of(end: RunEnd, success: float | None = None) -> Iterator[RunSample]:
     """Yields the figures of a run. Without a plan there are no figures of files. `success` is the
-    end of the last complete sweep before this run."""
+    end of the last complete sweep before this run. It is told as 0 if it is later than this
+    run: a clock was ahead, and an alarm for its age would be silent until then."""
     own = (("repository", end.repository),)
     for outcome in OUTCOMES:
         yield RunSample(OUTCOME, (("outcome", outcome), *own), float(outcome == end.outcome))
@@ -54,7 +55,8 @@ def samples_of(end: RunEnd, success: float | None = None) -> Iterator[RunSample]
     yield RunSample("ebbtide_run_seconds", own, end.seconds)
     latest = end.ended_at.timestamp() if end.outcome == "swept" else success
     if latest is not None:
-        yield RunSample(LAST_SUCCESS, own, latest)
+        is_ahead = latest > end.ended_at.timestamp()
+        yield RunSample(LAST_SUCCESS, own, 0.0 if is_ahead else latest)
     if end.report is not None and end.report["listed_count"]:
         for each in _COUNTED:
             yield RunSample(f"ebbtide_run_{each}_files", own, end.report[f"{each}_count"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -27,10 +28,9 @@ from ebbtide.gc.none import LocalEngine
 from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index
 from ebbtide.gc.relations.indexed import UnchangedFiles
-from ebbtide.gc.relations.inventory import latest_micros
+from ebbtide.gc.relations.inventory import latest_micros, micros_of
 from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
-from ebbtide.model import EPOCH
 from ebbtide.purge.addresses import AddressSet
 from ebbtide.storage import Storage
 from ebbtide.store.content.layout import RANGES_PREFIX, range_address
@@ -89,14 +89,14 @@ class TreeScan:
     _hits: dict[_Node, Hit] = field(default_factory=dict)
     _trees: dict[str, tuple[_Node, ...]] = field(default_factory=dict)
 
-    def recall(self, folder: RunFolder) -> None:
+    def recall(self, folder: RunFolder, *, now: datetime) -> None:
         """Reads the address index, to find ranges that have none of the addresses. The caller holds
         the collector's lease, so that no run changes the index."""
-        index = Index.open(self.storage, folder, (), read_at=EPOCH, writable=False)
+        index = Index.open(self.storage, folder, (), read_at=now, writable=False)
         names = index.names("nodes", LOOSE)
         if not names:
             return
-        unchanged = _listed(self.storage)
+        unchanged = _listed(self.storage, micros_of(now))
         for name in names:
             table = index.read(name)
             if table is not None:
@@ -252,16 +252,16 @@ def _hit(paths: list[str], asked: frozenset[str]) -> Hit:
     return Hit(len(paths), tuple(islice(others, EXAMPLES_MAX)), asked.intersection(paths))
 
 
-def _listed(storage: Storage) -> UnchangedFiles:
-    """Lists the files of ranges, with the time when each was written."""
+def _listed(storage: Storage, now: int) -> UnchangedFiles:
+    """Lists the files of ranges, with the time when each was written. `now` is in microseconds."""
     tables = [
         pa.Table.from_batches([batch]).select(["address", "last_modified"])
         for batch in storage.list(RANGES_PREFIX)
     ]
     if not tables:
         empty = np.empty(0, np.int64)
-        return UnchangedFiles(empty, empty)
+        return UnchangedFiles(empty, empty, now)
     table = pa.concat_tables(tables)
     keys = keys_of(table.column("address"))
     order = np.argsort(keys)
-    return UnchangedFiles(keys[order], latest_micros(table.column("last_modified"))[order])
+    return UnchangedFiles(keys[order], latest_micros(table.column("last_modified"))[order], now)

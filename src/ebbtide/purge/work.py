@@ -182,6 +182,8 @@ class Work:
                 asked=frozenset(path for paths in plan.named.paths.values() for path in paths),
                 engine=self._engine,
             )
-            scan.recall(self.folder)
+            with self._context.metadata.snapshot() as tx:
+                now = tx.now()
+            scan.recall(self.folder, now=now)
             self._search = ReferenceSearch(self._context, addresses, plan.named, scan)
         return self._search

@@ -134,7 +134,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "purge_in_use",
         "purge_held",
     ),
-    410: ("commit_expired", "data_released", "purged"),
+    410: ("commit_expired", "data_released", "purged", "source_changed"),
     412: ("precondition_failed",),
     413: ("too_large",),
     416: ("range_invalid", "range_malformed"),

@@ -155,7 +155,10 @@ class Scheduler:
         for each in found:
             if stopping is not None and stopping.is_set():
                 return 0.0
-            if each.next_start_at is not None and each.next_start_at <= now:
+            corrected = self._schedules.correct(each, now)
+            if corrected is not None:
+                _tell_corrected(each, corrected)
+            elif each.next_start_at is not None and each.next_start_at <= now:
                 self._handle(each, now)
         found, now = self._schedules.all()
         starts = [each.next_start_at for each in found if each.next_start_at is not None]
@@ -237,6 +240,16 @@ class Scheduler:
             return
         if running != last.run_id:
             self._schedules.note_ended(schedule.key, last.run_id, outcome=INTERRUPTED)
+
+
+def _tell_corrected(before: Schedule, corrected: Schedule) -> None:
+    assert before.next_due_at is not None and corrected.next_due_at is not None
+    _log.warning(
+        "%s: its next due time was %s, because a clock was ahead: it is %s now",
+        before.repository,
+        _shown(before.next_due_at),
+        _shown(corrected.next_due_at),
+    )
 
 
 def _tell_missed(claim: Claim) -> None:

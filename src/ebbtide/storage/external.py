@@ -1,11 +1,13 @@
-"""Objects outside every storage root: lists those below a place, and looks at single ones.
+"""Objects outside every storage root: lists those below a place, looks at single ones, and reads
+those that are still as they were recorded.
 
 The answers have the URL of each object, and its ETag, which `Storage.list` leaves out. Not for:
-which places may be read, or the bytes of the objects (`urls.stream_external`).
+which places may be read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,12 +19,12 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from obstore.exceptions import InvalidPathError
 
-from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Failed, Gone, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.storage import clients, keys
 from ebbtide.storage.local import LocalStorage
 from ebbtide.storage.profiles import Options, options_of
-from ebbtide.storage.urls import normalize_url, object_url, open_storage
+from ebbtide.storage.urls import normalize_url, object_url, open_storage, stream_external
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 10_000
 """The most objects in one batch."""
 _HEADS_AT_ONCE: Final = 16
+_ETAG: Final = re.compile(r"[0-9a-f]{32}(-\d+)?|0x[0-9A-Fa-f]+")
+"""The form of the ETags of S3 and of Azure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,81 @@ def find_external(url: str) -> ExternalObject | None:
     if found is None:
         return None
     return ExternalObject(normal, unquote(name), found.size_bytes, found.last_modified, "")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedObject:
+    """An object as it was recorded when something began to refer to it.
+
+    `checksum` is its ETag, or another checksum that the caller gave, or "". `modified_at` is its
+    date, or a later one; None if it is not known.
+    """
+
+    url: str
+    size_bytes: int
+    checksum: str
+    modified_at: datetime | None
+
+    def require_unchanged(self) -> ExternalObject:
+        """Returns the object as it is now.
+
+        Raises Gone `source_changed` if it is another one by size, by ETag, or, for a file of a
+        directory, by date. Raises NotFound `object_not_found`, and as `find_external`.
+        """
+        found = find_external(self.url)
+        if found is None:
+            raise NotFound("object_not_found", f"there is no object at {self.url}")
+        if found.size_bytes != self.size_bytes:
+            raise self._changed(f"it has {found.size_bytes} bytes, not {self.size_bytes}")
+        if self._has_other_etag(found):
+            raise self._changed(f"its ETag is {found.etag}, not {self.checksum}")
+        if not found.etag and not self.checksum and self._is_older_than(found):
+            raise self._changed(f"it was written at {found.last_modified.isoformat()}")
+        return found
+
+    def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Returns the bytes from `start` to before `end`, in pieces, if the object is unchanged.
+        The condition is checked before the first piece, and holds for each piece.
+
+        Raises as `require_unchanged` and `Storage.stream` do; Gone `source_changed` also later.
+        """
+        found = self.require_unchanged()
+        etag = f'"{found.etag}"' if found.etag else None
+        return self._pieces(found, stream_external(self.url, start=start, end=end, etag=etag))
+
+    def _pieces(self, found: ExternalObject, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            yield from pieces
+        except Conflict as error:
+            if error.kind != "object_changed":
+                raise
+            raise self._changed("it was overwritten while it was read") from None
+        # Files have no ETags: a file that was overwritten meanwhile is noticed at the end.
+        if not found.etag and find_external(self.url) != found:
+            raise self._changed("it was overwritten while it was read")
+
+    def _has_other_etag(self, found: ExternalObject) -> bool:
+        if found.etag == self.checksum or not (found.etag and _ETAG.fullmatch(self.checksum)):
+            return False
+        # A caller may have given the MD5 of an object whose ETag is none, as after an upload in
+        # parts. Then the date decides.
+        is_alike = len(found.etag) == len(self.checksum)
+        return is_alike or self._is_older_than(found)
+
+    def _is_older_than(self, found: ExternalObject) -> bool:
+        if self.modified_at is None:
+            return False
+        # Many callers give whole seconds.
+        is_whole = self.modified_at.microsecond == 0
+        written = found.last_modified.replace(microsecond=0) if is_whole else found.last_modified
+        return written > self.modified_at
+
+    def _changed(self, why: str) -> Gone:
+        return Gone(
+            "source_changed",
+            f"the object at {self.url} is not the one that was imported: {why}. Restore it there, "
+            "or import it again",
+        )
 
 
 def directory_identity(url: str) -> tuple[int, int] | None:

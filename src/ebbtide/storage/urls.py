@@ -42,11 +42,13 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     return LocalStorage(_local_path(normal))
 
 
-def stream_external(url: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+def stream_external(
+    url: str, *, start: int = 0, end: int | None = None, etag: str | None = None
+) -> Iterator[bytes]:
     """Returns the bytes of the object at a URL, as `Storage.stream` does. Raises the errors of
     `object_url` too."""
     storage, address = _place_of(url)
-    return storage.stream(address, start=start, end=end)
+    return storage.stream(address, start=start, end=end, etag=etag)
 
 
 def sign_external(

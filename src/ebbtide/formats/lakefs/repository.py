@@ -118,9 +118,10 @@ class LakefsRepository(PlainRepository):
                 )
 
     def _is_fresh(self, folder: str) -> bool:
-        newest = self.now() - TOKEN_TTL
+        now = self.now()
+        # A date that is more than a day in the future is not recent either: a clock was ahead.
         return any(
-            date >= newest
+            abs(now - date) <= TOKEN_TTL
             for batch in self.storage.list(folder)
             for date in instants(batch.column("last_modified"))
         )

@@ -24,6 +24,7 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.relations.index import LOOSE, Family, Index, parts_in
 from ebbtide.gc.relations.indexed import IndexedTrees, UnchangedFiles
+from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import KeyArray, keys_of
 from ebbtide.gc.relations.live import Mark, MarkedTrees, node_addresses, unknown_nodes, write_trees
 from ebbtide.gc.relations.trees import KnownTrees
@@ -100,7 +101,7 @@ class Recollection(Index):
     def unchanged(self) -> UnchangedFiles:
         """Returns an object that treats all entries as valid."""
         none = np.empty(0, np.int64)
-        return _AsEver(none, none)
+        return _AsEver(none, none, micros_of(self.read_at))
 
     def write(self, family: Family, table: pa.Table, *, bucket: int) -> str | None:
         """Writes a part to `scratch`."""

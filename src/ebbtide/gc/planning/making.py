@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
+from ebbtide.gc.ahead import ahead_warnings
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.options import RunOptions
@@ -386,7 +387,11 @@ class _Planning:
             gone_count=known.gone_count,
             forgettable_count=known.forgettable_count,
             by_ref=known.by_ref,
-            warnings=(*known.warnings, *(listed.warnings or result.warnings)),
+            warnings=(
+                *known.warnings,
+                *(listed.warnings or result.warnings),
+                *ahead_warnings(self.repository.run_paths(), known.now),
+            ),
             seconds=self.steps.seconds(),
             mode="clean" if earlier is None else "incremental",
             mode_reason=chosen.reason,

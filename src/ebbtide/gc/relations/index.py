@@ -39,6 +39,7 @@ from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.gc.parts import Part
 from ebbtide.gc.prefetching import ahead
 from ebbtide.gc.relations.indexed import KEYED_SCHEMA, TREES_SCHEMA, UnchangedFiles
+from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.storage import Storage
@@ -144,7 +145,7 @@ class Index:
 
     def unchanged(self) -> UnchangedFiles:
         """Returns the listed trees and nodes, with the times when they were last written."""
-        return _unchanged(self.folder, self.pointers)
+        return _unchanged(self.folder, self.pointers, micros_of(self.read_at))
 
     def write(self, family: Family, table: pa.Table, *, bucket: int) -> str | None:
         """Adds a part and returns its name. Returns None, and adds nothing, if the table has no
@@ -216,6 +217,6 @@ def parts_in(storage: Storage) -> Iterable[IndexPart]:
 
 
 @lru_cache(maxsize=1)
-def _unchanged(folder: RunFolder, pointers: tuple[Part, ...]) -> UnchangedFiles:
+def _unchanged(folder: RunFolder, pointers: tuple[Part, ...], now: int) -> UnchangedFiles:
     """Reads the listed trees and nodes. The result is cached, since all tasks of a run use it."""
-    return UnchangedFiles.read(folder, pointers)
+    return UnchangedFiles.read(folder, pointers, now=now)

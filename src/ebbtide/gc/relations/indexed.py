@@ -57,24 +57,29 @@ _POINTERS_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class UnchangedFiles:
-    """The listed files. `keys` are those of their addresses, ascending. `written` is the latest
-    instant at which each file can have been written, in microseconds since 1970."""
+    """The files that were listed at `now`. `keys` are those of their addresses, ascending.
+    `written` is the latest instant at which each file can have been written. Instants are in
+    microseconds since 1970."""
 
     keys: KeyArray
     written: np.ndarray[Any, np.dtype[np.int64]]
+    now: int
 
     @classmethod
-    def read(cls, folder: RunFolder, pointers: Sequence[Part]) -> UnchangedFiles:
+    def read(cls, folder: RunFolder, pointers: Sequence[Part], *, now: int) -> UnchangedFiles:
         """Reads parts of INVENTORY_SCHEMA."""
         table = read_rows(folder, pointers, _POINTERS_SCHEMA)
         keys = keys_of(table.column("address"))
         order = np.argsort(keys)
-        return cls(keys[order], latest_micros(table.column("last_modified"))[order])
+        return cls(keys[order], latest_micros(table.column("last_modified"))[order], now)
 
     def since(
         self, addresses: Column, read_at: np.ndarray[Any, np.dtype[np.int64]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Returns for each address whether it was listed, and was last written before `read_at`."""
+        """Returns for each address whether it was listed, and was last written before `read_at`.
+
+        If `read_at` is after `now`, a clock was ahead. The file may have been written since.
+        """
         if not len(self.keys):
             return np.zeros(len(addresses), np.bool_)
         wanted = keys_of(addresses)
@@ -83,7 +88,7 @@ class UnchangedFiles:
         found: np.ndarray[Any, np.dtype[np.bool_]] = (self.keys[places] == wanted) & (
             self.written[places] < read_at
         )
-        return found
+        return found & (read_at <= self.now)
 
 
 class TreeRows:

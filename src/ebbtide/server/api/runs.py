@@ -12,6 +12,7 @@ from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.report import RunReport
+from ebbtide.ids import newest_first
 from ebbtide.server.api.base import Pagination, Text, Wire
 from ebbtide.server.jobs import Action, Job, Order
 from ebbtide.server.serving import Served
@@ -147,9 +148,10 @@ def page(
     served: Served, found: Collected, *, after: str, amount: int
 ) -> tuple[list[RunAnswer], str | None]:
     """Returns some runs, the newest first, and the `after` of the next page (None on the last
-    page). The ids of newer runs sort before those of older runs."""
-    known = _Known(served, found)
-    ids = sorted(run_id for run_id in known.ids if run_id > after)
+    page). Runs that are dated in the future come last."""
+    known, now = _Known(served, found), found.form.now()
+    ordered = newest_first({*known.ids, *([after] if after else [])}, now)
+    ids = ordered[ordered.index(after) + 1 :] if after else ordered
     answers = [known.answer(run_id) for run_id in ids[:amount]]
     return answers, answers[-1].run_id if len(ids) > amount else None
 

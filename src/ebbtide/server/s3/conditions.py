@@ -1,6 +1,7 @@
-"""Conditions on writes and deletes, which the store checks when nobody else can change the branch.
+"""Conditions on writes, deletes and sources of copies. The store checks them on the very entry that
+it replaces, deletes or copies.
 
-Not for: conditions on reads and on the source of a copy (`described`).
+Not for: conditions on reads (`described`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from datetime import datetime
 
 from ebbtide.errors import Conflict, NotFound
 from ebbtide.escaping import shown
-from ebbtide.server.s3.described import date_of, etag_of, lists, second_of
+from ebbtide.server.s3.described import (
+    SOURCE,
+    date_of,
+    etag_of,
+    is_unchanged,
+    lists,
+    second_of,
+)
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.store.content.entries import Entry
 
@@ -62,6 +70,20 @@ class IfUnchanged:
         )
         if not is_met:
             raise _failed(path, found)
+
+
+@dataclass(frozen=True, slots=True)
+class IfSource:
+    """The condition of a copy on its source, in the headers that begin with SOURCE."""
+
+    headers: Mapping[str, str]
+
+    def check(self, path: str, found: Entry | None) -> None:
+        """Raises S3Error `PreconditionFailed`."""
+        if found is not None and is_unchanged(found, self.headers, prefix=SOURCE):
+            raise S3Error(
+                "PreconditionFailed", f"the source {shown(path)} does not meet the condition"
+            )
 
 
 def condition_of_write(headers: Mapping[str, str]) -> IfMatch | IfNoneMatch | None:

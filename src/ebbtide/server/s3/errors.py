@@ -39,7 +39,7 @@ CODES: Final[Mapping[int, tuple[str, ...]]] = {
     404: ("NoSuchBucket", "NoSuchKey", "NoSuchUpload"),
     405: ("MethodNotAllowed",),
     409: ("BucketAlreadyOwnedByYou", "OperationAborted"),
-    410: ("CommitExpired", "DataReleased", "ObjectPurged"),
+    410: ("CommitExpired", "DataReleased", "ObjectPurged", "SourceChanged"),
     411: ("MissingContentLength",),
     412: ("PreconditionFailed",),
     416: ("InvalidPartNumber", "InvalidRange"),
@@ -63,6 +63,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "commit_expired": "CommitExpired",
     "data_released": "DataReleased",
     "purged": "ObjectPurged",
+    "source_changed": "SourceChanged",
     "invalid_argument": "InvalidArgument",
     "invalid_path": "InvalidArgument",
 }

@@ -10,11 +10,9 @@ from ebbtide.errors import NotFound
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, split_key
 from ebbtide.server.s3.call import S3Call, operation, reads, writing
-from ebbtide.server.s3.conditions import condition_of_write
+from ebbtide.server.s3.conditions import IfSource, condition_of_write
 from ebbtide.server.s3.described import (
-    SOURCE,
     etag_of,
-    is_unchanged,
     metadata_of,
     metadata_of_sums,
 )
@@ -115,7 +113,9 @@ async def copy_object(call: S3Call) -> Response:
                     "a copy onto itself must replace the metadata: x-amz-metadata-directive",
                 )
             else:
-                entry = repository.objects.copy(branch, path, ref, source.entry.path)
+                entry = repository.objects.copy(
+                    branch, path, ref, source.entry.path, source_if=IfSource(call.headers)
+                )
         return copy_result("CopyObjectResult", etag_of(entry), date_text(entry.mtime))
 
     return patient(call, copy)
@@ -147,8 +147,7 @@ def source_of(call: S3Call, bucket: str, key: str) -> Readable:
         return repository.objects.open(ref, path)
 
     found = reads(look)
-    if is_unchanged(found.entry, call.headers, prefix=SOURCE):
-        raise S3Error("PreconditionFailed", "the source does not meet the request's condition")
+    IfSource(call.headers).check(found.entry.path, found.entry)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ebbtide.errors import Failed
+from ebbtide.ids import CLOCKS_APART_MAX
 from ebbtide.store.access.keys import AccessKey, AccessKeys
 from ebbtide.store.access.persons import Person, PersonLogin
 from ebbtide.store.access.secrets import SecretBox
@@ -142,6 +143,9 @@ class Sessions:
         with self._metadata.snapshot() as tx:
             row = find_session(tx, _hash(token))
             if row is None or row.expires_at <= tx.now():
+                return None
+            # A clock was ahead when it began, so that it would last for that much longer.
+            if row.created_at > tx.now() + CLOCKS_APART_MAX:
                 return None
         try:
             bound_to = _binding(row.token_hash, row.access_key_id, row.expires_at)

@@ -111,7 +111,8 @@ class Tasks:
             return tx.now()
 
     def _is_late(self, updated_at: datetime) -> bool:
-        return self._now() - updated_at > self._context.settings.prepare_ttl
+        # A date far in the future is no sign of life either: a clock was ahead.
+        return abs(self._now() - updated_at) > self._context.settings.prepare_ttl
 
 
 def place_of(task_id: str) -> str:

@@ -35,7 +35,8 @@ class CurrentSlice:
         if (
             opened_at is None
             or self._object_count >= self._objects_max
-            or now - opened_at >= self._age_max
+            # A slice from a time when the clock was ahead must not stay open until then.
+            or abs(now - opened_at) >= self._age_max
         ):
             self._slice_id = descending_id(now)
             self._opened_at = now

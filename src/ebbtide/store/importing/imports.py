@@ -40,11 +40,16 @@ from ebbtide.store.importing.sorting import SortedEntries
 from ebbtide.store.importing.sources import (
     ImportSource,
     list_entries,
-    require_outside,
+    places_of,
     require_sources_allowed,
 )
 from ebbtide.store.refs.queries import BranchRow, require_branch
-from ebbtide.store.repositories.queries import list_repositories, lock_all_repositories
+from ebbtide.store.repositories.roots import (
+    known_roots,
+    lock_known_roots,
+    require_no_root,
+    require_outside,
+)
 from ebbtide.store.staging.queries import has_staged
 
 logger = logging.getLogger(__name__)
@@ -97,15 +102,16 @@ class Imports:
         """Checks and records a new import, and returns its id. `run` or `carry_out` executes it.
 
         Raises InvalidInput `invalid_argument`, `invalid_path`, or `invalid_address` as
-        `require_outside` does. Raises Denied `import_forbidden`, NotFound `branch_not_found`,
+        `require_no_root` does. Raises Denied `import_forbidden`, NotFound `branch_not_found`,
         Conflict `branch_dirty`, and Gone `commit_expired`.
         """
         context = self._context
         sources = _checked(request)
+        require_no_root(context.metadata, context.settings, places_of(sources), must_know=False)
         context.touch_owner()
         import_id = new_id()
         with context.metadata.transaction() as tx:
-            _require_outside(sources, tx)
+            self._require_outside(sources, tx)
             branch, _ = self._require_importable(tx, request.branch)
             # As for a merge. Changes that are staged later stay staged over the imported paths.
             if has_staged(tx, context.repository_id, branch.tokens):
@@ -166,7 +172,8 @@ class Imports:
             commit = None
             if row.commit_id is not None:
                 commit = require_commit(tx, context.repository_id, row.commit_id)
-            is_late = tx.now() - row.updated_at >= SILENCE_MAX
+            # A date far in the future is no sign of life either: a clock was ahead.
+            is_late = abs(tx.now() - row.updated_at) >= SILENCE_MAX
         return ImportState(
             import_id, row.branch, row.updated_at, row.object_count, commit, _error_of(row, is_late)
         )
@@ -209,10 +216,15 @@ class Imports:
                         parent_ids=(head.commit_id,),
                         tree=tree,
                         details=work.details,
-                        first=partial(_require_outside, work.sources),
+                        first=partial(self._require_outside, work.sources),
                         last=work.end,
                     ),
                 )
+
+    def _require_outside(self, sources: Sequence[ImportSource], tx: Transaction) -> None:
+        """Raises InvalidInput `invalid_address`, as `require_outside` does, until the transaction
+        ends."""
+        require_outside(places_of(sources), lock_known_roots(tx, self._context.settings))
 
     def _require_importable(self, tx: Transaction, name: str) -> tuple[BranchRow, CommitRecord]:
         """Returns a branch that an import may commit to, and its commit. Every check of the branch
@@ -252,8 +264,11 @@ class _Work:
 
     def listed(self, directory: Path) -> SortedEntries:
         """Lists the sources. Returns their entries, which lie in files in `directory`."""
-        with self._context.metadata.snapshot() as tx:
-            existing = list_repositories(tx)
+        context = self._context
+        # `begin` did not insist on an answer of the storages, which takes time if they fail.
+        require_no_root(context.metadata, context.settings, places_of(self.sources), must_know=True)
+        with context.metadata.snapshot() as tx:
+            existing = known_roots(tx, context.settings)
         entries = SortedEntries(directory)
         self.sign()
         for batch in list_entries(self.sources, existing):
@@ -324,15 +339,6 @@ def _checked(request: ImportRequest) -> tuple[ImportSource, ...]:
     if request.allowed_prefixes is not None:
         require_sources_allowed(sources, request.allowed_prefixes)
     return sources
-
-
-def _require_outside(sources: Sequence[ImportSource], tx: Transaction) -> None:
-    """Raises InvalidInput `invalid_address`, as `require_outside` does, until the transaction ends.
-
-    The lock comes before the roots are read: a repository that is being made may contain objects.
-    """
-    lock_all_repositories(tx, "share")
-    require_outside(sources, list_repositories(tx))
 
 
 def _update(

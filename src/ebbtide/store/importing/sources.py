@@ -12,7 +12,7 @@ from typing import Final
 
 from ebbtide.errors import Denied, InvalidInput, NotFound
 from ebbtide.escaping import shown
-from ebbtide.storage import contains, object_url
+from ebbtide.storage import normalize_url, object_url
 from ebbtide.storage.external import (
     ExternalObject,
     directory_identity,
@@ -20,9 +20,10 @@ from ebbtide.storage.external import (
     list_external,
     place_url,
 )
+from ebbtide.storage.roots import ListedRoots
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.names import check_path
-from ebbtide.store.repositories.queries import RepositoryInfo
+from ebbtide.store.repositories.roots import KnownRoot
 from ebbtide.store.staging.addresses import URL_BYTES_MAX
 
 SINGLE_AT_ONCE: Final = 500
@@ -72,43 +73,29 @@ def require_sources_allowed(sources: Iterable[ImportSource], prefixes: Sequence[
         require_allowed(f"{source.url}/" if source.is_prefix else source.url, prefixes)
 
 
-def require_outside(sources: Iterable[ImportSource], existing: Iterable[RepositoryInfo]) -> None:
-    """Raises InvalidInput `invalid_address` if an object of normalized sources may lie in the
-    storage root of a repository, where it may be collected."""
+def places_of(sources: Iterable[ImportSource]) -> set[tuple[str, bool]]:
+    """Returns the directories and prefixes of normalized sources, for `roots.require_outside`."""
     # An object is in a root if its directory is. Many objects share one directory.
-    places = {
+    return {
         (source.url if source.is_prefix else _directory(source.url), source.is_prefix)
         for source in sources
     }
-    for info in existing:
-        for url, is_prefix in sorted(places):
-            if contains(info.storage_url, url):
-                raise InvalidInput(
-                    "invalid_address",
-                    f"{shown(url)} lies in the storage root of repository {info.name!r}, where its "
-                    "objects may be collected: copy them, or import from another place",
-                )
-            if is_prefix and contains(url, info.storage_url):
-                raise InvalidInput(
-                    "invalid_address",
-                    f"the storage root of repository {info.name!r} lies below {shown(url)}, and "
-                    "its objects may be collected: import the places beside it",
-                )
 
 
 def list_entries(
-    sources: Sequence[ImportSource], existing: Iterable[RepositoryInfo]
+    sources: Sequence[ImportSource], existing: Iterable[KnownRoot]
 ) -> Iterator[list[Entry]]:
     """Yields the entries of normalized sources in batches, in the order of the sources.
 
     Raises NotFound `object_not_found` for a source without objects. Raises InvalidInput
-    `invalid_path` or `invalid_address` for a path or URL that no entry can have, and for a
-    directory that is a second mount of a storage root. Raises the errors of `list_external`.
+    `invalid_path` or `invalid_address` for a path or URL that no entry can have, for a directory
+    that is a second mount of a storage root, and for a root of a repository that the listed names
+    show. Raises the errors of `list_external`.
     """
     roots = {
-        identity: info.name
-        for info in existing
-        if (identity := directory_identity(info.storage_url)) is not None
+        identity: root.name
+        for root in existing
+        if (identity := directory_identity(normalize_url(root.url))) is not None
     }
     singles: list[ImportSource] = []
     for source in sources:
@@ -125,8 +112,16 @@ def list_entries(
 
 def _list(source: ImportSource, roots: dict[tuple[int, int], str]) -> Iterator[list[Entry]]:
     count = 0
+    listed = ListedRoots()
     for batch in list_external(source.url):
         _refuse_mounts(batch, roots)
+        nested = listed.find(found.name for found in batch)
+        if nested is not None:
+            raise InvalidInput(
+                "invalid_address",
+                f"there is a repository at {shown(f'{source.url}/{nested}')}, whose objects may be "
+                "collected: import the places beside it",
+            )
         count += len(batch)
         yield [_entry(found, source.destination + found.name) for found in batch]
     if count == 0:

@@ -18,7 +18,7 @@ from typing import Final
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
-from ebbtide.storage import Content, stream_external
+from ebbtide.storage import Content
 from ebbtide.store.access.signing import SigningKey, sign, verify
 from ebbtide.store.access.signing_keys import read_signing_keys, read_verifying_keys
 from ebbtide.store.content.entries import Entry, is_external
@@ -26,7 +26,7 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, raise_lease, require_still_intact
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.objects import views
-from ebbtide.store.objects.objects import checked
+from ebbtide.store.objects.objects import checked, recorded
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.queries import find_branch, find_tag
 from ebbtide.store.repositories.queries import repository_by_id
@@ -214,7 +214,7 @@ class Locators:
         entry = locator.entry("object", mtime=EPOCH)
         try:
             if is_external(entry.address):
-                pieces = stream_external(entry.address, start=start, end=end)
+                pieces = recorded(entry).stream(start=start, end=end)
             else:
                 pieces = context.storage.stream(entry.address, start=start, end=end)
         except NotFound:

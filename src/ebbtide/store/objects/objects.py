@@ -12,7 +12,9 @@ from typing import Final
 
 from ebbtide.errors import Failed, NotFound
 from ebbtide.escaping import shown
-from ebbtide.storage import Content, stream_external
+from ebbtide.model import EPOCH
+from ebbtide.storage import Content
+from ebbtide.storage.external import RecordedObject
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_intact_commits
@@ -43,6 +45,10 @@ class Readable:
     def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
+
+    def require_source(self) -> None:
+        """Raises as the function `require_source` does. For answers without the bytes."""
+        require_source(self.entry)
 
     def require_not_purged(self) -> None:
         """Raises Gone `purged` if the bytes were purged. The metadata says so, not the storage."""
@@ -183,24 +189,41 @@ class Objects:
         """
         return delete_path_if(self._context, branch, path, only_if)
 
-    def copy(self, branch: str, destination_path: str, source_ref: str, source_path: str) -> Entry:
+    def copy(
+        self,
+        branch: str,
+        destination_path: str,
+        source_ref: str,
+        source_path: str,
+        *,
+        source_if: Condition | None = None,
+    ) -> Entry:
         """Copies an object, with type and metadata, and stages the copy.
 
         A copy of an object that is staged on the same branch shares its bytes. Any other copy has
-        its own. Raises as `put` and `stream` do. Raises Gone `commit_expired` or `purged` also if
-        the source expires or is purged during the copy.
+        its own. The entry that is copied meets `source_if`, whatever is written meanwhile.
+
+        Raises as `put`, `stream` and `source_if` do. Raises Gone `commit_expired` or `purged` also
+        if the source expires or is purged during the copy.
         """
         check_path(destination_path)
-        source = self._find_intact(source_ref, source_path)
+
+        def look() -> views.FoundEntry:
+            found = self._find_intact(source_ref, source_path)
+            if source_if is not None:
+                source_if.check(source_path, found.entry)
+            return found
+
+        source = look()
         for _ in range(BRANCH_ATTEMPTS_MAX):
             if source.commit is not None or source_ref != branch:
                 break
             self._context.touch_owner()
-            shared = share_staged(self._context, branch, destination_path, source_path)
+            shared = share_staged(self._context, branch, destination_path, source.entry)
             if shared is not None:
                 return shared
-            # The source was committed or dropped meanwhile.
-            source = self._find_intact(source_ref, source_path)
+            # The source was committed, dropped or replaced meanwhile.
+            source = look()
         entry = source.entry
         return self.put_copy(
             branch,
@@ -277,7 +300,7 @@ class Objects:
         address = found.entry.address
         try:
             if is_external(address):
-                pieces = stream_external(address, start=start, end=end)
+                pieces = recorded(found.entry).stream(start=start, end=end)
             else:
                 pieces = self._context.storage.stream(address, start=start, end=end)
         except NotFound:
@@ -296,6 +319,19 @@ class Objects:
             f"the bytes of {shown(found.entry.path)} are missing at {found.entry.address}: "
             "restore them from a backup",
         )
+
+
+def recorded(entry: Entry) -> RecordedObject:
+    """Returns the object outside the storage root that an entry was made of."""
+    modified_at = None if entry.mtime == EPOCH else entry.mtime
+    return RecordedObject(entry.address, entry.size_bytes, entry.checksum, modified_at)
+
+
+def require_source(entry: Entry) -> None:
+    """Raises Gone `source_changed` or NotFound `object_not_found` if an entry's object lies outside
+    the storage root, and is not what was imported."""
+    if is_external(entry.address):
+        recorded(entry).require_unchanged()
 
 
 def checked(pieces: Iterator[bytes], entry: Entry) -> Iterator[bytes]:

@@ -16,14 +16,14 @@ from ebbtide.store.staging.queries import find_staged, share_row, write_staged
 
 
 def share_staged(
-    context: RepositoryContext, branch: str, destination_path: str, source_path: str
+    context: RepositoryContext, branch: str, destination_path: str, found: Entry
 ) -> Entry | None:
-    """Stages the object that is staged at `source_path` at `destination_path` too.
+    """Stages an object that was found staged on the branch at `destination_path` too.
 
-    Returns None if nothing is staged at the source. Raises NotFound `branch_not_found`, Gone
-    `purged`.
+    Returns None if it is not staged at its path any more, or with other metadata. Raises NotFound
+    `branch_not_found`, Gone `purged`.
     """
-    repository_id = context.repository_id
+    repository_id, source_path = context.repository_id, found.path
     with context.metadata.transaction() as tx:
         # Locked before the source is read. The source may be dropped before this transaction ends,
         # and a reading or a fence in between must find the copy.
@@ -32,7 +32,10 @@ def share_staged(
         row = require_writable(tx, repository_id, branch, lock="exclusive")
         staged = find_staged(tx, repository_id, row.tokens, [source_path])
         token = next((token for token in row.tokens if source_path in staged[token]), None)
-        source = None if token is None else share_row(tx, repository_id, token, source_path)
+        # The caller may have checked a condition on what it found. Nothing else may be copied.
+        if token is None or staged[token][source_path] != found:
+            return None
+        source = share_row(tx, repository_id, token, source_path)
         if source is None:
             return None
         require_not_purged(tx, repository_id, [source.entry.address])

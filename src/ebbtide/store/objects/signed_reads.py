@@ -2,7 +2,8 @@
 
 A URL ends before the protection of its bytes. A committed object is protected by a lease on its
 commit, as for locators, and a staged object by a lease on its address. An object outside the
-storage root is never collected. Not for: locators, which can also be used in new content.
+storage root is never collected; its URL also reads what its owner writes there later. Not for:
+locators, which can also be used in new content.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.listing import Page, page_of
 from ebbtide.store.objects import views
 from ebbtide.store.objects.locators import SIGNING_MARGIN, Locators
+from ebbtide.store.objects.objects import require_source
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, require_branch
 from ebbtide.store.repositories.queries import repository_by_id
@@ -58,8 +60,8 @@ class SignedReads:
         It lasts for EBBTIDE_LEASE_TTL, or until the branch or tag in `ref`, or the repository,
         expires if that is earlier.
 
-        Raises as `Objects.open` does, and InvalidInput `presign_unsupported` if the storage cannot
-        sign URLs, or none that last that long.
+        Raises as `Objects.open` and `require_source` do, and InvalidInput `presign_unsupported` if
+        the storage cannot sign URLs, or none that last that long.
         """
         for _ in range(BRANCH_ATTEMPTS_MAX):
             found = views.find(self._context, ref, path)
@@ -67,6 +69,8 @@ class SignedReads:
                 raise NotFound(
                     "object_not_found", f"there is no object {shown(path)} on {shown(ref)}"
                 )
+            # Nobody checks this again when the URL is used.
+            require_source(found.entry)
             signed = self._sign_all(ref, [found], method)
             if signed is not None:
                 return signed[0]

@@ -49,14 +49,18 @@ def running(
     tx: Transaction, repository_id: str, *, lease_ttl: timedelta, now: datetime
 ) -> tuple[str, timedelta] | None:
     """Returns the live run that holds the repository, and the time since its last heartbeat.
-    Returns None if no live run holds it."""
+    Returns None if no live run holds it.
+
+    A heartbeat that is dated in the future by `lease_ttl` or more was sent while a clock was ahead.
+    A live run would have sent another one since.
+    """
     row = tx.execute(
         sa.select(gc_leases).where(gc_leases.c.repository_id == repository_id)
     ).one_or_none()
     if row is None or row.run_id is None:
         return None
     silence: timedelta = now - row.heartbeat_at
-    if silence >= lease_ttl or is_dead(row.holder):
+    if abs(silence) >= lease_ttl or is_dead(row.holder):
         return None
     return row.run_id, silence
 

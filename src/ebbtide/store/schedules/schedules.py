@@ -234,6 +234,21 @@ class Schedules:
                 update_schedule(tx, key, {"next_due_at": due})
             return self._read(tx, key, name)
 
+    def correct(self, schedule: Schedule, now: datetime) -> Schedule | None:
+        """Corrects a schedule whose next due time is later than the first one after `now`: a clock
+        was ahead when it was claimed. Returns the schedule as it is then.
+
+        Returns None if nothing is wrong, or if the schedule was claimed or changed since.
+        """
+        due = schedule.next_due_at
+        first = schedule.timetable.due_after(now)
+        if due is None or due <= first:
+            return None
+        with self._metadata.transaction() as tx:
+            if not claim_schedule(tx, schedule.row, {"next_due_at": first}):
+                return None
+            return self._read(tx, schedule.key, schedule.repository)
+
     def claim(self, schedule: Schedule, now: datetime, *, late_max: timedelta) -> Claim | None:
         """Claims the due times of a schedule whose starts have come by `now`.
 
@@ -249,7 +264,8 @@ class Schedules:
         end: End = "run"
         missed = due[:-1]
         if row.starting_due_at is not None and row.starting_since is not None:
-            if now - row.starting_since < CLAIM_LASTS:
+            # A claim that is dated in the future was made while a clock was ahead.
+            if abs(now - row.starting_since) < CLAIM_LASTS:
                 end = "skipped"
             else:
                 missed = [row.starting_due_at, *missed]

@@ -19,7 +19,7 @@ from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
-from ebbtide.storage import contains, object_url
+from ebbtide.storage import object_url
 from ebbtide.store.access.signing import sign, verify
 from ebbtide.store.access.signing_keys import read_signing_keys, read_verifying_keys
 from ebbtide.store.content.entries import Entry, is_external
@@ -29,7 +29,7 @@ from ebbtide.store.names import check_path, check_text
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import require_branch
-from ebbtide.store.repositories.queries import list_repositories, lock_all_repositories
+from ebbtide.store.repositories.roots import lock_known_roots, require_no_root, require_outside
 from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.upload_tokens import (
     consume_token,
@@ -260,8 +260,9 @@ class PhysicalAddresses:
         The object stays where it is, and is never collected.
 
         Raises InvalidInput `invalid_address` if the URL is not that of an object, or lies in the
-        storage root of any repository of the store. Raises InvalidInput `invalid_date` if `mtime`
-        has no zone, and as `Objects.put` does.
+        root of a repository (`repositories.roots`). A bucket that cannot be asked whether it lies
+        in one counts as outside: the server may have no credentials for it. Raises InvalidInput
+        `invalid_date` if `mtime` has no zone, and as `Objects.put` does.
         """
         context = self._context
         NewObject(path, b"", content_type, metadata or {}).check()
@@ -273,18 +274,11 @@ class PhysicalAddresses:
         if mtime is not None:
             mtime = to_utc(mtime, what="mtime")
         address = _external(url)
+        places = [(address, False)]
+        require_no_root(context.metadata, context.settings, places, must_know=False)
         context.touch_owner()
         with context.metadata.transaction() as tx:
-            # Locked before the roots are read: a repository that is being made may contain the
-            # object.
-            lock_all_repositories(tx, "share")
-            for info in list_repositories(tx):
-                if contains(info.storage_url, address):
-                    raise InvalidInput(
-                        "invalid_address",
-                        f"{shown(url)} lies in the storage root of repository {info.name!r}, where "
-                        "it may be collected: upload it with 'fs put', or copy it with 'fs cp'",
-                    )
+            require_outside(places, lock_known_roots(tx, context.settings))
             row = require_writable(tx, context.repository_id, branch, lock="share")
             entry = Entry(
                 path=path,

@@ -1,0 +1,104 @@
+"""Copies whose source changes while they are made: the request's condition holds for the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from ebbtide.server.app import create_app
+from ebbtide.server.s3.described import etag_of
+from ebbtide.settings import Settings
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from ebbtide.store.objects.objects import Objects
+from ebbtide.store.repository import Repository
+from tests.support.app import asking
+
+Send = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.init(tmp_path / "store", settings=Settings()) as made:
+        yield made
+
+
+@pytest.fixture
+def lake(store: Store) -> Repository:
+    made = store.create_repository("lake")
+    made.objects.put("main", "a", b"first")
+    return made
+
+
+@pytest.fixture
+def send(store: Store) -> Iterator[Send]:
+    """Sends a PUT to this process, signed by botocore. Names of headers have underscores."""
+    made = store.keys.create(Role.ADMIN, name="test")
+    keys = Credentials(made.key.access_key_id, made.secret)
+
+    with asking(create_app(store), (made.key.access_key_id, made.secret)) as http:
+
+        def put(place: str, **headers: str) -> httpx.Response:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            request = AWSRequest("PUT", f"http://test/{place}", named)
+            S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+            return http.request("PUT", request.url, headers=dict(request.headers), auth=None)
+
+        yield put
+
+
+def written_once_found(monkeypatch: pytest.MonkeyPatch, lake: Repository) -> None:
+    """Writes another object to the path `a` as soon as a request has found the one there."""
+    found = Objects.open
+
+    def opened(objects: Objects, ref: str, path: str) -> Any:
+        monkeypatch.setattr(Objects, "open", found)
+        source = found(objects, ref, path)
+        lake.objects.put("main", "a", b"second")
+        return source
+
+    monkeypatch.setattr(Objects, "open", opened)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("directive", ["COPY", "REPLACE"])
+def test_the_condition_holds_for_what_is_copied(
+    lake: Repository, send: Send, monkeypatch: pytest.MonkeyPatch, directive: str, committed: bool
+) -> None:
+    tag = etag_of(lake.objects.stat("main", "a"))
+    if committed:
+        lake.commits.commit("main", "")
+    written_once_found(monkeypatch, lake)
+    answer = send(
+        "lake/main/b",
+        x_amz_copy_source="lake/main/a",
+        x_amz_copy_source_if_match=tag,
+        x_amz_metadata_directive=directive,
+    )
+    if answer.status_code == 412:
+        assert [entry.path for entry in lake.objects.walk("main")] == ["a"]
+        return
+    assert (answer.status_code, etag_of(lake.objects.stat("main", "b"))) == (200, tag)
+
+
+def test_the_condition_holds_for_the_part_that_is_copied(
+    lake: Repository, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = etag_of(lake.objects.stat("main", "a"))
+    upload = lake.multipart.create("main", "b")
+    written_once_found(monkeypatch, lake)
+    answer = send(
+        f"lake/main/b?partNumber=1&uploadId={upload.upload_id}",
+        x_amz_copy_source="lake/main/a",
+        x_amz_copy_source_if_match=tag,
+    )
+    assert answer.status_code == 200
+    (part,) = lake.multipart.parts(upload, after=0, amount=2)
+    assert part.size_bytes == len(b"first")
