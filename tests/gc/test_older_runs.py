@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,15 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound,
 from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
+from ebbtide.gc.parts import Part
+from ebbtide.gc.planning.plan import SettledPart
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.ids import descending_id
 from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.repositories.leases import take_lease
-from tests.support.world import DAY, World
+from tests.support.world import DAY, START, World
 
 WEEK = 7 * DAY
 HOUR = timedelta(hours=1)
@@ -378,17 +379,10 @@ def test_an_id_that_is_none_is_not_found(world: World) -> None:
             assert caught.value.kind == "run_not_found"
 
 
-def test_settled_files_of_a_moved_repository(tmp_path: Path) -> None:
-    """A plan names the runs that have its settled files, not their places."""
-    world = World(tmp_path, aged_slices=False)
-    world.keep(default="3d")
-    world.save("main", days_ago=1, put=["a"])
-    for name in ("x", "y"):
-        world.lake.objects.put("main", name, name.encode())
-    world.clock.advance(9 * DAY)
-    report = world.collect(mode="clean")
-    content = json.loads((Path(report.run_path) / "plan.json").read_text())
-    assert {each["run_id"] for each in content["settled"]} <= {report.run_id}
-    assert "run_path" not in json.dumps(content)
-    assert replace(report, error=None).error is None
-    world.close()
+def test_a_plan_names_runs_and_not_places() -> None:
+    """An earlier version wrote the path of the folder, which ends in the run's id."""
+    run_id, part = descending_id(START), Part("settled/a.parquet", 1, 1, "0" * 64)
+    settled = SettledPart(run_id, part)
+    assert SettledPart.from_json(settled.to_json()) == settled
+    before = part.to_json() | {"run_path": f"/old/{RUNS_PREFIX}{run_id}"}
+    assert SettledPart.from_json(before) == settled

@@ -44,6 +44,7 @@ def test_collect(store: str) -> None:
         "deleted_count",
         "deleted_bytes",
         "expired_commits",
+        "unfinished_steps",
     }
     with pytest.raises(InvalidInput):
         collect("lake", store=store, options={"grace": "soon"})

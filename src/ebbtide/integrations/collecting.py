@@ -32,8 +32,9 @@ def _refuse(_plan: PlannedRun) -> bool:
 
 def figures(report: RunReport) -> dict[str, str | int | None]:
     """Returns the figures of a run, as plain values: `run_id`, `state`, the numbers and bytes of
-    candidates and of deleted files, the number of commits that lost their data, and the number of
-    last steps that failed after the sweep. Bytes are None if some sizes were not read."""
+    candidates and of deleted files, and the number of commits that lost their data. Bytes are None
+    if some sizes were not read. `unfinished_steps` counts the last steps that failed after the
+    sweep."""
     counted = report.to_json()
     names = ("candidate_count", "candidate_bytes", "deleted_count", "deleted_bytes")
     return {

@@ -208,13 +208,15 @@ class Reclaimer:
         try:
             context.touch_owner()
             found = {each.address: each.outcome for each in storage.delete(addresses)}
+            if self._settings.delete_versions and storage.deletes_versions:
+                gone = [address for address in addresses if found[address] != "failed"]
+                left = [each for each in storage.delete_versions(gone) if each.outcome == "failed"]
+                found.update({each.address: each.outcome for each in left})
         except EbbtideError as error:
-            _log.warning("nothing was reclaimed in %s: %s", context.info.name, error.message)
+            # Some objects may be deleted by now. The next try finds them missing.
+            name = context.info.name
+            _log.warning("reclaiming in %s stopped, and is tried again: %s", name, error.message)
             return dict.fromkeys(addresses, "failed")
-        if self._settings.delete_versions and storage.deletes_versions:
-            gone = [address for address in addresses if found[address] != "failed"]
-            failed = [each for each in storage.delete_versions(gone) if each.outcome == "failed"]
-            found.update({each.address: each.outcome for each in failed})
         return found
 
 
