@@ -153,3 +153,21 @@ def test_bytes_are_read_once(data: Any) -> None:
     read = etag.read(data)
     assert (read if isinstance(read, bytes) else b"".join(read)) == DATA
     assert etag.text() == MD5
+
+
+def test_the_api_takes_the_etag_of_s3(s3: Client, server: Server, bucket: str) -> None:
+    """Its own ETag is the SHA-256. In lakeFS both are one text."""
+    etag = s3.put_object(Bucket=bucket, Key="main/a", Body=DATA)["ETag"]
+    place = f"/repositories/{bucket}"
+    where = {"params": {"path": "a"}}
+    with server.http() as http:
+        for tag in (etag, f'"{SHA256}"'):
+            read = http.get(f"{place}/refs/main/objects", headers={"If-None-Match": tag}, **where)
+            assert read.status_code == 304
+            headers = {"If-Match": tag}
+            url = f"{place}/branches/main/objects"
+            assert http.post(url, headers=headers, content=DATA, **where).status_code == 201
+            s3.put_object(Bucket=bucket, Key="main/a", Body=DATA)
+        for tag in ('""', '"x"'):
+            answer = http.post(url, headers={"If-Match": tag}, content=DATA, **where)
+            assert answer.status_code == 412

@@ -1,6 +1,6 @@
 """ETags, by which clients of S3 recognize an object.
 
-Some clients take an ETag for the MD5 of the bytes. AWS's SDK for Java 2, before 2.30, does so for
+Some clients take an ETag for the MD5 of the bytes. AWS's SDK for Java 2, up to 2.29, does so for
 every ETag that answers a PUT. Its version 1 and s3cmd do so unless the ETag has a dash, as those of
 S3 for uploads in parts have. So the ETag of an upload is its MD5, and every other one has a dash.
 """
