@@ -159,15 +159,17 @@ def test_the_api_takes_the_etag_of_s3(s3: Client, server: Server, bucket: str) -
     """Its own ETag is the SHA-256. In lakeFS both are one text."""
     etag = s3.put_object(Bucket=bucket, Key="main/a", Body=DATA)["ETag"]
     place = f"/repositories/{bucket}"
-    where = {"params": {"path": "a"}}
+    where = {"path": "a"}
     with server.http() as http:
         for tag in (etag, f'"{SHA256}"'):
-            read = http.get(f"{place}/refs/main/objects", headers={"If-None-Match": tag}, **where)
+            read = http.get(
+                f"{place}/refs/main/objects", headers={"If-None-Match": tag}, params=where
+            )
             assert read.status_code == 304
             headers = {"If-Match": tag}
             url = f"{place}/branches/main/objects"
-            assert http.post(url, headers=headers, content=DATA, **where).status_code == 201
+            assert http.post(url, headers=headers, content=DATA, params=where).status_code == 201
             s3.put_object(Bucket=bucket, Key="main/a", Body=DATA)
         for tag in ('""', '"x"'):
-            answer = http.post(url, headers={"If-Match": tag}, content=DATA, **where)
+            answer = http.post(url, headers={"If-Match": tag}, content=DATA, params=where)
             assert answer.status_code == 412
