@@ -188,7 +188,7 @@ class History:
             return
         found = [self.bytes_of(model.parts.get(number)) for number in numbers]
         wanted = [
-            WantedPart(number, etag_of(b"?") if data is None else f'"{etag_of(data)}"')
+            WantedPart(number, etag_of(b"?") if data is None else f'"{self.etag(model, number)}"')
             for number, data in zip(numbers, found, strict=True)
         ]
         must_succeed = None not in found and self.is_live(model)
@@ -215,6 +215,13 @@ class History:
         assert (entry.size_bytes, entry.checksum) == (len(whole), etag_of(whole))
         self.shown[model.upload.path] = whole
         self.completed += 1
+
+    def etag(self, model: ModelUpload, number: int) -> str:
+        """The ETag of a part, as the storage or this program has it."""
+        part = model.parts[number]
+        if isinstance(part, bytes):
+            return hashlib.md5(part).hexdigest()
+        return etag_of(self.holders.written[part])
 
     def put_object(self) -> None:
         path, data = self.path(), self.data()

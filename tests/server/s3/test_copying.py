@@ -13,9 +13,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from ebbtide.server.app import create_app
-from ebbtide.server.s3.described import etag_of
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
+from ebbtide.store.content.etags import etag_of
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Objects
 from ebbtide.store.repository import Repository

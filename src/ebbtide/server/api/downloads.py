@@ -17,6 +17,7 @@ from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.etags import names
 from ebbtide.store.objects.signed_reads import SignedRead
 
 WHOLE_BYTES_MAX: Final = 256 * 1024
@@ -75,7 +76,7 @@ class DownloadOptions:
         """
         if self.if_none_match is not None:
             listed = _listed(self.if_none_match)
-            return "*" in listed or _etag(entry) in listed
+            return "*" in listed or any(names(entry, tag) for tag in listed)
         if self.if_modified_since is None or entry.mtime == EPOCH:
             return False
         try:
@@ -239,7 +240,7 @@ def _etag(entry: Entry) -> str:
 
 
 def _listed(header: str) -> set[str]:
-    return {part.strip().removeprefix("W/") for part in header.split(",")}
+    return {part.strip().removeprefix("W/").strip('"') for part in header.split(",")}
 
 
 def _media_type(entry: Entry) -> str:

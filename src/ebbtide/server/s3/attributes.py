@@ -8,12 +8,13 @@ from starlette.responses import Response
 
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.call import InThread, S3Call, answer, operation
-from ebbtide.server.s3.described import etag_of, headers_of, sums_of
+from ebbtide.server.s3.described import headers_of, sums_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, element, root
 from ebbtide.server.s3.objects import readable
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.etags import etag_of
 
 NAMES: Final = frozenset(("ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"))
 
@@ -36,7 +37,7 @@ def get_attributes(call: S3Call) -> Response:
 
 def _elements(entry: Entry) -> dict[str, Markup]:
     found = {
-        "ETag": element("ETag", etag_of(entry).strip('"')),
+        "ETag": element("ETag", etag_of(entry)),
         "StorageClass": element("StorageClass", "STANDARD"),
         "ObjectSize": element("ObjectSize", entry.size_bytes),
     }

@@ -127,8 +127,14 @@ def wanted_of(body: Element) -> list[ListedPart]:
         etag = (item.findtext("ETag") or "").strip().strip('"')
         if not (number.isascii() and number.isdigit() and len(number) <= 5 and etag):
             raise S3Error("MalformedXML", "a part needs a PartNumber and an ETag")
-        sums = {name: item.findtext(f"Checksum{name.upper()}") for name in checksums.ALGORITHMS}
-        given = {name: text.strip() for name, text in sums.items() if text}
+        given = {
+            child.tag.removeprefix("Checksum").lower(): child.text.strip()
+            for child in item
+            if child.tag.startswith("Checksum") and child.text
+        }
+        unknown = sorted(given.keys() - checksums.ALGORITHMS.keys())
+        if unknown:
+            raise S3Error("InvalidRequest", f"this server has no checksum {shown(unknown[0])}")
         found.append(ListedPart(WantedPart(int(number), etag), given))
     if not 1 <= len(found) <= PART_NUMBER_MAX:
         raise S3Error("MalformedXML", f"list between 1 and {PART_NUMBER_MAX} parts")

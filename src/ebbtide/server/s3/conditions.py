@@ -15,13 +15,14 @@ from ebbtide.escaping import shown
 from ebbtide.server.s3.described import (
     SOURCE,
     date_of,
-    etag_of,
     is_unchanged,
     lists,
+    quoted,
     second_of,
 )
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.etags import etag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,17 @@ class IfMatch:
         """Raises NotFound `object_not_found` or Conflict `precondition_failed`."""
         if found is None:
             raise NotFound("object_not_found", f"there is no object {shown(path)}")
-        if not lists(self.tags, etag_of(found)):
+        if not lists(self.tags, found):
             raise _failed(path, found)
 
 
 @dataclass(frozen=True, slots=True)
 class IfNoneMatch:
-    """There must be no object with one of the listed ETags; `*` stands for each."""
-
-    tags: str
+    """There must be no object."""
 
     def check(self, path: str, found: Entry | None) -> None:
         """Raises Conflict `precondition_failed`."""
-        if found is not None and lists(self.tags, etag_of(found)):
+        if found is not None:
             raise _failed(path, found)
 
 
@@ -64,7 +63,7 @@ class IfUnchanged:
         if found is None:
             return
         is_met = (
-            (self.tags is None or lists(self.tags, etag_of(found)))
+            (self.tags is None or lists(self.tags, found))
             and (self.modified is None or second_of(found) == self.modified)
             and self.size_bytes in (None, found.size_bytes)
         )
@@ -87,12 +86,18 @@ class IfSource:
 
 
 def condition_of_write(headers: Mapping[str, str]) -> IfMatch | IfNoneMatch | None:
-    """Returns the condition of a write. Raises S3Error `InvalidArgument`."""
+    """Returns the condition of a write. Raises S3Error `InvalidArgument` or `NotImplemented`."""
     if_none_match, if_match = headers.get("if-none-match"), headers.get("if-match")
     if if_none_match is not None and if_match is not None:
         raise S3Error("InvalidArgument", "give either If-None-Match or If-Match")
     if if_none_match is not None:
-        return IfNoneMatch(if_none_match)
+        if if_none_match.strip() != "*":
+            raise S3Error(
+                "NotImplemented",
+                f"If-None-Match: {if_none_match} is not supported in a write: its only value is *, "
+                "for a path without an object; to replace a known object, send If-Match",
+            )
+        return IfNoneMatch()
     return None if if_match is None else IfMatch(if_match)
 
 
@@ -125,5 +130,6 @@ def _instant(text: str) -> datetime:
 def _failed(path: str, found: Entry) -> Conflict:
     return Conflict(
         "precondition_failed",
-        f"the object {shown(path)} with the ETag {etag_of(found)} does not meet the condition",
+        f"the object {shown(path)} with the ETag {quoted(etag_of(found))} does not meet the "
+        "condition",
     )

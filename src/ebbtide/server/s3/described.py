@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Final
 
@@ -14,52 +17,50 @@ from ebbtide.server.api.base import OCTETS
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.store.content.entries import Entry, is_external
-from ebbtide.store.content.reserved import CHECKSUM, HEADER, HEADERS, checksums_of
+from ebbtide.store.content.etags import etag_of, names
+from ebbtide.store.content.reserved import CHECKSUM, HEADER, HEADERS, META, checksums_of
 
-META: Final = "x-amz-meta-"
 SOURCE: Final = "x-amz-copy-source-"
 """The beginning of headers with conditions on the source of a copy."""
 
 _VISIBLE: Final = re.compile(r"[\x20-\x7e]*")
+_META: Final = META.lower()
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TYPE: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 _KEPT: Final = frozenset(HEADER + name for name in HEADERS)
 
 
-def etag_of(entry: Entry) -> str:
-    """Returns the ETag of an object, in its quotation marks: its checksum. An object that is stored
-    elsewhere may have any checksum, or none."""
-    checksum = entry.checksum
-    usable = _VISIBLE.fullmatch(checksum) and '"' not in checksum
-    return f'"{checksum if usable else ""}"'
-
-
 def headers_of(entry: Entry) -> dict[str, str]:
     """Returns the headers that describe an object."""
     headers = {
         "Accept-Ranges": "bytes",
-        "ETag": etag_of(entry),
+        "ETag": quoted(etag_of(entry)),
         "Last-Modified": format_datetime(second_of(entry), usegmt=True),
         "Content-Type": _media_type(entry),
         # An uploaded script must not run in the browser of another user.
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",
     }
-    missing = 0
-    for name, value in entry.metadata.items():
-        if name in _KEPT:
-            if _VISIBLE.fullmatch(value):
-                headers[name.removeprefix(HEADER).title()] = value
-        elif name.startswith(CHECKSUM):
-            continue
-        elif _TOKEN.fullmatch(name):
-            headers[META + name] = _header_value(value)
-        else:
-            missing += 1
-    if missing:
-        headers["x-amz-missing-meta"] = str(missing)
-    return headers
+    for name in _KEPT & entry.metadata.keys():
+        if _VISIBLE.fullmatch(entry.metadata[name]):
+            headers[name.removeprefix(HEADER).title()] = entry.metadata[name]
+    return headers | _users_headers(entry.metadata)
+
+
+def _users_headers(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers for the metadata of users, and the number of those that have none.
+
+    Names of the API may lack the prefix. If several names give one header, that of S3 counts.
+    """
+    names = [name for name in metadata if name not in _KEPT and not name.startswith(CHECKSUM)]
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (not name.lower().startswith(_META), name)):
+        header = _META + name.lower().removeprefix(_META)
+        if _TOKEN.fullmatch(name) and header not in (_META, *found):
+            found[header] = _header_value(metadata[name])
+    missing = len(names) - len(found)
+    return found | ({"x-amz-missing-meta": str(missing)} if missing else {})
 
 
 def checksum_headers(entry: Entry, headers: Mapping[str, str]) -> dict[str, str]:
@@ -95,9 +96,9 @@ def metadata_of(headers: Mapping[str, str]) -> dict[str, str]:
     """Returns the metadata that a request attaches to an object: the user's, whose names are
     lower-case in HTTP, and the headers that readers are to get."""
     found = {
-        name.removeprefix(META): _decoded(value)
+        META + name.removeprefix(_META): _decoded(value)
         for name, value in headers.items()
-        if name.startswith(META) and name != META
+        if name.startswith(_META) and name != _META
     }
     for name in HEADERS:
         value = headers.get(name, "").strip()
@@ -130,15 +131,15 @@ def is_unchanged(entry: Entry, headers: Mapping[str, str], *, prefix: str = "") 
     `prefix` begins the names of the headers. Raises S3Error `PreconditionFailed` if `If-Match` or
     `If-Unmodified-Since` does not hold.
     """
-    tag, modified = etag_of(entry), second_of(entry)
+    modified = second_of(entry)
     if_match = headers.get(prefix + "if-match")
     since = date_of(headers.get(prefix + "if-unmodified-since"))
-    is_met = since is None or modified <= since if if_match is None else lists(if_match, tag)
+    is_met = since is None or modified <= since if if_match is None else lists(if_match, entry)
     if not is_met:
         raise S3Error("PreconditionFailed", "the object does not meet the request's condition")
     if_none_match = headers.get(prefix + "if-none-match")
     if if_none_match is not None:
-        return lists(if_none_match, tag)
+        return lists(if_none_match, entry)
     since = date_of(headers.get(prefix + "if-modified-since"))
     return since is not None and modified <= since
 
@@ -149,14 +150,19 @@ def may_use_range(entry: Entry, headers: Mapping[str, str]) -> bool:
     if text is None:
         return True
     if text.startswith('"'):
-        return text == etag_of(entry)
+        return names(entry, text.strip('"'))
     return date_of(text) == second_of(entry)
 
 
-def lists(header: str, tag: str) -> bool:
-    """Whether a header that lists ETags has `tag`, or the star that stands for each."""
+def lists(header: str, entry: Entry) -> bool:
+    """Whether a header that lists ETags has that of an object, or the star that stands for each."""
     tags = {part.strip().removeprefix("W/").strip('"') for part in header.split(",")}
-    return "*" in tags or tag.strip('"') in tags
+    return "*" in tags or any(names(entry, tag) for tag in tags)
+
+
+def quoted(etag: str) -> str:
+    """Returns an ETag as headers and XML have it."""
+    return f'"{etag}"'
 
 
 def date_of(text: str | None) -> datetime | None:
@@ -185,8 +191,14 @@ def _header_value(value: str) -> str:
 
 
 def _decoded(value: str) -> str:
-    """Decodes the value of a header, which is bytes: as UTF-8 if possible, else as Latin-1."""
-    try:
-        return value.encode("latin-1").decode()
-    except UnicodeDecodeError:
+    """Decodes the value of a header, which is bytes: as UTF-8 if possible, else as Latin-1. Words
+    that are encoded by RFC 2047 are decoded, if a reader is sent them encoded again."""
+    with suppress(UnicodeDecodeError):
+        value = value.encode("latin-1").decode()
+    if "=?" not in value:
         return value
+    # An unknown encoding, or one that is wrong, is the user's own text.
+    with suppress(ValueError, LookupError, HeaderParseError):
+        decoded = str(make_header(decode_header(value)))
+        return value if _VISIBLE.fullmatch(decoded) else decoded
+    return value

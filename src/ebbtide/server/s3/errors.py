@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 CODES: Final[Mapping[int, tuple[str, ...]]] = {
     400: (
+        "AccessControlListNotSupported",
         "AuthorizationHeaderMalformed",
         "AuthorizationQueryParametersError",
         "BadDigest",

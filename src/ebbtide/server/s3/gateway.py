@@ -31,12 +31,15 @@ from ebbtide.server.s3.addressing import bucket_and_key, decoded
 from ebbtide.server.s3.call import OPERATIONS, Operation, S3Call
 from ebbtide.server.s3.errors import S3Error, error_response, xml_error
 from ebbtide.server.s3.signing import (
+    SIGNING_NAMES,
+    Pairs,
     SignedParts,
     is_signed,
     read_signature,
     split_query,
     verify,
 )
+from ebbtide.server.s3.support import require_conditions, require_operation
 from ebbtide.server.streaming import DRAINED_BYTES_MAX, is_small, whole_body
 from ebbtide.store.embedded import Store
 
@@ -47,50 +50,6 @@ TOPICS: Final = (attributes, buckets, deleting, listing, multiparts, objects, wr
 
 CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning", "attributes")
 """Names in a query that choose an operation, the first one of these that is there."""
-UNSUPPORTED: Final = frozenset(
-    (
-        "accelerate",
-        "acl",
-        "analytics",
-        "append",
-        "cors",
-        "encryption",
-        "intelligent-tiering",
-        "inventory",
-        "legal-hold",
-        "lifecycle",
-        "logging",
-        "metadataTable",
-        "metrics",
-        "notification",
-        "object-lock",
-        "ownershipControls",
-        "policy",
-        "policyStatus",
-        "publicAccessBlock",
-        "replication",
-        "requestPayment",
-        "restore",
-        "retention",
-        "select",
-        "session",
-        "tagging",
-        "torrent",
-        "versionId",
-        "versions",
-        "website",
-    )
-)
-"""Names in a query that choose an operation which this server does not have."""
-UNSUPPORTED_HEADERS: Final = (
-    "x-amz-tagging",
-    "x-amz-website-redirect-location",
-    "x-amz-server-side-encryption",
-    "x-amz-object-lock-",
-    "x-amz-copy-source-server-side-encryption",
-    "x-amz-write-offset-bytes",
-)
-"""Beginnings of headers that promise what this server does not keep."""
 
 
 class S3Gateway:
@@ -188,7 +147,7 @@ class S3Gateway:
         if pair is None:
             raise S3Error("InvalidAccessKeyId", "the access key does not exist, or was revoked")
         scope_key = verify(parts, signature, pair.secret)
-        named = dict(headers)
+        named = _named(headers, query)
         bucket, key = bucket_and_key(
             raw_path, named.get("host", ""), self._store.settings.s3_domain
         )
@@ -208,24 +167,33 @@ class S3Gateway:
 
 
 def operation_of(call: S3Call) -> Operation:
-    """Returns the operation that a request asks for. Raises S3Error `NotImplemented` or
-    `MethodNotAllowed`."""
+    """Returns the operation that a request asks for. Raises S3Error `MethodNotAllowed`, or if the
+    request asks for what this server does not have."""
     method = call.request.method
-    unsupported = sorted(call.query.keys() & UNSUPPORTED)
-    unsupported += [
-        name
-        for name, value in call.headers.items()
-        if name.startswith(UNSUPPORTED_HEADERS) and value
-    ]
-    if unsupported:
-        raise S3Error("NotImplemented", f"this server does not have {', '.join(unsupported)}")
+    require_operation(method, call.query, call.headers)
     choice = next((name for name in CHOICES if name in call.query), "")
     copies = method == "PUT" and "x-amz-copy-source" in call.headers
     found = OPERATIONS.get((call.level, method, choice, copies))
     if found is None:
         code = "NotImplemented" if choice else "MethodNotAllowed"
-        raise S3Error(code, f"this server has no such request: {method} of a {call.level}")
+        asked = f" with {choice}" if choice else ""
+        raise S3Error(code, f"this server has no such request: {method} of a {call.level}{asked}")
+    require_conditions(found.name, method, call.headers)
     return found
+
+
+def _named(headers: Pairs, query: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers by their names. Like S3, it joins those of one name, and takes headers of
+    S3 from the query, where some clients put them as they sign a URL."""
+    found = {
+        name.lower(): value.encode().decode("latin-1")
+        for name, value in query.items()
+        if name.lower().startswith("x-amz-") and name not in SIGNING_NAMES
+    }
+    sent: dict[str, str] = {}
+    for name, value in headers:
+        sent[name] = f"{sent[name]},{value}" if name in sent else value
+    return found | sent
 
 
 def _raw_path(scope: Scope) -> str:

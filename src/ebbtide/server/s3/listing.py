@@ -14,11 +14,12 @@ from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.server.s3.addressing import decoded, key_of, split_key
 from ebbtide.server.s3.buckets import owner_element
 from ebbtide.server.s3.call import InThread, S3Call, answer, operation
-from ebbtide.server.s3.described import etag_of
+from ebbtide.server.s3.described import quoted
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.etags import etag_of
 from ebbtide.store.repository import Repository
 
 KEYS_MAX: Final = 1000
@@ -112,7 +113,7 @@ def _answer(
             "Contents",
             element("Key", asked.text(key)),
             element("LastModified", date_text(entry.mtime)),
-            element("ETag", etag_of(entry)),
+            element("ETag", quoted(etag_of(entry))),
             element("Size", entry.size_bytes),
             element("StorageClass", "STANDARD"),
             *owner,

@@ -22,7 +22,7 @@ from ebbtide.server.s3.completing import (
     wanted_of,
 )
 from ebbtide.server.s3.conditions import condition_of_write
-from ebbtide.server.s3.described import etag_of, metadata_of, sums_among, sums_of
+from ebbtide.server.s3.described import metadata_of, quoted, sums_among, sums_of
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.listing import KEYS_MAX
 from ebbtide.server.s3.markup import Markup, date_text, element, key_text, root
@@ -35,6 +35,7 @@ from ebbtide.server.s3.writing import (
 )
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import Role
+from ebbtide.store.content.etags import etag_among, etag_of
 from ebbtide.store.content.reserved import CHECKSUM
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX
@@ -79,7 +80,7 @@ async def upload_part(call: S3Call) -> Response:
         return repository.multipart.put_part(_upload(call, repository), number, data)
 
     part = await call.receive(payload, put)
-    return Response(headers={"ETag": f'"{part.etag}"'} | sent_checksums(payload))
+    return Response(headers={"ETag": quoted(part.etag)} | sent_checksums(payload))
 
 
 @operation("UploadPartCopy", Role.WRITER, "object", "PUT", "uploadId", copies=True)
@@ -95,7 +96,7 @@ async def copy_part(call: S3Call) -> Response:
         asked = _range_of_copy(header, source.entry.size_bytes)
         pieces = source.stream() if asked is None else source.stream(start=asked[0], end=asked[1])
         part = repository.multipart.put_part(upload, number, pieces, check=source.require_kept)
-        return copy_result("CopyPartResult", f'"{part.etag}"', date_text(part.created_at))
+        return copy_result("CopyPartResult", part.etag, date_text(part.created_at))
 
     return patient(call, copy)
 
@@ -212,7 +213,8 @@ async def complete_upload(call: S3Call) -> Response:
             # The client may not have received the first answer.
             branch, path = call.place()
             done = repository.multipart.completed(branch, path, call.query["uploadId"], parts)
-            return _completed(call, f'"{done.checksum}"', sums_among(done.sums, done.checksum))
+            etag = etag_among(done.sums, done.checksum)
+            return _completed(call, etag, sums_among(done.sums, done.checksum))
         return _completed(call, etag_of(entry), sums_of(entry))
 
     return patient(call, complete)
@@ -223,7 +225,7 @@ def _completed(call: S3Call, etag: str, sums: Mapping[str, str]) -> Markup:
         "CompleteMultipartUploadResult",
         element("Location", str(call.request.url.replace(query=None))),
         *_named(call),
-        element("ETag", etag),
+        element("ETag", quoted(etag)),
         *checksums.elements(sums),
     )
 
@@ -272,7 +274,7 @@ def _part_element(part: UploadPart) -> Markup:
         "Part",
         element("PartNumber", part.part_number),
         element("LastModified", date_text(part.created_at)),
-        element("ETag", f'"{part.etag}"'),
+        element("ETag", quoted(part.etag)),
         element("Size", part.size_bytes),
     )
 

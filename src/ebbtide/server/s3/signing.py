@@ -30,6 +30,7 @@ _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _STAMP_FORM: Final = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _SECONDS: Final = re.compile(r"\d{1,9}", re.ASCII)
 _UNRESERVED: Final = "-_.~"
+_MINUTE: Final = timedelta(minutes=1)
 _QUERY_NAMES: Final = (
     "X-Amz-Credential",
     "X-Amz-Date",
@@ -37,6 +38,10 @@ _QUERY_NAMES: Final = (
     "X-Amz-SignedHeaders",
     "X-Amz-Signature",
 )
+SIGNING_NAMES: Final = frozenset(
+    (*_QUERY_NAMES, "X-Amz-Algorithm", "X-Amz-Content-Sha256", "X-Amz-Security-Token")
+)
+"""All names in a query that belong to its signature."""
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -230,7 +235,9 @@ def _from_header(authorization: str, headers: Mapping[str, str], *, now: datetim
     if abs(now - at) > SKEW_MAX:
         raise S3Error(
             "RequestTimeTooSkewed",
-            f"the request is dated {stamp}, more than 15 minutes from the server's time",
+            f"the request is dated {at:{_STAMP}}, and the server's time is {now:{_STAMP}}: they "
+            f"may differ by {SKEW_MAX // _MINUTE} minutes; set the clock of the client or the "
+            "server",
         )
     payload_hash = headers.get("x-amz-content-sha256")
     if payload_hash is None:
@@ -261,9 +268,17 @@ def _from_query(
     if not _SECONDS.fullmatch(lasts) or not 1 <= int(lasts) <= EXPIRES_SECONDS_MAX:
         raise S3Error(code, f"X-Amz-Expires is from 1 to {EXPIRES_SECONDS_MAX} seconds")
     if at - now > SKEW_MAX:
-        raise S3Error("AccessDenied", "the URL is not valid yet")
-    if at + timedelta(seconds=int(lasts)) < now:
-        raise S3Error("AccessDenied", "the URL has expired: sign a new one")
+        raise S3Error(
+            "AccessDenied",
+            f"the URL is valid from {stamp} on, and the server's time is {now:{_STAMP}}",
+        )
+    until = at + timedelta(seconds=int(lasts))
+    if until < now:
+        raise S3Error(
+            "AccessDenied",
+            f"the URL expired at {until:{_STAMP}}, and the server's time is {now:{_STAMP}}: sign a "
+            "new one",
+        )
     access_key_id, scope = _credential(query["X-Amz-Credential"], stamp, code)
     given = headers.get("x-amz-content-sha256", query.get("X-Amz-Content-Sha256"))
     return S3Signature(

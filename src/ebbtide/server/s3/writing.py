@@ -12,9 +12,9 @@ from ebbtide.server.s3.addressing import copy_source, split_key
 from ebbtide.server.s3.call import S3Call, operation, reads, writing
 from ebbtide.server.s3.conditions import IfSource, condition_of_write
 from ebbtide.server.s3.described import (
-    etag_of,
     metadata_of,
     metadata_of_sums,
+    quoted,
 )
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.server.s3.markup import Markup, date_text, element, root
@@ -23,6 +23,7 @@ from ebbtide.server.s3.payload import Payload
 from ebbtide.storage import Content
 from ebbtide.storage.base import chunks
 from ebbtide.store.access.keys import Role
+from ebbtide.store.content.etags import Etag, etag_of
 from ebbtide.store.content.reserved import checksums_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects.objects import Readable
@@ -53,6 +54,7 @@ def _putting(call: S3Call) -> tuple[Payload, Callable[[Content], Response]]:
         return payload, lambda data: _put_directory(call, branch, data)
     branch, path = call.place()
     only_if = condition_of_write(call.headers)
+    etag = Etag()
 
     def put(data: Content) -> Response:
         repository = call.repository()
@@ -60,13 +62,13 @@ def _putting(call: S3Call) -> tuple[Payload, Callable[[Content], Response]]:
             entry = repository.objects.put(
                 branch,
                 path,
-                data,
+                etag.read(data),
                 content_type=call.headers.get("content-type"),
                 metadata=metadata_of(call.headers),
-                late_metadata=lambda: metadata_of_sums(payload.found),
+                late_metadata=lambda: metadata_of_sums(payload.found) | etag.metadata(),
                 only_if=only_if,
             )
-        return Response(headers={"ETag": etag_of(entry)} | sent_checksums(payload))
+        return Response(headers={"ETag": quoted(etag_of(entry))} | sent_checksums(payload))
 
     return payload, put
 
@@ -153,7 +155,7 @@ def source_of(call: S3Call, bucket: str, key: str) -> Readable:
 
 def copy_result(name: str, etag: str, modified: str) -> Markup:
     """Returns the document that answers a copy."""
-    return root(name, element("LastModified", modified), element("ETag", etag))
+    return root(name, element("LastModified", modified), element("ETag", quoted(etag)))
 
 
 def patient(call: S3Call, work: Callable[[], Markup]) -> PatientAnswer:

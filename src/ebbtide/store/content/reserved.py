@@ -1,4 +1,5 @@
-"""Metadata that the S3 gateway keeps for itself, beside the metadata of users.
+"""Metadata that the S3 gateway keeps for itself, beside the metadata of users; and the names of
+theirs.
 
 The names have a colon. No header has one in its name, so that no metadata sent over S3 can have
 such a name. Not for: the headers of S3 (`server.s3`).
@@ -11,6 +12,9 @@ from typing import Final
 
 CHECKSUM: Final = "s3:checksum:"
 """Begins the names of checksums: `s3:checksum:crc32` is the CRC32 of the object's bytes."""
+META: Final = "X-Amz-Meta-"
+"""Begins the names of metadata that users attach over S3, as in lakeFS: the header
+`x-amz-meta-color` becomes `X-Amz-Meta-color`, with the rest in lower case."""
 HEADER: Final = "http:"
 """Begins the names of `HEADERS`, as metadata has them: `http:cache-control`."""
 HEADERS: Final = (

@@ -22,6 +22,7 @@ from ebbtide.ids import new_id
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.etags import Etag, metadata_of_parts
 from ebbtide.store.content.reserved import checksums_of, without_checksums
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
@@ -154,14 +155,15 @@ class Multipart:
                 expires_at=upload.expires_at,
                 token=TOKEN,
             )
+        etag = Etag()
         try:
-            entry = write_object(context, NewObject(upload.path, data), address, now)
+            entry = write_object(context, NewObject(upload.path, etag.read(data)), address, now)
             part = UploadPart(
                 part_number=number,
                 address=address,
                 size_bytes=entry.size_bytes,
                 checksum=entry.checksum,
-                etag=entry.checksum,
+                etag=etag.text(),
                 created_at=now,
             )
             self._record(upload, part, check)
@@ -211,6 +213,7 @@ class Multipart:
         reader = pieces or PartReader()
         read = reader.read(self._stream(upload, part, stream) for part in parts)
         is_sized = not any(part.is_signed for part in parts)
+        kept = metadata_of_parts([part.etag for part in parts]) if is_sized else {}
         new = NewObject(
             upload.path,
             SizedPieces(read, sum(part.size_bytes for part in parts), is_stored=True)
@@ -218,7 +221,7 @@ class Multipart:
             else read,
             upload.content_type,
             without_checksums(upload.metadata),
-            late_metadata=reader.metadata,
+            late_metadata=lambda: {**reader.metadata(), **kept},
         )
         entry = self._uploads.put(upload.branch, new, finish=end, only_if=only_if)
         self._delete_files(released)

@@ -38,7 +38,7 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadPart:
-    """One part of an upload. `checksum` is its SHA-256, and so is `etag`.
+    """One part of an upload. `checksum` is its SHA-256, and `etag` its MD5.
 
     The address of a signed part was given to the client, in a signed URL. Whether there is a file,
     only the storage knows: size, checksum and ETag are empty.

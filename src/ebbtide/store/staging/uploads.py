@@ -22,6 +22,7 @@ from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces, chunks
 from ebbtide.storage.parts import size_of
 from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.etags import names
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
@@ -72,7 +73,7 @@ class Condition(Protocol):
 @dataclass(frozen=True, slots=True)
 class OnlyIf:
     """The condition of a write to a path. The path must have no object if `checksum` is None, else
-    an object with that checksum."""
+    an object with that checksum, or with that ETag of S3."""
 
     checksum: str | None = None
 
@@ -84,7 +85,7 @@ class OnlyIf:
             raise Conflict(
                 "precondition_failed", f"path already exists: there is an object {shown(path)}"
             )
-        if found is not None and found.checksum != self.checksum:
+        if found is not None and not names(found, self.checksum or ""):
             raise Conflict(
                 "precondition_failed",
                 f"the object {shown(path)} has the checksum {shown(found.checksum)}",

@@ -116,6 +116,8 @@ class Program:
     def __init__(self, program: Sequence[str], **environment: str) -> None:
         self._program = program
         self._environment = {"PATH": os.environ["PATH"]} | environment
+        self.warned = ""
+        """What the last call printed to stderr."""
 
     def __call__(self, *arguments: str, data: bytes = b"") -> bytes:
         """What it prints. Raises Refused with what it says about a failure."""
@@ -129,6 +131,7 @@ class Program:
         )
         if done.returncode:
             raise Refused(done.stderr.decode())
+        self.warned = done.stderr.decode()
         return done.stdout
 
 
@@ -261,6 +264,73 @@ class Rclone:
 
     def delete(self, path: str) -> None:
         self.run("deletefile", self._place(path))
+
+
+class S3cmd:
+    """s3cmd. It compares the MD5 of what it sent or got with the ETag, and warns."""
+
+    def __init__(self, page: Page, directory: Path) -> None:
+        if shutil.which("s3cmd") is None:
+            require_or_skip("s3cmd", "no s3cmd on PATH")
+        configuration = directory / "s3cfg"
+        configuration.write_text(page.snippet("ini", "host_base"))
+        self.bucket = page.bucket
+        self.directory = directory
+        # `--multipart-chunk-size-mb` of s3cmd counts MiB.
+        size = f"--multipart-chunk-size-mb={PART_BYTES // 2**20}"
+        options = ("--config", str(configuration), "--no-progress", size)
+        self.program = Program(["s3cmd", *options], HOME=str(directory))
+
+    def run(self, *arguments: str) -> str:
+        """What it prints. A warning fails the test."""
+        printed = self.program(*arguments).decode()
+        assert "WARNING" not in self.program.warned, self.program.warned
+        return printed
+
+    def url(self, path: str) -> str:
+        """As s3cmd names a file."""
+        return f"s3://{self.bucket}/{path}"
+
+    def write(self, path: str, data: bytes, color: str) -> None:
+        file = self.directory / "small"
+        file.write_bytes(data)
+        self.run("put", f"--add-header=x-amz-meta-color:{color}", str(file), self.url(path))
+
+    def write_parts(self, path: str, data: bytes) -> None:
+        file = self.directory / "large"
+        file.write_bytes(data)
+        self.run("put", str(file), self.url(path))
+
+    def read(self, path: str) -> bytes:
+        file = self.directory / "read"
+        self.run("get", "--force", self.url(path), str(file))
+        return file.read_bytes()
+
+    def read_range(self, path: str, start: int, count: int) -> bytes:
+        """It reads ranges to continue a download alone."""
+        file = self.directory / "part"
+        file.write_bytes(self.read(path)[:start])
+        self.run("get", "--continue", self.url(path), str(file))
+        return file.read_bytes()[start : start + count]
+
+    def color(self, path: str) -> str:
+        lines = self.run("info", self.url(path)).splitlines()
+        (found,) = (line for line in lines if "x-amz-meta-color" in line)
+        return found.rpartition(": ")[2]
+
+    def listed(self, prefix: str) -> Found:
+        words = [line.split() for line in self.run("ls", self.url(prefix)).splitlines()]
+        names = {each[-1].removeprefix(self.url(prefix)): each[0] for each in words}
+        return (
+            [name for name in names if names[name] != "DIR"],
+            [name for name in names if names[name] == "DIR"],
+        )
+
+    def copy(self, source: str, target: str) -> None:
+        self.run("cp", self.url(source), self.url(target))
+
+    def delete(self, path: str) -> None:
+        self.run("del", self.url(path))
 
 
 class S3fs:

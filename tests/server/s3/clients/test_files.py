@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -21,10 +21,12 @@ from tests.server.s3.clients.clients import (
     Pyarrow,
     Rclone,
     Refused,
+    S3cmd,
     S3Files,
     S3fs,
 )
 from tests.server.s3.clients.expiry import expire_older
+from tests.server.s3.clients.hadoop import Hadoop, java
 from tests.server.s3.clients.page import PAGE, Page
 from tests.support.server import Server
 
@@ -34,14 +36,25 @@ CLIENTS: dict[str, Callable[[Page, Path], S3Files]] = {
     "rclone": Rclone,
     "s3fs": S3fs,
     "pyarrow": Pyarrow,
+    "s3cmd": S3cmd,
 }
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture
+def hadoop(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> Iterator[Hadoop]:
+    """Hadoop 3.3."""
+    with java(tmp_path / "java.log") as jvm:
+        yield Hadoop(Page(plain, lake.id), jvm)
+
+
+@pytest.fixture(params=[*CLIENTS, "hadoop"])
 def client(
     request: pytest.FixtureRequest, plain: Server, lake: lakefs.Repository, tmp_path: Path
 ) -> S3Files:
     """Each client in turn."""
+    if request.param == "hadoop":
+        found: S3Files = request.getfixturevalue("hadoop")
+        return found
     return CLIENTS[request.param](Page(plain, lake.id), tmp_path)
 
 
@@ -89,6 +102,43 @@ def test_files(client: S3Files, plain: Server, lake: lakefs.Repository, http: ht
     said = f"commit {older} has expired: collector run {run_id} deleted its data"
     # pyarrow does not read what an answer to GET says about an error.
     assert ("HTTP status 410" if isinstance(client, Pyarrow) else said) in str(refused.value)
+
+
+def test_hadoop_renames(hadoop: Hadoop, plain: Server, lake: lakefs.Repository) -> None:
+    """It copies what it renames on the server, a large file in parts."""
+    large = random.Random(2).randbytes(2 * PART_BYTES + 100)
+    hadoop.write("main/old/a", b"small", color="blue")
+    hadoop.write_parts("main/old/large", large)
+    counts = {name: answered(plain, name) for name in ("CopyObject", "UploadPartCopy")}
+    assert hadoop.rename("main/old", "main/new")
+    assert all(answered(plain, name) > counts[name] for name in counts)
+    assert hadoop.listed("main/") == ([], ["new/"])
+    assert hadoop.read("main/new/a") == b"small"
+    assert hadoop.read("main/new/large") == large
+    assert hadoop.color("main/new/a") == "blue"
+    lake.branch("main").commit("renamed")
+    assert hadoop.listed("main/new/") == (["a", "large"], [])
+
+
+def test_s3cmd_sends_what_has_changed(
+    plain: Server, lake: lakefs.Repository, tmp_path: Path
+) -> None:
+    """By the MD5 in the listing, or in the metadata of an upload in parts."""
+    s3cmd = S3cmd(Page(plain, lake.id), tmp_path)
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    (directory / "a").write_bytes(b"12345")
+    (directory / "b").write_bytes(b"1")
+    (directory / "large").write_bytes(bytes(PART_BYTES + 1))
+
+    def sent() -> set[str]:
+        printed = s3cmd.run("sync", f"{directory}/", s3cmd.url("main/"))
+        return set(re.findall(r"^upload: '.*?/directory/(\w+)'", printed, re.M))
+
+    assert sent() == {"a", "b", "large"}
+    assert sent() == set()
+    (directory / "a").write_bytes(b"54321")
+    assert sent() == {"a"}
 
 
 def test_the_commands_of_the_page(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> None:
