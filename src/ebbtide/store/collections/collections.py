@@ -142,12 +142,14 @@ class Collections(CollectionReader):
         expires_at: datetime | Keep | None = KEEP,
         ensure_unique_name: bool = False,
         keep_version: bool = False,
+        only_if_content: str | None = None,
         also: Also | None = None,
     ) -> Collection:
         """Changes the fields that are given.
 
         If the collection is in the trash, only `expires_at` can be changed. This restores it. With
-        `keep_version` the old state is kept as a version.
+        `keep_version` the old state is kept as a version. `only_if_content` is the id of the
+        content that the new content was made of.
 
         Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
         `collection_changed` if another update changed the content meanwhile. Raises Gone
@@ -180,6 +182,8 @@ class Collections(CollectionReader):
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=True)
             self._require_changeable(tx, seen, {*asked, "content"})
+            if only_if_content not in (None, seen.row.content_id):
+                raise _changed_meanwhile(seen.row)
             resolved = self._resolve(tx, content)
             base = require_commit(tx, self._repository_id, seen.row.content_id)
             if not content.replaces:
@@ -299,11 +303,7 @@ class Collections(CollectionReader):
     ) -> CollectionRow:
         """Returns the row with new content. The replaced content is kept for one lease."""
         if row.content_id != before.content_id:
-            raise Conflict(
-                "collection_changed",
-                f"the content of collection {shown(row.name)} was changed by another process "
-                "meanwhile: look at it, and try again",
-            )
+            raise _changed_meanwhile(row)
         content = built.finish(tx, row.collection_id)
         if content.commit_id != row.content_id:
             self._remember(tx, row, row.content_id)
@@ -414,6 +414,14 @@ class Collections(CollectionReader):
             )
 
         return free_name("collection", name, is_taken, ensure_unique=ensure_unique)
+
+
+def _changed_meanwhile(row: CollectionRow) -> Conflict:
+    return Conflict(
+        "collection_changed",
+        f"the content of collection {shown(row.name)} was changed by another process meanwhile: "
+        "look at it, and try again",
+    )
 
 
 def _as_version(row: CollectionRow) -> VersionRow:
