@@ -149,6 +149,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "archive_failed",
         "internal",
     ),
+    501: ("not_supported",),
     503: (
         "storage_error",
         "storage_unconditional",
@@ -211,7 +212,7 @@ def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> 
     """Returns the response for an error. Its message begins with the words that clients search
     for."""
     status = STATUS[error.kind]
-    if status >= 500:
+    if status >= 500 and error.kind != "not_supported":
         logger.error("%s: %s", error.kind, error.message)
     shown = {name: error.details[name] for name in _SHOWN if name in error.details}
     sent = dict(headers or {})
