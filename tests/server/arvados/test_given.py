@@ -140,7 +140,7 @@ def test_copies_that_are_wanted_are_shown(http: httpx.Client, made: dict[str, An
 
 def test_fields_that_no_record_has_cannot_be_selected(http: httpx.Client) -> None:
     for path in ("collections", "groups", "links", "users", "keep_services", "groups/contents"):
-        parameters = {"select": json.dumps(["uuid", "nothing"]), "limit": 0}
+        parameters: dict[str, str | int] = {"select": json.dumps(["uuid", "nothing"]), "limit": 0}
         answer = http.get(f"{PREFIX}/{path}", params=parameters)
         refused(answer, 422, "invalid_argument")
         answer = http.get(f"{PREFIX}/{path}", params={"select": '["uuid"]'})

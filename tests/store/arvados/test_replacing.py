@@ -51,6 +51,10 @@ def replaced(files: dict[str, str], given: str | None = None) -> str:
         ),
         ({"/d/x": "", "/d/y": ""}, f". {A} {B} 0:3:a 3:3:b\n./d {EMPTY_BLOCK} 0:0:\\056\n"),
         ({"/d": "", "/d/q": "current/d/x"}, f". {A} {B} 0:3:a 3:3:b\n./d {A} 0:1:q\n"),
+        (
+            {"/n": "current/d", "/d/x": "", "/a": "", "/b": ""},
+            f"./d {A} 1:2:y\n./n {A} 0:1:x 1:2:y\n",
+        ),
         ({"/a": "current/d", "/b": ""}, f"./a {A} 0:1:x 1:2:y\n./d {A} 0:1:x 1:2:y\n"),
         ({"/d": "current/a", "/b": "", "/none/at/all": ""}, f". {A} 0:3:a 0:3:d\n"),
     ],
