@@ -95,7 +95,7 @@ def _with_locators(line: str, locator_of: Callable[[str], str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class StreamLine:
     """One line of a manifest that was checked: its locators, with hints; and the position, the
     length and the path of each piece of a file. The path of an empty directory ends in `.`."""
 
@@ -103,7 +103,7 @@ class Segments:
     files: tuple[tuple[int, int, tuple[str, ...]], ...]
 
 
-def segments_of(line: str) -> Segments:
+def segments_of(line: str) -> StreamLine:
     """Returns a line of a manifest in its parts. The manifest was accepted by `parse_manifest`."""
     name, *tokens = line.split(" ")
     above = _unescaped(name).split("/")[1:]
@@ -112,7 +112,7 @@ def segments_of(line: str) -> Segments:
     for token in tokens[len(locators) :]:
         position, length, path = token.split(":", 2)
         files.append((int(position), int(length), (*above, *_unescaped(path).split("/"))))
-    return Segments(locators, tuple(files))
+    return StreamLine(locators, tuple(files))
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,12 +182,8 @@ class Collections(CollectionReader):
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=True)
             self._require_changeable(tx, seen, {*asked, "content"})
-            if only_if_content not in (None, seen.row.content_id):
-                raise _changed_meanwhile(seen.row)
             resolved = self._resolve(tx, content)
-            base = require_commit(tx, self._repository_id, seen.row.content_id)
-            if not content.replaces:
-                base.require_intact()
+            base = self._base(tx, seen.row, content, only_if_content)
         with (
             self._contents.building(base, content, resolved) as built,
             self._context.changing(mode) as tx,
@@ -292,6 +288,18 @@ class Collections(CollectionReader):
         if also is not None:
             also(tx, changed)
         return self._collection(tx, changed)
+
+    def _base(
+        self, tx: Transaction, row: CollectionRow, change: ContentChange, only_if: str | None
+    ) -> CommitRecord:
+        """Returns the present content. Raises Conflict `collection_changed` unless it is `only_if`,
+        and Gone `commit_expired` if the change keeps some of its files."""
+        if only_if not in (None, row.content_id):
+            raise _changed_meanwhile(row)
+        base = require_commit(tx, self._repository_id, row.content_id)
+        if not change.replaces:
+            base.require_intact()
+        return base
 
     def _with_content(
         self,
