@@ -40,6 +40,7 @@ KINDS: Final[Mapping[str, str]] = {
     "headers_too_large": "a request whose line and headers are longer than a limit allows",
     "presign_unsupported": "a signed URL of a storage that has none, or none for that long",
     "range_invalid": "a range of bytes that begins after the end of an object",
+    "not_supported": "a wish of another program's interface that this program cannot fulfil",
     "range_malformed": "a range of bytes that cannot be read, or several ranges",
     # The caller's identity and rights.
     "key_invalid": "no access key, an unknown or revoked key, or a wrong secret",

@@ -364,8 +364,8 @@ class Settings(BaseSettings):
     )
     import_prefixes: str = Field(
         "s3:// az://",
-        description="Prefixes, separated by blanks, of the URLs of objects that may be imported "
-        "through the server.",
+        description="Directories and single objects, as URLs separated by blanks, that may be "
+        "imported through the server.",
     )
     price_gb_month: float | None = Field(
         None,

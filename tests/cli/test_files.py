@@ -112,6 +112,29 @@ def test_delete_and_copy(lake: Ebbtide, write: Write) -> None:
     assert lake("fs", "cat", "lake", "main", "back").out == "1"
 
 
+def test_delete_of_a_directory(lake: Ebbtide, write: Write) -> None:
+    """A slash ends its name, and nothing of a directory whose name only begins so is deleted."""
+    paths = ("data/r", "data/r/1", "data/r/s/2", "data/raw/3", "data/r.csv", "other")
+    write(**dict.fromkeys(paths, "x"))
+
+    def left() -> list[str]:
+        return [
+            line.split()[-1] for line in lake("fs", "ls", "-r", "lake", "main").out.splitlines()
+        ]
+
+    lake("fs", "rm", "-r", "lake", "main", "data/r/")
+    assert left() == ["data/r", "data/r.csv", "data/raw/3", "other"]
+    write(**{"data/r/1": "x"})
+    lake("fs", "rm", "-r", "lake", "main", "data/r")
+    assert left() == ["data/r.csv", "data/raw/3", "other"]
+    for nothing in ("data/ra", "data/r", "oth"):
+        done = lake("fs", "rm", "-r", "lake", "main", nothing, "--json", code=1)
+        assert done.error_kind == "object_not_found"
+    assert left() == ["data/r.csv", "data/raw/3", "other"]
+    lake("fs", "rm", "-r", "lake", "main", "")
+    assert left() == []
+
+
 def test_upload_past_the_program(lake: Ebbtide) -> None:
     """Address, upload, link; a token is good once, and for its path."""
     found = lake("fs", "address", "lake", "main", "a", "--json").document

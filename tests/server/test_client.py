@@ -164,20 +164,20 @@ def test_listing(repo: lakefs.Repository) -> None:
 
 
 def test_branches(server: Server, repo: lakefs.Repository) -> None:
-    for name in ("dev", "dev/deep", "zeta"):
+    for name in ("dev", "dev-deep", "zeta"):
         repo.branch(name).create("main")
     hidden = repo.branch("secret").create("main", hidden=True)
-    assert [each.id for each in repo.branches()] == ["dev", "dev/deep", "main", "zeta"]
+    assert [each.id for each in repo.branches()] == ["dev", "dev-deep", "main", "zeta"]
     assert "secret" in [each.id for each in repo.branches(show_hidden=True, amount=1)]
-    assert [each.id for each in repo.branches(prefix="dev", amount=1)] == ["dev", "dev/deep"]
+    assert [each.id for each in repo.branches(prefix="dev", amount=1)] == ["dev", "dev-deep"]
     assert hidden.head.id == repo.branch("main").head.id
-    assert repo.branch("dev/deep").head.id == repo.branch("main").head.id
+    assert repo.branch("dev-deep").head.id == repo.branch("main").head.id
     with pytest.raises(ConflictException):
         repo.branch("dev").create("main")
     repo.branch("dev").create("main", exist_ok=True)
-    repo.branch("dev/deep").delete()
+    repo.branch("dev-deep").delete()
     with pytest.raises(NotFoundException):
-        _ = repo.branch("dev/deep").head
+        _ = repo.branch("dev-deep").head
     with pytest.raises(ForbiddenException):
         repo.branch("main").delete()
     made = sdk(server).branches_api.create_branch(

@@ -263,7 +263,7 @@ def test_a_source_that_cannot_be(repository: Repository, source: ImportSource, k
 
 
 def test_places_that_may_not_be_imported(repository: Repository, outside: Path) -> None:
-    allowed = (url_of(outside), "s3://bucket/data/")
+    allowed = (url_of(outside), "s3://bucket/data/", "s3://bucket/more", "s3://bucket/one")
 
     def begin(url: str, *, is_prefix: bool) -> None:
         source = ImportSource(url, "in", is_prefix)
@@ -273,6 +273,8 @@ def test_places_that_may_not_be_imported(repository: Repository, outside: Path) 
     begin(url_of(outside / "deep"), is_prefix=True)
     begin(url_of(outside / "a"), is_prefix=False)
     begin("s3://bucket/data/", is_prefix=True)
+    begin("s3://bucket/more/", is_prefix=True)
+    begin("s3://bucket/one", is_prefix=False)
     (outside.parent / "outside-too").mkdir()
     (outside / "link").symlink_to(outside.parent)
     for url in (
@@ -282,11 +284,17 @@ def test_places_that_may_not_be_imported(repository: Repository, outside: Path) 
         f"{outside.as_uri()}/../",
         "s3://bucket/",
         "s3://bucket/database/",
+        "s3://bucket/moreover/",
         "s3://other/data/",
     ):
         with raises("import_forbidden"):
             begin(url, is_prefix=True)
-    for url in ("s3://bucket/data2", f"{outside.as_uri()}/../x", f"{outside.as_uri()}/link/x"):
+    for url in (
+        "s3://bucket/data2",
+        "s3://bucket/one2",
+        f"{outside.as_uri()}/../x",
+        f"{outside.as_uri()}/link/x",
+    ):
         with raises("import_forbidden"):
             begin(url, is_prefix=False)
 

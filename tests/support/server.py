@@ -99,6 +99,10 @@ class Server:
             self.process.send_signal(how)
         return self.process.wait(WAIT_SECONDS)
 
+    def branch(self, repository: str, name: str) -> None:
+        """Makes a branch of `main` by the command line, which takes names that lakeFS refuses."""
+        self.command("branch", "create", repository, name).check_returncode()
+
     def client(self, role: str = "admin") -> Client:
         """The high-level client, with the key of a role."""
         key = self.keys[role]

@@ -54,6 +54,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "versions of buckets": seeds(100, long=5_000, share=0.3),
     "pages of candidates": examples(100, long=5_000),
     "manifests": examples(300, long=20_000),
+    "requests that replace files": examples(300, long=20_000, share=0.5),
     "histories of signed manifests": examples(30, long=2_000, share=2.0),
     "histories of Arvados's clients": examples(4, long=2_000, share=2.0),
     "requests from the server's description": examples(2, long=200, share=0.2),

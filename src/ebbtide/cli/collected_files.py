@@ -166,7 +166,7 @@ def _get_all(
     readables = list(collections.open_all(found.collection_id, version=version, prefix=prefix))
     if prefix and not readables:
         raise NotFound(
-            "object_not_found", f"there is no file below {shown(prefix)} in {escaped(found.path)}"
+            "object_not_found", f"no path begins with {shown(prefix)} in {escaped(found.path)}"
         )
     # Checked before the first file is written: one impossible path stops the whole download.
     targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])

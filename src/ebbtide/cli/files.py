@@ -232,14 +232,14 @@ def remove(
         typer.Argument(metavar="PATH…", help="Paths of the objects.", show_default=False),
     ],
     recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="All objects whose paths begin with PATH.")
+        bool, typer.Option("--recursive", "-r", help="PATH is a directory: all objects in it.")
     ] = False,
 ) -> None:
     """Stage the deletion of objects. Earlier commits keep them."""
     objects = cli.repository(repository).objects
     chosen = list(paths)
     if recursive:
-        chosen = [found.path for prefix in paths for found in objects.walk(branch, prefix=prefix)]
+        chosen = [found for path in paths for found in _within(objects, branch, path)]
     missing = objects.delete_many(branch, chosen)
     deleted_count = len(set(chosen)) - len(missing)
     if missing or not chosen:
@@ -255,6 +255,17 @@ def remove(
             f"staged the deletion of {count_text(deleted_count, 'object')} on {branch}"
         ),
     )
+
+
+def _within(objects: Objects, branch: str, path: str) -> Iterator[str]:
+    """Yields the paths of a directory, and the path itself if it is an object. An empty path is the
+    whole branch. A slash ends the name of the directory: `data/r` has nothing of `data/raw/`."""
+    directory = path if path.endswith("/") or not path else f"{path}/"
+    if directory != path:
+        first = next(iter(objects.walk(branch, prefix=path)), None)
+        if first is not None and first.path == path:
+            yield path
+    yield from (found.path for found in objects.walk(branch, prefix=directory))
 
 
 @command(app, "cp")

@@ -269,5 +269,7 @@ def _error_of(status: int, told: Mapping[str, Any]) -> EbbtideError:  # JSON
     told_kind = str(told.get("kind"))
     if told_kind in _CONFLICTS:
         made = Conflict
-    message = str(told.get("message") or f"the server answered with status {status}")
+    message = str(
+        told.get("detail") or told.get("message") or f"the server answered with status {status}"
+    )
     return made(told_kind if told_kind in KINDS else kind, message)

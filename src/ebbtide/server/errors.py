@@ -150,6 +150,7 @@ STATUSES: Final[Mapping[int, tuple[str, ...]]] = {
         "archive_failed",
         "internal",
     ),
+    501: ("not_supported",),
     503: (
         "storage_error",
         "storage_unconditional",
@@ -192,8 +193,8 @@ WORDS: Final[Mapping[str, str]] = {
     "token_foreign": "link address invalid",
     "token_expired": "link address expired",
 }
-"""The words of lakeFS's own message for an error. Clients and their tests search for them, because
-lakeFS has no kinds. The server's message begins with them."""
+"""lakeFS's own message for an error. Its clients print it and compare it, because lakeFS has no
+kinds. The server's `message` is the same, and `detail` says the rest."""
 
 _SHOWN: Final[tuple[str, ...]] = (
     "paths",
@@ -209,12 +210,13 @@ _SHOWN: Final[tuple[str, ...]] = (
 
 
 def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Returns the response for an error. Its message begins with the words that clients search
-    for."""
+    """Returns the response for an error. Its message is the one that clients of lakeFS know."""
     status = STATUS[error.kind]
-    if status >= 500:
+    if status >= 500 and error.kind != "not_supported":
         logger.error("%s: %s", error.kind, error.message)
     shown = {name: error.details[name] for name in _SHOWN if name in error.details}
+    if message_of(error) != error.message:
+        shown["detail"] = _encodable(error.message)
     sent = dict(headers or {})
     if status == 401:
         sent["WWW-Authenticate"] = 'Basic realm="ebbtide", charset="UTF-8"'
@@ -225,9 +227,10 @@ def answer_of(error: EbbtideError, headers: Mapping[str, str] | None = None) -> 
 
 
 def message_of(error: EbbtideError) -> str:
-    """Returns the message for clients, which begins with the words of `WORDS`."""
-    words = WORDS.get(error.kind)
-    return error.message if words is None else f"{words}: {error.message}"
+    """Returns the message for clients: lakeFS's own, if it has one for this kind."""
+    words = WORDS.get(error.kind, error.message)
+    # lakeFS has several messages for this kind: clients search for the words of each.
+    return f"{words}: {error.message}" if error.kind == "precondition_failed" else words
 
 
 class BreakingOff:
@@ -267,10 +270,13 @@ def _answer(
     headers: Mapping[str, str] | None = None,
     details: Mapping[str, Any] | None = None,  # values that JSON can encode
 ) -> JSONResponse:
-    # Paths and messages may hold characters that UTF-8 cannot encode.
-    text = message.encode("utf-8", "backslashreplace").decode()
-    document = {"message": text, "kind": kind, **(details or {})}
+    document = {"message": _encodable(message), "kind": kind, **(details or {})}
     return JSONResponse(document, status_code=status, headers=dict(headers or {}))
+
+
+def _encodable(text: str) -> str:
+    """Returns a text for JSON. Paths and messages may hold characters that UTF-8 cannot encode."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _ebbtide_error(_request: Request, error: Exception) -> JSONResponse:

@@ -331,3 +331,40 @@ def test_names_with_a_slash_are_refused(http: httpx.Client) -> None:
         for name in ("a/b", "/", ".", ".."):
             answer = http.post(path, json={record: {"name": name}})
             refused(answer, 422, "invalid_name")
+
+
+def test_replace_files(http: httpx.Client, made: dict[str, Any], url: str) -> None:
+    files = {"/file": "", "/a": "current/file", "/b/c": f"{made['portable_data_hash']}/file"}
+    changed = http.put(url, json={"replace_files": files}).json()
+    (block,) = parse_manifest(made["manifest_text"]).locators
+    size = block.partition("+")[2]
+    wanted = f". {block} 0:{size}:a\n./b {block} 0:{size}:c\n"
+    assert parse_manifest(changed["manifest_text"]).text == wanted
+
+
+def test_replace_segments(http: httpx.Client) -> None:
+    one, two, big = (put(http, new_id()[:size].encode()) for size in (1, 2, 3))
+    text = f". {one} {two} 0:1:a 1:2:b\n"
+    uuid = create(http, text)["uuid"]
+    segments = {f"{one} 0 1": f"{big} 0 1", f"{two} 0 1": f"{big} 1 1"}
+    left = http.put(f"{API}/{uuid}", json={"replace_segments": segments}).json()
+    assert left["portable_data_hash"] == parse_manifest(text).portable_data_hash
+    segments = {f"{one} 0 1": f"{big} 0 1", f"{two} 0 2": f"{big} 1 2"}
+    changed = http.put(f"{API}/{uuid}", json={"replace_segments": segments}).json()
+    wanted = parse_manifest(f". {big} 0:1:a 1:2:b\n").portable_data_hash
+    assert changed["portable_data_hash"] == wanted
+
+
+def test_unknown_fields(http: httpx.Client, url: str) -> None:
+    refused(http.put(url, json={"collection": {"nothing": 1}}), 422, "invalid_argument")
+    refused(http.post(API, json={"collection": {"nothing": 1}}), 422, "invalid_argument")
+
+
+def test_unknown_names_in_select(http: httpx.Client, url: str) -> None:
+    for path in (url, API):
+        refused(http.get(path, params={"select": '["nothing"]'}), 422, "invalid_argument")
+
+
+def test_a_wrong_portable_data_hash(http: httpx.Client, made: dict[str, Any]) -> None:
+    fields = {"manifest_text": made["manifest_text"], "portable_data_hash": f"{'0' * 32}+9"}
+    refused(http.post(API, json={"collection": fields}), 422, "checksum_mismatch")

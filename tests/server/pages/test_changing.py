@@ -217,6 +217,11 @@ def test_projects_and_collections_are_made(repository: Repository, browsers: Bro
     assert found.expires_at - found.created_at == timedelta(days=3)
     files = repository.collections.files(found.collection_id)
     assert [entry.path for entry in files.entries] == ["new/file"]
+    for name, directory, file_count in (("slashless", "new", 1), ("border", "ne", 0)):
+        asked = {"kind": "collection", "name": name, "ref": "dev", "prefix": directory, **inside}
+        assert writer.post(place, **asked).status_code == 303
+        listed = repository.collections.page(project.project_id, amount=9)
+        assert {each.name: each.file_count for each in listed}[name] == file_count
     for fields, problem in (
         ({"kind": "collection", "name": "c", **inside}, "There is a collection"),
         ({"kind": "collection", "name": "d", "project": ""}, "inside a project"),

@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.server.s3.conftest import Client
+from tests.support.server import Server
 
 KEYS = ("a", "a/b", "a/c/d", "a/c/e", "b b", "b+c", "c%2F", "dir/", "dir/x", "z/ü", "z/😀", "&<>")
 
@@ -77,10 +78,12 @@ def test_what_comes_after_a_key(s3: Client, bucket: str) -> None:
         assert listed([first]) == listed([second]) == wanted, after
 
 
-def test_branches_are_the_first_part_of_keys(s3: Client, repo: lakefs.Repository) -> None:
+def test_branches_are_the_first_part_of_keys(
+    server: Server, s3: Client, repo: lakefs.Repository
+) -> None:
     names = ["dev", "dev-2", "feature/x", "main"]
     for name in names[:3]:
-        repo.branch(name).create("main")
+        server.branch(repo.id, name)
     repo.tag("v1").create("main")
     prefixes = [f"{name.replace('/', '%2F')}/" for name in names]
     for version in ("list_objects", "list_objects_v2"):

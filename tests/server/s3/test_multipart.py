@@ -215,8 +215,8 @@ def test_parts_that_are_copies(s3: Client, server: Server, repo: lakefs.Reposito
         assert wrong[0] == code
 
 
-def test_uploads_are_listed(s3: Client, repo: lakefs.Repository) -> None:
-    repo.branch("feature/x").create("main")
+def test_uploads_are_listed(server: Server, s3: Client, repo: lakefs.Repository) -> None:
+    server.branch(repo.id, "feature/x")
     keys = ["feature%2Fx/a", "main/a", "main/a", "main/b&", "main/ü"]
     uploads = [Upload(s3, repo.id, key) for key in keys]
     pages = s3.get_paginator("list_multipart_uploads").paginate(

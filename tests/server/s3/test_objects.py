@@ -79,8 +79,8 @@ def test_metadata_that_no_header_can_have(s3: Client, server: Server, bucket: st
     assert found["Metadata"] == {"b": "=?UTF-8?B?w7Y=?=", "e": "3"}
 
 
-def test_refs_with_slashes(s3: Client, repo: lakefs.Repository) -> None:
-    repo.branch("feature/x").create("main")
+def test_refs_with_slashes(server: Server, s3: Client, repo: lakefs.Repository) -> None:
+    server.branch(repo.id, "feature/x")
     s3.put_object(Bucket=repo.id, Key="feature%2Fx/a", Body=b"1")
     assert repo.branch("feature/x").object("a").exists()
     found = s3.list_objects_v2(Bucket=repo.id, Delimiter="/")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.arvados.manifests import EMPTY_BLOCK, parse_manifest
+from ebbtide.store.arvados.replacing import Replacements
 from ebbtide.store.arvados.trashing import Timers
 from ebbtide.store.collecting.references import list_intact
 from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.collections.collections import Collections
 from ebbtide.store.database.schema import arvados_blocks, arvados_collections
 from ebbtide.store.repository import Repository
 from tests.support.arvados import (
@@ -227,3 +230,27 @@ def test_records_end_with_their_collections(
         assert tx.execute(sa.select(arvados_collections)).all() == []
         rows = tx.execute(sa.select(arvados_blocks.c.size_bytes)).scalars().all()
     assert rows == [4], "content that a run has not closed yet can be promised anew"
+
+
+def test_another_writer_in_the_middle_of_a_replacement(
+    repository: Repository, project_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replacement is made again, of what the other writer left."""
+    made = save(repository, project_id, "made", manifest_of(put_block(repository, b"one"), "a"))
+    collections, uuid = repository.arvados_collections, made.listed.uuid
+    update = Collections.update
+    calls: list[str] = []
+
+    def after_another(self: Collections, collection_id: str, *given: Any, **named: Any) -> Any:
+        calls.append(collection_id)
+        if len(calls) == 1:
+            collections.update(
+                uuid, holder=HOLDER, replacements=Replacements({"/theirs": "current/a"})
+            )
+        return update(self, collection_id, *given, **named)
+
+    monkeypatch.setattr(Collections, "update", after_another)
+    collections.update(uuid, holder=HOLDER, replacements=Replacements({"/ours": "current/a"}))
+    assert len(calls) == 3, "ours, theirs, and ours again"
+    text = collections.unsigned_manifest(made.listed.collection_id)
+    assert [token.rpartition(":")[2] for token in text.split()[2:]] == ["a", "ours", "theirs"]

@@ -80,10 +80,12 @@ class Pagination(Wire):
 
 
 class ErrorAnswer(Wire):
-    """The form of every error. `kind` is for programs, and never changes its meaning."""
+    """The form of every error. `kind` is for programs, and never changes its meaning. If `message`
+    is the one that lakeFS has for such an error, `detail` says what was wrong and what to do."""
 
     message: str
     kind: str
+    detail: str | None = None
 
 
 def seconds_of(instant: datetime) -> int:

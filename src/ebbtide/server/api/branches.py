@@ -14,7 +14,7 @@ from ebbtide.server.api.commits import CommitAnswer
 from ebbtide.server.api.lifecycle import ListedDep
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.refs import RefList, add_ref_routes, ref_list
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.routing import Routes, require_addressable
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 from ebbtide.store.commits.merging import revert_message
@@ -78,6 +78,7 @@ add_ref_routes(routes, _BRANCH, "branch", lambda repository: repository.branches
 @routes.add("POST", _BRANCHES, Role.WRITER, status=201, response_class=HTMLResponse)
 def create_branch(repository: Segment, asked: BranchCreation, served: ServedDep) -> Response:
     """Creates a branch. The answer is the id of its commit, as text."""
+    require_addressable(asked.name)
     made = served.repository(repository).branches.create(
         asked.name, asked.source, hidden=asked.hidden, expires_at=asked.expires_at
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import Query, Response
 
+from ebbtide.errors import InvalidInput
 from ebbtide.server.api.base import ErrorAnswer, Segment, Text, Wire
 from ebbtide.server.api.commits import CommitAnswer, CommitCreation
 from ebbtide.server.api.routing import Routes
@@ -26,8 +27,8 @@ class ImportLocation(Wire):
 
 
 class ImportCreation(Wire):
-    """What to import, and the commit to make. If two locations have the same path, the later one
-    counts."""
+    """What to import, and the commit to make, which has no `date` of its own. If two locations have
+    the same path, the later one counts."""
 
     paths: list[ImportLocation]
     commit: CommitCreation
@@ -77,6 +78,10 @@ def start_import(
 ) -> ImportBegun:
     """Starts an import. `EBBTIDE_IMPORT_PREFIXES` must allow the places of all objects, because the
     server reads them for all users, with its own credentials."""
+    if asked.commit.date is not None:
+        raise InvalidInput(
+            "not_supported", "date is not supported: an import is committed now. Leave it out"
+        )
     imports = served.repository(repository).imports
     request = ImportRequest(
         branch=branch,

@@ -96,7 +96,7 @@ class ObjectStatsList(Wire):
 
 class ObjectCopyCreation(Wire):
     """The source of a copy. Without `src_ref`, the source is on the branch to which it is copied.
-    `shallow` is ignored."""
+    `shallow` is refused, as lakeFS does."""
 
     src_path: Text
     src_ref: Text | None = None
@@ -307,8 +307,13 @@ def copy_object(
     asked: ObjectCopyCreation,
     served: ServedDep,
 ) -> ObjectStats:
-    """Copies an object to a branch. The store decides whether the copy shares the bytes; `shallow`
-    is ignored."""
+    """Copies an object to a branch. The store decides whether the copy shares the bytes."""
+    if asked.shallow:
+        raise InvalidInput(
+            "not_supported",
+            "shallow is not supported: leave it out, and the store shares the bytes where that is "
+            "safe",
+        )
     found = served.repository(repository)
     entry = found.objects.copy(branch, dest_path, asked.src_ref or branch, asked.src_path)
     return ObjectStats.of(entry, found.info.storage_url)

@@ -24,7 +24,7 @@ from ebbtide.server.api.base import (
 )
 from ebbtide.server.api.lifecycle import ExpiredQuery, ListedDep, next_after
 from ebbtide.server.api.paging import PagingDep
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.routing import Routes, require_addressable
 from ebbtide.server.samples import add_samples
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
@@ -108,6 +108,7 @@ def create_repository(
     """Creates a repository. This needs an admin, because the request chooses where the server
     writes."""
     _require_supported(asked, bare=bare)
+    require_addressable(asked.default_branch or "")
     made = served.store.create_repository(
         asked.name,
         storage_url=storage_url_of(asked.storage_namespace, served.store),

@@ -6,6 +6,7 @@ anything else of the request.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -19,7 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.escaping import shown
 from ebbtide.server.api.base import ErrorAnswer
 from ebbtide.server.auth import principal_of
 from ebbtide.server.limits import limited
@@ -136,8 +138,27 @@ class Routes:
         return register
 
 
+_ESCAPED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
+
+
+def require_addressable(name: str) -> None:
+    """Refuses a slash in a new name, as lakeFS does: its clients write REPOSITORY/REF/PATH, and
+    could not name the ref. Raises InvalidInput `invalid_name`."""
+    if "/" in name:
+        raise InvalidInput(
+            "invalid_name",
+            f"{shown(name)} has a slash, which clients of lakeFS cannot write in a ref: choose a "
+            "name without, or make it by 'ebbtide branch create' or 'ebbtide tag create', and "
+            "write the slash as %2F",
+        )
+
+
 class Segments:
-    """Splits paths into segments before they are decoded, so that a reference may contain `%2F`."""
+    """Splits paths into segments before they are decoded, so that a reference may contain `%2F`.
+
+    Clients that take `feature%2Fx` for the name itself encode it once more, as `feature%252Fx`. No
+    name in a path has a percent sign, so that this means the same.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -147,7 +168,10 @@ class Segments:
         raw: bytes | None = scope.get("raw_path")
         if scope["type"] == "http" and raw is not None:
             segments = raw.decode("latin-1").split("/")
-            decoded = (unquote(segment).replace("/", SLASH) for segment in segments)
+            decoded = (
+                _ESCAPED_SLASH.sub("/", unquote(segment)).replace("/", SLASH)
+                for segment in segments
+            )
             scope = {**scope, "path": "/".join(decoded)}
         await self._app(scope, receive, send)
 

@@ -6,7 +6,7 @@ from ebbtide.server.api.base import Instant, Segment, Text, Wire
 from ebbtide.server.api.lifecycle import ListedDep
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.refs import RefAnswer, RefList, add_ref_routes, ref_list
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.routing import Routes, require_addressable
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 
@@ -29,6 +29,7 @@ add_ref_routes(routes, _TAGS + "/{tag:segment}", "tag", lambda repository: repos
 @routes.add("POST", _TAGS, Role.WRITER, status=201)
 def create_tag(repository: Segment, asked: TagCreation, served: ServedDep) -> RefAnswer:
     """Creates a tag."""
+    require_addressable(asked.id)
     made = served.repository(repository).tags.create(
         asked.id, asked.ref, expires_at=asked.expires_at
     )

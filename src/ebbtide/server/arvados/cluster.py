@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ebbtide.server.arvados.records import instant_text, whole_list
+from ebbtide.server.arvados.computed import computed_list
+from ebbtide.server.arvados.parameters import LISTING
+from ebbtide.server.arvados.records import instant_text
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.uuids import KEEP_SERVICE, KINDS, derived_uuid, root_uuid
@@ -44,22 +46,22 @@ def get_vocabulary(_call: ArvadosCall) -> dict[str, Any]:
     return {"strict_tags": False, "tags": {}}
 
 
-@routes.add("GET", "/keep_services/accessible", Role.READER)
+@routes.add("GET", "/keep_services/accessible", Role.READER, LISTING)
 def accessible_services(call: ArvadosCall) -> dict[str, Any]:
     """Lists the only service of blocks: this server."""
-    return whole_list("keepService", [_service(call)])
+    return computed_list(call, "keepService", [_service(call)])
 
 
-@routes.add("GET", "/keep_services", Role.READER)
+@routes.add("GET", "/keep_services", Role.READER, LISTING)
 def list_services(call: ArvadosCall) -> dict[str, Any]:
     """Lists the only service of blocks: this server."""
-    return whole_list("keepService", [_service(call)])
+    return computed_list(call, "keepService", [_service(call)])
 
 
-@routes.add("GET", "/virtual_machines", Role.READER)
-def list_machines(_call: ArvadosCall) -> dict[str, Any]:
+@routes.add("GET", "/virtual_machines", Role.READER, LISTING)
+def list_machines(call: ArvadosCall) -> dict[str, Any]:
     """Lists no machines: the store has none."""
-    return whole_list("virtualMachine", [])
+    return computed_list(call, "virtualMachine", [])
 
 
 def _service(call: ArvadosCall) -> dict[str, Any]:

@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ebbtide.errors import Gone, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.server.arvados.cluster import STORAGE_CLASS
-from ebbtide.server.arvados.given import GivenFields, selected
+from ebbtide.server.arvados.given import GivenFields, selected, selection
 from ebbtide.server.arvados.listing import SIGNED, listed_collection, manifests
+from ebbtide.server.arvados.parameters import REPLACE, SELECT, TRASH, UNIQUE
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.collections import ArvadosCollection
-from ebbtide.store.arvados.filters import parse_select
+from ebbtide.store.arvados.manifests import parse_manifest
+from ebbtide.store.arvados.replacing import Replacements
 from ebbtide.store.collections.updates import KEEP, Keep, Omitted
 
 routes = ArvadosRoutes()
 
 UNNAMED: Final = "New collection"
 """The name of a collection that was made without one. A number follows if it is taken."""
+RECORD: Final = "collection"
+HASH: Final = "portable_data_hash"
+SETTABLE: Final = frozenset(
+    (
+        "owner_uuid",
+        "name",
+        "description",
+        "properties",
+        SIGNED,
+        HASH,
+        "replication_desired",
+        "storage_classes_desired",
+        "trash_at",
+        "delete_at",
+        "is_trashed",
+        "preserve_version",
+    )
+)
+"""The fields that requests can set. The hash is compared with the manifest."""
 _ONE: Final = "/collections/{uuid:segment}"
+_WRITING: Final = {**SELECT, **UNIQUE, **REPLACE}
 
 
-@routes.add("POST", "/collections", Role.WRITER)
+@routes.add("POST", "/collections", Role.WRITER, _WRITING, record=RECORD)
 def create_collection(call: ArvadosCall) -> dict[str, Any]:
-    """Makes a collection from a signed manifest."""
-    given = _given(call)
+    """Makes a collection from a signed manifest, and from files of other collections."""
+    given = _given(call, {"version": call.fields(RECORD).get("version")})
     name, properties = given.text("name"), given.properties()
     made = call.repository().arvados_collections.create(
         _project(call, given.text("owner_uuid") or call.user_uuid),
         name or UNNAMED,
         given.text(SIGNED) or "",
         holder=call.key.access_key_id,
+        replacements=_replacements(call),
         description=given.text("description") or "",
         properties={} if isinstance(properties, Omitted) else properties,
+        replication_desired=_replication(given),
         timers=given.timers(),
         preserve_version=given.flag("preserve_version") is True,
         ensure_unique_name=call.flag("ensure_unique_name") or not name,
@@ -41,7 +66,7 @@ def create_collection(call: ArvadosCall) -> dict[str, Any]:
     return _answer(call, made)
 
 
-@routes.add("GET", _ONE, Role.READER)
+@routes.add("GET", _ONE, Role.READER, {**SELECT, **TRASH})
 def get_collection(call: ArvadosCall) -> dict[str, Any]:
     """Returns a collection by its id or its portable data hash, with a signed manifest."""
     found = call.repository().arvados_collections.get(
@@ -50,40 +75,43 @@ def get_collection(call: ArvadosCall) -> dict[str, Any]:
     return _answer(call, found)
 
 
-@routes.add("PUT", _ONE, Role.WRITER)
-@routes.add("PATCH", _ONE, Role.WRITER)
+@routes.add("PUT", _ONE, Role.WRITER, {**_WRITING, **TRASH}, record=RECORD)
+@routes.add("PATCH", _ONE, Role.WRITER, {**_WRITING, **TRASH}, record=RECORD)
 def update_collection(call: ArvadosCall) -> dict[str, Any]:
     """Changes the fields of a collection that are given. A collection in the trash is found only
     with `include_trash`."""
-    given = _given(call)
     collections = call.repository().arvados_collections
-    collections.get(call.name("uuid"), include_expired=call.flag("include_trash"))
+    present = collections.get(call.name("uuid"), include_expired=call.flag("include_trash"))
+    given = _given(call, listed_collection(call, present.listed))
+    _require_no_null(given, "owner_uuid", SIGNED)
     owner_uuid = given.text("owner_uuid")
-    is_manifest = given.values.get(SIGNED) is not None
     project_id: str | Keep = KEEP if owner_uuid is None else _project(call, owner_uuid)
+    name = given.changed_text("name")
     changed = collections.update(
         call.name("uuid"),
         holder=call.key.access_key_id,
-        manifest_text=given.changed_text(SIGNED) if is_manifest else KEEP,
-        name=given.text("name") or KEEP,
+        manifest_text=given.changed_text(SIGNED),
+        replacements=_replacements(call),
+        name=name or UNNAMED,
         description=given.changed_text("description"),
         properties=given.properties(),
         project_id=project_id,
+        replication_desired=_replication(given) if "replication_desired" in given.values else KEEP,
         timers=given.timers(),
         preserve_version=given.flag("preserve_version"),
-        ensure_unique_name=call.flag("ensure_unique_name"),
+        ensure_unique_name=call.flag("ensure_unique_name") or not name,
     )
     return _changed(call, changed)
 
 
-@routes.add("DELETE", _ONE, Role.WRITER)
-@routes.add("POST", _ONE + "/trash", Role.WRITER)
+@routes.add("DELETE", _ONE, Role.WRITER, SELECT)
+@routes.add("POST", _ONE + "/trash", Role.WRITER, SELECT)
 def trash_collection(call: ArvadosCall) -> dict[str, Any]:
     """Moves a collection to the trash."""
     return _changed(call, call.repository().arvados_collections.delete(call.name("uuid")))
 
 
-@routes.add("POST", _ONE + "/untrash", Role.WRITER)
+@routes.add("POST", _ONE + "/untrash", Role.WRITER, {**SELECT, **UNIQUE})
 def untrash_collection(call: ArvadosCall) -> dict[str, Any]:
     """Restores a collection from the trash."""
     restored = call.repository().arvados_collections.restore(
@@ -97,7 +125,7 @@ def _answer(call: ArvadosCall, found: ArvadosCollection) -> dict[str, Any]:
 
     A manifest in the trash has no signatures (the Arvados wiki, "Expiring collections").
     """
-    names = parse_select(call.value("select"))
+    names = selection(call)
     wanted = {SIGNED} if names is None else {name.rpartition(".")[2] for name in names}
     return selected(call, listed_collection(call, found.listed) | manifests(call, found, wanted))
 
@@ -123,17 +151,62 @@ def _project(call: ArvadosCall, owner_uuid: str) -> str:
     return project_id
 
 
-def _given(call: ArvadosCall) -> GivenFields:
-    """Returns the fields of a request. Raises InvalidInput `invalid_argument` for values that this
-    server cannot store."""
-    fields = call.fields("collection")
-    if fields.get("storage_classes_desired") not in (None, [], [STORAGE_CLASS]):
+def _given(call: ArvadosCall, present: Mapping[str, Any]) -> GivenFields:
+    """Returns the fields of a request. Raises InvalidInput `invalid_argument` for fields and values
+    that this server cannot store."""
+    given = GivenFields(call.fields(RECORD))
+    given.require_known(SETTABLE, present)
+    if given.values.get("storage_classes_desired") not in (None, [], [STORAGE_CLASS]):
         raise InvalidInput(
             "invalid_argument", f"the only storage class is {STORAGE_CLASS}: leave out the others"
         )
-    if fields.get("replication_desired") == 0:
+    portable = given.text(HASH)
+    if portable is not None and portable != present.get(HASH):
+        _require_hash(given, portable)
+    return given
+
+
+def _require_hash(given: GivenFields, portable: str) -> None:
+    """Raises InvalidInput `checksum_mismatch` if a hash is not that of the request's manifest."""
+    found = parse_manifest(given.text(SIGNED) or "").portable_data_hash
+    if portable.partition("+")[0] != found.partition("+")[0]:
+        raise InvalidInput(
+            "checksum_mismatch",
+            f"{HASH} is {shown(portable)}, and the manifest has {found}: leave it out, or send the "
+            "manifest that it is of",
+        )
+
+
+def _require_no_null(given: GivenFields, *names: str) -> None:
+    for name in names:
+        if given.values.get(name, "") is None:
+            raise InvalidInput(
+                "invalid_argument", f"{name} cannot be null: leave it out, or write a text"
+            )
+
+
+def _replication(given: GivenFields) -> int:
+    """Returns the number of copies that a request wants; null is the default. Raises InvalidInput
+    `invalid_argument`."""
+    found = given.values.get("replication_desired")
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
         raise InvalidInput(
             "invalid_argument",
-            "replication_desired is at least 1 here: the manifest is data of the collection too",
+            "replication_desired is a number from 1 on: with 0, the manifest would be released too",
         )
-    return GivenFields(fields)
+    return 1 if found is None else found
+
+
+def _replacements(call: ArvadosCall) -> Replacements:
+    """Returns the files and segments that a request replaces. Raises InvalidInput
+    `invalid_argument`."""
+    return Replacements(*(_texts(call, name) for name in ("replace_files", "replace_segments")))
+
+
+def _texts(call: ArvadosCall, name: str) -> dict[str, str]:
+    found = call.value(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise InvalidInput("invalid_argument", f"{name} must be an object of texts")
+    return found

@@ -5,10 +5,20 @@ Clients offer only what it lists. Source of its form: "Discovery document" of Go
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ebbtide.server.arvados.parameters import (
+    CONTENTS,
+    LISTING,
+    REPLACE,
+    SELECT,
+    SHARED,
+    TRASH,
+    UNIQUE,
+    VERSIONS,
+    Parameters,
+)
 from ebbtide.server.arvados.routing import PREFIX as API
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.arvados.uuids import COLLECTION, GROUP, KEEP_SERVICE, LINK, USER
@@ -16,22 +26,6 @@ from ebbtide.store.arvados.uuids import COLLECTION, GROUP, KEEP_SERVICE, LINK, U
 PREFIX: Final = "/discovery/v1"
 
 routes = ArvadosRoutes()
-
-Parameters = Mapping[str, str]
-"""Types of JSON by the names of parameters."""
-
-LISTING: Final[Parameters] = {
-    "filters": "array",
-    "order": "array",
-    "select": "array",
-    "limit": "integer",
-    "offset": "integer",
-    "count": "string",
-    "distinct": "boolean",
-}
-TRASH: Final[Parameters] = {"include_trash": "boolean"}
-UNIQUE: Final[Parameters] = {"ensure_unique_name": "boolean"}
-SELECT: Final[Parameters] = {"select": "array"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +69,20 @@ _TRASHABLE: Final[Parameters] = {
 }
 
 
-def _records(resource: str, listing: Parameters, reading: Parameters) -> tuple[Method, ...]:
+def _records(
+    resource: str, listing: Parameters, changing: Parameters | None = None
+) -> tuple[Method, ...]:
     """Returns the methods that resources with trash have."""
     one = f"{resource}/{{uuid}}"
+    writing = {**SELECT, **UNIQUE, **(changing or {})}
     return (
-        Method("list", "GET", resource, {**LISTING, **listing}),
-        Method("get", "GET", one, {**SELECT, **reading}),
-        Method("create", "POST", resource, {**SELECT, **UNIQUE}, has_body=True),
-        Method("update", "PUT", one, {**SELECT, **UNIQUE, **reading}, has_body=True),
-        Method("delete", "DELETE", one, {}),
-        Method("trash", "POST", f"{one}/trash", {}),
-        Method("untrash", "POST", f"{one}/untrash", UNIQUE),
+        Method("list", "GET", resource, {**LISTING, **TRASH, **listing}),
+        Method("get", "GET", one, {**SELECT, **TRASH}),
+        Method("create", "POST", resource, writing, has_body=True),
+        Method("update", "PUT", one, {**writing, **TRASH}, has_body=True),
+        Method("delete", "DELETE", one, SELECT),
+        Method("trash", "POST", f"{one}/trash", SELECT),
+        Method("untrash", "POST", f"{one}/untrash", {**SELECT, **UNIQUE}),
     )
 
 
@@ -111,7 +108,7 @@ _COLLECTIONS: Final = Resource(
         "file_count": "integer",
         "file_size_total": "integer",
     },
-    _records("collections", {**TRASH, "include_old_versions": "boolean"}, TRASH),
+    _records("collections", VERSIONS, REPLACE),
 )
 _GROUPS: Final = Resource(
     "groups",
@@ -126,22 +123,9 @@ _GROUPS: Final = Resource(
         "writable_by": "Array",
     },
     (
-        *_records("groups", TRASH, TRASH),
-        Method(
-            "contents",
-            "GET",
-            "groups/contents",
-            {
-                **LISTING,
-                **TRASH,
-                "uuid": "string",
-                "recursive": "boolean",
-                "exclude_home_project": "boolean",
-                "include": "array",
-                "include_old_versions": "boolean",
-            },
-        ),
-        Method("shared", "GET", "groups/shared", {**LISTING, **TRASH, "include": "string"}),
+        *_records("groups", {}),
+        Method("contents", "GET", "groups/contents", CONTENTS),
+        Method("shared", "GET", "groups/shared", SHARED),
     ),
 )
 _LINKS: Final = Resource(
@@ -163,7 +147,7 @@ _LINKS: Final = Resource(
         Method("get", "GET", "links/{uuid}", SELECT),
         Method("create", "POST", "links", SELECT, has_body=True),
         Method("update", "PUT", "links/{uuid}", SELECT, has_body=True),
-        Method("delete", "DELETE", "links/{uuid}", {}),
+        Method("delete", "DELETE", "links/{uuid}", SELECT),
     ),
 )
 _USERS: Final = Resource(
@@ -183,7 +167,7 @@ _USERS: Final = Resource(
         "can_write": "boolean",
     },
     (
-        Method("current", "GET", "users/current", {}),
+        Method("current", "GET", "users/current", SELECT),
         Method("list", "GET", "users", LISTING),
         Method("get", "GET", "users/{uuid}", SELECT),
     ),
@@ -201,7 +185,7 @@ _SERVICES: Final = Resource(
         "read_only": "boolean",
     },
     (
-        Method("accessible", "GET", "keep_services/accessible", {}),
+        Method("accessible", "GET", "keep_services/accessible", LISTING),
         Method("list", "GET", "keep_services", LISTING),
     ),
 )
@@ -213,6 +197,13 @@ _MACHINES: Final = Resource(
     (Method("list", "GET", "virtual_machines", LISTING),),
 )
 RESOURCES: Final = (_COLLECTIONS, _GROUPS, _LINKS, _USERS, _SERVICES, _MACHINES)
+_SHOWN: Final = frozenset(("kind", "href", "frozen_by_uuid", "is_invited", "file_names"))
+"""Fields that can be selected beside those of the document."""
+FIELDS: Final = {
+    each.name: _SHOWN | set(each.fields) | (set(_COLLECTIONS.fields) if each is _GROUPS else set())
+    for each in RESOURCES
+}
+"""The fields that can be selected, by resource. Lists of a project's contents have both kinds."""
 _OTHERS: Final = (
     Method("get", "GET", "config", {}),
     Method("get", "GET", "vocabulary", {}),

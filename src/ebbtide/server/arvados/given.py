@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.server.arvados.discovery import FIELDS
 from ebbtide.server.arvados.routing import ArvadosCall
 from ebbtide.store.arvados.filters import parse_filters, parse_order, parse_select
 from ebbtide.store.arvados.listing import ListQuery
@@ -19,11 +20,40 @@ LIMIT: Final = 100
 """Items of a page if the request does not say."""
 
 
+DERIVED: Final = frozenset(
+    (
+        "kind",
+        "etag",
+        "href",
+        "created_at",
+        "modified_at",
+        "modified_by_user_uuid",
+        "modified_by_client_uuid",
+    )
+)
+"""Fields that the server alone sets. Requests may have them, as in Arvados, so that a record that
+was read can be sent back."""
+
+
 @dataclass(frozen=True, slots=True)
 class GivenFields:
     """Fields of a record by name. A field that is missing keeps its value."""
 
     values: Mapping[str, Any]
+
+    def require_known(self, known: frozenset[str], present: Mapping[str, Any]) -> None:
+        """Checks that each field can be set, or has the value of the `present` record. Raises
+        InvalidInput `invalid_argument`."""
+        for name, value in self.values.items():
+            if name in known or name in DERIVED:
+                continue
+            if name not in present or present[name] != value:
+                why = "only the server sets it" if name in present else "there is no such field"
+                raise InvalidInput(
+                    "invalid_argument",
+                    f"{shown(name)} cannot be set: {why}. Leave it out. The fields of a request: "
+                    + ", ".join(sorted(known)),
+                )
 
     def text(self, name: str) -> str | None:
         """Returns a text; None if it is missing, null or empty. Raises InvalidInput
@@ -49,9 +79,9 @@ class GivenFields:
 
     def flag(self, name: str) -> bool | Keep:
         """Returns true or false, or KEEP. Raises InvalidInput `invalid_argument`."""
-        found = self.values.get(name)
-        if found is None:
+        if name not in self.values:
             return KEEP
+        found = self.values[name]
         if not isinstance(found, bool):
             raise InvalidInput("invalid_argument", f"{name} must be true or false")
         return found
@@ -89,7 +119,9 @@ def listing_of(call: ArvadosCall) -> ListQuery:
             "invalid_argument",
             "old versions have no records here: 'ebbtide collection versions' lists them",
         )
-    names = parse_select(call.value("select")) if call.flag("distinct") else None
+    names = selection(call)
+    if not call.flag("distinct"):
+        names = None
     # Items have their kind always, and items of different kinds are never equal.
     distinct_by = names and {name.rpartition(".")[2] for name in names} - {"kind"}
     order = call.arguments.get("order")
@@ -105,10 +137,24 @@ def listing_of(call: ArvadosCall) -> ListQuery:
     )
 
 
-def selected(call: ArvadosCall, record: dict[str, Any]) -> dict[str, Any]:
-    """Returns a record with the fields that a request selects. Names that the record does not have
-    are left out. Raises InvalidInput `invalid_argument`."""
+def selection(call: ArvadosCall) -> tuple[str, ...] | None:
+    """Returns the names of the fields that a request selects; None if it selects none.
+
+    Lists of several kinds have the fields of all their kinds. Raises InvalidInput
+    `invalid_argument` for a field that no record of the route has.
+    """
     names = parse_select(call.value("select"))
+    known = FIELDS[call.route.resource]
+    unknown = [name for name in names or () if name.rpartition(".")[2] not in known]
+    if unknown:
+        raise InvalidInput("invalid_argument", f"there is no field {shown(unknown[0])} to select")
+    return names
+
+
+def selected(call: ArvadosCall, record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record with the fields that a request selects. Raises InvalidInput
+    `invalid_argument`."""
+    names = selection(call)
     if names is None:
         return record
     wanted = {name.rpartition(".")[2] for name in names} | {"kind"}

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.server.arvados.given import GivenFields, listing_of, selected
 from ebbtide.server.arvados.listing import listed_collection
+from ebbtide.server.arvados.parameters import (
+    CONTENTS,
+    LISTING,
+    SELECT,
+    SHARED,
+    TRASH,
+    UNIQUE,
+)
 from ebbtide.server.arvados.records import instant_text, item_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.server.arvados.users import all_users
@@ -15,19 +24,33 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.contents import ContentsPlace
 from ebbtide.store.arvados.groups import PROJECT, Group
 from ebbtide.store.arvados.listing import ListPage
-from ebbtide.store.arvados.uuids import GROUP, KINDS
+from ebbtide.store.arvados.uuids import GROUP, KINDS, kind_of
 from ebbtide.store.collections.updates import Omitted
 
 routes = ArvadosRoutes()
 
 RECORD: Final = "group"
+SETTABLE: Final = frozenset(
+    (
+        "owner_uuid",
+        "name",
+        "description",
+        "properties",
+        "group_class",
+        "trash_at",
+        "delete_at",
+        "is_trashed",
+    )
+)
+"""The fields that requests can set."""
 _ONE: Final = "/groups/{uuid:segment}"
+_WRITING: Final = {**SELECT, **UNIQUE}
 
 
-@routes.add("POST", "/groups", Role.WRITER)
+@routes.add("POST", "/groups", Role.WRITER, _WRITING, record=RECORD)
 def create_group(call: ArvadosCall) -> dict[str, Any]:
     """Makes a project, in the user's home unless the request names an owner."""
-    given = _given(call)
+    given = _given(call, {})
     properties = given.properties()
     made = call.repository().arvados_groups.create(
         given.text("owner_uuid") or call.user_uuid,
@@ -40,7 +63,7 @@ def create_group(call: ArvadosCall) -> dict[str, Any]:
     return selected(call, group_record(call, made))
 
 
-@routes.add("GET", "/groups", Role.READER)
+@routes.add("GET", "/groups", Role.READER, {**LISTING, **TRASH})
 def list_groups(call: ArvadosCall) -> dict[str, Any]:
     """Lists the projects."""
     page = call.repository().arvados_groups.list(asked := listing_of(call))
@@ -50,19 +73,19 @@ def list_groups(call: ArvadosCall) -> dict[str, Any]:
     )
 
 
-@routes.add("GET", "/groups/contents", Role.READER)
+@routes.add("GET", "/groups/contents", Role.READER, CONTENTS)
 def list_all_contents(call: ArvadosCall) -> dict[str, Any]:
     """Lists projects and collections: those of an owner, or all."""
     return _contents(call, call.text("uuid"))
 
 
-@routes.add("GET", _ONE + "/contents", Role.READER)
+@routes.add("GET", _ONE + "/contents", Role.READER, CONTENTS)
 def list_contents(call: ArvadosCall) -> dict[str, Any]:
     """Lists the projects and collections of an owner."""
     return _contents(call, call.name("uuid"))
 
 
-@routes.add("GET", "/groups/shared", Role.READER)
+@routes.add("GET", "/groups/shared", Role.READER, SHARED)
 def list_shared(call: ArvadosCall) -> dict[str, Any]:
     """Lists the projects in the homes of other users, and those at the top that are nobody's.
 
@@ -70,14 +93,10 @@ def list_shared(call: ArvadosCall) -> dict[str, Any]:
     """
     asked = listing_of(call)
     page = call.repository().arvados_contents.shared(asked, except_of=call.user_uuid)
-    found = _list(call, page, asked.offset, asked.limit)
-    if call.text("include") == "owner_uuid":
-        owners = {each.owner_uuid for each in page.items}
-        found["included"] = [user for user in all_users(call) if user["uuid"] in owners]
-    return found
+    return _list(call, page, asked.offset, asked.limit)
 
 
-@routes.add("GET", _ONE, Role.READER)
+@routes.add("GET", _ONE, Role.READER, {**SELECT, **TRASH})
 def get_group(call: ArvadosCall) -> dict[str, Any]:
     """Returns one project."""
     found = call.repository().arvados_groups.get(
@@ -86,15 +105,17 @@ def get_group(call: ArvadosCall) -> dict[str, Any]:
     return selected(call, group_record(call, found))
 
 
-@routes.add("PUT", _ONE, Role.WRITER)
-@routes.add("PATCH", _ONE, Role.WRITER)
+@routes.add("PUT", _ONE, Role.WRITER, {**_WRITING, **TRASH}, record=RECORD)
+@routes.add("PATCH", _ONE, Role.WRITER, {**_WRITING, **TRASH}, record=RECORD)
 def update_group(call: ArvadosCall) -> dict[str, Any]:
     """Changes the fields of a project that are given. A project in the trash is found only with
     `include_trash`."""
-    given = _given(call)
-    owner_uuid = given.text("owner_uuid")
     groups = call.repository().arvados_groups
     present = groups.get(call.name("uuid"), include_trash=call.flag("include_trash"))
+    given = _given(call, group_record(call, present))
+    if given.values.get("owner_uuid", "") is None:
+        raise InvalidInput("invalid_argument", "owner_uuid cannot be null: leave it out")
+    owner_uuid = given.text("owner_uuid")
     changed = groups.update(
         present.uuid,
         owner_uuid=Omitted.KEEP if owner_uuid is None else owner_uuid,
@@ -107,20 +128,21 @@ def update_group(call: ArvadosCall) -> dict[str, Any]:
     return selected(call, group_record(call, changed))
 
 
-@routes.add("DELETE", _ONE, Role.WRITER)
-@routes.add("POST", _ONE + "/trash", Role.WRITER)
+@routes.add("DELETE", _ONE, Role.WRITER, SELECT)
+@routes.add("POST", _ONE + "/trash", Role.WRITER, SELECT)
 def trash_group(call: ArvadosCall) -> dict[str, Any]:
     """Moves a project to the trash, with everything in it."""
-    return group_record(call, call.repository().arvados_groups.trash(call.name("uuid")))
+    trashed = call.repository().arvados_groups.trash(call.name("uuid"))
+    return selected(call, group_record(call, trashed))
 
 
-@routes.add("POST", _ONE + "/untrash", Role.WRITER)
+@routes.add("POST", _ONE + "/untrash", Role.WRITER, _WRITING)
 def untrash_group(call: ArvadosCall) -> dict[str, Any]:
     """Restores a project from the trash, with everything in it."""
     restored = call.repository().arvados_groups.untrash(
         call.name("uuid"), ensure_unique_name=call.flag("ensure_unique_name")
     )
-    return group_record(call, restored)
+    return selected(call, group_record(call, restored))
 
 
 def group_record(call: ArvadosCall, group: Group) -> dict[str, Any]:
@@ -149,10 +171,11 @@ def group_record(call: ArvadosCall, group: Group) -> dict[str, Any]:
     }
 
 
-def _given(call: ArvadosCall) -> GivenFields:
-    """Returns the fields of a project. Raises InvalidInput `invalid_argument` for another class:
-    the store has no roles and no filters as groups."""
+def _given(call: ArvadosCall, present: Mapping[str, Any]) -> GivenFields:
+    """Returns the fields of a project. Raises InvalidInput `invalid_argument` for other fields, and
+    for another class: the store has no roles and no filters as groups."""
     given = GivenFields(call.fields(RECORD))
+    given.require_known(SETTABLE, present)
     group_class = given.text("group_class")
     if group_class not in (None, PROJECT):
         raise InvalidInput(
@@ -179,4 +202,30 @@ def _list(call: ArvadosCall, page: ListPage[Any], offset: int, limit: int) -> di
         for each in page.items
     ]
     items = [selected(call, record) for record in records]
-    return item_list("object", items, offset=offset, limit=limit, available=page.available)
+    found = item_list("object", items, offset=offset, limit=limit, available=page.available)
+    if _includes_owners(call):
+        owners = {each.owner_uuid for each in page.items}
+        found["included"] = [*_users(call, owners), *_groups(call, owners)]
+    return found
+
+
+def _includes_owners(call: ArvadosCall) -> bool:
+    """Whether the list has the owners of its items too: `include` is `owner_uuid`, as a text or in
+    a list. Raises InvalidInput `invalid_argument` for other values."""
+    wanted = call.arguments.get("include") or []
+    if isinstance(wanted, str):
+        is_list = wanted.lstrip().startswith("[")
+        wanted = call.value("include") if is_list else wanted.split(",")
+    if wanted not in ([], ["owner_uuid"]):
+        raise InvalidInput("invalid_argument", "include can only be owner_uuid")
+    return bool(wanted)
+
+
+def _users(call: ArvadosCall, uuids: Collection[str]) -> list[dict[str, Any]]:
+    return [user for user in all_users(call) if user["uuid"] in uuids]
+
+
+def _groups(call: ArvadosCall, uuids: Collection[str]) -> list[dict[str, Any]]:
+    groups = call.repository().arvados_groups
+    wanted = sorted(uuid for uuid in uuids if kind_of(uuid) == GROUP)
+    return [group_record(call, groups.get(uuid, include_trash=True)) for uuid in wanted]

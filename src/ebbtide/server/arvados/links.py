@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ebbtide.server.arvados.given import GivenFields, listing_of, selected
+from ebbtide.server.arvados.parameters import LISTING, SELECT
 from ebbtide.server.arvados.records import instant_text, item_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
@@ -15,13 +16,16 @@ from ebbtide.store.collections.updates import Omitted
 routes = ArvadosRoutes()
 
 RECORD: Final = "link"
+SETTABLE: Final = frozenset(("link_class", "name", "tail_uuid", "head_uuid", "properties"))
+"""The fields that requests can set. Only the name and the properties can change later."""
 _ONE: Final = "/links/{uuid:segment}"
 
 
-@routes.add("POST", "/links", Role.WRITER)
+@routes.add("POST", "/links", Role.WRITER, SELECT, record=RECORD)
 def create_link(call: ArvadosCall) -> dict[str, Any]:
     """Makes a link, which belongs to the request's user."""
     given = GivenFields(call.fields(RECORD))
+    given.require_known(SETTABLE, {"owner_uuid": call.user_uuid})
     properties = given.properties()
     made = call.repository().arvados_links.create(
         call.user_uuid,
@@ -34,7 +38,7 @@ def create_link(call: ArvadosCall) -> dict[str, Any]:
     return selected(call, link_record(made))
 
 
-@routes.add("GET", "/links", Role.READER)
+@routes.add("GET", "/links", Role.READER, LISTING)
 def list_links(call: ArvadosCall) -> dict[str, Any]:
     """Lists links."""
     page = call.repository().arvados_links.list(asked := listing_of(call))
@@ -44,27 +48,31 @@ def list_links(call: ArvadosCall) -> dict[str, Any]:
     )
 
 
-@routes.add("GET", _ONE, Role.READER)
+@routes.add("GET", _ONE, Role.READER, SELECT)
 def get_link(call: ArvadosCall) -> dict[str, Any]:
     """Returns one link."""
     return selected(call, link_record(call.repository().arvados_links.get(call.name("uuid"))))
 
 
-@routes.add("PUT", _ONE, Role.WRITER)
-@routes.add("PATCH", _ONE, Role.WRITER)
+@routes.add("PUT", _ONE, Role.WRITER, SELECT, record=RECORD)
+@routes.add("PATCH", _ONE, Role.WRITER, SELECT, record=RECORD)
 def update_link(call: ArvadosCall) -> dict[str, Any]:
     """Changes the name and the properties of a link, if they are given."""
+    links = call.repository().arvados_links
     given = GivenFields(call.fields(RECORD))
-    changed = call.repository().arvados_links.update(
+    present = link_record(links.get(call.name("uuid")))
+    given.require_known(frozenset(("name", "properties")), present)
+    changed = links.update(
         call.name("uuid"), name=given.changed_text("name"), properties=given.properties()
     )
     return selected(call, link_record(changed))
 
 
-@routes.add("DELETE", _ONE, Role.WRITER)
+@routes.add("DELETE", _ONE, Role.WRITER, SELECT)
 def delete_link(call: ArvadosCall) -> dict[str, Any]:
     """Deletes a link."""
-    return link_record(call.repository().arvados_links.delete(call.name("uuid")))
+    deleted = call.repository().arvados_links.delete(call.name("uuid"))
+    return selected(call, link_record(deleted))
 
 
 def link_record(link: Link) -> dict[str, Any]:

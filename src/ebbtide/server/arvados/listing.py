@@ -9,12 +9,12 @@ from typing import Any, Final
 from ebbtide.errors import Gone
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.arvados.cluster import STORAGE_CLASS
-from ebbtide.server.arvados.given import listing_of, selected
+from ebbtide.server.arvados.given import listing_of, selected, selection
+from ebbtide.server.arvados.parameters import LISTING, TRASH, VERSIONS
 from ebbtide.server.arvados.records import instant_text, item_list
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.collections import ArvadosCollection
-from ebbtide.store.arvados.filters import parse_select
 from ebbtide.store.arvados.listed_collections import ListedCollection
 from ebbtide.store.arvados.uuids import COLLECTION, KINDS, user_uuid
 
@@ -24,12 +24,12 @@ SIGNED: Final = "manifest_text"
 UNSIGNED: Final = "unsigned_manifest_text"
 
 
-@routes.add("GET", "/collections", Role.READER)
+@routes.add("GET", "/collections", Role.READER, {**LISTING, **TRASH, **VERSIONS})
 def list_collections(call: ArvadosCall) -> dict[str, Any]:
     """Lists collections, without manifests unless the request selects them."""
     asked = listing_of(call)
     page = call.repository().arvados_lists.list(asked)
-    names = parse_select(call.value("select")) or ()
+    names = selection(call) or ()
     wanted = {SIGNED, UNSIGNED} & set(names)
     collections = call.repository().arvados_collections
     items: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def listed_collection(call: ArvadosCall, found: ListedCollection) -> dict[str, A
         "description": found.description or None,
         "properties": dict(found.properties),
         "portable_data_hash": found.portable_data_hash,
-        "replication_desired": None,
+        "replication_desired": replication_shown(found.replication_desired),
         "replication_confirmed": None,
         "replication_confirmed_at": None,
         "storage_classes_desired": [STORAGE_CLASS],
@@ -96,3 +96,8 @@ def listed_collection(call: ArvadosCall, found: ListedCollection) -> dict[str, A
         "file_count": found.file_count,
         "file_size_total": found.file_size_total,
     }
+
+
+def replication_shown(desired: int) -> int | None:
+    """Returns the number of copies that was asked for; None for one, which is the default."""
+    return None if desired == 1 else desired

@@ -35,8 +35,3 @@ def item_list(
     if available is not None:
         found["items_available"] = available
     return found
-
-
-def whole_list(kind: str, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns a list that has no other pages."""
-    return item_list(kind, items, available=len(items))

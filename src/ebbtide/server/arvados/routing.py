@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -33,6 +33,9 @@ PREFIX: Final = "/arvados/v1"
 FORM: Final = "application/x-www-form-urlencoded"
 METHOD_HEADER: Final = "x-http-method-override"
 METHOD_FIELD: Final = "_method"
+SILENT: Final = frozenset(("alt", "bypass_federation", "no_forward"))
+"""Parameters of every route that change nothing here: the form of the answer is always JSON, and
+there are no other clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class ArvadosCall:
     rights: Rights | None
     arguments: Mapping[str, Any]  # JSON values, or text from a query
     body: Mapping[str, Any]
+    route: ArvadosRoute
 
     @property
     def key(self) -> AccessKey:
@@ -139,13 +143,33 @@ class ArvadosCall:
     def fields(self, resource: str) -> dict[str, Any]:  # names of fields to JSON values
         """Returns the fields of a record, such as `collection`, that a request wants to store.
 
-        They are in an object of that name, or they are the body itself. Raises InvalidInput
-        `invalid_argument`.
+        They are in an object of that name, or they are the body itself, beside the parameters.
+        Raises InvalidInput `invalid_argument`.
         """
-        found = self.value(resource) if resource in self.arguments else dict(self.body)
+        parameters = self.route.parameters
+        beside = {name: value for name, value in self.body.items() if name not in parameters}
+        found = self.value(resource) if resource in self.arguments else beside
         if not isinstance(found, dict):
             raise InvalidInput("invalid_argument", f"{resource} must be an object")
         return dict(found)
+
+    def require_known(self) -> None:
+        """Checks that the route has each parameter. Raises InvalidInput `invalid_argument`.
+
+        If the record's fields are the body itself, they are checked with the record.
+        """
+        record, parameters = self.route.record, self.route.parameters
+        given = set(self.arguments)
+        if record is not None and record not in given:
+            given = set(self.request.query_params)
+        unknown = sorted(given - parameters - SILENT - {record, METHOD_FIELD})
+        if unknown:
+            known = ", ".join(sorted(parameters)) or "none"
+            raise InvalidInput(
+                "invalid_argument",
+                f"there is no parameter {shown(unknown[0])} here: leave it out. The parameters of "
+                f"this route: {known}",
+            )
 
 
 Work = Callable[[ArvadosCall], Any]
@@ -156,13 +180,20 @@ Handler = Callable[[ArvadosCall], Awaitable[Response]]
 @dataclass(frozen=True, slots=True)
 class ArvadosRoute:
     """One operation of the API. A `role` of None opens it to everybody. With `streamed`, the
-    handler reads the body itself."""
+    handler reads the body itself. `record` is the name of the record that a request changes."""
 
     method: str
     path: str
     role: Role | None
     handle: Handler
     streamed: bool = False
+    parameters: frozenset[str] = frozenset()
+    record: str | None = None
+
+    @property
+    def resource(self) -> str:
+        """The name of the resource, such as `collections`."""
+        return self.path.removeprefix(PREFIX).split("/")[1]
 
     @property
     def path_format(self) -> str:
@@ -181,17 +212,28 @@ class ArvadosRoutes:
         self.all: list[ArvadosRoute] = []
 
     def add(
-        self, method: str, path: str, role: Role | None, *, prefix: str = PREFIX
+        self,
+        method: str,
+        path: str,
+        role: Role | None,
+        parameters: Iterable[str] = (),
+        *,
+        record: str | None = None,
+        prefix: str = PREFIX,
     ) -> Callable[[Work], Work]:
         """Registers a function that works in a thread, at a path below `prefix`. It returns the
-        JSON value of the answer."""
+        JSON value of the answer. A request with another parameter is refused."""
 
         def register(work: Work) -> Work:
             async def handle(call: ArvadosCall) -> Response:
                 found = await run_in_threadpool(work, call)
                 return JSONResponse(found)
 
-            self.all.append(ArvadosRoute(method, prefix + path, role, handle))
+            takes = frozenset(parameters)
+            whole = prefix + path
+            self.all.append(
+                ArvadosRoute(method, whole, role, handle, parameters=takes, record=record)
+            )
             return work
 
         return register
@@ -224,7 +266,9 @@ async def _guarded(route: ArvadosRoute, request: Request) -> Response:
         body = await _body_of(limited(request, store.settings.server_body_max))
         body.pop(METHOD_FIELD, None)
     arguments = dict(request.query_params) | body
-    call = ArvadosCall(request, store, repository_name, identity, rights, arguments, body)
+    call = ArvadosCall(request, store, repository_name, identity, rights, arguments, body, route)
+    if not route.streamed:
+        call.require_known()
     return await route.handle(call)
 
 

@@ -6,7 +6,10 @@ from typing import Any, Final
 
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
-from ebbtide.server.arvados.records import instant_text, whole_list
+from ebbtide.server.arvados.computed import computed_list
+from ebbtide.server.arvados.given import selected
+from ebbtide.server.arvados.parameters import LISTING, SELECT
+from ebbtide.server.arvados.records import instant_text
 from ebbtide.server.arvados.routing import ArvadosCall, ArvadosRoutes
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.arvados.uuids import KINDS, USER, root_uuid, user_uuid
@@ -16,25 +19,25 @@ routes = ArvadosRoutes()
 ROOT_NAME: Final = "root"
 
 
-@routes.add("GET", "/users/current", Role.READER)
+@routes.add("GET", "/users/current", Role.READER, SELECT)
 def current_user(call: ArvadosCall) -> dict[str, Any]:
     """Returns the user of the request's token."""
-    return user_record(call.cluster, call.key, call.role_of(call.key))
+    return selected(call, user_record(call.cluster, call.key, call.role_of(call.key)))
 
 
-@routes.add("GET", "/users", Role.READER)
+@routes.add("GET", "/users", Role.READER, LISTING)
 def list_users(call: ArvadosCall) -> dict[str, Any]:
     """Lists the users."""
-    return whole_list("user", all_users(call))
+    return computed_list(call, "user", all_users(call))
 
 
-@routes.add("GET", "/users/{uuid:segment}", Role.READER)
+@routes.add("GET", "/users/{uuid:segment}", Role.READER, SELECT)
 def get_user(call: ArvadosCall) -> dict[str, Any]:
     """Returns one user."""
     uuid = call.name("uuid")
     for user in all_users(call):
         if user["uuid"] == uuid:
-            return user
+            return selected(call, user)
     raise NotFound("key_not_found", f"there is no user {shown(uuid)}")
 
 

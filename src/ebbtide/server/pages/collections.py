@@ -79,7 +79,8 @@ def _content(visit: Visit) -> ContentChange | None:
     ref, prefix = visit.form("ref").strip(), visit.form("prefix").strip()
     if not ref:
         return None
-    return ContentChange([FromRef(ref, prefix, prefix)])
+    directory = f"{prefix.removesuffix('/')}/" if prefix else ""
+    return ContentChange([FromRef(ref, directory, directory)])
 
 
 def _to(visit: Visit, notice: str) -> Response:

@@ -79,6 +79,7 @@ _STATUSES: Final[Mapping[int, str]] = {
     416: "InvalidRange",
     431: "RequestHeaderSectionTooLarge",
     500: "InternalError",
+    501: "NotImplemented",
     503: "ServiceUnavailable",
     507: "InsufficientStorage",
 }

@@ -33,6 +33,7 @@ from ebbtide.store.arvados.queries import (
     update_record,
     write_contents,
 )
+from ebbtide.store.arvados.replacing import CURRENT, Replacements
 from ebbtide.store.arvados.signatures import BlockObject, verify_block
 from ebbtide.store.arvados.trashing import Timers, delete_at
 from ebbtide.store.arvados.uuids import COLLECTION, cluster_of, uuid_of
@@ -48,8 +49,10 @@ from ebbtide.store.staging.uploads import NewObject
 
 MANIFEST: Final = "manifest"
 """The path of the manifest among the files of a collection."""
-ATTEMPTS_MAX: Final = 5
+ATTEMPTS_MAX: Final = 50
+"""Times that an update is tried. It fails only if so many other updates came before it."""
 NO_TIMERS: Final = Timers()
+NO_REPLACEMENTS: Final = Replacements()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +87,25 @@ class ArvadosCollections:
         manifest_text: str = "",
         *,
         holder: str,
+        replacements: Replacements = NO_REPLACEMENTS,
         description: str = "",
         properties: Mapping[str, Any] | None = None,
+        replication_desired: int = 1,
         timers: Timers = NO_TIMERS,
         preserve_version: bool = False,
         ensure_unique_name: bool = False,
     ) -> ArvadosCollection:
-        """Makes a collection from a manifest whose locators are signed for the access key `holder`.
+        """Makes a collection from a manifest whose locators are signed for the access key `holder`,
+        and from other collections.
 
         Raises as `Collections.create` does; InvalidInput `invalid_manifest`, `token_invalid`,
-        `token_truncated`, `token_key_retired`; Conflict `token_expired`.
+        `token_truncated`, `token_key_retired`; Conflict `token_expired`; and as
+        `Replacements.applied` and `signed_manifest` do.
         """
+        if replacements:
+            manifest_text = replacements.applied(
+                manifest_text, lambda source: self._source(source, holder)
+            )
         manifest = parse_manifest(manifest_text)
         located = self._verified(manifest, holder)
         expires_at = self._expires_at(timers, None)
@@ -121,6 +132,7 @@ class ArvadosCollections:
             _content(manifest, located),
             description=description,
             properties=properties,
+            replication_desired=replication_desired,
             expires_at=None if isinstance(expires_at, Omitted) else expires_at,
             ensure_unique_name=ensure_unique_name,
             also=also,
@@ -133,25 +145,31 @@ class ArvadosCollections:
         *,
         holder: str,
         manifest_text: str | Keep = KEEP,
+        replacements: Replacements = NO_REPLACEMENTS,
         name: str | Keep = KEEP,
         description: str | Keep = KEEP,
         properties: Mapping[str, Any] | Keep = KEEP,
         project_id: str | Keep = KEEP,
+        replication_desired: int | Keep = KEEP,
         timers: Timers = NO_TIMERS,
         preserve_version: bool | Keep = KEEP,
         ensure_unique_name: bool = False,
     ) -> ArvadosCollection:
         """Changes the fields that are given. Of two updates of the manifest, the later one wins.
+        Replacements change the manifest that the collection has at the instant of the update.
 
         Raises as `Collections.update` and `create` do.
         """
-        makes_version = bool(
+        makes_version = bool(replacements) or bool(
             given(manifest=manifest_text, name=name, description=description, properties=properties)
         )
-        located, content, values = self._taken(manifest_text, holder)
 
         def attempt() -> tuple[Collection, ArvadosRow]:
             row = self._require(uuid)
+            text, content_id = manifest_text, None
+            if replacements:
+                text, content_id = self._replaced(row, replacements, manifest_text, holder)
+            located, content, values = self._taken(text, holder)
             present = self._collections.get(row.collection_id, include_expired=True).expires_at
             keeps_version = row.preserve_version and makes_version
             preserved = row.preserve_version and not keeps_version
@@ -171,9 +189,11 @@ class ArvadosCollections:
                 description=description,
                 properties=properties,
                 project_id=project_id,
+                replication_desired=replication_desired,
                 expires_at=self._expires_at(timers, present),
                 ensure_unique_name=ensure_unique_name,
                 keep_version=keeps_version,
+                only_if_content=content_id,
                 also=also,
             )
             return found, replace(row, **changes)
@@ -218,7 +238,11 @@ class ArvadosCollections:
         Raises NotFound `collection_not_found`; Gone `data_released` or `commit_expired`; Failed
         `corrupt_object`.
         """
-        ends_at, files = self._collections.leased(collection_id)
+        return self._signed(collection_id, holder)[0]
+
+    def _signed(self, collection_id: str, holder: str) -> tuple[str, str]:
+        """Returns the signed manifest of a collection, and the id of the content that has it."""
+        ends_at, record, files = self._collections.leased(collection_id)
         found: dict[str, BlockObject] = {}
         text = None
         for file in files:
@@ -240,7 +264,32 @@ class ArvadosCollections:
                 signed[block] = signer.sign(found[block])
             return signed[block]
 
-        return with_locators(text, locator_of)
+        return with_locators(text, locator_of), record.commit_id
+
+    def _source(self, name: str, holder: str) -> str:
+        """Returns the signed manifest of a portable data hash, and leases its blocks by that. A new
+        collection, which is `current` itself, has an empty one. Raises as `get` and
+        `signed_manifest` do."""
+        if name == CURRENT:
+            return ""
+        return self.signed_manifest(self.get(name).listed.collection_id, holder=holder)
+
+    def _replaced(
+        self, row: ArvadosRow, replacements: Replacements, given: str | Keep, holder: str
+    ) -> tuple[str, str | None]:
+        """Returns the manifest of a collection after replacements, and the id of the content that
+        was changed; None if the present content was not read. Raises as `create` does."""
+        content_ids: list[str] = []
+
+        def text_of(name: str) -> str:
+            if name != CURRENT:
+                return self._source(name, holder)
+            text, content_id = self._signed(row.collection_id, holder)
+            content_ids.append(content_id)
+            return text
+
+        text = None if isinstance(given, Omitted) else given
+        return replacements.applied(text, text_of), next(iter(content_ids), None)
 
     def unsigned_manifest(self, collection_id: str) -> str:
         """Returns the manifest without signatures, also of a collection in the trash. Raises as

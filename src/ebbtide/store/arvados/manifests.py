@@ -8,6 +8,7 @@ documentation, "Manifest format".
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,27 @@ def _with_locators(line: str, locator_of: Callable[[str], str]) -> str:
     return " ".join(
         [name, *(locator_of(token) if _BLOCK.fullmatch(token) else token for token in tokens)]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLine:
+    """One line of a manifest that was checked: its locators, with hints; and the position, the
+    length and the path of each piece of a file. The path of an empty directory ends in `.`."""
+
+    locators: tuple[str, ...]
+    files: tuple[tuple[int, int, tuple[str, ...]], ...]
+
+
+def segments_of(line: str) -> StreamLine:
+    """Returns a line of a manifest in its parts. The manifest was accepted by `parse_manifest`."""
+    name, *tokens = line.split(" ")
+    above = _unescaped(name).split("/")[1:]
+    locators = tuple(itertools.takewhile(_BLOCK.fullmatch, tokens))
+    files = []
+    for token in tokens[len(locators) :]:
+        position, length, path = token.split(":", 2)
+        files.append((int(position), int(length), (*above, *_unescaped(path).split("/"))))
+    return StreamLine(locators, tuple(files))
 
 
 @dataclass(frozen=True, slots=True)

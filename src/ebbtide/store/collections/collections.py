@@ -142,12 +142,14 @@ class Collections(CollectionReader):
         expires_at: datetime | Keep | None = KEEP,
         ensure_unique_name: bool = False,
         keep_version: bool = False,
+        only_if_content: str | None = None,
         also: Also | None = None,
     ) -> Collection:
         """Changes the fields that are given.
 
         If the collection is in the trash, only `expires_at` can be changed. This restores it. With
-        `keep_version` the old state is kept as a version.
+        `keep_version` the old state is kept as a version. `only_if_content` is the id of the
+        content that the new content was made of.
 
         Raises as `create` does; NotFound `collection_not_found`; Conflict `trashed`; Conflict
         `collection_changed` if another update changed the content meanwhile. Raises Gone
@@ -181,9 +183,7 @@ class Collections(CollectionReader):
             seen = self._require_visible(tx, collection_id, include_expired=True)
             self._require_changeable(tx, seen, {*asked, "content"})
             resolved = self._resolve(tx, content)
-            base = require_commit(tx, self._repository_id, seen.row.content_id)
-            if not content.replaces:
-                base.require_intact()
+            base = self._base(tx, seen.row, content, only_if_content)
         with (
             self._contents.building(base, content, resolved) as built,
             self._context.changing(mode) as tx,
@@ -289,6 +289,18 @@ class Collections(CollectionReader):
             also(tx, changed)
         return self._collection(tx, changed)
 
+    def _base(
+        self, tx: Transaction, row: CollectionRow, change: ContentChange, only_if: str | None
+    ) -> CommitRecord:
+        """Returns the present content. Raises Conflict `collection_changed` unless it is `only_if`,
+        and Gone `commit_expired` if the change keeps some of its files."""
+        if only_if not in (None, row.content_id):
+            raise _changed_meanwhile(row)
+        base = require_commit(tx, self._repository_id, row.content_id)
+        if not change.replaces:
+            base.require_intact()
+        return base
+
     def _with_content(
         self,
         tx: Transaction,
@@ -299,11 +311,7 @@ class Collections(CollectionReader):
     ) -> CollectionRow:
         """Returns the row with new content. The replaced content is kept for one lease."""
         if row.content_id != before.content_id:
-            raise Conflict(
-                "collection_changed",
-                f"the content of collection {shown(row.name)} was changed by another process "
-                "meanwhile: look at it, and try again",
-            )
+            raise _changed_meanwhile(row)
         content = built.finish(tx, row.collection_id)
         if content.commit_id != row.content_id:
             self._remember(tx, row, row.content_id)
@@ -414,6 +422,14 @@ class Collections(CollectionReader):
             )
 
         return free_name("collection", name, is_taken, ensure_unique=ensure_unique)
+
+
+def _changed_meanwhile(row: CollectionRow) -> Conflict:
+    return Conflict(
+        "collection_changed",
+        f"the content of collection {shown(row.name)} was changed by another process meanwhile: "
+        "look at it, and try again",
+    )
 
 
 def _as_version(row: CollectionRow) -> VersionRow:

@@ -305,17 +305,18 @@ class CollectionReader:
             signed = tuple(signer.sign(entry) for entry in page.entries)
         return SignedPage(signed, page.common_prefixes, page.next_after)
 
-    def leased(self, collection_id: str) -> tuple[datetime, Iterator[Readable]]:
-        """Returns all files, sorted by path, and the time until which locators of them may last.
+    def leased(self, collection_id: str) -> tuple[datetime, CommitRecord, Iterator[Readable]]:
+        """Returns the time until which locators of the files may last, the record of the content,
+        and all files, sorted by path.
 
-        All are files of one content. Raises as `locators` does.
+        All are files of this content. Raises as `locators` does.
         """
         with self._metadata.snapshot() as tx:
             seen = self._require_visible(tx, collection_id, include_expired=False)
             record = self._readable(tx, seen.row, None)
         ends_at = self._locators.lease(record, ends_at_most=seen.ends_at)
         found = (Readable(self._objects, FoundEntry(entry, record)) for entry in self._walk(record))
-        return ends_at, found
+        return ends_at, record, found
 
     def open(
         self,

@@ -57,8 +57,10 @@ class ImportSource:
 
 
 def require_allowed(url: str, prefixes: Sequence[str]) -> None:
-    """Raises Denied `import_forbidden` unless a normalized URL begins with one of the prefixes."""
-    if not url.startswith(tuple(prefixes)):
+    """Raises Denied `import_forbidden` unless a normalized URL is in the directory of one of the
+    prefixes, or is one itself. So `s3://bucket/a` does not allow `s3://bucket/ab`."""
+    directories = tuple(each if each.endswith("/") else f"{each}/" for each in prefixes)
+    if url not in prefixes and not url.startswith(directories):
         raise Denied(
             "import_forbidden",
             f"{shown(url)} may not be imported: it begins with none of the prefixes in the "
@@ -69,7 +71,7 @@ def require_allowed(url: str, prefixes: Sequence[str]) -> None:
 def require_sources_allowed(sources: Iterable[ImportSource], prefixes: Sequence[str]) -> None:
     """Raises Denied `import_forbidden` unless all objects of normalized sources may be imported."""
     for source in sources:
-        # With the slash, `s3://bucket/a` does not stand for the objects of `s3://bucket/ab`.
+        # With the slash, the source `s3://bucket/a` does not stand for objects of `s3://bucket/ab`.
         require_allowed(f"{source.url}/" if source.is_prefix else source.url, prefixes)
 
 

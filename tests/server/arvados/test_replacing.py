@@ -1,0 +1,165 @@
+"""`replace_files` and `replace_segments` over HTTP: copies between collections, what protects their
+data, writers at one time, and requests that are refused."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from ebbtide.ids import new_id
+from ebbtide.store.access.keys import Role
+from ebbtide.store.arvados.manifests import parse_manifest
+from tests.server.arvados.conftest import ArvadosServer
+from tests.server.arvados.test_keep import API, create, put, refused
+
+
+@pytest.fixture
+def source(http: httpx.Client) -> dict[str, Any]:
+    """A collection of the file `d/f`."""
+    return create(http, f"./d {put(http, new_id()[:6].encode())} 0:6:f\n")
+
+
+@pytest.fixture
+def target(http: httpx.Client) -> dict[str, Any]:
+    """A collection of the file `a`."""
+    return create(http, f". {put(http, new_id()[:6].encode())} 0:6:a\n")
+
+
+def paths(record: dict[str, Any]) -> set[str]:
+    """The names in a manifest, one for each piece of a file."""
+    return {
+        f"{name}/{token.rpartition(':')[2]}"
+        for name, *tokens in (line.split(" ") for line in record["manifest_text"].splitlines())
+        for token in tokens
+        if ":" in token
+    }
+
+
+def read(http: httpx.Client, record: dict[str, Any]) -> set[bytes]:
+    """The bytes of every block."""
+    blocks = parse_manifest(record["manifest_text"]).locators.values()
+    return {http.get(f"/{each}").raise_for_status().content for row in blocks for each in row}
+
+
+def test_copies_moves_and_deletes(
+    http: httpx.Client, source: dict[str, Any], target: dict[str, Any]
+) -> None:
+    files = {"/a": "", "/b": "current/a", "/copy": f"{source['portable_data_hash']}/d"}
+    changed = http.put(f"{API}/{target['uuid']}", json={"replace_files": files}).json()
+    assert paths(changed) == {"./b", "./copy/f"}
+    assert changed == http.get(f"{API}/{target['uuid']}").json()
+    assert read(http, changed) == read(http, source) | read(http, target)
+    assert (changed["file_count"], changed["file_size_total"]) == (2, 12)
+    given = {
+        "collection": {"name": new_id()[:8]},
+        "replace_files": {"/": changed["portable_data_hash"]},
+    }
+    made = http.post(API, json=given).json()
+    assert made["portable_data_hash"] == changed["portable_data_hash"]
+    # Parameters also come as JSON in a form, as the Ruby client sends them.
+    form = {"replace_files": '{"/": ""}', "collection": '{"description": "empty"}'}
+    emptied = http.put(f"{API}/{made['uuid']}", data=form).json()
+    assert (emptied["manifest_text"], emptied["description"]) == ("", "empty")
+
+
+def test_a_copy_keeps_its_data(
+    http: httpx.Client, source: dict[str, Any], target: dict[str, Any]
+) -> None:
+    files = {"/x": f"{source['portable_data_hash']}/d/f"}
+    http.put(f"{API}/{target['uuid']}", json={"replace_files": files}).raise_for_status()
+    http.delete(f"{API}/{source['uuid']}").raise_for_status()
+    found = http.get(f"{API}/{target['uuid']}").json()
+    assert read(http, source) < read(http, found)
+
+
+def test_sources_that_cannot_be_read(
+    http: httpx.Client, source: dict[str, Any], target: dict[str, Any]
+) -> None:
+    url, portable = f"{API}/{target['uuid']}", source["portable_data_hash"]
+    http.delete(f"{API}/{source['uuid']}").raise_for_status()
+    for name in (portable, f"{'0' * 32}+9"):
+        request = {"replace_files": {"/x": f"{name}/d"}}
+        refused(http.put(url, json=request), 404, "collection_not_found")
+        refused(http.post(API, json=request), 404, "collection_not_found")
+    assert http.get(url).json()["version"] == target["version"], "nothing changed"
+    http.delete(url).raise_for_status()
+    gone = {"include_trash": True, "replace_files": {"/x": "current/a"}}
+    refused(http.put(url, json=gone), 404, "collection_not_found")
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [
+        {"replace_files": {"/x": "current/none"}},
+        {"replace_files": {"x": ""}},
+        {"replace_files": {"/x": None}},
+        {"replace_files": ["/x"]},
+        {"replace_files": "no json"},
+        {"replace_segments": {"x": "y"}},
+        {
+            "collection": {"manifest_text": ". d41d8cd98f00b204e9800998ecf8427e+0 0:0:a\n"},
+            "replace_files": {"/x": ""},
+        },
+    ],
+)
+def test_bad_requests(
+    http: httpx.Client, target: dict[str, Any], request_body: dict[str, Any]
+) -> None:
+    url = f"{API}/{target['uuid']}"
+    refused(http.put(url, json=request_body), 422, "invalid_argument")
+    refused(http.post(API, json=request_body), 422, "invalid_argument")
+    assert http.get(url).json()["version"] == target["version"], "nothing changed"
+
+
+def test_segments_are_replaced(http: httpx.Client) -> None:
+    one, two, both = (put(http, data) for data in (b"one", b"two", b"onetwo"))
+    made = create(http, f". {one} 0:3:a\n./d {two} 0:3:b\n")
+    segments = {f"{one} 0 3": f"{both} 0 3", f"{two} 0 3": f"{both} 3 3"}
+    changed = http.put(f"{API}/{made['uuid']}", json={"replace_segments": segments}).json()
+    assert parse_manifest(changed["manifest_text"]).text == (
+        f". {both.split('+E')[0]} 0:3:a\n./d {both.split('+E')[0]} 3:3:b\n"
+    )
+    assert read(http, changed) == {b"onetwo"}
+
+
+def test_signatures_of_what_is_given_are_checked(
+    arvados: ArvadosServer, http: httpx.Client, target: dict[str, Any]
+) -> None:
+    """Neither a manifest nor a segment brings in a block that the key was not given."""
+    url = f"{API}/{target['uuid']}"
+    with arvados.http(Role.WRITER) as other:
+        foreign = put(other, b"secrets")
+    request: dict[str, Any] = {
+        "collection": {"manifest_text": f". {foreign} 0:7:s\n"},
+        "replace_files": {"/x": "manifest_text/s"},
+    }
+    refused(http.put(url, json=request), 422, "token_invalid")
+    own = next(iter(parse_manifest(target["manifest_text"]).locators.values()))[0]
+    segments = {f"{own} 0 6": f"{foreign} 0 6"}
+    refused(http.put(url, json={"replace_segments": segments}), 422, "token_invalid")
+    with arvados.http(Role.READER) as reader:
+        refused(reader.put(url, json={"replace_files": {"/": ""}}), 403, "role_missing")
+
+
+def test_writers_at_one_time_lose_nothing(
+    http: httpx.Client, source: dict[str, Any], target: dict[str, Any]
+) -> None:
+    """Each request changes what the collection has at that moment: all their files are there."""
+    url, portable = f"{API}/{target['uuid']}", source["portable_data_hash"]
+
+    def add(number: int) -> int:
+        files = {f"/copy{number}": f"{portable}/d/f", "/a": ""}
+        return http.put(url, json={"replace_files": files}).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(add, range(8))) == {200}
+    assert paths(http.get(url).json()) == {f"./copy{number}" for number in range(8)}
+    # Of several renames of one file, one takes place.
+    moved = [{"/copy0": "", f"/moved{number}": "current/copy0"} for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        answers = pool.map(lambda files: http.put(url, json={"replace_files": files}), moved)
+        assert sorted(each.status_code for each in answers) == [200] + 5 * [422]
+    assert sum("moved" in path for path in paths(http.get(url).json())) == 1

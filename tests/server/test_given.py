@@ -1,0 +1,139 @@
+"""What lakeFS's clients can send is read, refused, or known to change nothing: every parameter and
+field of lakeFS's own client, against what the server reads."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import httpx
+import lakefs
+import lakefs_sdk
+import pytest
+from pydantic.v1 import BaseModel
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "lakefs-api.md"
+APIS: Final = [each for name, each in vars(lakefs_sdk).items() if name.endswith("Api")]
+BY_HEADER: Final = {"If-None-Match", "If-Match", "Range"}
+"""Headers that handlers read from the request themselves: tests of conditions and ranges use
+them."""
+
+Operation = tuple[str, str]
+"""Method, and path with `{}` for each parameter."""
+
+
+def fields(found: object) -> Iterator[str]:
+    """The names of a model's fields, and of those inside."""
+    if isinstance(found, type) and issubclass(found, BaseModel):
+        for each in found.__fields__.values():
+            yield each.alias
+            yield from fields(each.type_)
+    for inner in get_args(found):
+        yield from fields(inner)
+
+
+def sent() -> dict[Operation, set[str]]:
+    """What lakeFS's client can send besides the path, by operation."""
+    found: dict[Operation, set[str]] = {}
+    for each in APIS:
+        for name, method in inspect.getmembers(each, inspect.isfunction):
+            if not name.endswith("_with_http_info"):
+                continue
+            source = inspect.getsource(method)
+            call = re.search(r"'(/[^']*)', '([A-Z]+)',\n *_path_params", source)
+            assert call is not None, name
+            names = set(re.findall(r"_query_params\.append\(\('(\w+)'", source))
+            names |= set(re.findall(r"_header_params\['([\w-]+)'\] = _params", source))
+            plain = inspect.signature(getattr(each, name.removesuffix("_with_http_info")))
+            for parameter in plain.parameters.values():
+                names |= set(fields(parameter.annotation))
+            found[call[2], re.sub(r"\{\w+\}", "{}", call[1])] = names
+    return found
+
+
+def read(document: dict[str, Any]) -> dict[Operation, set[str]]:
+    """What the server's description says that it reads, by operation."""
+    found: dict[Operation, set[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            names = {each["name"] for each in described.get("parameters", ())}
+            body = described.get("requestBody", {}).get("content", {})
+            for content in body.values():
+                names |= set(within(document, content.get("schema", {})))
+            place = re.sub(r"\{\w+\}", "{}", path.removeprefix("/api/v1"))
+            found[method.upper(), place] = names
+    return found
+
+
+def within(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    for name, inner in schema.get("properties", {}).items():
+        yield name
+        yield from within(document, inner)
+    for inner in (*schema.get("anyOf", ()), schema.get("items", {})):
+        if inner:
+            yield from within(document, inner)
+
+
+def told() -> set[tuple[str, str]]:
+    """Operations, and parameters or fields, that the page names."""
+    section = DOCUMENT.read_text().partition("## Parameters and fields")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+? \|$", section, re.MULTILINE)
+    return {
+        (operation.strip("`"), name)
+        for operations, names in rows
+        for operation in operations.split(", ")
+        for name in re.findall(r"`([\w-]+)`", names)
+    }
+
+
+def test_every_parameter_and_field_of_lakefs_is_read_or_told(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    present = read(document)
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+) (/\S*)` \|", DOCUMENT.read_text(), re.MULTILINE)
+    names = {
+        (method, re.sub(r"\{\w+\}", "{}", path)): operation for operation, method, path in rows
+    }
+    known = told()
+    silent = {
+        (names[operation], field)
+        for operation, given in sent().items()
+        if operation in present
+        for field in given - present[operation] - BY_HEADER
+        if ("all", field) not in known and (names[operation], field) not in known
+    }
+    assert len(set(present) & set(sent())) > 60
+    assert silent == set()
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_shallow_copy(http: httpx.Client, lake: lakefs.Repository, value: bool) -> None:
+    lake.branch("main").object("a").upload("a")
+    place = f"/repositories/{lake.id}/branches/main/objects/copy"
+    asked = {"src_path": "a", "shallow": value}
+    answer = http.post(place, params={"dest_path": "b"}, json=asked)
+    assert answer.status_code == (501 if value else 201), answer.text
+    assert lake.branch("main").object("b").exists() is not value
+    if value:
+        assert (answer.json()["kind"], "shallow" in answer.text) == ("not_supported", True)
+
+
+def test_an_import_with_a_date(http: httpx.Client, lake: lakefs.Repository) -> None:
+    paths = [{"type": "object", "path": "s3://elsewhere/a", "destination": "a"}]
+    asked = {"paths": paths, "commit": {"message": "m", "date": 1}}
+    answer = http.post(f"/repositories/{lake.id}/branches/main/import", json=asked)
+    assert (answer.status_code, answer.json()["kind"]) == (501, "not_supported")
+
+
+def test_deletes_without_a_tombstone(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """The hint changes nothing: the path is gone."""
+    main = lake.branch("main")
+    main.object("a").upload("a")
+    main.commit("a")
+    place = f"/repositories/{lake.id}/branches/main/objects"
+    answer = http.delete(place, params={"path": "a", "no_tombstone": "true"})
+    assert (answer.status_code, main.object("a").exists()) == (204, False)
