@@ -186,6 +186,11 @@ class EbbtideError(Exception):
         self.kind = kind
         self.details = details
 
+    def restate(self, message: str, **details: Any) -> None:  # JSON-ready values
+        """Replaces the message, and adds details: somebody who knows more has seen the error."""
+        self.message = readable(message)
+        self.details |= details
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.kind, self.message, self.details))
 

@@ -67,7 +67,7 @@ def commit(record: CommitRecord) -> Document:
         "committer": record.committer,
         "metadata": dict(record.metadata),
         "state": commit_state(record),
-        "run_id": record.forgotten_by or record.tombstoned_by,
+        "run_id": record.closed_by,
     }
 
 

@@ -88,7 +88,10 @@ class EbbtideFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         for callers of fsspec."""
         try:
             yield
-        except (NotFound, Gone) as error:
+        except Gone as error:
+            self.lake.tell(error)
+            raise FileNotFoundError(errno.ENOENT, error.message, path) from error
+        except NotFound as error:
             raise FileNotFoundError(errno.ENOENT, error.message, path) from error
         except Conflict as error:
             if error.kind == "precondition_failed":

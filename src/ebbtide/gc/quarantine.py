@@ -16,19 +16,27 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, make_schema, texts
-from ebbtide.errors import Failed, NotFound, Refused
-from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
+from ebbtide.errors import Failed
+from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import advance
+from ebbtide.quarantined import (
+    QUARANTINES_PREFIX,
+    State,
+    damaged,
+    read_record,
+    record_address,
+    state_of,
+)
 from ebbtide.storage import DeleteOutcome, Storage
 from ebbtide.text import count_text
 
@@ -42,8 +50,6 @@ _FOLDER: Final = "/quarantine/"
 FORGOTTEN: Final = "forgotten"
 """The folder within a run's folder for the commit records that the run deletes. It has one file for
 each epoch of the run."""
-
-State = Literal["held", "undone", "purged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +89,14 @@ class Quarantine:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Quarantine:
-        """Returns the record that `to_json` wrote. Raises KeyError, TypeError or ValueError for
-        other content."""
+        """Returns the record that `to_json` wrote. Raises KeyError, TypeError, ValueError or
+        OverflowError for other content."""
+        state, until = state_of(content)
         return cls(
             run_id=content["run_id"],
             run_path=content["run_path"],
-            state=content["state"],
-            until=datetime.fromisoformat(content["until"]),
+            state=state,
+            until=until,
             back_at=_instant(content["back_at"]),
             back_until=_instant(content["back_until"]),
             back=tuple(Part.from_json(part) for part in content["back"]),
@@ -107,29 +114,24 @@ def _instant(text: str | None) -> datetime | None:
 
 def write(storage: Storage, found: Quarantine) -> None:
     """Writes the record of a quarantine, and replaces an earlier one."""
-    storage.put(_address(found.run_id), json.dumps(found.to_json(), indent=1).encode())
+    storage.put(record_address(found.run_id), json.dumps(found.to_json(), indent=1).encode())
 
 
 def read(storage: Storage, run_id: str) -> Quarantine | None:
     """Returns the record of a run's quarantine, or None if there is none. Raises Refused
     `plan_corrupt`."""
-    try:
-        data = storage.get(_address(run_id))
-    except NotFound:
+    content = read_record(storage, run_id)
+    if content is None:
         return None
     try:
-        return Quarantine.from_json(json.loads(data))
+        return Quarantine.from_json(content)
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            "plan_corrupt",
-            f"{storage.url}/{_address(run_id)} is not as it was written ({error}): restore it "
-            f"from a backup, or delete it together with the files under {prefix_of(run_id)}",
-        ) from error
+        raise damaged(storage, run_id, error) from error
 
 
 def drop(storage: Storage, run_id: str) -> None:
     """Deletes the record of a run's quarantine."""
-    storage.delete([_address(run_id)])
+    storage.delete([record_address(run_id)])
 
 
 def read_all(storage: Storage) -> list[Quarantine]:
@@ -140,10 +142,6 @@ def read_all(storage: Storage) -> list[Quarantine]:
     ids = (name.removeprefix(QUARANTINES_PREFIX).removesuffix(".json") for name in names)
     found = (read(storage, run_id) for run_id in sorted(ids))
     return [each for each in found if each is not None]
-
-
-def _address(run_id: str) -> str:
-    return f"{QUARANTINES_PREFIX}{run_id}.json"
 
 
 def prefix_of(run_id: str) -> str:

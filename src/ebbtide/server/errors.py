@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
+from ebbtide.quarantined import FIELDS
 
 logger = logging.getLogger(__name__)
 
@@ -204,6 +205,7 @@ _SHOWN: Final[tuple[str, ...]] = (
     "missing_count",
     "looked_for",
     "missing",
+    *FIELDS,
 )
 
 
@@ -272,8 +274,9 @@ def _answer(
     return JSONResponse(document, status_code=status, headers=dict(headers or {}))
 
 
-def _ebbtide_error(_request: Request, error: Exception) -> JSONResponse:
+def _ebbtide_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, EbbtideError)
+    request.app.state.store.tell(error)
     return answer_of(error, getattr(error, "headers", None))
 
 
