@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ import fsspec
 import httpx
 import pytest
 
-from ebbtide.errors import Refused
+from ebbtide.errors import Gone, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions, parse_quarantine
 from ebbtide.quarantined import record_address
+from ebbtide.server.arvados import errors as arvados
 from ebbtide.server.jobs import Job, Order
+from ebbtide.server.s3.errors import error_response
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
@@ -146,3 +149,19 @@ def test_a_cleared_field_means_a_week(aside: Aside, monkeypatch: pytest.MonkeyPa
     form_of = EmbeddedRepository(lake.context, store_id=aside.store.store_id)
     asked = [parse_quarantine(order.quarantine, form_of) for order in orders]
     assert asked == [timedelta(days=7), None]
+
+
+def test_the_forms_of_other_clients() -> None:
+    """S3 and Arvados have errors of their own, and carry the same."""
+    error = Gone(
+        "commit_expired",
+        "m",
+        run_id="r",
+        quarantined_until="2026-03-08T00:00:00Z",
+        restore_command="c",
+    )
+    xml = bytes(error_response(error, resource="/r", request_id="i").body).decode()
+    assert "<QuarantinedUntil>2026-03-08T00:00:00Z</QuarantinedUntil>" in xml
+    assert "<RestoreCommand>c</RestoreCommand>" in xml
+    document = json.loads(bytes(arvados.answer_of(error).body))
+    assert document["errors"] == ["m"] and document["restore_command"] == "c"
