@@ -104,7 +104,7 @@ KINDS: Final[Mapping[str, str]] = {
     "precondition_failed": "the object at the path does not meet the condition of the write",
     "policy_not_in_days": "a policy that cannot be written as a number of days for each branch",
     # The data was deleted on purpose.
-    "commit_expired": "the commit's data was quarantined or deleted by a run, or given up as damaged",
+    "commit_expired": "the commit's data was quarantined or deleted by a run, or it was given up",
     "data_released": "a collection whose data is not kept",
     "purged": "data that an administrator deleted for good with a purge",
     # Gates: the collector refuses, and deletes nothing.
