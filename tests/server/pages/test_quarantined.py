@@ -28,7 +28,8 @@ from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers, browsing
 from tests.server.pages.test_pages import text_of
 from tests.support.engines import INLINE
-from tests.support.lake import AGE, NAME, date_files
+from tests.support.lake import NAME
+from tests.support.templates import AGE, date_files
 
 PLACE = f"/repositories/{NAME}"
 
