@@ -105,7 +105,7 @@ KINDS: Final[Mapping[str, str]] = {
     "precondition_failed": "the object at the path does not meet the condition of the write",
     "policy_not_in_days": "a policy that cannot be written as a number of days for each branch",
     # The data was deleted on purpose.
-    "commit_expired": "the commit's data was deleted by a collector run, or given up as damaged",
+    "commit_expired": "the commit's data was quarantined or deleted by a run, or it was given up",
     "data_released": "a collection whose data is not kept",
     "purged": "data that an administrator deleted for good with a purge",
     "source_changed": "an imported object that was overwritten where it lies",
@@ -188,6 +188,11 @@ class EbbtideError(Exception):
         super().__init__(kind, self.message, details)
         self.kind = kind
         self.details = details
+
+    def restate(self, message: str, **details: Any) -> None:  # JSON-ready values
+        """Replaces the message, and adds details: somebody who knows more has seen the error."""
+        self.message = readable(message)
+        self.details |= details
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.kind, self.message, self.details))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,3 +127,57 @@ def test_who_is_asked_has_a_week(
     assert lake("fs", "cat", "lake", expired, "a").out == "old"
     typing("n\n")
     lake("gc", "run", "lake", *SHORT, "--quarantine", "none")
+
+
+def test_what_is_in_quarantine_is_not_called_deleted(lake: Ebbtide, expired: str) -> None:
+    """An operator who reads "deleted" looks for a backup, and does not undo."""
+    lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
+    run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
+    command = f"ebbtide gc undo lake {run_id}"
+
+    def read() -> dict[str, str]:
+        assert lake("fs", "cat", "lake", expired, "a", code=1).err.startswith("error: commit")
+        found = lake("branch", "create", "lake", "b", "--source", expired, "--json", code=1)
+        error: dict[str, str] = found.document["error"]
+        assert error["message"] in found.err
+        return error
+
+    error = read()
+    assert error["kind"] == "commit_expired"
+    assert "deleted" not in error["message"]
+    assert "quarantined its data until 20" in error["message"] and command in error["message"]
+    assert error["restore_command"] == command
+    assert datetime.fromisoformat(error["quarantined_until"]) > datetime.now(UTC)
+
+    log = lake("log", "lake", "main")
+    assert re.search(rf"^{expired[:10]} .* quarantined ", log.out, re.M)
+    assert command in log.err
+    logged = {
+        each["commit_id"]: each
+        for each in lake("log", "lake", "main", "--json").document["commits"]
+    }
+    assert (logged[expired]["state"], logged[expired]["restore_command"]) == ("expired", command)
+    why = lake("explain", "lake", expired)
+    assert re.search(r"^quarantine +until 20", why.out, re.M) and command in why.out
+    fate = lake("explain", "lake", expired, "--json").document["fate"]
+    assert (fate["state"], fate["restore_command"]) == ("quarantined", command)
+    file = lake("explain", "lake", expired, "a").out
+    assert f"run {run_id} quarantined it:" in file and command in file
+
+    lake("gc", "undo", "lake", run_id, "--under", "data/none")
+    assert command in read()["message"], "of the files that an undo left there"
+    lake("gc", "purge", "lake", run_id, "--yes")
+    error = read()
+    assert error["message"].endswith(f"collector run {run_id} deleted its data")
+    assert "restore_command" not in error
+    assert "quarantined" not in lake("log", "lake", "main").out
+    assert "the quarantine has ended: it is deleted" in lake("explain", "lake", expired, "a").out
+
+
+def test_a_damaged_record_of_a_quarantine(lake: Ebbtide, expired: str, tmp_path: Path) -> None:
+    lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
+    (record,) = tmp_path.glob("store/**/_ebbtide/gc/quarantines/*.json")
+    record.write_text("{")
+    found = lake("branch", "create", "lake", "b", "--source", expired, "--json", code=1)
+    assert found.document["error"]["kind"] == "commit_expired"
+    assert "its record cannot be read" in found.document["error"]["message"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound, Refused
-from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
+from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
 from ebbtide.gc.parts import Part
@@ -22,6 +22,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.ids import descending_id
+from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.repositories.leases import take_lease
 from tests.support.world import DAY, START, World

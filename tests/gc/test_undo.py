@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
-from ebbtide.formats.base import QUARANTINES_PREFIX
 from ebbtide.gc import quarantine
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
+from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.purges.queries import insert_purged
 from tests.support.dying import Died

@@ -23,7 +23,7 @@ from ebbtide.cli.examples import examples_of
 from ebbtide.cli.interrupting import command_line
 from ebbtide.cli.output import Output, answering
 from ebbtide.cli.progress import StepProgress
-from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.errors import Gone, InvalidInput, NotFound
 from ebbtide.escaping import escaped_lines
 from ebbtide.formats.elsewhere import is_elsewhere, is_lakefs, open_lakefs
 from ebbtide.interrupts import exit_code
@@ -185,6 +185,11 @@ class Cli:
             self._store = Store.open(self.directory)
             self._warn_of_times(self._store.settings)
         return self._store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the command has opened the store."""
+        return self._store is not None
 
     def _warn_of_times(self, promised: Settings) -> None:
         """Warns of settings of the environment that have no effect, because the store promises
@@ -357,6 +362,10 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                         function(cli, *arguments, **options)
                 except NotFound as error:
                     raise cli.suggested(error) from error
+                except Gone as error:
+                    if cli.is_open:
+                        cli.store.tell(error)
+                    raise
                 except KeyboardInterrupt:
                     told = cli.told()  # may read the store, which is still open
                     raise

@@ -5,11 +5,12 @@ Times are ISO 8601 in UTC, sizes are bytes. Fields are added, never renamed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ebbtide.quarantined import Fate
     from ebbtide.store.access.grants import Grant
     from ebbtide.store.access.keys import AccessKey
     from ebbtide.store.access.signing_keys import Rotation
@@ -55,8 +56,10 @@ def ref(found: NamedCommit) -> Document:
     }
 
 
-def commit(record: CommitRecord) -> Document:
-    """Returns the document of a commit. `run_id` is the run that closed or forgot the commit."""
+def commit(record: CommitRecord, fates: Mapping[str, Fate] | None = None) -> Document:
+    """Returns the document of a commit. `run_id` is the run that closed or forgot the commit. If
+    its data is in quarantine by `fates`, fields say until when, and how to restore it."""
+    fate = fate_of_commit(record, fates or {})
     return {
         "commit_id": record.commit_id,
         "parent_ids": list(record.parent_ids),
@@ -67,8 +70,15 @@ def commit(record: CommitRecord) -> Document:
         "committer": record.committer,
         "metadata": dict(record.metadata),
         "state": commit_state(record),
-        "run_id": record.forgotten_by or record.tombstoned_by,
+        "run_id": record.closed_by,
+        **({} if fate is None else fate.fields()),
     }
+
+
+def fate_of_commit(record: CommitRecord, fates: Mapping[str, Fate]) -> Fate | None:
+    """Returns what became of the data of a closed commit; None for all other commits."""
+    closed_by = record.closed_by
+    return None if closed_by is None or record.given_up_at is not None else fates.get(closed_by)
 
 
 def commit_state(record: CommitRecord) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Went,
     )
     from ebbtide.gc.explaining.explainer import Explainer
+    from ebbtide.quarantined import Fate
 
 LIMIT: Final = 20
 
@@ -173,18 +174,12 @@ def _show_commits(cli: Cli, commits: Sequence[PastHolder]) -> None:
 def _show_went(cli: Cli, went: Went) -> None:
     from ebbtide.retention import Policy
 
-    words = {
-        "deleted": "deleted it",
-        "quarantined": "quarantined it",
-        "missing": "found it already gone",
-    }
     cli.output.line()
-    cli.output.line(f"run {went.run_id} {words[went.outcome]}:")
+    cli.output.line(f"run {went.run_id} {went.words}:")
     facts = [("planned", f"{date_text(went.planned_at)} UTC")]
     if went.at is not None:
         facts.append(("fence", f"{date_text(went.at)} UTC"))
-    if went.aside_until is not None:
-        facts.append(("restore", f"ebbtide gc undo, until {date_text(went.aside_until)} UTC"))
+    facts += _way_back(went.fate)
     if went.policy is not None:
         facts += rules_of(Policy.parse(went.policy))
     cli.output.fields([(f"  {name}", value) for name, value in facts])
@@ -194,6 +189,14 @@ def _show_went(cli: Cli, went: Went) -> None:
         _show_commits(cli, went.commits)
     else:
         cli.output.line("no commit that expired with the run is known to have had it")
+
+
+def _way_back(fate: Fate | None) -> list[tuple[str, str]]:
+    """Returns the lines about data in quarantine: until when it is there, and the command that
+    restores it."""
+    if fate is None or fate.restore_command is None:
+        return []
+    return [("quarantine", fate.end), ("restore", fate.restore_command)]
 
 
 def _show_end(cli: Cli, found: ExplainedAddress) -> None:
@@ -226,6 +229,9 @@ def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
         by = f"by run {went.run_id}" if went.run_id is not None else escaped(went.reason or "")
         when = f", {date_text(went.at)} UTC" if went.at is not None else ""
         facts.append(("expired", f"{by}{when}"))
+    if found.fate is not None and found.fate.restore_command is None:
+        facts.append(("data", f"the run {found.fate.words}"))
+    facts += _way_back(found.fate)
     cli.output.fields(facts)
     if found.refs:
         cli.output.line()

@@ -110,10 +110,8 @@ def _show_commits(output: Output, plan: Plan) -> None:
         f"{count_text(plan.expired_count)} expired{gone}"
     )
     if plan.forgettable_count:
-        one = "commit is in the history of no ref or kept commit: its record is deleted too"
-        several = (
-            "commits are in the history of no ref or kept commit: their records are deleted too"
-        )
+        one = "commit is in the history of no ref or kept commit: its record expires too"
+        several = "commits are in the history of no ref or kept commit: their records expire too"
         output.line(count_text(plan.forgettable_count, one, several))
 
 
@@ -131,7 +129,9 @@ def show_outcome(output: Output, report: RunReport) -> None:
     if forgotten:
         output.line()
         records = "the record of" if forgotten == 1 else "the records of"
-        one, several = "commit is deleted too", "commits are deleted too"
+        is_held = report.quarantine is not None and report.quarantine["state"] == "held"
+        went = "quarantined" if is_held else "deleted"
+        one, several = f"commit is {went} too", f"commits are {went} too"
         output.line(f"{records} {count_text(forgotten, one, several)}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,9 @@ from ebbtide.escaping import escaped
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id, size_text
 
 if TYPE_CHECKING:
+    from ebbtide.quarantined import Fate
     from ebbtide.store.content.diffing import Change
+    from ebbtide.store.database.commits import CommitRecord
 
 MARKS = {"added": "+", "removed": "-", "changed": "~"}
 
@@ -41,9 +43,9 @@ def log(
 ) -> None:
     """List a commit and its ancestors, youngest first, also expired ones."""
     warn_of_expiry(cli, repository, ref)
-    found = cli.repository(repository).commits.log(
-        ref, first_parent=first_parent, after=after, amount=limit
-    )
+    opened = cli.repository(repository)
+    found = opened.commits.log(ref, first_parent=first_parent, after=after, amount=limit)
+    fates = opened.fates({record.closed_by for record in found if record.closed_by})
 
     def show() -> None:
         now = datetime.now(UTC)
@@ -54,17 +56,26 @@ def log(
                     short_id(record.commit_id),
                     date_text(record.created_at),
                     age_at(record.created_at, now),
-                    documents.commit_state(record),
+                    _state(record, fates),
                     one_line(record.message),
                 ]
                 for record in found
             ],
             right=["age"],
         )
+        for fate in fates.values():
+            if fate.restore_command is not None:
+                cli.output.say(f"quarantined {fate.end}: '{fate.restore_command}' restores it")
         if len(found) == limit:
             cli.output.say(f"more may follow: --after {found[-1].commit_id}")
 
-    cli.output.answer({"commits": [documents.commit(record) for record in found]}, show)
+    cli.output.answer({"commits": [documents.commit(record, fates) for record in found]}, show)
+
+
+def _state(record: CommitRecord, fates: Mapping[str, Fate]) -> str:
+    fate = documents.fate_of_commit(record, fates)
+    is_aside = fate is not None and fate.restore_command is not None
+    return "quarantined" if is_aside else documents.commit_state(record)
 
 
 def diff(

@@ -96,14 +96,22 @@ class Output:
 
 
 def print_error(
-    kind: str, message: str, *, as_json: bool, hint: str = "", lead: str = "error: "
+    kind: str,
+    message: str,
+    *,
+    as_json: bool,
+    hint: str = "",
+    lead: str = "error: ",
+    more: Mapping[str, str] | None = None,
 ) -> None:
-    """Prints an error: a line on stderr, and with `--json` the document on stdout."""
+    """Prints an error: a line on stderr, and with `--json` the document on stdout, with the fields
+    `more`."""
     print(escaped_lines(f"{lead}{message}" + (f"\n{hint}" if hint else "")), file=sys.stderr)
     if as_json:
         # The error can be a failed write to stdout. Then only stderr gets the message.
         with suppress(OSError):
-            print(json.dumps({"error": {"kind": kind, "message": message}}, indent=2))
+            told = {"kind": kind, "message": message, **(more or {})}
+            print(json.dumps({"error": told}, indent=2))
 
 
 @contextmanager

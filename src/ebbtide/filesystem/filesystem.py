@@ -89,9 +89,11 @@ class EbbtideFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         for callers of fsspec."""
         try:
             yield
-        except (NotFound, Gone) as error:
-            if error.kind == "source_changed":
-                raise OSError(errno.ESTALE, error.message, path) from error
+        except Gone as error:
+            self.lake.tell(error)
+            number = errno.ESTALE if error.kind == "source_changed" else errno.ENOENT
+            raise OSError(number, error.message, path) from error
+        except NotFound as error:
             raise FileNotFoundError(errno.ENOENT, error.message, path) from error
         except Conflict as error:
             if error.kind == "precondition_failed":

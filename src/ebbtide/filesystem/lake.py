@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, Final, Protocol
 
 from ebbtide.api.repositories import open_store
+from ebbtide.errors import EbbtideError
 from ebbtide.filesystem.places import Place
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.objects.objects import Objects, Readable
@@ -60,6 +61,9 @@ class Lake(Protocol):
 
     def commit(self, place: Place, message: str, metadata: Mapping[str, str]) -> str:
         """Commits the staged changes of a branch. Returns the commit's id."""
+
+    def tell(self, error: EbbtideError) -> None:
+        """Completes an error about a commit that a run closed, as `Store.tell` does."""
 
     def close(self) -> None:
         """Closes the connections."""
@@ -162,6 +166,10 @@ class StoreLake:
         commits = self._repository(place).commits
         made = commits.commit(place.ref, message, metadata=metadata, committer=self._committer)
         return made.commit_id
+
+    def tell(self, error: EbbtideError) -> None:
+        """Completes an error, as `Store.tell` does."""
+        self._store.tell(error)
 
     def close(self) -> None:
         """Closes the store."""

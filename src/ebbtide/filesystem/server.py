@@ -27,6 +27,7 @@ from ebbtide.errors import (
     NotFound,
 )
 from ebbtide.filesystem.places import Place
+from ebbtide.quarantined import FIELDS
 from ebbtide.store.content.entries import Entry
 
 PAGE_ROWS: Final = 1000
@@ -163,6 +164,10 @@ class ServerLake:
         body = {"message": message, "metadata": dict(metadata)}
         return str(self._json("POST", f"{_branch(place)}/commits", {}, body)["id"])
 
+    def tell(self, error: EbbtideError) -> None:
+        """Does nothing: the server has completed its errors."""
+        del error
+
     def close(self) -> None:
         """Closes the connection of this thread."""
         connection = getattr(self._local, "connection", None)
@@ -272,4 +277,5 @@ def _error_of(status: int, told: Mapping[str, Any]) -> EbbtideError:  # JSON
     message = str(
         told.get("detail") or told.get("message") or f"the server answered with status {status}"
     )
-    return made(told_kind if told_kind in KINDS else kind, message)
+    more = {name: told[name] for name in FIELDS if name in told}
+    return made(told_kind if told_kind in KINDS else kind, message, **more)

@@ -54,8 +54,6 @@ RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """The prefix of the folders of runs on the repository's storage."""
 INDEX_PREFIX: Final = "_ebbtide/gc/index/1/"
 """The prefix of the address index, with the version of its file format."""
-QUARANTINES_PREFIX: Final = "_ebbtide/gc/quarantines/"
-"""The prefix of the records of quarantines: one for each run that moved files to quarantine."""
 EPOCH_ADDRESS: Final = "_ebbtide/gc/EPOCH"
 """The file that names the run that may delete. Executors read it before each batch."""
 

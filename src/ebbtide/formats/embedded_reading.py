@@ -106,7 +106,7 @@ class EmbeddedReading:
             reason = f"given up as damaged: {commit.given_up_reason}"
             return ExpiredCommit(run_id=None, at=commit.given_up_at, reason=reason)
         return ExpiredCommit(
-            run_id=commit.forgotten_by or commit.tombstoned_by,
+            run_id=commit.closed_by,
             at=commit.tombstoned_at,
             forgotten=commit.forgotten_by is not None,
         )

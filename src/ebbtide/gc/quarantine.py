@@ -16,20 +16,28 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, make_schema, texts
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
-from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX, Guard, unguarded
+from ebbtide.formats.base import RUNS_PREFIX, Guard, unguarded
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, read_part, split
 from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import advance
 from ebbtide.ids import is_id
+from ebbtide.quarantined import (
+    QUARANTINES_PREFIX,
+    State,
+    damaged,
+    read_record,
+    record_address,
+    state_of,
+)
 from ebbtide.storage import DeleteOutcome, Storage
 from ebbtide.storage.base import SizedPieces
 from ebbtide.text import count_text
@@ -46,8 +54,6 @@ BACK: Final = "back"
 FORGOTTEN: Final = "forgotten"
 """The folder within a run's folder for the commit records that the run deletes. It has one file for
 each epoch of the run."""
-
-State = Literal["held", "undone", "purged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +92,13 @@ class Quarantine:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Quarantine:
-        """Returns the record that `to_json` wrote. Raises KeyError, TypeError or ValueError for
-        other content. The field `run_path` of an earlier version is not used."""
+        """Returns the record that `to_json` wrote. Raises KeyError, TypeError, ValueError or
+        OverflowError for other content. The field `run_path` of an earlier version is not used."""
+        state, until = state_of(content)
         return cls(
             run_id=content["run_id"],
-            state=content["state"],
-            until=datetime.fromisoformat(content["until"]),
+            state=state,
+            until=until,
             back_at=_instant(content["back_at"]),
             back_until=_instant(content["back_until"]),
             back=tuple(Part.from_json(part) for part in content["back"]),
@@ -109,37 +116,32 @@ def _instant(text: str | None) -> datetime | None:
 
 def write(storage: Storage, found: Quarantine) -> None:
     """Writes the record of a quarantine, and replaces an earlier one."""
-    storage.put(_address(found.run_id), json.dumps(found.to_json(), indent=1).encode())
+    storage.put(record_address(found.run_id), json.dumps(found.to_json(), indent=1).encode())
 
 
 def read(storage: Storage, run_id: str) -> Quarantine | None:
     """Returns the record of a run's quarantine, or None if there is none. Raises Refused
     `plan_corrupt`."""
-    try:
-        data = storage.get(_address(run_id))
-    except NotFound:
+    content = read_record(storage, run_id)
+    if content is None:
         return None
     try:
-        found = Quarantine.from_json(json.loads(data))
+        found = Quarantine.from_json(content)
         if found.run_id != run_id:
             raise ValueError(f"it is of run {found.run_id}")
         return found
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(
-            "plan_corrupt",
-            f"{storage.url}/{_address(run_id)} is not as it was written ({error}): restore it "
-            f"from a backup, or delete it together with the files under {prefix_of(run_id)}",
-        ) from error
+        raise damaged(storage, run_id, error) from error
 
 
 def is_recorded(storage: Storage, run_id: str) -> bool:
     """Whether there is a record of a run's quarantine, damaged or not."""
-    return storage.head(_address(run_id)) is not None
+    return storage.head(record_address(run_id)) is not None
 
 
 def drop(storage: Storage, run_id: str) -> None:
     """Deletes the record of a run's quarantine."""
-    storage.delete([_address(run_id)])
+    storage.delete([record_address(run_id)])
 
 
 def read_all(storage: Storage) -> list[Quarantine]:
@@ -171,10 +173,6 @@ def recorded_ids(storage: Storage) -> list[str]:
         names += texts(batch.column("address"))
     ids = (name.removeprefix(QUARANTINES_PREFIX).removesuffix(".json") for name in names)
     return sorted(each for each in ids if is_id(each))
-
-
-def _address(run_id: str) -> str:
-    return f"{QUARANTINES_PREFIX}{run_id}.json"
 
 
 def prefix_of(run_id: str) -> str:

@@ -42,6 +42,7 @@ from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import answering, drop_output, print_error
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
 from ebbtide.program import serve
+from ebbtide.quarantined import fields_of
 
 TRACEBACK = "--traceback"
 """An option of the program that may also stand after a command."""
@@ -218,7 +219,7 @@ def _complete(arguments: Sequence[str]) -> int:
 def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exc()
-    print_error(error.kind, error.message, as_json=as_json)
+    print_error(error.kind, error.message, as_json=as_json, more=fields_of(error))
     return error.exit_code
 
 

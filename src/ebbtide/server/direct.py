@@ -91,6 +91,7 @@ class DirectObjects:
                 # As `BreakingOff` does it.
                 logger.error("%s: the answer was interrupted: %s", error.kind, error.message)
                 return
+            await anyio.to_thread.run_sync(self._store.tell, error)
             await answer_of(error, getattr(error, "headers", None))(scope, receive, send)
 
     def _plain(self, scope: Scope, receive: Receive) -> _Plain | None:

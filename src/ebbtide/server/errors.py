@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
+from ebbtide.quarantined import FIELDS
 
 logger = logging.getLogger(__name__)
 
@@ -206,6 +207,7 @@ _SHOWN: Final[tuple[str, ...]] = (
     "missing_count",
     "looked_for",
     "missing",
+    *FIELDS,
 )
 
 
@@ -279,8 +281,9 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _ebbtide_error(_request: Request, error: Exception) -> JSONResponse:
+def _ebbtide_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, EbbtideError)
+    request.app.state.store.tell(error)
     return answer_of(error, getattr(error, "headers", None))
 
 

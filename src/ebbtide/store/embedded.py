@@ -6,7 +6,7 @@ Not for: listing, trashing or restoring repositories (`catalog`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
@@ -26,6 +26,8 @@ from ebbtide.store.access.secrets import SecretBox, make_key_file
 from ebbtide.store.access.sessions import Sessions
 from ebbtide.store.access.signing import SigningKey
 from ebbtide.store.access.signing_keys import SigningKeys, insert_signing_key
+from ebbtide.store.collecting.fates import run_of
+from ebbtide.store.collecting.roots import find_run
 from ebbtide.store.collections.project_queries import lineage_of
 from ebbtide.store.collections.projects import no_project
 from ebbtide.store.collections.queries import find_collection
@@ -292,6 +294,19 @@ class Store:
             if state.is_visible():
                 return self._opened(info)
         raise missing
+
+    def tell(self, error: EbbtideError) -> None:
+        """Completes an error about a commit that a run closed: whether its data is in quarantine,
+        until when, and how to restore it. Every place that shows errors to somebody calls this."""
+        run_id = run_of(error)
+        if run_id is None:
+            return
+        with suppress(EbbtideError):
+            with self.metadata.snapshot() as tx:
+                repository_id = find_run(tx, run_id)
+                info = None if repository_id is None else repository_by_id(tx, repository_id)
+            if info is not None:
+                self._opened(info).tell(error)
 
     def close(self) -> None:
         """Closes the connections to the database."""

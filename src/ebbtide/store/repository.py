@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from ebbtide.errors import EbbtideError
+from ebbtide.quarantined import Fate
 from ebbtide.storage import Storage
 from ebbtide.store.arvados.blocks import Blocks
 from ebbtide.store.arvados.collections import ArvadosCollections
@@ -12,6 +16,7 @@ from ebbtide.store.arvados.listed_collections import CollectionLists
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.collecting.dumping import Dumps
 from ebbtide.store.collecting.exporting import Exports
+from ebbtide.store.collecting.fates import fates, tell
 from ebbtide.store.collecting.giving_up import give_up
 from ebbtide.store.collections.collections import Collections
 from ebbtide.store.collections.projects import Projects
@@ -83,6 +88,14 @@ class Repository:
     def storage(self) -> Storage:
         """The storage of the repository's root."""
         return self._context.storage
+
+    def fates(self, run_ids: Collection[str]) -> dict[str, Fate]:
+        """Returns what became of the data that runs took, by run."""
+        return fates(self._context, run_ids)
+
+    def tell(self, error: EbbtideError) -> None:
+        """Completes an error about a commit that a run closed, as `Store.tell` does."""
+        tell(self._context, error)
 
     def give_up(self, commit_id: str, reason: str) -> CommitRecord:
         """Records that a damaged commit is lost, as `giving_up.give_up` describes."""

@@ -15,9 +15,10 @@ import pytest
 import zarr
 
 from ebbtide.errors import NotFound
-from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
+from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import descending_id
+from ebbtide.quarantined import QUARANTINES_PREFIX
 from tests.formats.icechunk.test_undoing import all_readable, files, rewritten
 from tests.support.clock import ManualClock
 from tests.support.icechunk import SPEC_VERSIONS, open_repository

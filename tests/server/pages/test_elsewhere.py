@@ -117,7 +117,7 @@ def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
 
 def test_a_run_without_a_quarantine(elsewhere: Elsewhere) -> None:
     admin = elsewhere.browsers()
-    run_id = started(admin, elsewhere, "runs", action="run", quarantine="")
+    run_id = started(admin, elsewhere, "runs", action="run", quarantine="none")
     assert elsewhere.left == []
     page = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}").text)
     assert "swept" in page and "Undo" not in page

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from ebbtide.formats.base import ExpiredCommit, PurgedAddress
+from ebbtide.quarantined import FIELDS, Fate
 
 AddressState = Literal["kept", "unneeded", "purged", "gone", "missing", "foreign", "system"]
 """The state of an address:
@@ -27,7 +28,7 @@ CommitState = Literal["kept", "expired", "closed", "unneeded", "forgotten"]
 - `expired`: the next run deletes its data. Its record stays.
 - `closed`: a run closed it, or an operator gave it up. Its record stays.
 - `unneeded`: the next run deletes its record too.
-- `forgotten`: a run deleted its record.
+- `forgotten`: a run deleted or quarantined its record.
 """
 
 
@@ -48,7 +49,7 @@ COMMIT_STATES: Final[Mapping[CommitState, str]] = {
     "unneeded": (
         "expired, and in the history of no ref or kept commit: the next run deletes its record too"
     ),
-    "forgotten": "expired, and its record is deleted too",
+    "forgotten": "expired, and so is its record",
 }
 """The states of a commit, in words."""
 
@@ -90,7 +91,8 @@ class Went:
 
     `planned_at`, `cutoff` and `policy` are those of the run's plan. `commits` are commits that the
     run expired and that are known to have referred to the address: the newest of `commit_count`.
-    Until `aside_until` an undo of the run can restore the address.
+    Until `aside_until` an undo of the run can restore the address. `fate` says what became of the
+    files in the run's quarantine; it is None if the run did not quarantine the address.
     """
 
     run_id: str
@@ -98,11 +100,23 @@ class Went:
     outcome: str
     at: datetime | None
     aside_until: datetime | None
+    fate: Fate | None
     planned_at: datetime | None
     cutoff: datetime | None
     policy: Mapping[str, Any] | None  # as Policy.to_mapping gives it
     commits: tuple[PastHolder, ...]
     commit_count: int
+
+    @property
+    def words(self) -> str:
+        """What the run did, as a clause whose subject is the run."""
+        if self.fate is None:
+            return "deleted it" if self.outcome == "deleted" else "found it already gone"
+        return {
+            "quarantined": "quarantined it",
+            "undone": "quarantined it, and was undone",
+            "unknown": "quarantined it, and the record of the quarantine cannot be read",
+        }.get(self.fate.state, "quarantined it, and the quarantine has ended: it is deleted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +175,7 @@ class ExplainedCommit:
     which on a run may delete data and record, if nothing changes. `data_until` is None for data
     that is not kept, and for data that is kept without an end. In the second case,
     `data_kept_by` says what keeps it. `record_until` is None in the same cases, without a reason.
+    `fate` says what became of the data that the run in `expired` took.
     """
 
     commit_id: str
@@ -176,6 +191,7 @@ class ExplainedCommit:
     data_kept_by: str | None = None
     record_until: datetime | None = None
     expired: ExpiredCommit | None = None
+    fate: Fate | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the answer as JSON."""
@@ -185,6 +201,8 @@ class ExplainedCommit:
 def _json_of(value: Any) -> Any:  # a dataclass of this module, or the value of a field
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Fate):
+        return {"state": value.state, **dict.fromkeys(FIELDS), **value.fields()}
     if isinstance(value, tuple):
         return [_json_of(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):

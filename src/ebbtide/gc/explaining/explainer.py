@@ -7,15 +7,21 @@ and nodes are read in the same way. Explaining changes nothing.
 from __future__ import annotations
 
 import tempfile
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
 
 from ebbtide.arrow import texts
-from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.formats.base import FOREIGN, SYSTEM, Reading, RepositoryFormat
+from ebbtide.errors import InvalidInput, NotFound, Refused
+from ebbtide.formats.base import (
+    FOREIGN,
+    SYSTEM,
+    ExpiredCommit,
+    Reading,
+    RepositoryFormat,
+)
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import (
     AddressState,
@@ -27,11 +33,12 @@ from ebbtide.gc.explaining.answers import (
 from ebbtide.gc.explaining.history import Surroundings
 from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, TreeSearch
 from ebbtide.gc.explaining.keepers import AddressKeepers
-from ebbtide.gc.explaining.past import brought_back, describe, find_forgotten, find_outcome
+from ebbtide.gc.explaining.past import brought_back, describe, fate_in, find_expired, find_outcome
 from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.relations.inventory import latest_micros
 from ebbtide.gc.runs import RunFolder, RunFolders, TaskFiles
 from ebbtide.model import EPOCH, Commit
+from ebbtide.quarantined import Fate
 from ebbtide.retention.decision import Decision, decide
 from ebbtide.retention.outlook import outlook
 from ebbtide.storage import ObjectInfo, open_storage
@@ -88,13 +95,33 @@ class Explainer:
             if commit_id in around.commits:
                 return self._known_commit(reading, around, around.commits[commit_id])
             expired = reading.expired_commit(commit_id)
-        expired = expired or find_forgotten(self._folders, commit_id)
+        expired = expired or find_expired(self._folders, commit_id, forgotten=True)
         if expired is None:
             raise NotFound(
                 "commit_not_found",
                 f"commit {commit_id} does not exist, and no run on record deleted it",
             )
-        return ExplainedCommit(commit_id=commit_id, state="forgotten", expired=expired)
+        return ExplainedCommit(
+            commit_id=commit_id, state="forgotten", expired=expired, fate=self._fate(expired)
+        )
+
+    def _closing(self, reading: Reading, commit: Commit) -> ExpiredCommit | None:
+        """Returns the run that closed a commit, or None for other commits. If the format does not
+        record it, the runs do."""
+        if not commit.tombstoned:
+            return None
+        found = reading.expired_commit(commit.commit_id)
+        if found is not None:
+            return found
+        with suppress(Refused):  # the state of the commit is known without the run
+            return find_expired(self._folders, commit.commit_id, forgotten=False)
+        return None
+
+    def _fate(self, expired: ExpiredCommit | None) -> Fate | None:
+        """Returns what became of the data of an expired commit."""
+        if expired is None or expired.run_id is None:
+            return None
+        return fate_in(self._folders, expired.run_id)
 
     def _commit_of(self, around: Surroundings, name: str) -> str:
         named = around.named(name)
@@ -105,7 +132,7 @@ class Explainer:
         try:
             return self._repository.resolve(name)
         except NotFound:
-            if find_forgotten(self._folders, name) is None:
+            if find_expired(self._folders, name, forgotten=True) is None:
                 raise
             return name
 
@@ -118,6 +145,7 @@ class Explainer:
         is_active, is_recorded = commit_id in decision.active, commit_id in decision.recorded
         data = outlook(roots, data=[commit_id]) if is_active else None
         record = outlook(roots, records=[commit_id]) if is_recorded else None
+        expired = self._closing(reading, commit)
         return ExplainedCommit(
             commit_id=commit_id,
             state=_commit_state(commit, decision),
@@ -131,7 +159,8 @@ class Explainer:
             data_until=None if data is None else data.ends_at,
             data_kept_by=None if data is None else data.reason,
             record_until=None if record is None else record.ends_at,
-            expired=reading.expired_commit(commit_id) if commit.tombstoned else None,
+            expired=expired,
+            fate=self._fate(expired),
         )
 
     def address(self, address: str) -> ExplainedAddress:
@@ -203,7 +232,7 @@ class Explainer:
         outcome = find_outcome(self._engine, self._folders, address)
         if outcome is not None:
             trees = found.held.data | found.held.files
-            return describe(repository, outcome, trees, limit=self._limit)
+            return describe(self._folders, outcome, trees, limit=self._limit)
         if found.keeper_count:
             return None
         raise NotFound(

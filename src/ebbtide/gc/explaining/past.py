@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
-from ebbtide.errors import NotFound
+from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import ExpiredCommit, Protector, RepositoryFormat
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
@@ -25,8 +25,9 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.explaining.answers import PastHolder, Went
 from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
 from ebbtide.gc.planning.plan import Plan, read_plan
-from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, RunFolder, RunFolders
+from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, REPORT_FILE, RunFolder, RunFolders
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
+from ebbtide.quarantined import UNREADABLE, Fate, fate_of
 
 GONE: Final = ("deleted", "quarantined", "missing")
 """The outcomes after which a file does not exist at its address, by rank."""
@@ -93,12 +94,12 @@ def _may_have(file: pq.ParquetFile, number: int, address: str) -> bool:
     return bool(known.min <= address <= known.max)
 
 
-def describe(
-    repository: RepositoryFormat, outcome: Outcome, trees: Collection[str], *, limit: int
-) -> Went:
+def describe(folders: RunFolders, outcome: Outcome, trees: Collection[str], *, limit: int) -> Went:
     """Returns the run of an outcome, with its plan's dates and policy, and with at most `limit` of
     the commits that it expired and that had one of these `trees`."""
-    plan = _plan_of(repository, outcome.run_id, outcome.folder)
+    plan = _plan_of(folders.repository, outcome.run_id, outcome.folder)
+    is_aside = outcome.outcome == "quarantined"
+    fate = fate_in(folders, outcome.run_id) if is_aside else None
     found = [] if plan is None else list(_expired_with(outcome.folder, plan, trees))
     found.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)
     return Went(
@@ -106,7 +107,8 @@ def describe(
         run_path=outcome.folder.path,
         outcome=outcome.outcome,
         at=_fenced_at(outcome.folder),
-        aside_until=_quarantine_until(repository, outcome),
+        aside_until=None if fate is None else fate.until,
+        fate=fate,
         planned_at=None if plan is None else plan.started_at,
         cutoff=None if plan is None else plan.cutoff,
         policy=None if plan is None else plan.policy,
@@ -128,11 +130,27 @@ def _fenced_at(folder: RunFolder) -> datetime | None:
     return None if fence is None else datetime.fromisoformat(fence["fenced_at"])
 
 
-def _quarantine_until(repository: RepositoryFormat, outcome: Outcome) -> datetime | None:
-    if outcome.outcome != "quarantined":
-        return None
-    record = quarantine.read(repository.storage, outcome.run_id)
-    return record.until if record is not None and record.state == "held" else None
+def fate_in(folders: RunFolders, run_id: str) -> Fate:
+    """Returns what became of the data that a run took."""
+    repository, folder = folders.repository, None
+    with suppress(NotFound):
+        folder = folders.of(run_id)
+    return fate_of(
+        repository.storage,
+        run_id,
+        repository=repository.identity.repository_name,
+        run_state=None if folder is None else _state_in(folder),
+        now=repository.now(),
+    )
+
+
+def _state_in(folder: RunFolder) -> str:
+    """Returns the state of a run that passed its fence. A run without a report did not end."""
+    try:
+        report = folder.get_json(REPORT_FILE)
+    except Refused:
+        return UNREADABLE
+    return "sweeping" if report is None else str(report.get("state"))
 
 
 def brought_back(folders: RunFolders, address: str, now: datetime) -> Iterator[Protector]:
@@ -165,21 +183,23 @@ def _expired_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iter
             yield PastHolder(commit_id=row["commit_id"], created_at=row["created_at"])
 
 
-def find_forgotten(folders: RunFolders, commit_id: str) -> ExpiredCommit | None:
-    """Returns the record of the newest run that deleted a commit's data and record, or None if no
-    run on record did. Raises Refused `plan_corrupt`."""
+def find_expired(folders: RunFolders, commit_id: str, *, forgotten: bool) -> ExpiredCommit | None:
+    """Returns the newest run that expired a commit, or None if no run on record did. `forgotten`:
+    the run that expired its record too. Raises Refused `plan_corrupt`."""
     for run_id, folder in _runs(folders):
         fence = folder.get_json(FENCE_FILE)
         plan = None if fence is None else _plan_of(folders.repository, run_id, folder)
         if fence is None or plan is None or plan.commits is None or plan.commits.name is None:
             continue
-        columns = ("commit_id", "active", "recorded")
+        columns = ("commit_id", "active", "recorded", "tombstoned")
         rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns)
         mine = pc.equal(rows.column("commit_id"), pa.scalar(commit_id, pa.string()))
+        # Runs after the one that closed a commit find it closed.
         was_expired = any(
-            not row["active"] and not row["recorded"] for row in rows.filter(mine).to_pylist()
+            not row["active"] and not (row["recorded"] if forgotten else row["tombstoned"])
+            for row in rows.filter(mine).to_pylist()
         )
         if was_expired and commit_id not in fence["kept_after_all"]:
             at = datetime.fromisoformat(fence["fenced_at"])
-            return ExpiredCommit(run_id=run_id, at=at, forgotten=True)
+            return ExpiredCommit(run_id=run_id, at=at, forgotten=forgotten)
     return None

@@ -292,6 +292,7 @@ def delete_objects(
     except EbbtideError as error:
         if error.kind == "branch_not_found":
             raise
+        served.store.tell(error)
         errors = [
             ObjectErrorAnswer(status_code=STATUS[error.kind], message=message_of(error), path=path)
             for path in asked.paths

@@ -6,6 +6,7 @@ Source: Arvados's documentation, "API requests". `kind` is this server's additio
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from ebbtide.errors import EbbtideError
+from ebbtide.quarantined import fields_of
 from ebbtide.server.errors import STATUS
 
 logger = logging.getLogger(__name__)
@@ -34,12 +36,13 @@ def answer_of(error: EbbtideError) -> JSONResponse:
     status = status_of(error.kind)
     if status >= 500:
         logger.error("%s: %s", error.kind, error.message)
-    return _answer(status, error.kind, error.message)
+    return _answer(status, error.kind, error.message, fields_of(error))
 
 
-def on_error(_request: Request, error: Exception) -> JSONResponse:
+def on_error(request: Request, error: Exception) -> JSONResponse:
     """Answers an error of this program."""
     assert isinstance(error, EbbtideError)
+    request.app.state.store.tell(error)
     return answer_of(error)
 
 
@@ -56,7 +59,9 @@ def on_defect(_request: Request, _error: Exception) -> JSONResponse:
     return _answer(500, "internal", "a defect in this program: the server's log says more")
 
 
-def _answer(status: int, kind: str, message: str) -> JSONResponse:
+def _answer(
+    status: int, kind: str, message: str, more: Mapping[str, str] | None = None
+) -> JSONResponse:
     # Paths and messages may hold characters that UTF-8 cannot encode.
     text = message.encode("utf-8", "backslashreplace").decode()
-    return JSONResponse({"errors": [text], "kind": kind}, status_code=status)
+    return JSONResponse({"errors": [text], "kind": kind, **(more or {})}, status_code=status)

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
+from ebbtide.quarantined import fields_of
 from ebbtide.server.errors import STATUS, BreakingOff
 from ebbtide.server.pages import (
     candidates,
@@ -143,7 +144,8 @@ def _ebbtide_error(request: Request, error: Exception) -> Response:
     status = STATUS[error.kind]
     if status >= 500:
         logger.error("%s: %s", error.kind, error.message)
-    return _error_page(request, status, error.kind, error.message)
+    request.app.state.store.tell(error)
+    return _error_page(request, status, error.kind, error.message, error)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -159,13 +161,22 @@ def _unexpected(request: Request, _error: Exception) -> Response:
     return _error_page(request, 500, "internal", text)
 
 
-def _error_page(request: Request, status: int, kind: str, message: str) -> Response:
+def _error_page(
+    request: Request, status: int, kind: str, message: str, error: EbbtideError | None = None
+) -> Response:
     if request.headers.get("accept") == "application/json":
-        return JSONResponse({"kind": kind, "message": message}, status_code=status)
+        more = {} if error is None else fields_of(error)
+        return JSONResponse({"kind": kind, "message": message, **more}, status_code=status)
     visit = getattr(request.state, "visit", None)
     if isinstance(visit, Visit) and visit.session is not None:
         return visit.page(
-            "error.html", status=status, code=status, kind=kind, message=message, sections=()
+            "error.html",
+            status=status,
+            code=status,
+            kind=kind,
+            message=message,
+            error=error,
+            sections=(),
         )
     theme = theme_of(request)
     page = render("stranger.html", code=status, kind=kind, message=message, theme=theme)

@@ -57,6 +57,7 @@ def file_diff(repository: Repository, left: str, right: str, change: Change) -> 
         before = _lines(repository, left, change.left)
         after = _lines(repository, right, change.right)
     except EbbtideError as error:
+        repository.tell(error)
         return FileDiff(change.path, (), f"The contents cannot be read: {error.message}.")
     if before is None or after is None:
         return FileDiff(change.path, (), "The file is no text, or too large to compare by lines.")

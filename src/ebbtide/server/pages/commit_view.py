@@ -11,7 +11,7 @@ from ebbtide.server.pages.changes import small_diffs
 from ebbtide.server.pages.commits import fate_of, refs_by_commit
 from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit, restorable_by
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.diffing import Change
 from ebbtide.store.database.commits import CommitRecord
@@ -32,7 +32,9 @@ def show_commit(visit: Visit) -> Response:
     with form.reading() as reading:
         roots = reading.roots()
     known = {commit.commit_id: commit for commit in roots.commits}
-    fate, reason = fate_of(known.get(record.commit_id), decide(roots), record)
+    closed_by = record.closed_by
+    fates = repository.fates([] if closed_by is None else [closed_by])
+    fate, reason = fate_of(known.get(record.commit_id), decide(roots), record, fates)
     refs = refs_by_commit(roots, visit.served.settings.trash_time)
     page, problem = _changes(visit, repository, record, parent_id)
     return visit.page(
@@ -42,6 +44,9 @@ def show_commit(visit: Visit) -> Response:
         parent_id=parent_id,
         fate=fate,
         reason=reason,
+        restorable=restorable_by(fates[closed_by])
+        if closed_by is not None and fate == "quarantined"
+        else None,
         refs=refs.get(record.commit_id, ()),
         changes=page,
         problem=problem,

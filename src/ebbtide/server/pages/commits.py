@@ -15,6 +15,7 @@ from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit
+from ebbtide.quarantined import Fate
 from ebbtide.retention.decision import Decision, Roots, decide
 from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.server.pages.graph import Row, newest_first, rows
@@ -46,8 +47,9 @@ class ShownRef:
 
 @dataclass(frozen=True, slots=True)
 class ShownCommit:
-    """A row of the graph. `fate` is `kept`, `expired` (the next run deletes the commit's data) or
-    `gone` (a run deleted the data, or the commit was given up as damaged)."""
+    """A row of the graph. `fate` is `kept`, `expired` (the next run deletes the commit's data),
+    `quarantined` (an undo of a run restores it) or `gone` (a run deleted the data, or the commit
+    was given up as damaged)."""
 
     row: Row
     fate: str
@@ -153,16 +155,27 @@ def _window(
     with repository.context.metadata.snapshot() as tx:
         ids = [row.commit.commit_id for row in drawn]
         records = find_commits(tx, repository.info.repository_id, ids)
+    fates = repository.fates({each.closed_by for each in records.values() if each.closed_by})
     return [
-        _shown(row, decision, records.get(row.commit.commit_id), refs.get(row.commit.commit_id, ()))
+        _shown(
+            row,
+            decision,
+            records.get(row.commit.commit_id),
+            fates,
+            refs.get(row.commit.commit_id, ()),
+        )
         for row in drawn
     ]
 
 
 def _shown(
-    row: Row, decision: Decision, record: CommitRecord | None, refs: Sequence[ShownRef]
+    row: Row,
+    decision: Decision,
+    record: CommitRecord | None,
+    fates: Mapping[str, Fate],
+    refs: Sequence[ShownRef],
 ) -> ShownCommit:
-    fate, reason = fate_of(row.commit, decision, record)
+    fate, reason = fate_of(row.commit, decision, record, fates)
     return ShownCommit(
         row=row,
         fate=fate,
@@ -175,10 +188,13 @@ def _shown(
 
 
 def fate_of(
-    commit: Commit | None, decision: Decision, record: CommitRecord | None
+    commit: Commit | None,
+    decision: Decision,
+    record: CommitRecord | None,
+    fates: Mapping[str, Fate],
 ) -> tuple[str, str]:
     """Returns the fate of a commit, as in ShownCommit, and the reason. `commit` is None if a run
-    has deleted the commit's record, too."""
+    has deleted the commit's record, too. `fates` has what became of the data that runs took."""
     reason = None if commit is None else decision.active.get(commit.commit_id)
     if reason is not None:
         return "kept", reason
@@ -186,8 +202,11 @@ def fate_of(
         return "expired", "no rule keeps it: the next run deletes its data"
     if record is not None and record.given_up_at is not None:
         return "gone", f"given up as damaged: {record.given_up_reason}"
-    run_id = None if record is None else record.forgotten_by or record.tombstoned_by
-    return "gone", f"{'a run' if run_id is None else f'run {run_id}'} deleted its data"
+    fate = None if record is None or record.closed_by is None else fates[record.closed_by]
+    if fate is None:
+        return "gone", "a run closed it"
+    state = "quarantined" if fate.state == "quarantined" else "gone"
+    return state, f"run {fate.run_id} {fate.words}"
 
 
 def refs_by_commit(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:

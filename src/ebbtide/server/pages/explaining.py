@@ -13,9 +13,10 @@ from ebbtide.gc.explaining.answers import (
     ExplainedAddress,
     ExplainedCommit,
 )
+from ebbtide.quarantined import Fate
 from ebbtide.server.errors import STATUS
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import Visit
+from ebbtide.server.pages.visit import Visit, restorable_by
 from ebbtide.store.access.keys import Role
 
 pages = Pages()
@@ -36,8 +37,10 @@ def explain(visit: Visit) -> Response:
             found = here.explainer(limit=LIMIT).explain(what, path or None)
         except EbbtideError as error:
             problem = error
+    fate = _fate(found)
     return visit.page(
         "explain.html",
+        restorable=None if fate is None else restorable_by(fate),
         status=200 if problem is None else STATUS[problem.kind],
         what=what,
         path=path,
@@ -47,3 +50,10 @@ def explain(visit: Visit) -> Response:
         address_states=ADDRESS_STATES,
         commit_states=COMMIT_STATES,
     )
+
+
+def _fate(found: ExplainedAddress | ExplainedCommit | None) -> Fate | None:
+    """Returns what became of the data that a run took, if a run did."""
+    if isinstance(found, ExplainedAddress):
+        return None if found.went is None else found.went.fate
+    return None if found is None else found.fate

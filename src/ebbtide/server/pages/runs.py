@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.gc.options import NO_QUARANTINE
+from ebbtide.formats.elsewhere import ASKED
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
 from ebbtide.server.api import runs
@@ -143,8 +143,9 @@ def purge_run(visit: Visit) -> Response:
 
 
 def _quarantine(visit: Visit) -> str:
-    """Returns the length of the quarantine; NO_QUARANTINE if files are deleted at once."""
-    return visit.form("quarantine").strip()[:64] or NO_QUARANTINE
+    """Returns the length of the quarantine. An empty field means the usual one, as a command
+    without the option does: only NO_QUARANTINE deletes at once."""
+    return visit.form("quarantine").strip()[:64] or ASKED
 
 
 @pages.add("GET", _RUN + "/progress", Role.READER)

@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from ebbtide.api.scheduling import set_schedule
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.gc.options import NO_QUARANTINE
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.runs import ACTIONS, MODES, QUARANTINE
 from ebbtide.server.pages.visit import Visit, mendable
@@ -51,7 +50,7 @@ def set_from_form(visit: Visit) -> Response:
             dry_run=action == "plan",
             grace=visit.form("grace").strip()[:FIELD_MAX] or None,
             allow_share=visit.form("allow_share") == "yes",
-            quarantine=visit.form("quarantine").strip()[:FIELD_MAX] or NO_QUARANTINE,
+            quarantine=visit.form("quarantine").strip()[:FIELD_MAX] or None,
         )
         set_schedule(
             visit.store,
@@ -109,7 +108,6 @@ def _fields(schedule: Schedule | None) -> dict[str, str]:
         proposed = (CRON, "UTC", "15min", "run", "auto", "", QUARANTINE, "")
         return dict(zip(FIELDS, proposed, strict=True))
     options, jitter = schedule.options, schedule.row.jitter_seconds
-    quarantine = options.quarantine or ""
     return {
         "cron": schedule.timetable.cron,
         "timezone": schedule.timetable.timezone,
@@ -117,6 +115,6 @@ def _fields(schedule: Schedule | None) -> dict[str, str]:
         "action": "plan" if options.dry_run else "run",
         "mode": options.mode,
         "grace": options.grace or "",
-        "quarantine": "" if quarantine == NO_QUARANTINE else quarantine,
+        "quarantine": options.quarantine or "",
         "allow_share": "yes" if options.allow_share else "",
     }

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from ebbtide.api.collected import Collected
 from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.quarantined import Fate, fields_of
 from ebbtide.server.auth import PRINCIPAL
 from ebbtide.server.errors import STATUS
 from ebbtide.server.limits import limited
@@ -174,7 +175,12 @@ class Visit:
 
     def render(self, template: str, **values: Any) -> str:
         """Returns the HTML of a template, with the given values and the values that all pages
-        share."""
+        share. If a value is an error about data in quarantine, the page offers to restore it."""
+        restorable = values.get("restorable")
+        for error in values.values():
+            if isinstance(error, EbbtideError):
+                self.store.tell(error)
+                restorable = restorable or restorable_of(error)
         repository = self.request.path_params.get("repository")
         common: dict[str, Any] = {
             "session": self.session,
@@ -190,7 +196,7 @@ class Visit:
             if repository is None or self.session is None
             else sections_of(repository, self.role, raw_path(self.request)),
         }
-        return render(template, **(common | values))
+        return render(template, **(common | values | {"restorable": restorable}))
 
     def _here(self) -> str:
         """Returns the URL path of this page without its notice. After a form was refused, this is
@@ -219,6 +225,19 @@ def mendable(error: EbbtideError) -> int:
     if status >= 500:
         raise error
     return status
+
+
+def restorable_of(error: EbbtideError) -> Mapping[str, str] | None:
+    """Returns what the form needs that restores the data of an error: the id of the run, and the
+    end of its quarantine. None if nothing can be restored."""
+    fields = fields_of(error)
+    return fields | {"run_id": error.details["run_id"]} if fields else None
+
+
+def restorable_by(fate: Fate) -> Mapping[str, str] | None:
+    """Returns the same for the fate of data."""
+    fields = fate.fields()
+    return fields | {"run_id": fate.run_id} if fields else None
 
 
 def raw_path(request: Request) -> str:

@@ -15,7 +15,7 @@ from ebbtide.escaping import shown
 from ebbtide.server.s3.addressing import split_key
 from ebbtide.server.s3.call import InThread, S3Call, answer, operation, writing
 from ebbtide.server.s3.conditions import IfUnchanged, condition_of_delete
-from ebbtide.server.s3.errors import S3Error, code_of
+from ebbtide.server.s3.errors import S3Error, code_of, own_elements
 from ebbtide.server.s3.markup import Markup, element, root
 from ebbtide.store.access.keys import Role
 from ebbtide.store.names import check_path
@@ -49,6 +49,8 @@ async def delete_objects(call: S3Call) -> Response:
 
     def delete() -> Markup:
         errors = _delete(call.repository(), keys)
+        for error in set(errors.values()):
+            call.store.tell(error)
         done = [] if is_quiet else [key for key in keys if key not in errors]
         return root(
             "DeleteResult",
@@ -127,4 +129,5 @@ def _error(key: str, error: EbbtideError) -> Markup:
         element("Key", key),
         element("Code", code_of(error)),
         element("Message", error.message),
+        *own_elements(error),
     )

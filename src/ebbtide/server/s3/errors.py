@@ -12,8 +12,9 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.quarantined import FIELDS, fields_of
 from ebbtide.server.errors import STATUS
-from ebbtide.server.s3.markup import document, element
+from ebbtide.server.s3.markup import Markup, document, element
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,11 @@ _STATUSES: Final[Mapping[int, str]] = {
 """The codes of all kinds that `_KINDS` does not name, by their status in the API."""
 
 
+_ELEMENTS: Final[Mapping[str, str]] = dict(
+    zip(FIELDS, ("QuarantinedUntil", "RestoreCommand"), strict=True)
+)
+
+
 class S3Error(InvalidInput):
     """An error that only S3 knows: of a signature, a header or an XML body. `code` is S3's."""
 
@@ -112,28 +118,33 @@ def error_response(error: EbbtideError, *, resource: str, request_id: str) -> Re
     if status >= 500:
         logger.error("%s: %s", error.kind, error.message)
     headers = dict(getattr(error, "headers", {}))
-    return xml_error(code, error.message, resource=resource, request_id=request_id, more=headers)
+    body = error_element(
+        code, error.message, *own_elements(error), resource=resource, request_id=request_id
+    )
+    return _response(code, body, headers)
 
 
-def xml_error(
-    code: str,
-    message: str,
-    *,
-    resource: str,
-    request_id: str,
-    more: Mapping[str, str] | None = None,
-) -> Response:
-    """Returns the answer with an S3 code. `more` are headers."""
-    body = document(error_element(code, message, resource=resource, request_id=request_id))
-    return Response(body, STATUS_OF_CODE[code], more, media_type="application/xml")
+def xml_error(code: str, message: str, *, resource: str, request_id: str) -> Response:
+    """Returns the answer with an S3 code."""
+    return _response(code, error_element(code, message, resource=resource, request_id=request_id))
 
 
-def error_element(code: str, message: str, *, resource: str, request_id: str) -> str:
-    """Returns the XML element of an error."""
+def _response(code: str, body: Markup, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(document(body), STATUS_OF_CODE[code], headers, media_type="application/xml")
+
+
+def own_elements(error: EbbtideError) -> list[Markup]:
+    """Returns the elements of an error that only this server has: those of data in quarantine."""
+    return [element(_ELEMENTS[name], text) for name, text in fields_of(error).items()]
+
+
+def error_element(code: str, message: str, *own: Markup, resource: str, request_id: str) -> Markup:
+    """Returns the XML element of an error, with `own` elements after the message."""
     return element(
         "Error",
         element("Code", code),
         element("Message", message),
+        *own,
         element("Resource", resource),
         element("RequestId", request_id),
     )

@@ -95,6 +95,7 @@ class S3Gateway:
                 return
             if not is_received:
                 await _drain(scope, receiving)
+            await anyio.to_thread.run_sync(self._store.tell, error)
             response = error_response(error, resource=resource, request_id=request_id)
             await response(scope, receive, answering)
         except Exception:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError
 from ebbtide.server.patience import INTERVAL_SECONDS, Patient
 from ebbtide.server.s3.call import answer
-from ebbtide.server.s3.errors import code_of, error_element
+from ebbtide.server.s3.errors import code_of, error_element, own_elements
 from ebbtide.server.s3.markup import Markup, declaration
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,11 @@ class PatientAnswer(Patient[Markup]):
     def late_failure(self, failure: Exception) -> bytes:
         """Returns the error as a document."""
         code, message = "InternalError", "a defect in this program: the server's log says more"
+        own: list[Markup] = []
         if isinstance(failure, EbbtideError):
-            code, message = code_of(failure), failure.message
+            code, message, own = code_of(failure), failure.message, own_elements(failure)
         else:
             logger.error("a request failed after its answer began", exc_info=failure)
         return error_element(
-            code, message, resource=self._resource, request_id=self._request_id
+            code, message, *own, resource=self._resource, request_id=self._request_id
         ).encode()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from starlette.responses import Response
 
-from ebbtide.errors import NotFound
+from ebbtide.errors import Gone, NotFound
 from ebbtide.server.s3 import checksums
 from ebbtide.server.s3.addressing import copy_source, split_key
 from ebbtide.server.s3.call import S3Call, operation, reads, writing
@@ -160,8 +160,17 @@ def copy_result(name: str, etag: str, modified: str) -> Markup:
 
 def patient(call: S3Call, work: Callable[[], Markup]) -> PatientAnswer:
     """Returns the answer of work that copies bytes within the server."""
+
+    def telling() -> Markup:
+        # The answer may have begun when the error comes.
+        try:
+            return work()
+        except Gone as error:
+            call.store.tell(error)
+            raise
+
     return PatientAnswer(
-        work,
+        telling,
         resource=call.resource,
         request_id=call.request_id,
         limiter=call.request.app.state.transfers,

@@ -369,6 +369,25 @@ def read_run(tx: Transaction, repository_id: str, run_id: str) -> RunRow | None:
     return found[0] if found else None
 
 
+def find_run(tx: Transaction, run_id: str) -> str | None:
+    """Returns the id of the repository of a run, or None if the run is not on record."""
+    query = sa.select(gc_runs.c.repository_id).where(gc_runs.c.run_id == run_id)
+    return tx.execute(query).scalars().first()
+
+
+def run_states(tx: Transaction, repository_id: str, run_ids: Collection[str]) -> dict[str, str]:
+    """Returns the recorded states of runs, by run. Runs that are not on record are left out."""
+    found: dict[str, str] = {}
+    for batch in in_batches(sorted(run_ids)):
+        rows = tx.execute(
+            sa.select(gc_runs.c.run_id, gc_runs.c.state).where(
+                gc_runs.c.repository_id == repository_id, gc_runs.c.run_id.in_(batch)
+            )
+        )
+        found.update((row.run_id, row.state) for row in rows)
+    return found
+
+
 def list_runs(tx: Transaction, repository_id: str) -> list[RunRow]:
     """Returns all runs of a repository, the newest first."""
     return _runs(tx, gc_runs.c.repository_id == repository_id)

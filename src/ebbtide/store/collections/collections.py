@@ -17,6 +17,7 @@ from typing import Any, Final
 from ebbtide.errors import Conflict, Gone, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.ids import new_id
+from ebbtide.quarantined import closed_text
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.collections.contents import (
     Built,
@@ -345,15 +346,16 @@ class Collections(CollectionReader):
         try:
             record.require_intact()
         except Gone as error:
+            run_id = error.details.get("run_id")
+            why = error.message if run_id is None else closed_text(run_id)
             missing, looked_for = self._missing(record)
             least = "at least " if looked_for < row.file_count else ""
             of_all = count_text(row.file_count, "file is missing", "files are missing")
             raise Gone(
                 "commit_expired",
-                f"the data of collection {shown(row.name)} has expired in run "
-                f"{error.details.get('run_id')}: {least}{len(missing)} of {of_all}; to keep its "
-                "data again, add its files again",
-                run_id=error.details.get("run_id"),
+                f"the data of collection {shown(row.name)} has expired: {why}; {least}"
+                f"{len(missing)} of {of_all}; to keep its data again, add its files again",
+                run_id=run_id,
                 missing_count=len(missing),
                 looked_for=looked_for,
                 missing=missing[:MISSING_SHOWN_MAX],

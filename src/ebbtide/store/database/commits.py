@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Gone, NotFound
 from ebbtide.escaping import shown
+from ebbtide.quarantined import closed_text
 from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import commits, holds
@@ -50,9 +51,15 @@ class CommitRecord:
         """Whether the commit has all its data, so that it can be read and built upon."""
         return self.tombstoned_by is None and self.forgotten_by is None and self.given_up_at is None
 
+    @property
+    def closed_by(self) -> str | None:
+        """The run that closed the commit, or forgot its record; None for other commits."""
+        return self.forgotten_by or self.tombstoned_by
+
     def require_intact(self) -> None:
         """Raises Gone `commit_expired` if a run closed the commit, with the id of the run, or if
-        the commit was given up."""
+        the commit was given up. What became of the data is told later, outside of transactions:
+        see `Store.tell`."""
         if self.given_up_at is not None:
             raise Gone(
                 "commit_expired",
@@ -60,11 +67,11 @@ class CommitRecord:
                 commit_id=self.commit_id,
                 run_id=None,
             )
-        run_id = self.forgotten_by or self.tombstoned_by
+        run_id = self.closed_by
         if run_id is not None:
             raise Gone(
                 "commit_expired",
-                f"commit {self.commit_id} has expired: collector run {run_id} deleted its data",
+                f"commit {self.commit_id} has expired: {closed_text(run_id)}",
                 commit_id=self.commit_id,
                 run_id=run_id,
             )
@@ -170,7 +177,7 @@ def no_content(commit_id: str) -> Gone:
     """Returns the error for forgotten content of a collection, which leaves no stub."""
     return Gone(
         "commit_expired",
-        f"content {commit_id} has expired: a collector run deleted it",
+        f"content {commit_id} has expired: a collector run closed it, and deleted its record",
         commit_id=commit_id,
         run_id=None,
     )
