@@ -223,7 +223,8 @@ class IcechunkWorld:
     def left(self, known: Known) -> list[str]:
         """The addresses of what nobody needs, but for copies of `repo` and records of runs."""
         needed = self.needed(known)
-        addresses = [key.removeprefix(PREFIX) for key in self.bucket.objects]
+        keys = [key for key in self.bucket.objects if key.startswith(PREFIX)]
+        addresses = [key.removeprefix(PREFIX) for key in keys]
         return sorted(
             each
             for each in addresses

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
@@ -117,10 +117,22 @@ def _there(act: Act, branch: str) -> str:
 
 
 def _upload(act: Act, branch: str, path: str) -> None:
-    state, data = act.world.state, act.data(3)
+    data, since = act.data(3), act.world.clock.now
     given = _address(act)
-    state.storage.put(given, data)
-    act.serve("link", lambda: state.link(_there(act, branch), path, given, data))
+    act.world.state.storage.put(given, data)
+    _link(act, branch, path, (given, since), data)
+
+
+def _link(act: Act, branch: str, path: str, given: tuple[str, datetime], data: bytes) -> None:
+    """As long as the token of the address is good. An upload through the server takes no longer."""
+    address, since = given
+
+    def linked() -> object:
+        if act.world.clock.now - since >= TOKEN_TTL:
+            raise NotFound("object_not_found", f"the token of {address} has ended")
+        return act.world.state.link(_there(act, branch), path, address, data)
+
+    act.serve("link", linked)
 
 
 def _address(act: Act) -> str:
@@ -150,17 +162,10 @@ def give(act: Act) -> object:
 
 def link(act: Act) -> object:
     """Link what was uploaded before."""
-    given, since = act.newest(act.known.given, 1)
-    branch, state = act.branch(), act.world.state
-
-    def linked() -> object:
-        if act.world.clock.now - since >= TOKEN_TTL:
-            raise NotFound("object_not_found", f"the token of {given} has ended")
-        return state.link(_there(act, branch), act.pick(PATHS, 2), given, b"given")
-
-    found = act.serve("link", linked)
-    act.known.given.remove((given, since))
-    return found
+    given = act.newest(act.known.given, 1)
+    _link(act, act.branch(), act.pick(PATHS, 2), given, b"given")
+    act.known.given.remove(given)
+    return given[0]
 
 
 def branch(act: Act) -> object:

@@ -315,7 +315,8 @@ class LakefsWorld:
     def left(self) -> list[str]:
         """The addresses of objects that nobody needs, and of what is aside."""
         found = self.needed()
-        addresses = [key.removeprefix(LAKE_PREFIX) for key in self.bucket.objects]
+        keys = [key for key in self.bucket.objects if key.startswith(LAKE_PREFIX)]
+        addresses = [key.removeprefix(LAKE_PREFIX) for key in keys]
         return sorted(
             each
             for each in addresses
