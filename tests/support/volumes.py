@@ -87,6 +87,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "simulated histories": seeds(500, long=250_000, share=15.0),
     "lakeFS repositories": seeds(20, long=5_000, share=2.0),
     "lakeFS repositories on Spark": seeds(1, long=500, share=2.0),
+    "guards of lakeFS sweeps": seeds(30, long=10_000),
     "lakeFS histories on a server": seeds(3, long=200, share=3.0),
     "lakeFS tables": seeds(20, long=2_000),
     "lakeFS tables, damaged": seeds(60, long=10_000),

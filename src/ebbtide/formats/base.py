@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.arrow import Column, make_schema
 from ebbtide.durations import format_duration
@@ -223,6 +224,10 @@ class Layout(Protocol):
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the slice of each address, or null if it lies in no slice."""
 
+    def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
+        """Returns whether a listing leaves each address out: it is outside the storage root, or in
+        a young slice."""
+
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the final address of each temporary file, and null for all other files."""
 
@@ -266,6 +271,11 @@ class Layout(Protocol):
     def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
         """Returns the result of `read_node` for each of several small nodes, or the error that it
         raises. Use `one_by_one`, unless the format can read many nodes faster together."""
+
+
+def outside(addresses: pa.StringArray) -> pa.BooleanArray:
+    """Returns whether each address is a URL, and so outside the storage root."""
+    return pc.match_substring(addresses, "://")
 
 
 def one_by_one(
@@ -491,9 +501,9 @@ class RepositoryFormat(Protocol):
         again since the fence.
         """
 
-    def guard(self) -> Guard:
+    def guard(self, active: Collection[str] | None = None) -> Guard:
         """Returns the check that executors make before each batch of deletes. Called after
-        `forget`."""
+        `forget`, or after a reading, with the commits whose data stays (`active`)."""
 
     def lost(self) -> str | None:
         """Returns a text about a deleted file that is needed again, or None. Called after the

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, around
+from ebbtide.arrow import Column, around, texts
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import (
     NODES_SCHEMA,
@@ -22,6 +22,7 @@ from ebbtide.formats.base import (
     Slices,
     in_shares,
     one_by_one,
+    outside,
 )
 from ebbtide.ids import instant_of
 from ebbtide.storage import Storage
@@ -92,6 +93,19 @@ class EmbeddedLayout:
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the slice of each address, which is the directory under `data/`, or null."""
         return _slices(addresses)
+
+    def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
+        """Returns whether each address is an imported object, or in a slice that is younger than
+        the grace."""
+        inside = self.slices(addresses)
+        young = [
+            name
+            for name in texts(inside.unique().drop_null())
+            if (opened_at := instant_of(name)) is not None
+            and slices.cutoff <= opened_at <= slices.now
+        ]
+        is_young = pc.is_in(inside, value_set=pa.array(young, pa.string()))
+        return pc.or_(outside(addresses), is_young)
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the final address of each temporary file, and null for all other files."""

@@ -35,6 +35,7 @@ from ebbtide.formats.base import (
     RunHold,
     Slices,
     one_by_one,
+    outside,
     unguarded,
 )
 from ebbtide.formats.lease import hold_storage, holder_of
@@ -65,6 +66,11 @@ class PlainLayout:
     def slices(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns nulls: there are no slices."""
         return pa.nulls(len(addresses), pa.string())
+
+    def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
+        """Returns whether each address is outside the storage root: there are no slices."""
+        del slices
+        return outside(addresses)
 
     def targets(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the final address of each temporary file, and null for all other files."""
@@ -302,8 +308,9 @@ class PlainRepository:
         hold.check()
         self._closed -= frozenset(commit_ids)
 
-    def guard(self) -> Guard:
+    def guard(self, active: Collection[str] | None = None) -> Guard:
         """Returns the empty guard: commits that `forget` closed stay closed."""
+        del active
         return unguarded
 
     def lost(self) -> str | None:

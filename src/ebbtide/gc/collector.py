@@ -50,12 +50,14 @@ from ebbtide.gc.runs import (
 )
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.gc.sweeping.intents import unsettled
+from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.verifying.findings import Verification
 from ebbtide.gc.verifying.verify import verify
 from ebbtide.ids import LATEST, descending_id, instant_of
 from ebbtide.retention import Policy
 from ebbtide.storage import open_storage
+from ebbtide.text import count_text
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
 """An operation of the collector under a hold. Called with the run's id, its folder and the hold;
@@ -76,6 +78,18 @@ def _without_rest(folder: RunFolder) -> Iterator[None]:
             with suppress(EbbtideError):
                 folder.delete()
         raise
+
+
+def _staying(report: RunReport) -> list[str]:
+    """Returns a warning if needed files stay in a quarantine whose time is over."""
+    told = report.quarantine or {}
+    if told.get("state") != "held":
+        return []
+    return [
+        f"the quarantine of run {report.run_id} keeps {count_text(told['objects'], 'file')} that "
+        f"are needed and restored: {told['sweepers']} may still delete them. If no process of a "
+        f"sweep exists: 'ebbtide gc undo {report.repository} {report.run_id} --sweeps-ended'"
+    ]
 
 
 def always(_plan: Plan) -> bool:
@@ -163,8 +177,16 @@ class Collector:
         return report
 
     def _purge(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
-        record = self._quarantines.held(run_id)
-        report = self._quarantines.purge(record, self.show(run_id), self._steps(hold, run_id))
+        record, report = self._quarantines.held(run_id), self.show(run_id)
+        steps = self._steps(hold, run_id)
+        try:
+            report, recovered = self._quarantines.purge(record, report, folder, steps)
+        except Refused as error:
+            if error.kind != "repository_changed":
+                raise
+            text = f"the quarantine of run {run_id} stays: {error.message}: purge the run again"
+            raise Incomplete("incomplete", text) from error
+        report = report.with_recovered(recovered)
         self._finish(folder, report)
         return report
 
@@ -295,11 +317,12 @@ class Collector:
     def _sweep(self, run_id: str, folder: RunFolder, hold: RunHold) -> RunReport:
         plan = self._read_plan(folder, run_id)
         steps = self._steps(hold, run_id)
+        attempt = self._attempt(plan, folder, hold, steps)
         try:
-            swept = self._attempt(plan, folder, hold, steps).execute()
-            return self._conclude(plan, swept, folder, hold, steps)
+            return self._conclude(plan, attempt.execute(), folder, hold, steps)
         except Incomplete as error:
-            return planned_report(plan, run_path=folder.path).interrupted(error.message)
+            report = planned_report(plan, run_path=folder.path).interrupted(error.message)
+            return report.with_recovered(attempt.recovered)
 
     def _attempt(self, plan: Plan, folder: RunFolder, hold: RunHold, steps: Steps) -> Sweep:
         return Sweep(self._engine, self._repository, plan, folder, hold, self._options, steps)
@@ -323,18 +346,35 @@ class Collector:
             raise incomplete(error) from error
         try:
             self._record(report)
-            self._end_quarantines(plan, steps)
+            recovered, warnings = self._end_quarantines(plan, folder, steps)
+            if recovered != Recovered() or warnings:
+                report = report.with_recovered(recovered, warnings)
+                folder.put_json(REPORT_FILE, report.to_json())
             self._drop_old_runs()
         except Failed as error:
             text = f"run {plan.run_id} is {report.state}, and its report is written"
             raise Failed(error.kind, f"{text}. A later step failed: {error.message}") from error
         return report
 
-    def _end_quarantines(self, plan: Plan, steps: Steps) -> None:
-        """Deletes the files of quarantines whose time is over."""
+    def _end_quarantines(
+        self, plan: Plan, folder: RunFolder, steps: Steps
+    ) -> tuple[Recovered, tuple[str, ...]]:
+        """Deletes the files of quarantines whose time is over, and restores needed ones. Returns
+        what was restored, and a warning for each quarantine that could not end."""
+        recovered, warnings = Recovered(), list[str]()
         for record in self._quarantines.over(plan):
-            report = self._quarantines.purge(record, self.show(record.run_id), steps)
+            report = self.show(record.run_id)
+            try:
+                report, found = self._quarantines.purge(record, report, folder, steps)
+            except Refused as error:
+                if error.kind != "repository_changed":
+                    raise
+                warnings.append(f"the quarantine of run {record.run_id} stays: {error.message}")
+                continue
+            recovered += found
+            warnings += _staying(report)
             self._finish(RunFolder.at(record.run_path), report)
+        return recovered, tuple(warnings)
 
     def _refused(
         self, run_id: str, folder: RunFolder, error: EbbtideError, seconds: Mapping[str, float]

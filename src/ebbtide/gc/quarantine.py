@@ -13,7 +13,7 @@ repository changes quarantines. Not for: restoring files (`undoing`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -22,14 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, make_schema, texts
-from ebbtide.errors import Failed, NotFound, Refused
-from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX
+from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
+from ebbtide.formats.base import QUARANTINES_PREFIX, RUNS_PREFIX, Guard, unguarded
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.parts import Part, PartRows, split
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import advance
 from ebbtide.storage import DeleteOutcome, Storage
+from ebbtide.storage.base import SizedPieces
 from ebbtide.text import count_text
 
 BACK_SCHEMA: Final = make_schema(
@@ -184,6 +185,33 @@ def move_back(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[D
     return [next(moved) if failed is None else failed for failed in found]
 
 
+def copy_back(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[str]:
+    """Copies files from a run's quarantine to their addresses, if no file is there. Returns the
+    addresses of the copied files.
+
+    The files in quarantine stay: a sweep that was suspended while it moved them may still delete
+    the files at their addresses.
+    """
+    prefix = prefix_of(run_id)
+    held = _sizes(storage.sizes([prefix + address for address in addresses]))
+    there = _sizes(storage.sizes(addresses))
+    copied = []
+    for address, held_bytes, there_bytes in zip(addresses, held, there, strict=True):
+        if held_bytes is not None and there_bytes is None:
+            pieces = SizedPieces(storage.stream(prefix + address), held_bytes, is_stored=True)
+            storage.put(address, pieces)
+            copied.append(address)
+    return copied
+
+
+def runs_with_files(storage: Storage) -> list[str]:
+    """Returns the ids of the runs whose quarantines have files, newest first."""
+    ids = [
+        each.removeprefix(RUNS_PREFIX).rstrip("/") for each in storage.list_prefixes(RUNS_PREFIX)
+    ]
+    return [each for each in sorted(ids) if storage.list_prefixes(prefix_of(each))]
+
+
 def _sizes(batch: pa.RecordBatch) -> list[int | None]:
     """Returns the sizes in a batch of `Storage.sizes`."""
     sizes: list[int | None] = batch.column("size_bytes").to_pylist()
@@ -221,16 +249,40 @@ def count(storage: Storage, run_id: str) -> Count:
     return found
 
 
-def delete_held(engine: Engine, storage: Storage, run_id: str) -> Count:
-    """Deletes all files in a run's quarantine. Returns their count.
+def _all(table: pa.Table) -> pa.Table:
+    return table
+
+
+def delete_held(
+    engine: Engine,
+    storage: Storage,
+    run_id: str,
+    *,
+    wanted: Callable[[pa.Table], pa.Table] = _all,
+    guard: Guard = unguarded,
+    batch_max: int | None = None,
+) -> Count:
+    """Deletes the files in a run's quarantine: of the rows of `listed`, those that `wanted` chooses.
+    Returns their count. Calls `guard` before each batch, which has at most `batch_max` files.
 
     Raises Failed `storage_error` if some files could not be deleted; then it can be called again.
+    Raises the errors of `guard`.
     """
     prefix = prefix_of(run_id)
 
+    def batches(share: Share) -> Iterator[pa.Table]:
+        for table in listed(storage, run_id, share):
+            rows, size = wanted(table), batch_max or table.num_rows
+            yield from (rows.slice(start, size) for start in range(0, rows.num_rows, size))
+
     def work(_number: int, task: Sequence[Share], answer: PartRows) -> None:
         for share in task:
-            for table in listed(storage, run_id, share):
+            for table in batches(share):
+                try:
+                    guard(table.column("address"))
+                except EbbtideError as error:
+                    answer.failed(error)
+                    return
                 names = [prefix + address for address in texts(table.column("address"))]
                 failed = [each for each in storage.delete(names) if each.outcome == "failed"]
                 size = sum(counts(table.column("size_bytes")))

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from ebbtide.arrow import Column
 from ebbtide.errors import NotFound
-from ebbtide.formats.base import RepositoryFormat, RunHold
+from ebbtide.formats.base import Guard, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import Quarantine
+from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps
-from ebbtide.gc.sweeping.undoing import Undo
+from ebbtide.gc.sweeping.intents import told as told_of
+from ebbtide.gc.sweeping.recovery import Ending, Recovered, kept_keys, restore
+from ebbtide.gc.sweeping.undoing import Undo, open_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +72,45 @@ class Quarantines:
             raise NotFound("not_quarantined", f"run {run_id} has no files in quarantine")
         return record
 
-    def purge(self, record: Quarantine, report: RunReport, steps: Steps) -> RunReport:
-        """Deletes the files that a run has in quarantine. Returns the run's report with the new
-        state of the quarantine. Raises Failed `storage_error`."""
-        storage = self.repository.storage
+    def purge(
+        self, record: Quarantine, report: RunReport, folder: RunFolder, steps: Steps
+    ) -> tuple[RunReport, Recovered]:
+        """Deletes the files that a run has in quarantine, after it has restored those that are
+        needed now. Returns the run's report with the new state of the quarantine, and what was
+        restored. `folder` is that of the present run, or of the run itself.
+
+        A needed file stays in quarantine too while a batch of a sweep is not settled, because its
+        process may still delete the restored file. The quarantine is then `held` further on.
+        Raises Failed `storage_error`, and Refused `repository_changed` if a file that was not
+        needed is needed now.
+        """
+        storage, engine = self.repository.storage, self.engine
         with steps("purge"):
+            ending = Ending(engine, self.repository, self.options, record.run_id, folder)
+            needed, guard = ending.needed()
+            recovered = restore(engine, self.repository, folder, needed)
+            sweepers = told_of(intent for _, intent in open_batches(self.repository))
+            stays = needed if sweepers else []
             told = report.quarantine or {}
-            self.engine.meter.begin("files", told.get("objects"))
-            quarantine.delete_held(self.engine, storage, record.run_id)
+            engine.meter.begin("files", told.get("objects"))
+            quarantine.delete_held(
+                engine,
+                storage,
+                record.run_id,
+                wanted=partial(_without, kept_keys(folder, stays)),
+                guard=partial(_unless_restored, guard, kept_keys(folder, needed)),
+                batch_max=self.repository.batch_max,
+            )
+            if stays:
+                told = self._told(record.run_id, "held") | {"sweepers": sweepers}
+                return replace(report, quarantine=told), recovered
             if record.delete_versions:
                 quarantine.delete_hidden(storage, record.run_id)
         if record.back_at is None:
             quarantine.drop(storage, record.run_id)
         else:
             quarantine.write(storage, replace(record, state="purged"))
-        return replace(report, quarantine=self._told(record.run_id, "purged"))
+        return replace(report, quarantine=self._told(record.run_id, "purged")), recovered
 
     def over(self, plan: Plan) -> Iterator[Quarantine]:
         """Yields the records of quarantines whose time is over, after a sweep of `plan`.
@@ -130,3 +161,14 @@ class Quarantines:
             "objects": left.objects,
             "bytes": left.bytes_total,
         }
+
+
+def _without(keys: KeyArray, table: pa.Table) -> pa.Table:
+    """Returns the rows whose addresses have none of the keys."""
+    return table.filter(pa.array(~KeySet(keys).has(keys_of(table.column("address")))))
+
+
+def _unless_restored(guard: Guard, restored: KeyArray, addresses: Column) -> None:
+    """Calls `guard` with the addresses whose files were not restored, if there are any."""
+    left = pa.array(~KeySet(restored).has(keys_of(addresses)))
+    guard(addresses.filter(left))

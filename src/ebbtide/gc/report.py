@@ -12,6 +12,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.retaining import retained_json, warnings_of
 from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES
+from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.gc.sweeping.sweep import Swept
 from ebbtide.text import count_text
 
@@ -51,6 +52,8 @@ class RunReport:
     - `retained`: what the storage keeps of deleted files: `state` (no, versions, soft_delete,
       unknown), `reason`, and `lock`: the object lock of the bucket, or None.
       `versions_deleted`: the sweep deletes their versions too.
+    - `recovered`: the needed files that were absent: the numbers `restored` and `lost`, with some
+      names (`Recovered`); None if there were none.
     - `storage_classes`: the storage classes of the candidates that the plan asked for
       (`CandidateClasses.to_json`), or None.
     """
@@ -77,6 +80,7 @@ class RunReport:
     retained: Mapping[str, Any] | None = None
     versions_deleted: bool = False
     storage_classes: Mapping[str, Any] | None = None
+    recovered: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
 
     @property
@@ -90,6 +94,17 @@ class RunReport:
         """Whether the counts have the outcomes of the candidates. They are missing if the sweep was
         interrupted."""
         return self.counts.keys() >= set(OUTCOMES)
+
+    def with_recovered(self, found: Recovered, warnings: tuple[str, ...] = ()) -> RunReport:
+        """Returns the report with more files that were absent, and more warnings."""
+        if found == Recovered():
+            return replace(self, warnings=(*self.warnings, *warnings))
+        found = Recovered.from_json(self.recovered) + found
+        return replace(
+            self,
+            warnings=tuple(dict.fromkeys((*self.warnings, *found.warnings, *warnings))),
+            recovered=found.to_json(),
+        )
 
     def interrupted(self, message: str = INTERRUPTED) -> RunReport:
         """Returns the report of a sweep that passed its fence and did not end."""
@@ -141,6 +156,7 @@ class RunReport:
             retained=content.get("retained"),
             versions_deleted=content.get("versions_deleted", False),
             storage_classes=content.get("storage_classes"),
+            recovered=content.get("recovered"),
             error=content["error"],
         )
 
@@ -174,6 +190,7 @@ class RunReport:
             "retained": None if self.retained is None else dict(self.retained),
             "versions_deleted": self.versions_deleted,
             "storage_classes": self.storage_classes and dict(self.storage_classes),
+            "recovered": self.recovered and dict(self.recovered),
             "error": dict(self.error) if self.error else None,
         }
 
@@ -245,7 +262,7 @@ def swept_report(
     held = swept.outcomes.by_outcome["quarantined"]
     failed = swept.outcomes.by_outcome["failed"].objects
     complete = not failed and not swept.untried
-    return RunReport(
+    report = RunReport(
         run_id=plan.run_id,
         repository=plan.identity.repository_name,
         state="swept" if complete else "incomplete",
@@ -286,6 +303,7 @@ def swept_report(
             f"parts under deleted/ for the reasons, then sweep the run again{_locked(swept)}",
         ),
     )
+    return report.with_recovered(swept.recovered)
 
 
 def _locked(swept: Swept) -> str:

@@ -328,13 +328,14 @@ class IcechunkRepository(PlainRepository):
 
         return len(frozenset(commit_ids).intersection(self._rewrite(hold, edit_of).ids))
 
-    def guard(self) -> Guard:
+    def guard(self, active: Collection[str] | None = None) -> Guard:
         """Returns the check before each batch of deletes.
 
         Version 1: it reads the refs again. Version 2: `forget` has closed the snapshots. But in a
         directory, Icechunk writes `repo` without a condition, so that its commit may have restored
         the old list. There the check reads `repo` again.
         """
+        del active
         if not self._closed:
             return unguarded
         if self.spec_version == 2:

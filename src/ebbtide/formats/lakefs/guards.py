@@ -1,9 +1,11 @@
 """Checks before each batch of deletes whether a candidate is needed again.
 
 lakeFS knows no closed commits: a branch, a tag, a revert or a merge can make the data of an expired
-commit live again at any time. The sweep cannot prevent this. Before each batch it reads the refs
-and the objects that new commits have added, and stops if the batch has one of them. An old object
-outside the batch is no risk: it may have been staged for long.
+commit live again at any time. The sweep cannot prevent this. Before each batch it reads the refs.
+If a ref is new or has moved since the recheck, it reads the objects that its commits have added. It
+stops if the batch has one of them. The recheck has decided on a ref that is as it was: a tag may
+point at a commit that expires. An old object outside the batch is no risk: it may have been staged
+for long.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ebbtide.formats.lakefs.layout import LakefsLayout, began_at
 from ebbtide.formats.lakefs.refs import commit_of, read_refs
 from ebbtide.formats.lakefs.server import LakefsServer
 from ebbtide.formats.plain import changed
+from ebbtide.model import Ref
 from ebbtide.storage import Storage
 
 COMMITS_MAX: Final = 1_000
@@ -30,8 +33,8 @@ COMMITS_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class LakefsGuard:
-    """The guard of one sweep. `kept` are the commits that the fence keeps. Objects that are younger
-    than `cutoff` are no candidates.
+    """The guard of one sweep. `kept` are the commits that the fence keeps, `refs` those at the
+    recheck. Objects that are younger than `cutoff` are no candidates.
 
     An executor remembers the commits that it has looked at and what they need, until its task ends.
     """
@@ -40,6 +43,7 @@ class LakefsGuard:
     storage: Storage
     layout: LakefsLayout
     kept: frozenset[str]
+    refs: frozenset[Ref]
     cutoff: datetime
     _known: set[str] = field(default_factory=set)
     _needed: dict[str, str] = field(default_factory=dict)
@@ -52,9 +56,9 @@ class LakefsGuard:
                 raise changed(f"{needed[address]} has {address} again")
 
     def revived(self) -> Mapping[str, str]:
-        """Returns the old objects that refs reach again, each with the ref and the commit that has
-        it. Raises Refused `repository_changed` if a ref has too many new commits to look at."""
-        for ref in read_refs(self.server):
+        """Returns the old objects that new or moved refs reach, each with its ref and its commit.
+        Raises Refused `repository_changed` if a ref has too many new commits to look at."""
+        for ref in set(read_refs(self.server)) - self.refs:
             self._look_at(f"{ref.kind} {ref.name}", ref.commit_id)
         return self._needed
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, around, first_match
+from ebbtide.arrow import Column, around, first_match, texts
 from ebbtide.errors import EbbtideError
 from ebbtide.formats import plain
 from ebbtide.formats.base import (
@@ -28,6 +29,7 @@ from ebbtide.formats.base import (
     ListingItem,
     Slices,
     one_by_one,
+    outside,
 )
 from ebbtide.formats.lakefs.committed import read_metarange, read_ranges
 from ebbtide.formats.lakefs.sstable import DamagedTableError
@@ -79,6 +81,21 @@ class LakefsLayout(PlainLayout):
         known = (SYSTEM_PREFIX, DATA_PREFIX)
         items += [ListingItem(top, recursive=True) for top in tops if top not in known]
         return Listing(items, young)
+
+    def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
+        """Returns whether each address is outside the namespace, or in a partition that is younger
+        than the grace."""
+        matched = pc.extract_regex(addresses, r"^(?P<place>(?s:.)*/)")
+        partitions = pc.struct_field(matched, "place")
+        young = [
+            name
+            for name in texts(partitions.unique().drop_null())
+            if name.startswith(DATA_PREFIX)
+            and (opened_at := began_at(name, now=slices.now)) is not None
+            and slices.cutoff <= opened_at <= slices.now
+        ]
+        is_young = pc.is_in(partitions, value_set=pa.array(young, pa.string()))
+        return cast("pa.BooleanArray", pc.or_(outside(addresses), is_young))
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the kind of each address, from the address alone."""

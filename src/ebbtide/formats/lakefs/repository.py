@@ -255,10 +255,12 @@ class LakefsRepository(PlainRepository):
         del run_id, commit_ids
         hold.check()
 
-    def guard(self) -> LakefsGuard:
-        """Returns the check of refs and new commits before each batch."""
-        kept = frozenset(self._history.commits) - self._closed
-        return LakefsGuard(self._server, self.storage, self.layout, kept, self._cutoff)
+    def guard(self, active: Collection[str] | None = None) -> LakefsGuard:
+        """Returns the check of refs and new commits before each batch, against the last reading."""
+        open_commits = frozenset(self._history.commits) - self._closed
+        kept = open_commits if active is None else frozenset(active)
+        refs = frozenset(self._history.refs)
+        return LakefsGuard(self._server, self.storage, self.layout, kept, refs, self._cutoff)
 
     def lost(self) -> str | None:
         """Checks refs and new commits once more, for needed objects that do not exist any more."""

@@ -19,6 +19,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
+from ebbtide.gc.planning.absent import find_absent, warning_of
 from ebbtide.gc.planning.classes import look_at_classes
 from ebbtide.gc.planning.deciding import Basis, Decided, write_decision
 from ebbtide.gc.planning.gates import check_not_empty, check_presence, check_share
@@ -230,7 +231,10 @@ class _Planning:
             roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
             back = self._held_back(roots)
             protected = write_protected(self.folder, reading.protected(), name="uncommitted")
-        return _Read(roots, listed, self._mark(roots.decided, index), protected + back, back)
+        mark = self._mark(roots.decided, index)
+        if not keeps_basis and index is not None:
+            mark = replace(mark, slices=listed.slices)
+        return _Read(roots, listed, mark, protected + back, back)
 
     def _read_changes(self, listed: ListedFiles, index: Index | None, earlier: EarlierRun) -> _Read:
         """Reads the changes since an earlier run, in one snapshot of the metadata.
@@ -331,16 +335,23 @@ class _Planning:
     def _subtract(self, read: _Read) -> Subtracted:
         """Finds the candidates. Raises Refused `missing_tree`, `missing_node` or `missing_object`
         if a required file does not exist."""
-        live = read.mark.live() if read.live is None else read.live
-        checks = not self.repository.layout.checked_kinds
-        live = live.kept() if checks else live
-        given = self._relations(read, live)
+        layout, mark = self.repository.layout, read.mark
+        live = mark.live() if read.live is None else read.live
+        checks, looks = not layout.checked_kinds, mark.slices is not None
         with self.steps("subtract"):
+            live = live.kept() if checks or looks else live
+            given = self._relations(read, live)
             result = subtract(self.engine, given)
-        read.mark.done()
         if checks:
             with self.steps("presence"):
-                check_presence(read.mark, unlisted(self.engine, given, required_of(live)))
+                missing = unlisted(self.engine, given, required_of(live), kinds=given.kinds)
+                check_presence(mark, missing)
+        elif looks:
+            with self.steps("presence"):
+                missing = unlisted(self.engine, given, required_of(live))
+                found = find_absent(self.engine, self.repository, mark, missing)
+                result = replace(result, absent=tuple(found))
+        mark.done()
         return result
 
     def _plan(
@@ -350,6 +361,7 @@ class _Planning:
         earlier = None if chosen.earlier is None else chosen.earlier.run.plan
         over = check_share(result.counts["candidate"], whole, share_max=self.options.share_max)
         settled = tuple(SettledPart(self.folder.path, part) for part in result.settled)
+        absent = list(result.absent)
         return Plan(
             run_id=self.run_id,
             identity=self.repository.identity,
@@ -384,6 +396,10 @@ class _Planning:
             inventory_url=None if self.given is None else self.given.url,
             engine=self.engine.name,
             refusal=(over.kind, over.message) if over else None,
+            absent=result.absent,
+            absent_warning=(
+                warning_of(self.repository, self.folder, known, absent) if absent else None
+            ),
             retained=self.repository.storage.retained(),
             classes=look_at_classes(
                 self.repository.storage,

@@ -225,7 +225,9 @@ class Plan:
     why a run is clean. A plan with REMOVAL deletes a gone repository, and has no `commits` and
     `refs`. `inventory_url` is the inventory that was read instead of a listing. `engine` is the
     name of the engine that made the plan. `retained` is what the storage keeps of deleted files;
-    None in plans of older programs. `classes` are the storage classes of the candidates; None if
+    None in plans of older programs. `absent` are parts of the files that kept commits need, and
+    that are not on the storage (`planning.absent`). An incremental run does not look for them.
+    `classes` are the storage classes of the candidates; None if
     the storage has none, or if no class was asked for.
 
     `expired_count` counts the commits that lose their data. `gone_count` counts the commits that
@@ -278,6 +280,8 @@ class Plan:
     refusal: tuple[str, str] | None = None
     retained: Retained | None = None
     classes: CandidateClasses | None = None
+    absent: tuple[Part, ...] = ()
+    absent_warning: str | None = None
 
     @property
     def own_warnings(self) -> tuple[str, ...]:
@@ -286,9 +290,11 @@ class Plan:
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
-        """The warnings, with those about storage classes, and about deleted files that the storage
-        keeps."""
-        return self.own_warnings + (() if self.retained is None else warnings_of(self.retained))
+        """The warnings, with those about absent files, about storage classes, and about deleted
+        files that the storage keeps."""
+        absent = () if self.absent_warning is None else (self.absent_warning,)
+        retained = () if self.retained is None else warnings_of(self.retained)
+        return (*absent, *self.own_warnings, *retained)
 
     @property
     def policy_sha256(self) -> str | None:
@@ -334,6 +340,8 @@ class Plan:
             "refusal": list(self.refusal) if self.refusal else None,
             "retained": None if self.retained is None else retained_json(self.retained),
             "storage_classes": None if self.classes is None else self.classes.to_json(),
+            "absent": [part.to_json() for part in self.absent],
+            "absent_warning": self.absent_warning,
         }
         return content | {"checksum": checksum_of(content)}
 
@@ -379,6 +387,8 @@ class Plan:
             refusal=(refusal[0], refusal[1]) if refusal else None,
             retained=None if retained is None else retained_of(retained),
             classes=None if classes is None else CandidateClasses.from_json(classes),
+            absent=tuple(Part.from_json(part) for part in content.get("absent", ())),
+            absent_warning=content.get("absent_warning"),
         )
 
     @property

@@ -73,13 +73,15 @@ class Subtracted:
 
     `candidates` are parts of CANDIDATE_SCHEMA, one kind each. `remaining` and `settled` are parts
     of the files to remember. They have one more column, `key`: the key of the address that a row is
-    judged by. `counts` has the count of each class.
+    judged by. `counts` has the count of each class. `absent` are parts of required files that are
+    not on the storage (`planning.absent`).
     """
 
     candidates: tuple[Part, ...]
     remaining: tuple[Part, ...]
     settled: tuple[Part, ...]
     counts: dict[str, Count]
+    absent: tuple[Part, ...] = ()
 
 
 CANDIDATES: Final = "candidates"
@@ -388,9 +390,12 @@ def needed_of(
     return found
 
 
-def unlisted(engine: Engine, given: Relations, required: Frame) -> KeyArray:
-    """Returns the keys of `required` (column `key`) that no listed file has."""
-    listed = placed(engine, given.folder, given.inventory, kinds=given.kinds)
+def unlisted(
+    engine: Engine, given: Relations, required: Frame, *, kinds: Sequence[str] | None = None
+) -> KeyArray:
+    """Returns the keys of `required` (column `key`) that no listed file has. With `kinds`, only
+    files of these kinds count."""
+    listed = placed(engine, given.folder, given.inventory, kinds=kinds)
     left = required.select("key").join(listed.select("key"), "key", "left_anti")
     keys: KeyArray = once(left.distinct().collect().column("key").to_numpy())
     return keys

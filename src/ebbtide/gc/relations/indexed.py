@@ -282,6 +282,15 @@ def keys_in(
         start += len(chunk)
 
 
+def having(table: pa.Table, keys: KeySet) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Returns for each row of a table of KEYED_SCHEMA whether it has one of the `keys`."""
+    ends = np.cumsum(key_counts(table))
+    found = np.zeros(table.num_rows, np.bool_)
+    values: Any = pc.list_flatten(table.column("keys"))
+    found[np.searchsorted(ends, keys.places(values.to_numpy()), side="right")] = True
+    return found
+
+
 def keyed(
     nodes: Sequence[tuple[str, str, int]], keys: Sequence[KeyArray], *, read_at: int
 ) -> pa.Table:

@@ -75,13 +75,14 @@ class ListedFiles:
     of kinds that can be deleted. Files that may have been written at or after `cutoff` are young.
     `young_slices` is the number of slices that were left out because they are young. Slices that
     sort after `closed_after` get no more files; None if no incremental run can continue from this
-    listing.
+    listing. `slices` are those that the listing could leave out.
     """
 
     parts: list[Part]
     kinds: dict[str, Count]
     total: Count
     cutoff: datetime
+    slices: Slices
     young_slices: int = 0
     closed_after: str | None = None
 
@@ -104,7 +105,8 @@ class InventoryListing:
         """Reads an inventory."""
         # `closed_after` stays None: the inventory may lack the last files of a closed slice.
         answers = read_inventory(self.engine, self.repository, self.folder, given)
-        return self._listed(answers, min(self._cutoff(started_at), given.date))
+        cutoff = min(self._cutoff(started_at), given.date)
+        return self._listed(answers, Slices(cutoff=cutoff, now=started_at))
 
     def make(
         self, started_at: datetime, *, settled_after: str | None, expected: int | None
@@ -131,11 +133,11 @@ class InventoryListing:
             expected=expected if is_whole else None,
             keyed=not is_whole,
         )
-        found = self._listed(answers, cutoff)
+        found = self._listed(answers, slices)
         if is_whole and self._wants_sizes_of(found.total):
             layout = repository.layout
             answers = all_sized(self.engine, repository.storage, layout, folder, found.parts)
-            found = self._listed(answers, cutoff)
+            found = self._listed(answers, slices)
         return replace(found, young_slices=young, closed_after=closed_after)
 
     def _cutoff(self, started_at: datetime) -> datetime:
@@ -153,14 +155,15 @@ class InventoryListing:
         is_open = self.options.sizes == "auto" and not total.sized
         return is_open and total.objects <= SIZED_FILES_MAX
 
-    def _listed(self, answers: Answers, cutoff: datetime) -> ListedFiles:
+    def _listed(self, answers: Answers, slices: Slices) -> ListedFiles:
         kinds = total_by_kind(answers.counts)
         collected = self.repository.layout.delete_order
         return ListedFiles(
             parts=answers.parts,
             kinds=kinds,
             total=sum((kinds.get(kind, Count()) for kind in collected), Count()),
-            cutoff=cutoff,
+            cutoff=slices.cutoff,
+            slices=slices,
         )
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import make_schema
+from ebbtide.arrow import Column, make_schema
 from ebbtide.errors import EbbtideError
-from ebbtide.formats.base import NODES_SCHEMA, AskedNode
+from ebbtide.formats.base import NODES_SCHEMA, AskedNode, Layout, Slices
 from ebbtide.gc.engine import Batches, Engine, Frame
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.prefetching import fetched
@@ -26,6 +26,7 @@ from ebbtide.gc.relations.index import KEYS_PER_PART, Index
 from ebbtide.gc.relations.indexed import (
     KEYED_SCHEMA,
     WantedNodes,
+    having,
     key_counts,
     keyed,
     keys_in,
@@ -50,7 +51,10 @@ from ebbtide.storage import Storage
 REQUIRED: Final = "required"
 """The relation of parts with companions that must be on the storage."""
 LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
-"""The key of an address that stays, and whether its file must be on the storage."""
+"""The key of an address that stays, and whether its file must be on the storage. For a key from the
+index it is not known whether a listing leaves the address out."""
+HELD_SCHEMA: Final = make_schema(("address", pa.string()), ("node_id", pa.string()))
+"""An address, and a node that has it. The node is null if the address comes with a tree."""
 MISSING_NODE: Final = "missing_node"
 KEYS_PER_BATCH: Final = 1_000_000
 NODES_TOGETHER: Final = 256
@@ -126,21 +130,29 @@ def required_of(live: Frame) -> Frame:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """The mark of some trees. Its relations are computed again for each use, unless they are
-    kept."""
+    kept. Addresses that a listing of `slices` leaves out are not required."""
 
     engine: Engine
     place: TaskFiles
     trees: KnownTrees
     nodes: Frame
     index: Index | None = None
+    slices: Slices | None = None
 
     @classmethod
     def of(
-        cls, engine: Engine, place: TaskFiles, trees: KnownTrees, *, index: Index | None = None
+        cls,
+        engine: Engine,
+        place: TaskFiles,
+        trees: KnownTrees,
+        *,
+        index: Index | None = None,
+        slices: Slices | None = None,
     ) -> Mark:
         """Returns the mark of trees that were written. Trees and nodes that the `index` lacks are
         added to it."""
-        return cls(engine, place, trees, tree_nodes(engine, place, trees.trees, index), index)
+        nodes = tree_nodes(engine, place, trees.trees, index)
+        return cls(engine, place, trees, nodes, index, slices)
 
     def live(self, asked: KeyArray | None = None) -> Frame:
         """Returns the relation `live` (LIVE_SCHEMA). If `asked` is given, keys that are not in it
@@ -158,24 +170,24 @@ class Mark:
             flags = pa.repeat(pa.scalar(part.relation == REQUIRED), len(keys))
             yield pa.record_batch([pa.array(keys), flags], schema=LIVE_SCHEMA)
 
-        of_nodes = node_addresses(engine, place, self.nodes, self.index, asked)
+        of_nodes = node_addresses(engine, place, self.nodes, self.index, asked, self.slices)
         written = [*self.trees.trees, *self.trees.companions]
         return engine.frame(written, own, LIVE_SCHEMA).union(of_nodes) if written else of_nodes
 
     def addresses(self, keys: KeyArray) -> Frame:
-        """Returns the required addresses (ADDRESS_SCHEMA) that have one of the `keys`. An address
-        may come more than once."""
+        """Returns the required addresses that have one of the `keys` (HELD_SCHEMA). An address may
+        come more than once."""
         folder = self.place.folder
 
         def of_companions(part: Part) -> Batches:
             table = read_part(folder, part.name, part.checksum)
             is_asked = pa.array([key in wanted for key in keys_of(table.column("address"))])
-            yield from table.filter(is_asked).select(ADDRESS_SCHEMA.names).to_batches()
+            yield from with_node(table.column("address").filter(is_asked), None).to_batches()
 
         wanted = frozenset(keys.tolist())
-        of_nodes = addresses_among(self.engine, self.place, self.nodes, keys)
+        of_nodes = addresses_among(self.engine, self.place, self.nodes, keys, self.index)
         required = [part for part in self.trees.companions if part.relation == REQUIRED]
-        return self.engine.frame(required, of_companions, ADDRESS_SCHEMA).union(of_nodes)
+        return self.engine.frame(required, of_companions, HELD_SCHEMA).union(of_nodes)
 
     def kept(self) -> Mark:
         """Returns the same mark, which computes its nodes only once."""
@@ -194,13 +206,15 @@ def node_addresses(
     nodes: Frame,
     index: Index | None,
     asked: KeyArray | None = None,
+    slices: Slices | None = None,
 ) -> Frame:
     """Returns LIVE_SCHEMA: the key of each node's own file, and the keys of the addresses in each
     node whose data stays. `nodes` are rows of TREE_NODES.
 
     Nodes that the `index` lacks are added to it. If `asked` is given, keys that are not in it may
-    be left out. When the frame is computed, it raises Refused for the first node that cannot be
-    read. A missing node that is not required is ignored.
+    be left out. Addresses that a listing of `slices` leaves out are not required. When the frame
+    is computed, it raises Refused for the first node that cannot be read. A missing node that is
+    not required is ignored.
     """
     at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
 
@@ -209,7 +223,7 @@ def node_addresses(
         table = pa.Table.from_batches(batches, TREE_NODES)
         for bucket, rows in by_bucket(table, is_divided=is_divided):
             each = each_once([rows.select(FLAGGED.names)])
-            writer = _KeyBatches(wanted_keys)
+            writer = _KeyBatches(wanted_keys, place.layout, slices)
             yield from writer.add(keys_of(place.layout.node_addresses(each.column("node_id"))))
             wanted = each.filter(each.column("data"))
             yield from _read_bucket(place, wanted, index, bucket, writer, at_once=at_once)
@@ -218,23 +232,48 @@ def node_addresses(
     return by_id(engine, nodes, index).map(live, LIVE_SCHEMA)
 
 
-def addresses_among(engine: Engine, place: TaskFiles, nodes: Frame, asked: KeyArray) -> Frame:
-    """Returns the addresses (ADDRESS_SCHEMA) in required nodes of `nodes` (TREE_NODES) that have
-    one of the keys in `asked`. Reads the files of the nodes. An address comes once in a
-    partition."""
-    at_once = engine.fetches_at_once
+def with_node(addresses: Column, node_id: str | None) -> pa.Table:
+    """Returns addresses with the node that has them, as HELD_SCHEMA."""
+    nodes: Any = pa.repeat(pa.scalar(node_id, pa.string()), len(addresses))
+    columns: list[Any] = [addresses, nodes]
+    return pa.table(columns, schema=HELD_SCHEMA)
+
+
+def addresses_among(
+    engine: Engine, place: TaskFiles, nodes: Frame, asked: KeyArray, index: Index | None
+) -> Frame:
+    """Returns the addresses in required nodes of `nodes` (TREE_NODES) that have one of the keys in
+    `asked`, as HELD_SCHEMA. Reads the files of the nodes, without those of which the `index` knows
+    that they have no such key."""
+    at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
 
     def addresses(batches: Batches) -> Batches:
         known = KeySet(asked)
-        each = each_once([pa.Table.from_batches(batches, TREE_NODES).select(FLAGGED.names)])
-        found: list[pa.Array[Any]] = []
-        wanted = each.filter(pc.and_(each.column("data"), each.column("required")))
-        for _, named in _read(place, wanted, at_once=at_once):
-            found.append(named.filter(pa.array(known.has(keys_of(named)))))
-        column: Any = pa.chunked_array(found, pa.string()).unique()
-        yield pa.record_batch([column], schema=ADDRESS_SCHEMA)
+        table = pa.Table.from_batches(batches, TREE_NODES)
+        for bucket, rows in by_bucket(table, is_divided=is_divided):
+            each = each_once([rows.select(FLAGGED.names)])
+            wanted = each.filter(pc.and_(each.column("data"), each.column("required")))
+            if index is not None:
+                wanted = _perhaps_having(place, wanted, index, bucket, known, at_once=at_once)
+            for node, named in _read(place, wanted, at_once=at_once):
+                found = named.filter(pa.array(known.has(keys_of(named))))
+                yield from with_node(found.unique(), node[0]).to_batches()
 
-    return nodes.gathered(engine.task_count, "bucket").map(addresses, ADDRESS_SCHEMA)
+    return by_id(engine, nodes, index).map(addresses, HELD_SCHEMA)
+
+
+def _perhaps_having(
+    place: TaskFiles, wanted: pa.Table, index: Index, bucket: int, keys: KeySet, *, at_once: int
+) -> pa.Table:
+    """Returns the wanted nodes of a bucket that have one of the keys, or that the index does not
+    know."""
+    nodes, unchanged = WantedNodes(wanted), index.unchanged()
+    lacks = np.zeros(wanted.num_rows, np.bool_)
+    for _, part in index.tables(index.names("nodes", bucket), at_once=at_once):
+        places = known_nodes(part, nodes, place.layout, unchanged)
+        without_keys = places.filter(pa.array(~having(part, keys)))
+        lacks[without_keys.drop_null().to_numpy()] = True
+    return wanted.filter(pa.array(~lacks))
 
 
 def unknown_nodes(engine: Engine, place: TaskFiles, nodes: Frame, index: Index) -> Frame:
@@ -276,7 +315,7 @@ def _read_bucket(
             numbers = key_counts(part)
             used[name] = int(numbers[known].sum()), int(numbers.sum())
             for keys in keys_in(part, known, among=writer.asked):
-                yield from writer.take(keys)
+                yield from writer.take(keys, required=writer.slices is not None)
             is_known[places.drop_null().to_numpy()] = True
         anew = index.anew("nodes", bucket, used)
         for _, part in index.tables(anew, at_once=at_once):
@@ -285,10 +324,10 @@ def _read_bucket(
             )
         wanted = wanted.filter(pa.array(~is_known))
     for node, named in _read(place, wanted, at_once=at_once):
-        keys = once(keys_of(named))
-        yield from writer.add(keys, required=node[3] and index is None)
+        keys = keys_of(named)
+        yield from writer.add_read(named, keys, required=node[3])
         if kept is not None:
-            kept.add(node, keys)
+            kept.add(node, once(keys))
     if index is not None and kept is not None:
         index.drop({*anew} - kept.finish() - index.scattered)
 
@@ -331,15 +370,28 @@ def _together(files: Iterator[tuple[_Node, Storage]]) -> Iterator[list[tuple[_No
 class _KeyBatches:
     """Collects keys into batches of LIVE_SCHEMA."""
 
-    def __init__(self, asked: KeySet | None) -> None:
-        """If `asked` is given, `add` leaves out all other keys."""
+    def __init__(self, asked: KeySet | None, layout: Layout, slices: Slices | None) -> None:
+        """If `asked` is given, `add` leaves out all other keys. `slices` are those of the
+        listing."""
         self.asked = asked
+        self.slices = slices
+        self._layout = layout
         self._keys: dict[bool, list[KeyArray]] = {True: [], False: []}
         self._count = 0
 
     def add(self, keys: KeyArray, *, required: bool = False) -> Batches:
         """Adds keys, in any order. Yields batches when there are enough keys."""
         return self.take(keys if self.asked is None else self.asked.among(keys), required=required)
+
+    def add_read(self, named: pa.StringArray, keys: KeyArray, *, required: bool) -> Batches:
+        """Adds the addresses of a node that was read, with their keys. An address that a listing
+        leaves out is not required."""
+        if self.slices is None or not len(keys):
+            yield from self.add(once(keys), required=required)
+            return
+        left_out = np.asarray(self._layout.left_out(named, self.slices))
+        yield from self.add(once(keys[left_out]))
+        yield from self.add(once(keys[~left_out]), required=required)
 
     def take(self, keys: KeyArray, *, required: bool = False) -> Batches:
         """Adds keys that are all in `asked`. Yields batches when there are enough keys."""

@@ -78,6 +78,10 @@ class NotDeleted:
     error: str | None = None
 
 
+REVIVED: Final = NotDeleted("revived")
+NEEDED_AND_MISSING: Final = NotDeleted("missing", "it is needed again, and in no quarantine")
+
+
 @dataclass(frozen=True, slots=True)
 class Outcomes:
     """The counts of the plan's candidates by outcome, of the deleted ones by kind, and of the
@@ -263,6 +267,7 @@ def _is_locked(table: pa.Table) -> pa.Array[Any]:
 def write_todo(
     engine: Engine,
     *,
+    storage: Storage,
     folder: RunFolder,
     epoch: int,
     candidates: Iterable[Part],
@@ -272,8 +277,10 @@ def write_todo(
     """Writes the candidates that are still to be deleted. Returns their parts, and the answers
     for revived candidates in the form of `delete_parts`.
 
-    Candidates whose keys (of `judged_by`) are in `back` are revived. Candidates with an outcome
-    other than `failed` in the record parts named by `settled` are left out.
+    Candidates whose keys (of `judged_by`) are in `back` are needed. They are revived if their files
+    exist in the `storage`, and missing otherwise, whatever an earlier attempt recorded. Other
+    candidates with an outcome other than `failed` in the record parts named by `settled` are left
+    out.
     """
     earlier = _by_stem(settled)
 
@@ -285,16 +292,17 @@ def write_todo(
     def settle(part: Part, records: list[str], needed: KeySet, answer: PartRows) -> None:
         stem = _stem(part.name)
         table = read_part(folder, part.name, part.checksum).cast(CANDIDATE_SCHEMA)
+        revived = pa.array(needed.has(keys_of(judged_by(table))))
+        kept, table = table.filter(revived), table.filter(pc.invert(revived))
         for name in records:
             done = read_part(folder, name)
             done = done.filter(pc.not_equal(done.column("outcome"), pa.scalar("failed")))
             table = without(table, "address", done)
-        keys = keys_of(judged_by(table))
-        revived = pa.array(needed.has(keys))
-        kept, table = table.filter(revived), table.filter(pc.invert(revived))
         if kept.num_rows:
             name = f"deleted/{stem}/{epoch:06d}-revived-{secrets.token_hex(4)}"
-            _record(folder, answer, name, kept, [NotDeleted("revived")] * kept.num_rows)
+            there = storage.sizes(texts(kept.column("address"))).column("regular").to_pylist()
+            outcomes = [REVIVED if is_there else NEEDED_AND_MISSING for is_there in there]
+            _record(folder, answer, name, kept, outcomes)
         answer.wrote(
             folder, f"todo/{epoch:06d}/{stem}.parquet", table, relation=TODO, kind=part.kind
         )

@@ -23,6 +23,7 @@ from ebbtide.gc import quarantine
 from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_part, split
+from ebbtide.gc.planning.absent import without_purged
 from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide_behind
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import Plan, commits_of
@@ -34,6 +35,7 @@ from ebbtide.gc.relations.protected import protected_among, write_protected, wri
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder, TaskFiles
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.outcomes import LOCKED, Outcomes, delete_parts, tally, write_todo
+from ebbtide.gc.sweeping.recovery import Recovered, chosen, restore
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Retained
 
@@ -45,18 +47,21 @@ would forget is needed again after the fence."""
 @dataclass(frozen=True, slots=True)
 class Swept:
     """The result of a sweep. `untried` counts the candidates that it did not try to delete.
-    `retained` is what the storage keeps of deleted files, unless `versions_deleted`."""
+    `retained` is what the storage keeps of deleted files, unless `versions_deleted`. `recovered`
+    tells of needed files that were absent."""
 
     outcomes: Outcomes
     forgotten_count: int
     untried: int
     retained: Retained
     versions_deleted: bool
+    recovered: Recovered = field(default_factory=Recovered)
 
 
 @dataclass(slots=True)
 class Sweep:
-    """One attempt to sweep one plan."""
+    """One attempt to sweep one plan. `recovered` tells of needed files that were absent, also
+    after an error."""
 
     engine: Engine
     repository: RepositoryFormat
@@ -65,6 +70,7 @@ class Sweep:
     hold: RunHold
     options: RunOptions
     steps: Steps
+    recovered: Recovered = field(default_factory=Recovered)
     _answers: Answers = field(default_factory=Answers)
     _closed: frozenset[str] = frozenset()
 
@@ -85,7 +91,8 @@ class Sweep:
             raise incomplete(error) from error
         self._check_lost("all candidates were tried")
         forgotten_count = len(fenced.forgettable | fenced.forgotten)
-        return Swept(outcomes, forgotten_count, untried, retained, self.options.delete_versions)
+        versions_deleted = self.options.delete_versions
+        return Swept(outcomes, forgotten_count, untried, retained, versions_deleted, self.recovered)
 
     def _check_lost(self, happened: str) -> None:
         """Raises Incomplete if a file that this sweep has deleted or moved is needed again."""
@@ -106,6 +113,7 @@ class Sweep:
             check_times(self.repository, self.options)
             planned = commits_of(self.folder, self.plan.commits)
             check_parts(self.engine, self.folder, [planned, *self.plan.candidates])
+        self._restore(list(self.plan.absent))
         quarantined = self._quarantines()
         is_first = self.folder.get_json(FENCE_FILE) is None
         earlier = self.folder.names("deleted")
@@ -252,8 +260,13 @@ class Sweep:
         candidates = list(self.plan.candidates)
         if not (len(back) or earlier):
             return candidates
+        if len(back):
+            name = f"recheck-{self.hold.run_epoch:06d}"
+            needed = chosen(self.engine, self.folder, candidates, back, name=name)
+            self._restore(without_purged(self.repository, self.folder, needed))
         todo, revived = write_todo(
             self.engine,
+            storage=self.repository.storage,
             folder=self.folder,
             epoch=self.hold.run_epoch,
             candidates=candidates,
@@ -262,6 +275,11 @@ class Sweep:
         )
         self._answers += revived
         return todo
+
+    def _restore(self, needed: list[Part]) -> None:
+        """Restores those of the needed files that are absent from quarantines."""
+        self.hold.check()
+        self.recovered += restore(self.engine, self.repository, self.folder, needed)
 
     def _delete(self, todo: list[Part], *, quarantined: bool) -> int:
         """Deletes or quarantines the candidates kind by kind, in `delete_order`. Returns the number

@@ -32,7 +32,7 @@ from ebbtide.gc.quarantine import BACK_SCHEMA, Quarantine, Share, kept_records
 from ebbtide.gc.relations.keys import KeySet, keys_of, rows_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Steps, advance
-from ebbtide.gc.sweeping.intents import told, unsettled
+from ebbtide.gc.sweeping.intents import Intent, told, unsettled
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
 from ebbtide.text import count_text
 
@@ -74,6 +74,16 @@ class Undone:
             "lost_objects": self.lost,
             "sweepers": self.sweepers,
         }
+
+
+def open_batches(repository: RepositoryFormat) -> list[tuple[RunFolder, Intent]]:
+    """Returns the batches of all runs that are not settled, each with its run's folder. Raises
+    Refused `plan_corrupt`."""
+    return [
+        (folder, intent)
+        for folder in map(RunFolder.at, repository.run_paths().values())
+        for intent in unsettled(folder)
+    ]
 
 
 @dataclass(slots=True)
@@ -154,11 +164,7 @@ class Undo:
             return "", []
         waited = 0.0
         while True:
-            found = [
-                (folder, intent)
-                for folder in map(RunFolder.at, self.repository.run_paths().values())
-                for intent in unsettled(folder)
-            ]
+            found = open_batches(self.repository)
             left = self.patience.total_seconds() - waited
             if not found or left <= 0:
                 break

@@ -1,0 +1,155 @@
+"""The check before each batch: which refs it looks at, and what it finds behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from ebbtide.formats.base import Fencing
+from ebbtide.formats.lakefs.guards import LakefsGuard
+from ebbtide.formats.lakefs.layout import began_at
+from ebbtide.formats.lakefs.repository import GRACE
+from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
+from ebbtide.retention.decision import Roots, decide
+from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.support.randomized import randomized
+
+POLICY = {"default": "7d", "tags": {"keep_within": "1d"}}
+
+
+@pytest.fixture
+def world() -> Iterator[LakefsWorld]:
+    with open_lakefs_world() as opened:
+        opened.state.storage.put(POLICY_ADDRESS, json.dumps(POLICY).encode())
+        yield opened
+
+
+def tagged_and_expired(world: LakefsWorld) -> str:
+    """A commit that a tag names, and that expires by the policy for tags."""
+    world.state.upload("main", "a", b"old")
+    commit_id = world.state.commit("main")
+    world.state.tags["old"] = commit_id
+    world.grow_old()
+    world.state.upload("main", "a", b"new")
+    world.state.commit("main")
+    world.grow_old(8 * DAY)
+    return commit_id
+
+
+def guarded(world: LakefsWorld) -> tuple[LakefsGuard, frozenset[str]]:
+    """The guard of a sweep after its fence and its recheck; and the commits that expired there."""
+    repository, cutoff = world.repository(), world.clock.now - GRACE
+    expired: list[frozenset[str]] = []
+
+    def choose(roots: Roots) -> Fencing:
+        expired.append(decide(roots).expired)
+        return Fencing(tombstone=expired[-1])
+
+    with repository.hold("run", deletes=True) as hold:
+        repository.fence(hold, "run", choose, cutoff=cutoff)
+        with repository.reading(cutoff) as reading:
+            reading.roots()
+        return repository.guard(), expired[-1]
+
+
+def test_a_tag_that_expires_stops_no_sweep(world: LakefsWorld) -> None:
+    tagged_and_expired(world)
+    swept = world.collector().run()
+    assert (swept.state, swept.error, swept.counts["deleted"].objects) == ("swept", None, 1)
+    assert world.collector().run().state == "swept"
+
+
+CHANGES: dict[str, Callable[[LakefsWorld, str], object]] = {
+    "a branch": lambda world, expired: world.state.branch("again", expired),
+    "a branch by the name of the tag": lambda world, expired: world.state.branch("old", expired),
+    "another tag": lambda world, expired: world.state.tags.update(again=expired),
+    "a reset branch": lambda world, expired: world.state.reset("main", expired),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_ref_that_changed_since_the_fence_is_looked_at(world: LakefsWorld, change: str) -> None:
+    expired = tagged_and_expired(world)
+    guard, closed = guarded(world)
+    assert expired in closed
+    assert not guard.revived()
+    CHANGES[change](world, expired)
+    assert set(guard.revived()) == {world.state.commits[expired].entries["a"].address}
+
+
+@randomized("guards of lakeFS sweeps")
+def test_guards_of_random_histories(seed: int) -> None:
+    """What changed refs read is found, and nothing else stops a sweep."""
+    random = Random(seed)
+    with open_lakefs_world() as world:
+        world.state.storage.put(POLICY_ADDRESS, json.dumps(POLICY).encode())
+        for _ in range(random.randrange(5, 30)):
+            _step(world, random)
+            world.grow_old(timedelta(hours=random.randrange(1, 72)))
+        world.grow_old(random.choice((DAY, 8 * DAY)))
+        guard, _ = guarded(world)
+        before = _refs(world)
+        for _ in range(random.randrange(4)):
+            _step(world, random)
+        changed = [commit_id for *_, commit_id in _refs(world) - before]
+        found = set(guard.revived())
+        live = {
+            entry.address
+            for each in guard.kept
+            for entry in world.state.commits[each].entries.values()
+        }
+        read = {
+            entry.address
+            for each in changed
+            for entry in world.state.commits[each].entries.values()
+            if _is_old(entry.address, guard)
+        }
+        assert read - live <= found
+        assert found <= _behind(world, changed, guard.kept)
+
+
+def _refs(world: LakefsWorld) -> set[tuple[str, str, str]]:
+    branches = {("branch", name, each.head) for name, each in world.state.branches.items()}
+    return branches | {("tag", name, commit_id) for name, commit_id in world.state.tags.items()}
+
+
+def _behind(world: LakefsWorld, heads: list[str], kept: frozenset[str]) -> set[str]:
+    """The addresses in commits that changed refs reach, without the commits below kept ones."""
+    found, waiting = set[str](), [*heads]
+    while waiting:
+        commit_id = waiting.pop()
+        if commit_id in kept:
+            continue
+        commit = world.state.commits[commit_id]
+        found |= {entry.address for entry in commit.entries.values()}
+        waiting += commit.parents
+    return found
+
+
+def _is_old(address: str, guard: LakefsGuard) -> bool:
+    began = began_at(address.rpartition("/")[0], now=guard.cutoff + 365 * DAY)
+    return began is not None and began < guard.cutoff
+
+
+def _step(world: LakefsWorld, random: Random) -> None:
+    """One move of a client: every kind of ref is made, moved, deleted and made again."""
+    state, names = world.state, ("r0", "r1", "r2")
+    branch, commit_id = random.choice([*state.branches]), random.choice([*state.commits])
+    name = random.choice(names)
+    moves: list[Callable[[], object]] = [
+        lambda: state.upload(branch, f"p{random.randrange(4)}", bytes([random.randrange(256)])),
+        lambda: state.commit(branch),
+        lambda: state.branch(name, commit_id),
+        lambda: state.tags.update({name: commit_id}),
+        lambda: state.tags.update({name: state.branches[branch].head}),
+        lambda: state.tags.pop(name, None),
+        lambda: state.branches.pop(name, None),
+        lambda: state.reset(branch, commit_id),
+        lambda: state.merge(branch, random.choice([*state.branches])),
+        lambda: state.revert(branch, commit_id),
+    ]
+    random.choice(moves)()
