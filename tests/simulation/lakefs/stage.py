@@ -245,9 +245,9 @@ def policy(act: Act) -> object:
 
 
 def back_up(act: Act) -> object:
-    """Save the server's database."""
+    """Save the server's database, which goes on."""
     act.world.backups.append(act.world.state.backup())
-    return len(act.world.backups)
+    return save(act)
 
 
 def restore(act: Act) -> object:
@@ -309,7 +309,7 @@ LAKEFS: Final = Vocabulary(
         ("plan", "branch back", "sweep"): 3,
         ("run aside", "branch back", "run"): 4,
         ("run aside", "tag back", "purge aside"): 2,
-        ("back up", "save", "run", "restore"): 4,
+        ("back up", "run", "restore"): 8,
     },
     always="save",
     last=("run", "run", "run aside"),
@@ -328,7 +328,7 @@ LAKEFS: Final = Vocabulary(
         1: ("branch", "delete branch", "plan", "sweep", "undo", "policy", "run"),
         2: ("run aside", "branch back", "run aside", "undo", "run aside", "purge aside", "run"),
         3: ("run aside", "copy repository", runs.ON_COPY, "move", "undo"),
-        4: ("back up", "save", "run", "restore", "restore"),
+        4: ("back up", "run", "restore", "restore"),
     },
     instead=INSTEAD,
     hours=HOURS,
