@@ -14,17 +14,25 @@ import pyarrow as pa
 
 from ebbtide.formats.icechunk.layout import LOGS_PREFIX, MANIFESTS_PREFIX, SNAPSHOTS_PREFIX
 from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
+from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
-from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler
-from tests.support.memory import Bucket, MemoryStorage
+from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler, Violation
+from tests.support.memory import SCHEME, Bucket, MemoryStorage, Stored
 
 LAKE_PREFIX: Final = "lake/"
 CONTENT: Final = (
     *(DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX),
     *(CHUNKS_PREFIX, MANIFESTS_PREFIX, SNAPSHOTS_PREFIX, LOGS_PREFIX),
+    COMMITTED_PREFIX,
 )
 """What never changes once it is written, but for parents of Icechunk's snapshots of version 1."""
+COPY_PREFIX: Final = "copy/"
+ON_COPY: Final = "on copy"
+"""The kind of an operation that works on a copy, and has no business elsewhere."""
+MOUNTED: Final = "mounted"
+"""Another name of the bucket: after a move, repositories are found by it, and no more by the
+first one."""
 RUNS: Final = "_ebbtide/gc/runs/"
 TOLD: Final = ("deleted", "intended", "quarantine", "fence.json", "report.json", "plan.json")
 """Files of a run that others than the run itself read."""
@@ -47,15 +55,40 @@ class SimulatedBucket(Bucket):
     """Gives out storages whose calls are points, and plain ones."""
 
     scheduler: Scheduler = field(kw_only=True)
+    shown: str = ""
+    """The name by which it is found, where it is not the first one."""
+    moved_by: int | None = None
+    """The number of the operation that gave it another name."""
 
     def storage(self, url: str) -> MemoryStorage:
-        """As the processes of the history see it."""
+        """As the processes of the history see it. Raises Violation for a process that began after
+        a move, and goes where the bucket was before."""
+        task = self.scheduler.current
+        name = url.removeprefix(SCHEME).partition("/")[0]
+        began_later = task is not None and (self.moved_by or 0) < task.number
+        if self.moved_by is not None and began_later and name != self.shown:
+            raise Violation("place", f"a run goes to {url}: the bucket is {self.shown} by now")
         plain = self.plain(url)
         return SimulatedStorage(plain.url, self, plain.prefix)
 
     def plain(self, url: str) -> MemoryStorage:
         """One whose calls nobody disturbs."""
-        return Bucket.storage(self, url)
+        place = url.removeprefix(SCHEME).partition("/")[2].strip("/")
+        return MemoryStorage(url, self, f"{place}/" if place else "")
+
+    @property
+    def names(self) -> dict[str, Bucket]:
+        """It, by each name that it may have."""
+        return {self.name: self, MOUNTED: self}
+
+    def move(self, number: int) -> str:
+        """Give it its other name, by the operation of that number."""
+        self.shown, self.moved_by = (self.name if self.shown == MOUNTED else MOUNTED), number
+        return self.shown
+
+    def move_back(self) -> None:
+        """It has its first name, as if it never had another one."""
+        self.shown, self.moved_by = self.name, None
 
 
 class SimulatedStorage(MemoryStorage):
@@ -66,8 +99,12 @@ class SimulatedStorage(MemoryStorage):
         return MemoryStorage(self.url, self.bucket, self.prefix)
 
     def _shown(self, address: str) -> str:
-        """Where an address is in the repository, whatever part of it this storage is of."""
-        return f"{self.prefix}{address}".removeprefix(LAKE_PREFIX)
+        """Where an address is in the repository, whatever part of it this storage is of. Raises
+        Violation for one outside of the copy that a process works on."""
+        key, task = f"{self.prefix}{address}", self._scheduler.current
+        if task is not None and task.kind == ON_COPY and not key.startswith(COPY_PREFIX):
+            raise Violation("place", f"a run over a copy goes to {key}")
+        return key.removeprefix(LAKE_PREFIX)
 
     @property
     def _scheduler(self) -> Scheduler:
@@ -116,6 +153,8 @@ class SimulatedStorage(MemoryStorage):
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
         """See `Storage.sizes`."""
+        for address in addresses:
+            self._shown(address)
         self._scheduler.point(f"sizes of {len(addresses)}")
         return self._plain.sizes(addresses)
 
@@ -173,6 +212,11 @@ class SimulatedStorage(MemoryStorage):
         if lost:
             return [DeleteOutcome(each, "failed", "its answer was lost") for each in addresses]
         return outcomes
+
+    def _below(self, prefix: str) -> Iterator[tuple[str, Stored]]:
+        """See `MemoryStorage`: what is below a prefix is looked up by listings of prefixes."""
+        self._shown(prefix)
+        return MemoryStorage._below(self, prefix)
 
     def _read(self, method: str, address: str, work: Callable[[], _Answer]) -> _Answer:
         shown = self._shown(address)

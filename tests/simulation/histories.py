@@ -53,7 +53,8 @@ class Vocabulary:
     `last`, or `last_of` one of its kinds of steps, since nothing is lost before somebody deletes.
     `sleeps` is how long a process may be suspended. `first`, then some of `more`, then `late` make
     a base. From some bases, `tours` go through all kinds of steps, to see what points these have;
-    a kind of step for which there is nothing to do yet is `instead` another.
+    a kind of step for which there is nothing to do yet is `instead` another. Times between steps
+    are `hours` times as long as drawn.
     """
 
     themes: Mapping[tuple[str, ...], int]
@@ -66,6 +67,7 @@ class Vocabulary:
     tours: Mapping[int, tuple[str, ...]]
     instead: Mapping[str, str]
     last_of: Mapping[str, str] = field(default_factory=dict)
+    hours: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Histories of many seeds, until one fails, which is then made smaller and told.
 
-`python -m tests.simulation.hunt FIRST LAST [--icechunk VERSION] [--fault NAME]… [--workers N]
+`python -m tests.simulation.hunt FIRST LAST [--on STAGE] [--fault NAME]… [--workers N]
 [--all]`
 """
 
@@ -12,11 +12,14 @@ import gc
 import multiprocessing
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Final
 
 from tests.simulation.faults import FAULTS, made
-from tests.simulation.icechunk import stage
+from tests.simulation.icechunk import stage as icechunk
+from tests.simulation.lakefs import stage as lakefs
 from tests.simulation.simulation import Simulation, smallest, told
 from tests.simulation.store import open_simulation
 
@@ -29,17 +32,20 @@ _open: Final[list[Simulation]] = []
 """In a worker process, its simulation."""
 
 
-def _opened(icechunk: int | None) -> AbstractContextManager[Simulation]:
-    """A simulation of the store, or of an Icechunk repository of a version."""
-    return open_simulation() if icechunk is None else stage.open_simulation(icechunk)
+STAGES: Final[Mapping[str, Callable[[], AbstractContextManager[Simulation]]]] = {
+    "store": open_simulation,
+    "icechunk 1": partial(icechunk.open_simulation, 1),
+    "icechunk 2": partial(icechunk.open_simulation, 2),
+    "lakefs": lakefs.open_simulation,
+}
 
 
-def _begin(icechunk: int | None, *faults: str) -> None:
+def _begin(stage: str, *faults: str) -> None:
     """In a worker process, until its end."""
     stack = ExitStack()
     atexit.register(stack.close)
     stack.enter_context(made(*faults))
-    _open.append(stack.enter_context(_opened(icechunk)))
+    _open.append(stack.enter_context(STAGES[stage]()))
     # What is there now stays: nobody needs to look through it again and again.
     gc.freeze()
 
@@ -62,7 +68,7 @@ def main() -> int:
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--fault", choices=sorted(FAULTS), action="append", default=[])
-    parser.add_argument("--icechunk", type=int, choices=(1, 2), help="version of a repository")
+    parser.add_argument("--on", choices=STAGES, default="store", help="where histories happen")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="go on behind the first that fails")
     given = parser.parse_args()
@@ -70,7 +76,7 @@ def main() -> int:
     starts = range(given.first, given.last, CHUNK)
     tasks = [range(start, min(start + CHUNK, given.last)) for start in starts]
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(given.workers, _begin, (given.icechunk, *given.fault)) as pool:
+    with spawn.Pool(given.workers, _begin, (given.on, *given.fault)) as pool:
         for seeds, found in pool.imap(_failed, tasks):
             failed |= found
             for seed, violation in found.items():
@@ -82,7 +88,7 @@ def main() -> int:
             if failed and not given.all:
                 break
     for seed in sorted(failed)[:1]:
-        with made(*given.fault), _opened(given.icechunk) as simulation:
+        with made(*given.fault), STAGES[given.on]() as simulation:
             small, outcome = smallest(simulation, simulation.draw(seed))
             _say(f"seed {seed}: {outcome.violation}\n{small}\n{told(outcome)}")
     return 1 if failed else 0

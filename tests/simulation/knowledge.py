@@ -19,7 +19,7 @@ from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.repositories.queries import repository_by_id
-from tests.simulation.stage import Violation
+from tests.simulation.scheduler import Violation
 from tests.simulation.world import LEASE, TRASH, Process, World
 
 EPOCH_START: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

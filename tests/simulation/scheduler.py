@@ -38,6 +38,14 @@ the same. `part`: a batch of deletes has half of its effect."""
 _Answer = TypeVar("_Answer")
 
 
+class Violation(AssertionError):
+    """What must not happen did. `kind` says which check found it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
 class Died(BaseException):
     """The process is gone: nothing that it would do about an error is done any more."""
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
 from tests.simulation.histories import History, Step, Words, draw, draw_base, draw_tour, shrink
-from tests.simulation.scheduler import Line, Scheduler, Task
-from tests.simulation.stage import Stage, Violation
+from tests.simulation.scheduler import Line, Scheduler, Task, Violation
+from tests.simulation.stage import Stage
 from tests.simulation.world import LEASE
 
 
@@ -117,7 +117,7 @@ class Simulation:
         if step.until_end and ends:
             clock.now = max(clock.now, ends[: step.until_end][-1] - A_MOMENT)
         else:
-            clock.now += step.delay
+            clock.now += step.delay * self.stage.vocabulary.hours
 
     def _task(self, step: Step, scheduler: Scheduler, known: Any) -> Task:
         def work() -> object:

@@ -15,14 +15,6 @@ from tests.simulation.scheduler import Scheduler, Task
 from tests.support.memory_world import TruthfulClock
 
 
-class Violation(AssertionError):
-    """What must not happen did. `kind` says which check found it."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{kind}: {message}")
-        self.kind = kind
-
-
 class Knowledge(Protocol):
     """What answers said so far."""
 

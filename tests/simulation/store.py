@@ -14,9 +14,9 @@ from ebbtide.store.reclaim.reclaimer import Reclaimer
 from tests.simulation.histories import Step
 from tests.simulation.knowledge import Checker, Known
 from tests.simulation.operations import Act, perform
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Scheduler, Violation
 from tests.simulation.simulation import Simulation, simulating
-from tests.simulation.stage import Stage, Violation
+from tests.simulation.stage import Stage
 from tests.simulation.vocabulary import STORE
 from tests.simulation.world import SETTLED, Process, State, World, open_world
 

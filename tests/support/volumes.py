@@ -85,6 +85,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "questions": seeds(20, long=1_000),
     "questions by other engines": seeds(2, long=100),
     "simulated Icechunk histories": seeds(12, long=100_000, share=10.0),
+    "simulated lakeFS histories": seeds(12, long=100_000, share=10.0),
     "simulated histories": seeds(500, long=250_000, share=15.0),
     "lakeFS repositories": seeds(20, long=5_000, share=2.0),
     "lakeFS repositories on Spark": seeds(1, long=500, share=2.0),

@@ -70,16 +70,16 @@ class FakeLakefs(LakefsServer):
 
     # The methods that ask over HTTP are replaced: nothing of the parent's is left but its type.
 
-    def __init__(self, storage: Storage, clock: ManualClock) -> None:
+    def __init__(self, storage: Storage, clock: ManualClock, namespace: str = NAMESPACE) -> None:
         object.__setattr__(self, "account", ACCOUNT)
         object.__setattr__(self, "name", "repo")
-        object.__setattr__(self, "state", State(storage, clock))
+        object.__setattr__(self, "state", State(storage, clock, namespace))
 
     __slots__ = ("state",)
     state: State
 
     def repository(self) -> AnsweredRepository:
-        return AnsweredRepository(self.name, NAMESPACE, 0)
+        return AnsweredRepository(self.name, self.state.namespace, 0)
 
     def rules(self) -> AnsweredRules | None:
         return self.state.rules
@@ -107,19 +107,30 @@ class FakeLakefs(LakefsServer):
         found = self.state.view(ref).get(path)
         if found is None:
             raise NotFound("object_not_found", path)
-        return found.address if found.is_full else NAMESPACE + found.address
+        return found.address if found.is_full else self.state.namespace + found.address
 
     def view(self, branch: str) -> Iterator[tuple[str, str]]:
         for path in self.state.view(branch):
             yield path, self.address_at(branch, path)
 
 
+@dataclass(frozen=True)
+class Backup:
+    """What the database of a server held."""
+
+    rules: AnsweredRules | None
+    commits: dict[str, FakeCommit]
+    branches: dict[str, Branch]
+    tags: dict[str, str]
+
+
 class State:
     """What the server has, and what clients do to it."""
 
-    def __init__(self, storage: Storage, clock: ManualClock) -> None:
+    def __init__(self, storage: Storage, clock: ManualClock, namespace: str = NAMESPACE) -> None:
         self.storage = storage
         self.clock = clock
+        self.namespace = namespace
         self.rules: AnsweredRules | None = AnsweredRules(7, {})
         self.commits: dict[str, FakeCommit] = {}
         self.tags: dict[str, str] = {}
@@ -132,9 +143,16 @@ class State:
     # Clients
 
     def upload(self, branch: str, path: str, data: bytes) -> Entry:
-        self.count += 1
-        address = f"data/{self.partition}/{self.count:019d}0"
+        address = self.address()
         self.storage.put(address, data)
+        return self.link(branch, path, address, data)
+
+    def address(self) -> str:
+        """A fresh address, for a client that uploads there and links it later."""
+        self.count += 1
+        return f"data/{self.partition}/{self.count:019d}0"
+
+    def link(self, branch: str, path: str, address: str, data: bytes) -> Entry:
         entry = Entry(address, len(data), hashlib.md5(data).hexdigest())
         self.branches[branch].staged[path] = entry
         return entry
@@ -191,6 +209,18 @@ class State:
     def rotate(self) -> None:
         self.partition = partition(self.clock.now, 0x1234)
 
+    # Its database
+
+    def backup(self) -> Backup:
+        branches = {name: Branch(it.head, dict(it.staged)) for name, it in self.branches.items()}
+        return Backup(self.rules, dict(self.commits), branches, dict(self.tags))
+
+    def restore(self, backup: Backup) -> None:
+        """Addresses and partitions stay new: a server makes them by its clock and by chance."""
+        self.rules, self.commits, self.tags = backup.rules, dict(backup.commits), dict(backup.tags)
+        found = backup.branches.items()
+        self.branches = {name: Branch(it.head, dict(it.staged)) for name, it in found}
+
     # What it answers
 
     def resolve(self, ref: str) -> str:
@@ -226,7 +256,7 @@ class State:
         sink = io.BytesIO()
         pq.write_table(pa.table(columns), sink, compression="gzip")
         self.storage.put(f"{folder}/part", sink.getvalue())
-        return [f"{NAMESPACE}{folder}"]
+        return [f"{self.namespace}{folder}"]
 
     def dump(self) -> DumpedRefs:
         messages = [

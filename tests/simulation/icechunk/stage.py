@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.retention.expiry import ExpiryRequest
-from tests.simulation.choosing import Chances, Nothing
+from tests.simulation import runs
+from tests.simulation.choosing import Nothing
 from tests.simulation.histories import MINUTE, Step, Vocabulary
 from tests.simulation.icechunk.client import Client, FirstClient
 from tests.simulation.icechunk.world import (
@@ -26,8 +26,10 @@ from tests.simulation.icechunk.world import (
     State,
     open_world,
 )
+from tests.simulation.runs import RunAct
+from tests.simulation.scheduler import Violation
 from tests.simulation.simulation import Simulation, require_no_defect, simulating
-from tests.simulation.stage import Stage, Violation
+from tests.simulation.stage import Stage
 from tests.simulation.world import QUARANTINE, RUN_LEASE, SETTLED
 
 ARRAYS: Final = ("a", "b")
@@ -36,12 +38,24 @@ ROUNDS: Final = 3
 
 
 @dataclass(slots=True, kw_only=True)
-class Act(Chances):
+class Act(RunAct):
     """An operation under way."""
 
     world: IcechunkWorld
     known: Known
     client: Client
+    quarantine: timedelta = QUARANTINE
+
+    def told(self, report: RunReport) -> str:
+        """See `RunAct.told`: nothing that is needed is missing or damaged."""
+        error = "" if report.error is None else f", {report.error}"
+        kind = (report.error or {}).get("kind", "")
+        require_no_defect(kind, error)
+        is_damage = kind.startswith(("missing_", "corrupt_")) and not self.known.spoilt
+        # A run that slept for hours looks for a copy that another one took since.
+        if is_damage and kind != "missing_backup":
+            raise Violation("damage", f"run {report.run_id} finds damage{error}")
+        return f"{report.run_id} {report.state}{error}"
 
     def snapshot(self) -> str:
         """What a branch points at, or its parent, or the parent of that."""
@@ -119,10 +133,6 @@ def upgrade(act: Act) -> object:
 # Runs
 
 
-def _chosen(act: Act) -> dict[str, Any]:
-    return {"quarantine": (None, QUARANTINE)[act.numbers[0] % 2]}
-
-
 def expire(act: Act) -> object:
     """Cut histories."""
     now = act.world.clock.now
@@ -139,66 +149,6 @@ def expire(act: Act) -> object:
     return sorted(made.released)
 
 
-def run(act: Act) -> object:
-    """Plan and sweep."""
-    options = _chosen(act)
-
-    def known(plan: Plan) -> bool:
-        act.known.runs.append(plan.run_id)
-        if options["quarantine"] is not None:
-            act.known.aside.append(plan.run_id)
-        return True
-
-    return _told(act, act.world.collector(**options).run(known))
-
-
-def run_aside(act: Act) -> object:
-    """Plan, and move aside."""
-    act.numbers = (1, *act.numbers[1:])
-    return run(act)
-
-
-def plan(act: Act) -> object:
-    """Plan alone."""
-    report = act.world.collector(**_chosen(act)).plan()
-    if report.state == "planned":
-        act.known.runs.append(report.run_id)
-    return _told(act, report)
-
-
-def sweep(act: Act) -> object:
-    """Sweep a plan that is there, perhaps again."""
-    run_id, options = act.newest(act.known.runs, 2), _chosen(act)
-    if options["quarantine"] is not None and run_id not in act.known.aside:
-        act.known.aside.append(run_id)
-    return _told(act, act.world.collector(**options).sweep(run_id))
-
-
-def undo(act: Act) -> object:
-    """Undo a run."""
-    run_id = act.newest(act.known.aside, 2)
-    act.known.promises.pop(f"aside of {run_id}", None)
-    return _told(act, act.world.collector().undo(run_id))
-
-
-def purge_aside(act: Act) -> object:
-    """Delete for good what a run has aside."""
-    run_id = act.newest(act.known.aside, 2)
-    act.known.promises.pop(f"aside of {run_id}", None)
-    return _told(act, act.world.collector().purge(run_id))
-
-
-def _told(act: Act, report: RunReport) -> str:
-    error = "" if report.error is None else f", {report.error}"
-    require_no_defect((report.error or {}).get("kind", ""), error)
-    kind = (report.error or {}).get("kind", "")
-    is_damage = kind.startswith(("missing_", "corrupt_")) and not act.known.spoilt
-    # A run that slept for hours looks for a copy that another one took since.
-    if is_damage and kind != "missing_backup":
-        raise Violation("damage", f"run {report.run_id} finds damage{error}")
-    return f"{report.run_id} {report.state}{error}"
-
-
 OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
     "write": write,
     "read": read,
@@ -208,20 +158,10 @@ OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
     "delete branch": delete_branch,
     "upgrade": upgrade,
     "expire": expire,
-    "run": run,
-    "run aside": run_aside,
-    "plan": plan,
-    "sweep": sweep,
-    "undo": undo,
-    "purge aside": purge_aside,
+    **runs.OPERATIONS,
 }
 
-INSTEAD: Final[Mapping[str, str]] = {
-    "delete branch": "branch",
-    "sweep": "run aside",
-    "undo": "run aside",
-    "purge aside": "run aside",
-}
+INSTEAD: Final[Mapping[str, str]] = {"delete branch": "branch", **runs.INSTEAD}
 
 ICECHUNK: Final = Vocabulary(
     themes={
@@ -233,10 +173,7 @@ ICECHUNK: Final = Vocabulary(
         ("expire",): 4,
         ("expire", "branch"): 2,
         ("expire", "read"): 2,
-        ("run aside", "undo"): 4,
-        ("plan", "sweep", "undo"): 4,
-        ("run aside", "purge aside"): 2,
-        ("run",): 3,
+        **runs.THEMES,
         ("upgrade",): 1,
         ("reset", "upgrade"): 1,
         ("run aside", "upgrade", "undo"): 1,
@@ -258,6 +195,7 @@ ICECHUNK: Final = Vocabulary(
         0: ("read", "branch", "write", "tag", "tag", "reset", "delete branch"),
         1: ("branch", "reset", "delete branch", "plan", "sweep", "undo", "expire", "run"),
         2: ("expire", "run aside", "undo", "run aside", "purge aside", "run", "upgrade"),
+        3: ("run aside", "copy repository", runs.ON_COPY, "move", "undo"),
     },
     instead=INSTEAD,
 )

@@ -26,8 +26,8 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from tests.simulation.bucket import SimulatedBucket
 from tests.simulation.icechunk.client import CLIENTS, Client, Content, Repo, pointed_at, snapshot_in
-from tests.simulation.scheduler import Scheduler, Task
-from tests.simulation.stage import Violation
+from tests.simulation.runs import COPY, KnownRuns
+from tests.simulation.scheduler import Scheduler, Task, Violation
 from tests.simulation.world import (
     BUCKET,
     LAKE,
@@ -35,7 +35,6 @@ from tests.simulation.world import (
     RUN_LEASE,
     START,
     TRASH,
-    URL,
     InPlace,
     NoThreads,
     one_thread,
@@ -46,7 +45,6 @@ from tests.support.memory_world import TruthfulClock
 
 GRACE: Final = LEASE
 SKEW_MAX: Final = timedelta(minutes=1)
-ROOT: Final = f"{URL}/{LAKE}"
 PREFIX: Final = f"{LAKE}/"
 SETTINGS: Final = Settings(
     icechunk_grace=GRACE,
@@ -70,7 +68,7 @@ class Promise:
 
 
 @dataclass(slots=True)
-class Known:
+class Known(KnownRuns):
     """All that the answers of a history say. It is `spoilt` when a session wrote a ref later than a
     grace after it began, or with a date that was not true any more: then nothing is promised."""
 
@@ -78,9 +76,13 @@ class Known:
     contents: dict[str, Content] = field(default_factory=dict)
     branches: list[str] = field(default_factory=lambda: ["main"])
     tags: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
-    aside: list[str] = field(default_factory=list)
     spoilt: bool = False
+
+    def shorten(self, late: timedelta) -> None:
+        """A ref was written that much later than the date that it has: runs count the grace from
+        that date."""
+        for name, promise in self.promises.items():
+            self.promises[name] = replace(promise, until=promise.until - late)
 
     def copy(self) -> Known:
         """See `Knowledge.copy`."""
@@ -122,6 +124,7 @@ class IcechunkWorld:
         """Bring back a state, for a history."""
         self.clock.now = state.now
         self.bucket.objects = dict(state.objects)
+        self.bucket.move_back()
         self.outside = Random(0)
         self.scheduler = self.bucket.scheduler = Scheduler(self.clock, after_slice)
         return self.scheduler
@@ -140,10 +143,11 @@ class IcechunkWorld:
         began = self.clock.now
 
         def note(dated: datetime) -> None:
-            took = self.clock.now - began
-            known.spoilt |= took >= GRACE or self.clock.now - dated > SKEW_MAX
+            took, late = self.clock.now - began, self.clock.now - dated
+            known.spoilt |= took >= GRACE or late > SKEW_MAX
+            known.shorten(late)
 
-        storage = self.bucket.storage(ROOT)
+        storage = self.bucket.storage(self._url(LAKE))
         made = CLIENTS[2 if self.is_second else self.spec_version]
         return made(storage, self.clock.host_now, known.contents, note)
 
@@ -152,16 +156,23 @@ class IcechunkWorld:
         """Whether the repository is of version 2 by now."""
         return f"{PREFIX}repo" in self.bucket.objects
 
-    def repository(self) -> IcechunkRepository:
+    def repository(self, place: str = LAKE) -> IcechunkRepository:
         """As a run has it."""
-        storage = self.bucket.storage(ROOT)
+        url = self._url(place)
         return IcechunkRepository(
-            storage, name=f"icechunk:{ROOT}", settings=SETTINGS, clock=self.clock
+            self.bucket.storage(url), name=f"icechunk:{url}", settings=SETTINGS, clock=self.clock
         )
 
-    def collector(self, **options: Any) -> Collector:
-        """Its collector."""
-        return Collector(self.repository(), engine=INLINE, options=replace(OPTIONS, **options))
+    def collector(self, *, on_copy: bool = False, **options: Any) -> Collector:
+        """See `RepositoryWorld.collector`."""
+        repository = self.repository(COPY if on_copy else LAKE)
+        return Collector(repository, engine=INLINE, options=replace(OPTIONS, **options))
+
+    def copy(self) -> None:
+        """See `RepositoryWorld.copy`: there is nothing but files."""
+
+    def _url(self, place: str) -> str:
+        return f"s3://{self.bucket.shown}/{place}"
 
     # Checks
 
@@ -212,7 +223,8 @@ class IcechunkWorld:
     def left(self, known: Known) -> list[str]:
         """The addresses of what nobody needs, but for copies of `repo` and records of runs."""
         needed = self.needed(known)
-        addresses = [key.removeprefix(PREFIX) for key in self.bucket.objects]
+        keys = [key for key in self.bucket.objects if key.startswith(PREFIX)]
+        addresses = [key.removeprefix(PREFIX) for key in keys]
         return sorted(
             each
             for each in addresses
@@ -228,7 +240,7 @@ def _nothing(_task: Task) -> None:
 def open_world(directory: Path, spec_version: int) -> Iterator[IcechunkWorld]:
     """A world; local files of the program's own lie in the directory."""
     world = IcechunkWorld(spec_version)
-    with pytest.MonkeyPatch.context() as patch, opened_in_memory({BUCKET: world.bucket}):
+    with pytest.MonkeyPatch.context() as patch, opened_in_memory(world.bucket.names):
         one_thread(patch, world.token, directory)
         patch.setattr(state, "ThreadPoolExecutor", InPlace)
         patch.setattr(lease, "threading", NoThreads)
