@@ -216,9 +216,9 @@ def test_a_lease_lost_in_the_last_step(world: World, monkeypatch: pytest.MonkeyP
     world.clock.advance(DAY)
     delete, calls = quarantine.delete_held, []
 
-    def stealing(*given: Any) -> Any:
+    def stealing(*given: Any, **more: Any) -> Any:
         calls.append(given)
-        done = delete(*given)
+        done = delete(*given, **more)
         stolen(world)
         return done
 
@@ -326,8 +326,8 @@ def test_an_undo_and_a_purge_that_are_stopped(
     name = "move_back" if action == "undo" else "delete_held"
     real = getattr(quarantine, name)
 
-    def stealing(*given: Any) -> Any:
-        done = real(*given)
+    def stealing(*given: Any, **more: Any) -> Any:
+        done = real(*given, **more)
         stolen(world)
         return done
 

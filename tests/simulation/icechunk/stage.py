@@ -14,6 +14,7 @@ from typing import Final
 from ebbtide.gc.report import RunReport
 from ebbtide.retention.expiry import ExpiryRequest
 from tests.simulation import runs
+from tests.simulation.bucket import ON_COPY
 from tests.simulation.choosing import Nothing
 from tests.simulation.histories import MINUTE, Step, Vocabulary
 from tests.simulation.icechunk.client import Client, FirstClient
@@ -195,7 +196,7 @@ ICECHUNK: Final = Vocabulary(
         0: ("read", "branch", "write", "tag", "tag", "reset", "delete branch"),
         1: ("branch", "reset", "delete branch", "plan", "sweep", "undo", "expire", "run"),
         2: ("expire", "run aside", "undo", "run aside", "purge aside", "run", "upgrade"),
-        3: ("run aside", "copy repository", runs.ON_COPY, "move", "undo"),
+        3: ("run aside", "copy repository", ON_COPY, "move", "undo"),
     },
     instead=INSTEAD,
 )

@@ -19,6 +19,7 @@ from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from tests.simulation import runs
+from tests.simulation.bucket import ON_COPY
 from tests.simulation.choosing import Nothing
 from tests.simulation.histories import Step, Vocabulary
 from tests.simulation.lakefs.world import (
@@ -327,7 +328,7 @@ LAKEFS: Final = Vocabulary(
         0: ("stage", "give", "link", "branch", "save", "tag back", "hard reset", "merge"),
         1: ("branch", "delete branch", "plan", "sweep", "undo", "policy", "run"),
         2: ("run aside", "branch back", "run aside", "undo", "run aside", "purge aside", "run"),
-        3: ("run aside", "copy repository", runs.ON_COPY, "move", "undo"),
+        3: ("run aside", "copy repository", ON_COPY, "move", "undo"),
         4: ("back up", "run", "restore", "restore"),
     },
     instead=INSTEAD,

@@ -296,7 +296,7 @@ class LakefsWorld:
         """Those that are not there."""
         return {each for each in addresses if LAKE_PREFIX + each not in self.bucket.objects}
 
-    def lost_commits(self, known: Known) -> set[str]:
+    def lost_commits(self, known: Known) -> frozenset[str]:
         """What the last swept plan knew, and the server does not."""
         return known.swept - self.state.commits.keys()
 
