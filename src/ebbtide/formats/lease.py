@@ -244,9 +244,9 @@ def hold_storage(
 
 
 def holder_of(storage: Storage, *, lease_ttl: timedelta, now: datetime) -> str | None:
-    """Returns the id of the run that holds the repository; None if none does, or if it has been
-    silent for `lease_ttl`, or if its last heartbeat is that far in the future, because a clock was
-    ahead. Raises Refused `run_in_progress` if the file is damaged."""
+    """Returns the id of the run that holds the repository, or None. A run that has been silent for
+    `lease_ttl` holds nothing, nor does one whose heartbeat is that far in the future, because a
+    clock was ahead. Raises Refused `run_in_progress` if the file is damaged."""
     found = _LeaseFile(storage, LEASE_ADDRESS).read()
     if found is None or found.is_free or abs(now - found.record.beat_at) >= lease_ttl:
         return None

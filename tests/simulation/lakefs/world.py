@@ -1,8 +1,8 @@
 """The world of a lakeFS repository: a clock, a bucket, a server, and what is needed on them.
 
 lakeFS closes no commit: a branch can be made from an expired one at any time. So no answer promises
-anything here. What must hold follows from what the server has: an object that was needed all the
-time since it was linked is there; one that nobody needed for a while is not lost once it is needed
+anything here. What must hold follows from what the server has. An object that was needed all the
+time since it was linked is there. One that nobody needed for a while is not lost once it is needed
 again, unless a run was at work then.
 """
 

@@ -90,9 +90,9 @@ def list_entries(
     """Yields the entries of normalized sources in batches, in the order of the sources.
 
     Raises NotFound `object_not_found` for a source without objects. Raises InvalidInput
-    `invalid_path` or `invalid_address` for a path or URL that no entry can have, for a directory
-    that is a second mount of a storage root, and for a root of a repository that the listed names
-    show. Raises the errors of `list_external`.
+    `invalid_path` or `invalid_address` for a path or URL that no entry can have. The latter is also
+    raised for a second mount of a storage root, and for a root of a repository that the listed
+    names show. Raises the errors of `list_external`.
     """
     roots = {
         identity: root.name
