@@ -281,33 +281,39 @@ def _all(table: pa.Table) -> pa.Table:
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class FinalChecks:
+    """What is checked before files in quarantine are deleted: of the rows of `listed`, those that
+    `wanted` chooses are deleted, and `guard` is called before each batch of at most `batch_max`."""
+
+    wanted: Callable[[pa.Table], pa.Table] = _all
+    guard: Guard = unguarded
+    batch_max: int | None = None
+
+
+UNCHECKED: Final = FinalChecks()
+
+
 def delete_held(
-    engine: Engine,
-    storage: Storage,
-    run_id: str,
-    *,
-    wanted: Callable[[pa.Table], pa.Table] = _all,
-    guard: Guard = unguarded,
-    batch_max: int | None = None,
+    engine: Engine, storage: Storage, run_id: str, checks: FinalChecks = UNCHECKED
 ) -> Count:
-    """Deletes files in a run's quarantine: of the rows of `listed`, those that `wanted` chooses.
-    Returns their count. Calls `guard` before each batch, which has at most `batch_max` files.
+    """Deletes the files in a run's quarantine, if the checks allow it. Returns their count.
 
     Raises Failed `storage_error` if some files could not be deleted; then it can be called again.
-    Raises the errors of `guard`.
+    Raises the errors of the checks' guard.
     """
     prefix = prefix_of(run_id)
 
     def batches(share: Share) -> Iterator[pa.Table]:
         for table in listed(storage, run_id, share):
-            rows, size = wanted(table), batch_max or table.num_rows
+            rows, size = checks.wanted(table), checks.batch_max or table.num_rows
             yield from (rows.slice(start, size) for start in range(0, rows.num_rows, size))
 
     def work(_number: int, task: Sequence[Share], answer: PartRows) -> None:
         for share in task:
             for table in batches(share):
                 try:
-                    guard(table.column("address"))
+                    checks.guard(table.column("address"))
                 except EbbtideError as error:
                     answer.failed(error)
                     return

@@ -115,14 +115,12 @@ class Quarantines:
                 stays = needed.keys if sweepers else needed.keys[:0]
                 told = report.quarantine or {}
                 engine.meter.begin("files", told.get("objects"))
-                quarantine.delete_held(
-                    engine,
-                    storage,
-                    record.run_id,
-                    wanted=partial(_without, stays),
-                    guard=partial(_unless_restored, needed.guard, needed.keys),
-                    batch_max=self.repository.batch_max,
+                checks = quarantine.FinalChecks(
+                    partial(_without, stays),
+                    partial(_unless_restored, needed.guard, needed.keys),
+                    self.repository.batch_max,
                 )
+                quarantine.delete_held(engine, storage, record.run_id, checks)
                 if len(stays):
                     told = self.told(record.run_id, "held") | {"sweepers": sweepers}
                     return replace(report, quarantine=told)

@@ -31,6 +31,13 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 }
 
 
+class _NoCounts(dict[str, Count]):
+    """The counts of a run that counted nothing: each is zero."""
+
+    def __missing__(self, name: str) -> Count:
+        return Count()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """The findings of a run, and its outcomes. Counts are of files and their bytes.
@@ -64,7 +71,7 @@ class RunReport:
     repository: str
     state: RunState
     run_path: str
-    counts: Mapping[str, Count] = field(default_factory=dict)
+    counts: Mapping[str, Count] = field(default_factory=_NoCounts)
     kinds: Mapping[str, Count] = field(default_factory=dict)
     deleted_kinds: Mapping[str, Count] = field(default_factory=dict)
     commits: Mapping[str, int] = field(default_factory=dict)
