@@ -18,7 +18,10 @@ from ebbtide.errors import Conflict, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
+from tests.formats.icechunk.test_sessions import commit
 from tests.support.engines import shared_session
+from tests.support.icechunk import create_repository
+from tests.support.icechunk_lake import IcechunkLake
 from tests.support.world import World
 
 HOUR = timedelta(hours=1)
@@ -166,6 +169,23 @@ def test_a_refusal_is_an_error(world: World, lake: CollectedRepository) -> None:
         with pytest.raises(Refused):
             other.sweep(run_id)
     assert world.contents() == {"old", "new"}
+
+
+def test_lost_commits_are_accepted_once(tmp_path: Path) -> None:
+    path = tmp_path / "weather"
+    create_repository(path, 2)
+    saved = (path / "repo").read_bytes()
+    commit(path, 9)
+    with ebbtide.open_repository(f"icechunk:{path}", master="none") as lake:
+        assert lake.run().state == "swept"
+        (path / "repo").write_bytes(saved)
+        IcechunkLake(path).age()
+        with pytest.raises(Refused) as refused:
+            lake.run()
+        assert refused.value.kind == "lost_commits"
+        accepted = lake.run(accept_lost_commits=True, allow_share=True)
+        assert accepted.state == "swept"
+        assert lake.run().state == "swept"
 
 
 def test_an_incomplete_sweep_is_an_error(world: World, lake: CollectedRepository) -> None:

@@ -184,6 +184,29 @@ def test_run_asks_with_the_figures(
     assert "swept" in lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none").out
 
 
+def test_a_lost_file_is_told_by_the_run_and_afterwards(
+    lake: Ebbtide, expired: str, tmp_path: Path
+) -> None:
+    """On the terminal, once each time, and for programs."""
+    del expired
+    (lost,) = (each for each in tmp_path.rglob("data/**/*") if is_of(each, b"new"))
+    lost.unlink()
+    found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none")
+    told = f"needed cannot be found, in no quarantine either: {lost.relative_to(lost.parents[2])}"
+    assert found.err.count(f"1 file that is {told}") == 1
+    shown = lake("gc", "show", "lake", "latest")
+    assert shown.err.count(f"1 file that is {told}") == 1
+    report = lake("gc", "show", "lake", "latest", "--json").document
+    assert (report["recovered"]["restored"], report["recovered"]["lost"]) == (0, 1)
+    (incident,) = report["incidents"]
+    assert told in incident
+    assert incident in report["warnings"]
+
+
+def is_of(file: Path, content: bytes) -> bool:
+    return file.is_file() and file.read_bytes() == content
+
+
 def test_more_than_the_allowed_share_is_refused(
     lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

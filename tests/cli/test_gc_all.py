@@ -119,8 +119,13 @@ def test_a_failure_does_not_stop_the_others(three: Ebbtide, tmp_path: Path) -> N
     ("place", "error", "state", "code"),
     [
         ("ebbtide.gc.quarantine.read_each", Failed("storage_error", "no network"), "swept", 0),
-        ("ebbtide.gc.ending.Ending.execute", Refused("lease_lost", "no network"), "incomplete", 4),
-        ("ebbtide.gc.ending.Ending.execute", ZeroDivisionError("no network"), "swept", 1),
+        (
+            "ebbtide.gc.last_steps.LastSteps.execute",
+            Refused("lease_lost", "no network"),
+            "incomplete",
+            4,
+        ),
+        ("ebbtide.gc.last_steps.LastSteps.execute", ZeroDivisionError("no network"), "swept", 1),
     ],
 )
 @pytest.mark.parametrize("agreed", [True, False])

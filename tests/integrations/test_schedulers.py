@@ -45,9 +45,17 @@ def test_collect(store: str) -> None:
         "deleted_bytes",
         "expired_commits",
         "unfinished_steps",
+        "incidents",
     }
     with pytest.raises(InvalidInput):
         collect("lake", store=store, options={"grace": "soon"})
+
+
+def test_a_loss_is_accepted_once_and_not_by_a_schedule(store: str) -> None:
+    options = OPTIONS | {"accept_lost_commits": True}
+    with pytest.raises(InvalidInput, match="gc plan lake --accept-lost-commits") as caught:
+        collect("lake", store=store, options=options)
+    assert caught.value.kind == "invalid_argument"
 
 
 def test_airflow(store: str) -> None:

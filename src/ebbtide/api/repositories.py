@@ -148,6 +148,7 @@ class CollectedRepository:
         sizes: str | None = None,
         inventory: str | None = None,
         inventory_date: datetime | None = None,
+        accept_lost_commits: bool = False,
     ) -> PlannedRun:
         """Plans which files to delete, and deletes nothing.
 
@@ -156,6 +157,8 @@ class CollectedRepository:
         - `mode`: `auto`, `clean` (look at all files) or `incremental`.
         - `sizes`: `auto`, `all` or `candidates`: the files whose sizes are read in a directory.
         - `inventory`, `inventory_date`: an inventory to read instead of a listing.
+        - `accept_lost_commits`: plan although the metadata lack commits that an earlier run knew.
+          Their data can then be deleted.
 
         Raises Refused if a gate refuses; the kind and the message name it, and the detail `run_id`
         names the run. Raises InvalidInput `unsafe_grace`, `invalid_inventory`, `invalid_argument`
@@ -169,6 +172,7 @@ class CollectedRepository:
             sizes=sizes,
             inventory=inventory,
             inventory_date=inventory_date,
+            accept_lost_commits=accept_lost_commits,
         )
         report = require_done(collector.plan())
         return _planned(collector, report)

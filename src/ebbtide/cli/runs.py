@@ -108,7 +108,8 @@ def show_run(
         if listed is not None:
             show_candidates(cli, listed)
             cli.output.line()
-        for warning in report.warnings if plan is None else ():
+        # The plan has told its own warnings.
+        for warning in report.warnings if plan is None else report.incidents:
             cli.output.warn(warning)
         show_summary(cli, report)
 

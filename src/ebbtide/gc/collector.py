@@ -24,8 +24,8 @@ from ebbtide.errors import (
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc.ahead import fence_epoch, told_ahead
-from ebbtide.gc.ending import Ending, staying, with_unfinished
 from ebbtide.gc.engine import Engine
+from ebbtide.gc.last_steps import LastSteps, staying, with_unfinished
 from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.gates import check_grace
@@ -371,8 +371,8 @@ class Collector:
             until=until,
         )
         folder.put_json(REPORT_FILE, report.to_json())
-        ending = Ending(self._runs, self._quarantines, self._options, steps, hold, folder, report)
-        return ending.execute(plan)
+        last = LastSteps(self._runs, self._quarantines, self._options, steps, hold, folder, report)
+        return last.execute(plan)
 
     def _refused(
         self, run_id: str, folder: RunFolder, error: EbbtideError, seconds: Mapping[str, float]

@@ -16,7 +16,10 @@ FAMILIES: Final[Mapping[str, str]] = {
     "ebbtide_run_start_time_seconds": "When the last run started, in seconds since 1970.",
     "ebbtide_run_end_time_seconds": "When the last run ended, in seconds since 1970.",
     "ebbtide_run_seconds": "Time that the last run took.",
-    LAST_SUCCESS: "When the last complete sweep ended, in seconds since 1970.",
+    LAST_SUCCESS: (
+        "When the last complete sweep ended, in seconds since 1970. 0 if that is later than the "
+        "last run: a clock was ahead."
+    ),
     "ebbtide_run_listed_files": "Files that the last run found.",
     "ebbtide_run_listed_bytes": "Bytes of the files that the last run found, as far as known.",
     "ebbtide_run_candidate_files": "Candidates of the last run.",

@@ -54,7 +54,8 @@ assert fs.ls("lake/main/tables", detail=False) == ["lake/main/tables/a.csv"]
 
 Airflow: `ebbtide.integrations.airflow.EbbtideRunOperator`. Dagster:
 `ebbtide.integrations.dagster.run_op` and `run_asset`. A task fails if a
-gate refuses or files are left.
+gate refuses or files are left. A task cannot accept lost commits,
+because it would accept each later loss too.
 """
 FUNCTIONS: Final = (open_store, open_repository)
 CLASSES: Final = (CollectedRepository, PlannedRun, EbbtideFileSystem)

@@ -78,6 +78,7 @@ class Order:
     grace: str | None = None
     unsafe: bool = False
     allow_share: bool = False
+    accept_lost_commits: bool = False
     sizes: Sizes | None = None
     quarantine: str | None = None
     action: Action = "run"
@@ -458,6 +459,7 @@ def _collect(order: Order, tell: Tell) -> None:
             grace=order.grace,
             unsafe=order.unsafe or order.action == "look",  # a look deletes nothing
             allow_share=order.allow_share,
+            accept_lost_commits=order.accept_lost_commits,
             run_dir=order.run_dir,
             mode=order.mode,
             sizes=order.sizes,

@@ -28,6 +28,7 @@ from tests.support.icechunk_lake import GRACE, IcechunkLake, candidates
 from tests.support.randomized import randomized
 
 ASKED_MAX = 10
+QUARANTINE = timedelta(days=7)
 each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
 NOT_COLLECTED = ("system", "foreign")
 
@@ -186,3 +187,39 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, version: int) -> None:
     with pytest.raises(Refused) as caught:
         explainer(IcechunkLake(path).format()).explain(chunk)
     assert caught.value.kind == "corrupt_node"
+
+
+@each_version
+def test_a_snapshot_is_quarantined_until_the_quarantine_has_ended(
+    tmp_path: Path, version: int
+) -> None:
+    """Its record went with its data. Later runs change nothing about what is said."""
+    path = tmp_path / "repository"
+    repository = create_repository(path, version)
+    commit(repository, "main", "kept")
+    repository.create_branch("side", repository.lookup_branch("main"))
+    lost = commit(repository, "side", "lost")
+    repository.delete_branch("side")
+    lake = IcechunkLake(path)
+    lake.age()
+    swept = lake.collector(quarantine=QUARANTINE).run()
+    assert swept.counts["quarantined"].objects > 0
+    for _ in range(2):
+        found = commit_of(explainer(lake.format()), lost)
+        assert found.state == "forgotten"
+        assert found.fate is not None
+        assert (found.fate.state, found.fate.run_id) == ("quarantined", swept.run_id)
+        assert found.fate.restore_command is not None
+        assert found.fate.restore_command.endswith(swept.run_id)
+        went = address_of(explainer(lake.format()), f"snapshots/{lost}").went
+        assert went is not None
+        assert went.words == "quarantined it"
+        assert lake.collector(quarantine=QUARANTINE).run().state == "swept"
+
+    assert lake.collector().purge(swept.run_id).quarantine is not None
+    found = commit_of(explainer(lake.format()), lost)
+    assert found.fate is not None
+    assert (found.fate.state, found.fate.restore_command) == ("deleted", None)
+    went = address_of(explainer(lake.format()), f"snapshots/{lost}").went
+    assert went is not None
+    assert went.words == "quarantined it, and the quarantine has ended: it is deleted"

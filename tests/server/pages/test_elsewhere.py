@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from ebbtide.formats.icechunk.ids import id_text
@@ -19,6 +20,7 @@ from ebbtide.formats.lakefs.rules import written_policy
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
+from tests.formats.icechunk.test_sessions import commit
 from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
 from tests.server.pages.conftest import RUN, Browser, Browsers, browsing
 from tests.server.pages.test_pages import rows_of, text_of
@@ -37,6 +39,7 @@ class Elsewhere:
 
     path: Path
     browsers: Browsers
+    store: Store
     loose: list[str]
     before: Contents
 
@@ -73,7 +76,15 @@ def elsewhere(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Elsewh
         Store.init(tmp_path / "store", settings=settings) as store,
         browsing(store) as browsers,
     ):
-        yield Elsewhere(path, browsers, loose, contents(path))
+        yield Elsewhere(path, browsers, store, loose, contents(path))
+
+
+def admin_of_the_api(elsewhere: Elsewhere) -> httpx.Client:
+    """A client of the API with a key of an admin."""
+    pair = elsewhere.store.keys.create(Role.ADMIN)
+    http = elsewhere.browsers(None).http
+    http.auth = (pair.key.access_key_id, pair.secret)
+    return http
 
 
 def started(browser: Browser, elsewhere: Elsewhere, place: str, **fields: str) -> str:
@@ -121,6 +132,44 @@ def test_a_run_without_a_quarantine(elsewhere: Elsewhere) -> None:
     assert elsewhere.left == []
     page = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}").text)
     assert "swept" in page and "Undo" not in page
+
+
+@pytest.mark.parametrize("elsewhere", [2], indirect=True)
+def test_lost_commits_are_accepted_by_who_is_told_of_them(elsewhere: Elsewhere) -> None:
+    """By the form that the refusal leads to, and by the API. No other form offers it."""
+    admin, reader = elsewhere.browsers(), elsewhere.browsers(Role.READER)
+    saved = (elsewhere.path / "repo").read_bytes()
+    commit(elsewhere.path, 9)
+    started(admin, elsewhere, "runs", action="run", quarantine="none")
+    (elsewhere.path / "repo").write_bytes(saved)
+    IcechunkLake(elsewhere.path).age()
+
+    refused = started(admin, elsewhere, "runs", action="plan")
+    page = admin.get(f"{elsewhere.place}/runs/{refused}").text
+    assert "lack 1 commit that run" in text_of(page)
+    assert "Restore the newer database" in text_of(page)
+    leads = re.search(r'href="/ui(/[^"#]+runs\?form=accepting)#start"', page)
+    assert leads is not None
+    assert "needs the role admin" in text_of(reader.get(f"{elsewhere.place}/runs/{refused}").text)
+    box = 'name="accept_lost_commits"'
+    assert box in admin.get(leads[1]).text
+    assert box not in admin.get(f"{elsewhere.place}/runs?form=start").text
+    told = admin.post(
+        f"{elsewhere.place}/runs", action="plan", grace="soon", accept_lost_commits="yes"
+    )
+    assert told.status_code == 400 and f'{box} value="yes" checked' in told.text
+
+    accepted = started(admin, elsewhere, "runs", action="plan", accept_lost_commits="yes")
+    assert "planned" in text_of(admin.get(f"{elsewhere.place}/runs/{accepted}").text)
+
+    answer = admin_of_the_api(elsewhere).post(
+        f"/api/v1{elsewhere.place}/gc/runs", json={"dry_run": True, "accept_lost_commits": True}
+    )
+    assert answer.status_code == 202, answer.text
+    by_api = answer.json()["run_id"]
+    place = f"{elsewhere.place}/runs/{by_api}"
+    eventually(lambda: admin.get(f"{place}/progress").json()["ended"])
+    assert "planned" in text_of(admin.get(place).text)
 
 
 def test_only_what_the_settings_name(elsewhere: Elsewhere, tmp_path: Path) -> None:

@@ -520,7 +520,9 @@ def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
             assert "Sweep all the same" in undone.text
 
 
-@pytest.mark.parametrize("kind", ["plan_used", "plan_corrupt", "zero_refs", "clock_skew"])
+@pytest.mark.parametrize(
+    "kind", ["plan_used", "plan_corrupt", "zero_refs", "clock_skew", "lost_commits"]
+)
 def test_each_refusal_leads_on(admin: Browser, kind: str) -> None:
     for can_sweep in (False, True):
         advice = advice_of(kind, NAME, can_sweep=can_sweep)

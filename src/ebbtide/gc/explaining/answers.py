@@ -25,7 +25,8 @@ CommitState = Literal["kept", "expired", "closed", "unneeded", "forgotten"]
 """The state of a commit:
 
 - `kept`: its data stays.
-- `expired`: the next run deletes its data. Its record stays.
+- `expired`: runs delete its data. Its record stays. In a lakeFS repository, a run may have deleted
+  or quarantined its data already.
 - `closed`: a run closed it, or an operator gave it up. Its record stays.
 - `unneeded`: the next run deletes its record too.
 - `forgotten`: a run deleted or quarantined its record.
@@ -44,7 +45,7 @@ ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
 """The states of an address, in words."""
 COMMIT_STATES: Final[Mapping[CommitState, str]] = {
     "kept": "kept",
-    "expired": "expired: the next run deletes its data; its record stays",
+    "expired": "expired: runs delete its data; its record stays",
     "closed": "closed: its data may be deleted; its record stays",
     "unneeded": (
         "expired, and in the history of no ref or kept commit: the next run deletes its record too"

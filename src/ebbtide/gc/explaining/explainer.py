@@ -33,7 +33,14 @@ from ebbtide.gc.explaining.answers import (
 from ebbtide.gc.explaining.history import Surroundings
 from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, TreeSearch
 from ebbtide.gc.explaining.keepers import AddressKeepers
-from ebbtide.gc.explaining.past import brought_back, describe, fate_in, find_expired, find_outcome
+from ebbtide.gc.explaining.past import (
+    brought_back,
+    describe,
+    fate_in,
+    find_expired,
+    find_outcome,
+    find_taken,
+)
 from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.relations.inventory import latest_micros
 from ebbtide.gc.runs import RunFolder, RunFolders, TaskFiles
@@ -105,10 +112,14 @@ class Explainer:
             commit_id=commit_id, state="forgotten", expired=expired, fate=self._fate(expired)
         )
 
-    def _closing(self, reading: Reading, commit: Commit) -> ExpiredCommit | None:
+    def _closing(
+        self, reading: Reading, commit: Commit, *, is_active: bool
+    ) -> ExpiredCommit | None:
         """Returns the run that closed a commit, or None for other commits. If the format does not
-        record it, the runs do."""
+        record it, the runs do. In a format that closes nothing, the run that took its data."""
         if not commit.tombstoned:
+            with suppress(Refused):
+                return None if is_active else find_taken(self._folders, commit.commit_id)
             return None
         found = reading.expired_commit(commit.commit_id)
         if found is not None:
@@ -145,7 +156,7 @@ class Explainer:
         is_active, is_recorded = commit_id in decision.active, commit_id in decision.recorded
         data = outlook(roots, data=[commit_id]) if is_active else None
         record = outlook(roots, records=[commit_id]) if is_recorded else None
-        expired = self._closing(reading, commit)
+        expired = self._closing(reading, commit, is_active=is_active)
         return ExplainedCommit(
             commit_id=commit_id,
             state=_commit_state(commit, decision),

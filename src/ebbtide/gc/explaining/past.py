@@ -186,20 +186,58 @@ def _expired_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iter
 def find_expired(folders: RunFolders, commit_id: str, *, forgotten: bool) -> ExpiredCommit | None:
     """Returns the newest run that expired a commit, or None if no run on record did. `forgotten`:
     the run that expired its record too. Raises Refused `plan_corrupt`."""
+    found = (
+        expired
+        for run_id, folder in _runs(folders)
+        for expired in _expired_by(folders, run_id, folder, commit_id, forgotten=forgotten)
+    )
+    return next((expired for expired in found if expired is not None), None)
+
+
+def find_taken(folders: RunFolders, commit_id: str) -> ExpiredCommit | None:
+    """Returns the run that took the data of a commit that nothing closes, or None.
+
+    Each run expires such a commit anew: the first one of them that took files is meant. A run that
+    kept the commit, or was undone, ends the search. Raises Refused `plan_corrupt`.
+    """
+    taken: ExpiredCommit | None = None
     for run_id, folder in _runs(folders):
-        fence = folder.get_json(FENCE_FILE)
-        plan = None if fence is None else _plan_of(folders.repository, run_id, folder)
-        if fence is None or plan is None or plan.commits is None or plan.commits.name is None:
-            continue
-        columns = ("commit_id", "active", "recorded", "tombstoned")
-        rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns)
-        mine = pc.equal(rows.column("commit_id"), pa.scalar(commit_id, pa.string()))
-        # Runs after the one that closed a commit find it closed.
-        was_expired = any(
-            not row["active"] and not (row["recorded"] if forgotten else row["tombstoned"])
-            for row in rows.filter(mine).to_pylist()
-        )
-        if was_expired and commit_id not in fence["kept_after_all"]:
-            at = datetime.fromisoformat(fence["fenced_at"])
-            return ExpiredCommit(run_id=run_id, at=at, forgotten=forgotten)
-    return None
+        state = _state_in(folder)
+        for expired in _expired_by(folders, run_id, folder, commit_id, forgotten=False):
+            if state == "undone" or expired is None:
+                return taken
+            if state != "refused" and _took_files(folder):
+                taken = expired
+    return taken
+
+
+def _expired_by(
+    folders: RunFolders, run_id: str, folder: RunFolder, commit_id: str, *, forgotten: bool
+) -> Iterator[ExpiredCommit | None]:
+    """Yields the expiry of a commit by a run, or None if the run did not expire it. Yields nothing
+    for a run that did not sweep."""
+    fence = folder.get_json(FENCE_FILE)
+    plan = None if fence is None else _plan_of(folders.repository, run_id, folder)
+    if fence is None or plan is None or plan.commits is None or plan.commits.name is None:
+        return
+    columns = ("commit_id", "active", "recorded", "tombstoned")
+    rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns)
+    mine = pc.equal(rows.column("commit_id"), pa.scalar(commit_id, pa.string()))
+    # Runs after the one that closed a commit find it closed.
+    was_expired = any(
+        not row["active"] and not (row["recorded"] if forgotten else row["tombstoned"])
+        for row in rows.filter(mine).to_pylist()
+    )
+    at = datetime.fromisoformat(fence["fenced_at"])
+    is_meant = was_expired and commit_id not in fence["kept_after_all"]
+    yield ExpiredCommit(run_id=run_id, at=at, forgotten=forgotten) if is_meant else None
+
+
+def _took_files(folder: RunFolder) -> bool:
+    """Whether a sweep deleted or quarantined a file, as far as its report says."""
+    try:
+        report = folder.get_json(REPORT_FILE)
+    except Refused:
+        return True
+    names = ("deleted_count", "quarantined_count")
+    return report is None or any(report.get(name, 0) for name in names)

@@ -25,13 +25,15 @@ class RunCreation(Wire):
     With a `quarantine` (a period), the sweep moves files to quarantine instead of deleting them.
     Without the field, only files of a lakeFS repository go to quarantine. "none" switches this off.
     `sizes` selects the files in a directory whose size and date the run reads; without it, the
-    setting decides.
+    setting decides. With `accept_lost_commits`, the plan is made although the metadata lack commits
+    that an earlier run knew. A sweep of such a plan does not need it.
     """
 
     mode: Literal["auto", "clean", "incremental"] = "auto"
     grace: Annotated[str, Field(max_length=64)] | None = None
     unsafe: bool = False
     allow_share: bool = False
+    accept_lost_commits: bool = False
     sizes: Literal["all", "candidates"] | None = None
     dry_run: bool = False
     sweep: Text | None = None
@@ -92,6 +94,7 @@ def start(served: Served, found: Collected, asked: RunCreation) -> RunAnswer:
         grace=asked.grace,
         unsafe=asked.unsafe,
         allow_share=asked.allow_share,
+        accept_lost_commits=asked.accept_lost_commits,
         sizes=asked.sizes,
         quarantine=asked.quarantine,
     )

@@ -21,7 +21,7 @@ Period = Annotated[str, Field(max_length=64)]
 class ScheduledRunRequest(Wire):
     """The options of each run, as those of `POST gc/runs`. Without a `quarantine`, files are in
     quarantine for a week if a run of the repository can be undone. With `dry_run` runs only
-    plan."""
+    plan. There is no `accept_lost_commits`: each later run would accept losses too."""
 
     mode: Literal["auto", "clean", "incremental"] = "auto"
     grace: Period | None = None

@@ -14,6 +14,8 @@ from ebbtide.server.pages.rendering import link
 SWEEP_FORM: Final = "#sweep"
 START_FORM: Final = "start"
 """The ids of the forms that sweep a plan, and that start a run."""
+ACCEPTING_FORM: Final = "accepting"
+"""The form that starts a run, with the choice to accept lost commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ _BY_KIND: Final[Mapping[str, tuple[str, str, str]]] = {
     "missing_node": _RESTORE,
     "corrupt_tree": _RESTORE,
     "corrupt_node": _RESTORE,
+    "lost_commits": (
+        "Restore the newer database, and try again. If the named commits are lost for good, accept "
+        "this in a new plan: their data can then be deleted.",
+        ACCEPTING_FORM,
+        "Make a plan that accepts the loss",
+    ),
     "zero_refs": (
         "Create a branch, or restore one from the trash. Then make a new plan.",
         "refs",
@@ -75,7 +83,7 @@ def advice_of(kind: str, repository: str, *, can_sweep: bool) -> Advice:
         text, place, label = _PLAN_AGAIN
     if place == SWEEP_FORM:
         return Advice(text, SWEEP_FORM, label)
-    if place == START_FORM:
-        url = link("repositories", repository, "runs", form=START_FORM)
+    if place in (START_FORM, ACCEPTING_FORM):
+        url = link("repositories", repository, "runs", form=place)
         return Advice(text, f"{url}#{START_FORM}", label)
     return Advice(text, link("repositories", repository, place or "runs"), label)

@@ -15,7 +15,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
 from ebbtide.server.api import runs
 from ebbtide.server.api.runs import RunAnswer, RunCreation, UndoRequest
-from ebbtide.server.pages.advice import START_FORM, advice_of
+from ebbtide.server.pages.advice import ACCEPTING_FORM, START_FORM, advice_of
 from ebbtide.server.pages.charts import Bar, bars, shares
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit, mendable
@@ -26,6 +26,8 @@ pages = Pages()
 RUNS_PER_PAGE: Final = 25
 MODES: Final = ("auto", "clean", "incremental")
 ACTIONS: Final = ("plan", "run")
+ASKED_FIELDS: Final = ("action", "mode", "grace", "allow_share", "accept_lost_commits")
+"""The fields that the form shows again after an error."""
 BRANCHES_CHARTED: Final = 25
 QUARANTINE: Final = "7d"
 """The quarantine that the forms propose."""
@@ -79,6 +81,7 @@ def start_run(visit: Visit) -> Response:
                 "grace": visit.form("grace").strip()[:64] or None,
                 "dry_run": action == "plan",
                 "allow_share": visit.form("allow_share") == "yes",
+                "accept_lost_commits": visit.form("accept_lost_commits") == "yes",
                 "quarantine": _quarantine(visit),
             }
         )
@@ -170,11 +173,12 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         runs=[(run, instant_of(run.run_id)) for run in found],
         more=more,
         error=error,
-        is_starting=visit.query("form") == START_FORM,
+        is_starting=visit.query("form") in (START_FORM, ACCEPTING_FORM),
+        is_accepting=visit.query("form") == ACCEPTING_FORM,
         modes=MODES,
         grace=here.options().grace,
         quarantine=QUARANTINE,
-        asked={name: visit.form(name) for name in ("action", "mode", "grace", "allow_share")},
+        asked={name: visit.form(name) for name in ASKED_FIELDS},
         now=visit.now(),
     )
 

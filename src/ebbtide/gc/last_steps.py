@@ -47,7 +47,7 @@ def staying(report: RunReport) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class Ending:
+class LastSteps:
     """The last steps of one run, under its hold. `report` is the run's report, in `folder`."""
 
     runs: RecordedRuns

@@ -1,0 +1,86 @@
+"""What is said of a commit of a lakeFS repository after a sweep with a quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
+from ebbtide.gc.explaining.explainer import Explainer
+from tests.formats.lakefs.test_needed_again import WEEK, lacks, run
+from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.support.engines import INLINE
+
+
+@pytest.fixture
+def world() -> Iterator[LakefsWorld]:
+    with open_lakefs_world() as opened:
+        yield opened
+
+
+@pytest.fixture
+def expired(world: LakefsWorld) -> str:
+    """A commit whose object no later one has, older than the rules keep it."""
+    world.state.upload("main", "a", b"old")
+    expired = world.state.commit("main")
+    world.grow_old()
+    world.state.upload("main", "a", b"new")
+    world.state.commit("main")
+    world.grow_old(8 * DAY)
+    return expired
+
+
+def commit_of(world: LakefsWorld, commit_id: str) -> ExplainedCommit:
+    explainer = Explainer(world.repository(), engine=INLINE, grace=DAY, limit=100)
+    found = explainer.explain(commit_id)
+    assert isinstance(found, ExplainedCommit)
+    return found
+
+
+def address_of(world: LakefsWorld, address: str) -> ExplainedAddress:
+    explainer = Explainer(world.repository(), engine=INLINE, grace=DAY, limit=100)
+    found = explainer.explain(address)
+    assert isinstance(found, ExplainedAddress)
+    return found
+
+
+def test_a_commit_is_quarantined_until_the_quarantine_has_ended(
+    world: LakefsWorld, expired: str
+) -> None:
+    """Also after later runs, to which nothing says that the commit was expired before."""
+    before = world.objects()
+    report = run(world)
+    address = min(before - world.objects())
+    for _ in range(2):
+        found = commit_of(world, expired)
+        assert found.expired is not None and found.fate is not None
+        assert found.expired.run_id == found.fate.run_id == report.run_id
+        assert found.fate.state == "quarantined"
+        assert "quarantined its data until" in found.fate.text
+        assert found.fate.restore_command is not None
+        assert found.fate.restore_command.endswith(f"gc undo lakefs:repo {report.run_id}")
+        went = address_of(world, address).went
+        assert went is not None
+        assert (went.run_id, went.words) == (report.run_id, "quarantined it")
+        world.grow_old(DAY)
+        assert run(world).state == "swept"
+
+    world.grow_old(2 * WEEK)
+    assert run(world).state == "swept"  # it ends the quarantine
+    found = commit_of(world, expired)
+    assert found.fate is not None
+    assert (found.fate.state, found.fate.run_id) == ("deleted", report.run_id)
+    assert found.fate.restore_command is None
+    went = address_of(world, address).went
+    assert went is not None
+    assert went.words == "quarantined it, and the quarantine has ended: it is deleted"
+
+
+def test_an_undone_run_deleted_nothing(world: LakefsWorld, expired: str) -> None:
+    report = run(world)
+    assert world.collector().undo(report.run_id).state == "undone"
+    found = commit_of(world, expired)
+    assert found.fate is None or found.fate.state == "undone"
+    world.state.branch("back", expired)
+    assert not lacks(world, "back")
