@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
 from typing import Final
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -306,6 +307,36 @@ def test_a_carriage_return_of_a_key_stays_one() -> None:
     """A parser of XML reads it as a line feed, which is another key, unless it is escaped."""
     key = ElementTree.fromstring(_deletion([("a\r\n&<", "1")])).findtext("Object/Key")
     assert key == "a\r\n&<"
+
+
+AZURE_CUTS: Final[dict[str, Cut]] = {
+    "html": lambda _: HTML,
+    "html that is no xml": CUTS["html that is no xml"],
+    "an empty page": lambda _: b"<html/>",
+    "an error": CUTS["an error"],
+    "another document": CUTS["another document"],
+    "an empty listing": lambda _: b"<EnumerationResults/>",
+    "json": CUTS["json"],
+    "nothing": CUTS["nothing"],
+    "half": CUTS["half"],
+}
+
+
+@pytest.mark.parametrize("way", ["directories", "streamed", "prefixes"])
+@pytest.mark.parametrize("cut", AZURE_CUTS)
+def test_a_listing_of_azure_of_another_kind_is_an_error(azure_url: str, cut: str, way: str) -> None:
+    place = f"{azure_url}/{new_id()}"
+    open_storage(place).put("refs/a/b", b"data")
+    endpoint = urlsplit(os.environ["AZURE_STORAGE_ENDPOINT"])
+    with proxied(f"{endpoint.scheme}://{endpoint.netloc}") as front:
+        behind = open_storage(place, {"endpoint": front.endpoint + endpoint.path})
+        assert WAYS[way](behind)
+        front.spoiling = lambda _, path, body: (
+            AZURE_CUTS[cut](body) if "comp=list" in path else body
+        )
+        with pytest.raises(Failed) as caught:
+            WAYS[way](behind)
+        assert caught.value.kind == "storage_error"
 
 
 @contextmanager
