@@ -45,8 +45,8 @@ def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -
     """Reads the present refs, and all commits.
 
     Raises Refused `missing_parent` if the server does not know a commit that a ref or another
-    commit names, and as `Layout.read_tree` does for the files of the dump; Failed `lakefs_error`,
-    also for a commit without a valid date.
+    commit names, and as `Layout.read_tree` does for the files of the dump. Raises Failed
+    `lakefs_error`, also for a commit without a valid date.
     """
     dumped = server.dump()
     messages = _messages(storage, layout, dumped.commits)
