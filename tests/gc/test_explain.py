@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,13 @@ class TestWhatProtects:
         )
         assert (found.collectable_at, found.kept_by) == (None, "staged: branch main, path a/b")
         assert explain(world, "main", "a/b") == found
+
+    def test_staged_on_a_branch_that_expires_with_the_calendar(self, world: World) -> None:
+        last = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+        world.lake.branches.create("side", "main", expires_at=last)
+        entry = world.lake.objects.put("side", "a", b"staged")
+
+        assert only(explain(world, entry.address)).until == datetime.max.replace(tzinfo=UTC)
 
     def test_staged_on_a_branch_in_the_trash(self, world: World) -> None:
         world.lake.branches.create("side", "main")

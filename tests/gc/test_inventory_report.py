@@ -71,7 +71,7 @@ def write(table: pa.Table, *places: Path) -> None:
         pq.write_table(table.slice(number * size, size), place)
 
 
-def manifest(place: Path, files: Iterable[Path], **more: Any) -> Path:
+def manifest(place: Path, files: Iterable[Path], /, **more: Any) -> Path:
     """Write a manifest as S3 does."""
     content = {
         "sourceBucket": "lake",
@@ -91,6 +91,8 @@ def manifest(place: Path, files: Iterable[Path], **more: Any) -> Path:
     } | more
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(content))
+    checksum = hashlib.md5(place.read_bytes()).hexdigest()
+    place.with_suffix(".checksum").write_text(f"{checksum}\n")
     return place
 
 
@@ -200,8 +202,15 @@ def test_manifest(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> Non
     anywhere = replace(given, bucket=None)
     found = read_inventory(INLINE, planned.format(), folder, anywhere)
     assert counted(found) == listed(LocalStorage(str(planned.root))).num_rows
-    files[0].write_bytes(files[0].read_bytes()[:-1] + b"\0")
+    whole = files[0].read_bytes()
+    files[0].write_bytes(whole[:-1] + b"\0")
     with pytest.raises(Refused, match="checksum is not the one in the manifest"):
+        read_inventory(INLINE, planned.format(), folder, anywhere)
+    files[0].write_bytes(whole[:-1])
+    with pytest.raises(Refused, match="size is not the one in the manifest"):
+        read_inventory(INLINE, planned.format(), folder, anywhere)
+    files[0].unlink()
+    with pytest.raises(Refused, match=files[0].name):
         read_inventory(INLINE, planned.format(), folder, anywhere)
     # A directory is no bucket.
     with nothing_deleted(planned):
@@ -350,6 +359,12 @@ def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path, how: 
         ("good.json", DATE + timedelta(1), "leave out the date"),
         ("good.json", datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))), "years 1 to"),
         ("late.json", None, "no manifest"),
+        ("empty.json", None, "names no files"),
+        ("twice.json", None, "one twice"),
+        ("unsized.json", None, "no manifest"),
+        ("unchecked.json", None, "no manifest"),
+        ("changed.json", None, "not the MD5 checksum"),
+        ("begun.json", None, "begun.checksum is not there"),
     ],
 )
 def test_places_and_dates(
@@ -360,12 +375,19 @@ def test_places_and_dates(
     date: datetime | None,
     says: str,
 ) -> None:
-    del inventory
+    files = sorted(inventory.iterdir())
     (tmp_path / "text.json").write_text("[]")
     (tmp_path / "store").mkdir(exist_ok=True)
-    manifest(tmp_path / "csv.json", [], fileFormat="CSV")
-    manifest(tmp_path / "good.json", [])
-    manifest(tmp_path / "late.json", [], creationTimestamp="9" * 20)
+    manifest(tmp_path / "csv.json", files, fileFormat="CSV")
+    manifest(tmp_path / "good.json", files)
+    manifest(tmp_path / "late.json", files, creationTimestamp="9" * 20)
+    manifest(tmp_path / "empty.json", [])
+    manifest(tmp_path / "twice.json", files + files[:1])
+    manifest(tmp_path / "unsized.json", files, files=[{"key": "a", "MD5checksum": "0" * 32}])
+    manifest(tmp_path / "unchecked.json", files, files=[{"key": "a", "size": 1}])
+    changed = manifest(tmp_path / "changed.json", files)
+    changed.write_text(changed.read_text().replace("1.parquet", "0.parquet"))
+    manifest(tmp_path / "begun.json", files).with_suffix(".checksum").unlink()
     target = tmp_path / "empty" if place == "store" else tmp_path / place
     (tmp_path / "empty").mkdir(exist_ok=True)
     with nothing_deleted(planned), pytest.raises(InvalidInput, match=says) as caught:

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
 from typing import Final
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -21,8 +23,9 @@ from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, Refused
 from ebbtide.formats.icechunk.refs import read_refs
 from ebbtide.ids import new_id
-from ebbtide.storage import Storage, asking, open_storage
+from ebbtide.storage import Storage, asking, deleting, open_storage
 from ebbtide.storage.external import list_external
+from ebbtide.storage.keys import _deletion
 from tests.support.proxy import Proxy, proxied
 from tests.support.randomized import randomized
 
@@ -229,6 +232,111 @@ def test_a_ref_that_is_cut_off_is_an_error(
     front.spoiling = lambda _, path, body: cut(body) if path.endswith("ref.json") else body
     with pytest.raises((Failed, Refused)):
         read_refs(storage)
+
+
+def _is_delete(path: str) -> bool:
+    return "delete=" in path or path.endswith("?delete")
+
+
+def _unnamed(body: bytes) -> bytes:
+    return re.sub(rb"<Deleted>\s*<Key>[^<]*bc</Key>.*?</Deleted>", b"", body, flags=re.DOTALL)
+
+
+def _busy(body: bytes) -> bytes:
+    return body.replace(b"<Deleted>", b"<Error><Code>SlowDown</Code>").replace(
+        b"</Deleted>", b"</Error>"
+    )
+
+
+BULK_CUTS: Final[dict[str, Cut]] = {
+    **{name: CUTS[name] for name in ("html", "html that is no xml", "an error", "half", "nothing")},
+    "an empty answer": lambda _: b"<DeleteResult/>",
+    "an empty page": lambda _: b"<html/>",
+    "an error without a code": lambda body: body.replace(b"Deleted>", b"Error>"),
+}
+
+
+@pytest.fixture
+def few(front: Proxy, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """A few keys behind the front. Waits end at once."""
+    clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0.0)
+    monkeypatch.setattr(deleting, "time", clock)
+    storage = _behind(front, f"{s3_url}/{new_id()}")
+    for name in ("a", "bc", "d & <e>", "f"):
+        storage.put(name, b"data")
+    return storage
+
+
+def _outcomes(storage: Storage) -> dict[str, str]:
+    found = storage.delete(["a", "bc", "d & <e>", "f"])
+    assert all((each.error is None) == (each.outcome == "deleted") for each in found)
+    return {each.address: each.outcome for each in found}
+
+
+def test_a_key_that_a_bulk_delete_does_not_name_has_failed(front: Proxy, few: Storage) -> None:
+    front.spoiling = lambda _, path, body: _unnamed(body) if _is_delete(path) else body
+    assert _outcomes(few) == {"a": "deleted", "bc": "failed", "d & <e>": "deleted", "f": "deleted"}
+
+
+@pytest.mark.parametrize("cut", BULK_CUTS)
+def test_a_bulk_delete_without_its_answer_has_failed(front: Proxy, few: Storage, cut: str) -> None:
+    front.spoiling = lambda _, path, body: BULK_CUTS[cut](body) if _is_delete(path) else body
+    assert set(_outcomes(few).values()) == {"failed"}
+
+
+@pytest.mark.parametrize("cut", [*BULK_CUTS, "unnamed", "busy"])
+def test_a_bulk_delete_that_is_cut_once_is_asked_again(
+    front: Proxy, few: Storage, cut: str
+) -> None:
+    seen = 0
+
+    def once(_: str, path: str, body: bytes) -> bytes:
+        nonlocal seen
+        seen += _is_delete(path)
+        cuts = {**BULK_CUTS, "unnamed": _unnamed, "busy": _busy}
+        return cuts[cut](body) if _is_delete(path) and seen == 1 else body
+
+    front.spoiling = once
+    assert set(_outcomes(few).values()) == {"deleted"}
+    assert not _listed(few)
+    if cut == "busy":
+        assert seen == 2  # not in halves, which would be more requests
+
+
+def test_a_carriage_return_of_a_key_stays_one() -> None:
+    """A parser of XML reads it as a line feed, which is another key, unless it is escaped."""
+    key = ElementTree.fromstring(_deletion([("a\r\n&<", "1")])).findtext("Object/Key")
+    assert key == "a\r\n&<"
+
+
+AZURE_CUTS: Final[dict[str, Cut]] = {
+    "html": lambda _: HTML,
+    "html that is no xml": CUTS["html that is no xml"],
+    "an empty page": lambda _: b"<html/>",
+    "an error": CUTS["an error"],
+    "another document": CUTS["another document"],
+    "an empty listing": lambda _: b"<EnumerationResults/>",
+    "json": CUTS["json"],
+    "nothing": CUTS["nothing"],
+    "half": CUTS["half"],
+}
+
+
+@pytest.mark.parametrize("way", ["directories", "streamed", "prefixes"])
+@pytest.mark.parametrize("cut", AZURE_CUTS)
+def test_a_listing_of_azure_of_another_kind_is_an_error(azure_url: str, cut: str, way: str) -> None:
+    place = f"{azure_url}/{new_id()}"
+    open_storage(place).put("refs/a/b", b"data")
+    endpoint = urlsplit(os.environ["AZURE_STORAGE_ENDPOINT"])
+    with proxied(f"{endpoint.scheme}://{endpoint.netloc}") as front:
+        behind = open_storage(place, {"endpoint": front.endpoint + endpoint.path})
+        assert WAYS[way](behind)
+        front.spoiling = lambda _, path, body: (
+            AZURE_CUTS[cut](body) if "comp=list" in path else body
+        )
+        with pytest.raises(Failed) as caught:
+            WAYS[way](behind)
+        assert caught.value.kind == "storage_error"
 
 
 @contextmanager

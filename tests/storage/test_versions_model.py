@@ -56,8 +56,10 @@ class Fake(Bucket):
         *kinds: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        tries: int = 5,
     ) -> ElementTree.Element:
         """Answers as S3, or fails before or after that."""
+        del tries
         if self.random.random() < self.ends:
             raise EndedError
         if self.random.random() < self.fails:

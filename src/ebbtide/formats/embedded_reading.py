@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ebbtide.formats.base import ExpiredCommit, Protector, PurgedAddress
 from ebbtide.retention.decision import Roots
+from ebbtide.retention.lifecycle import delete_at
 from ebbtide.settings import Settings
 from ebbtide.store.collecting.references import staged_places
 from ebbtide.store.collecting.roots import read_roots
@@ -89,12 +90,11 @@ class EmbeddedReading:
             self.tx, self.repository_id, address, gone_before=self.opened_at - trash_time
         )
         for place in places:
-            ends_at = place.branch_expires_at
             yield Protector(
                 reason=STAGED.reason,
                 where=f"branch {place.branch}, path {place.path}",
                 since=place.staged_at,
-                until=None if ends_at is None else ends_at + trash_time,
+                until=delete_at(place.branch_expires_at, trash_time),
             )
 
     def expired_commit(self, commit_id: str) -> ExpiredCommit | None:

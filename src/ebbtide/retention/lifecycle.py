@@ -66,6 +66,16 @@ def state_at(
     return LifecycleState.TRASHED if expired_since < trash_time else LifecycleState.GONE
 
 
+def delete_at(expires_at: datetime | None, trash_time: timedelta) -> datetime | None:
+    """Returns the end of an item's time in the trash, at most the last date that there is."""
+    if expires_at is None:
+        return None
+    try:
+        return expires_at + trash_time
+    except OverflowError:
+        return datetime.max.replace(tzinfo=expires_at.tzinfo)
+
+
 def expiry_asked(expires_at: datetime | None, *, now: datetime) -> datetime | None:
     """Returns the `expires_at` to store for a requested one, in UTC. None stays None (never). A
     past date becomes `now`.

@@ -21,7 +21,7 @@ FAILURES: Final = (HTTPException, ElementTree.ParseError, *clients.ERRORS)
 """The exceptions of a failed request. One with an answer is an HTTPError, and a FailedAnswer if it
 comes from `repeated`."""
 TIMEOUT_SECONDS: Final = 150
-_TRIES_MAX: Final = 5
+TRIES_MAX: Final = 5
 _AT_ONCE: Final = 16
 _NOT_IMPLEMENTED: Final = 501
 _BODY_BYTES_MAX: Final = 1 << 16
@@ -37,6 +37,14 @@ class FailedAnswer(HTTPError):
             self.body = error.read(_BODY_BYTES_MAX)
         super().__init__(error.url, error.code, error.reason, error.headers, BytesIO())
         self.close()
+
+    def told(self) -> tuple[str, str]:
+        """Returns the code and the message of the storage. Both are "" without such an answer."""
+        try:
+            found = ElementTree.fromstring(self.body)
+        except ElementTree.ParseError:
+            return "", ""
+        return found.findtext("{*}Code") or "", found.findtext("{*}Message") or ""
 
 
 def document(body: bytes, *kinds: str) -> ElementTree.Element:
@@ -82,7 +90,7 @@ def headers_of_each(
         return list(pool.map(one, addresses))
 
 
-def repeated(send: Callable[[], _Answer]) -> _Answer:
+def repeated(send: Callable[[], _Answer], *, tries: int = TRIES_MAX) -> _Answer:
     """Sends a request, and again if the network or the server failed. Raises FAILURES."""
     attempt = 0
     while True:
@@ -93,9 +101,9 @@ def repeated(send: Callable[[], _Answer]) -> _Answer:
             # Not closed, the error would hold the connection.
             failed = FailedAnswer(error)
             is_final = error.code == _NOT_IMPLEMENTED or (error.code < 500 and error.code != 429)
-            if is_final or attempt == _TRIES_MAX:
+            if is_final or attempt == tries:
                 raise failed from None
         except FAILURES:
-            if attempt == _TRIES_MAX:
+            if attempt == tries:
                 raise
         time.sleep(0.2 * 2**attempt)

@@ -1,9 +1,11 @@
 """Deletes objects of a remote storage: many in one call, as fast as the storage permits.
 
-If some keys of a bulk delete fail, obstore tells of the first one only. The other keys were deleted
-or not, and a second attempt cannot tell a key that was absent from a key that the first attempt
-deleted. S3's bulk delete confirms absent keys, so that this does not matter there. Azure reports
-absent keys. Its keys are therefore deleted one by one, and not 256 in one request.
+obstore takes a key that the answer of S3's bulk delete does not name for a deleted one. So this
+request is one of our own (`keys`), and counts as done if the answer confirms every key. Otherwise
+its first failure stands for all keys. The other keys were deleted or not, and a second attempt
+cannot tell a key that was absent from a key that the first attempt deleted. S3's bulk delete
+confirms absent keys, so that this does not matter there. Azure reports absent keys. Its keys are
+therefore deleted one by one, and not 256 in one request.
 
 Not for: which addresses are allowed, or how many calls go on at once (`remote`).
 """
@@ -16,11 +18,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http.client import HTTPException
 from typing import Final
+from xml.etree import ElementTree
 
 import obstore
 
-from ebbtide.storage import clients
+from ebbtide.storage import clients, keys
+from ebbtide.storage.asking import FAILURES, FailedAnswer
 from ebbtide.storage.base import DeleteOutcome
 from ebbtide.storage.failures import StorageFailure, is_throttled
 from ebbtide.storage.pace import Pace
@@ -80,12 +85,26 @@ class Deletes:
         return [batch.outcomes[address] for address in addresses]
 
     def send(self, addresses: Sequence[str]) -> StorageFailure | None:
-        """Sends one delete for all the addresses. Returns its failure, or None."""
+        """Sends one delete for all the addresses. Returns its failure, or None if the storage
+        confirms all of them."""
+        if self._has_bulk and self.url.startswith("s3:"):
+            return self._send_in_bulk(addresses)
         client = clients.connect(self.url, self.options, tries_again=False, in_bulk=self._has_bulk)
         try:
             obstore.delete(client, list(addresses))
         except clients.ERRORS as error:
             return StorageFailure.of(error)
+        return None
+
+    def _send_in_bulk(self, addresses: Sequence[str]) -> StorageFailure | None:
+        bucket, root = keys.bucket_of(self.url, self.options)
+        try:
+            refused = bucket.delete([(root + each, "") for each in addresses], tries=1)
+        except FAILURES as error:
+            return _failure_of(error)
+        for code, message in refused.values():
+            text = ": ".join(filter(None, (code, message)))
+            return StorageFailure(text, None, code, is_network=False, is_absent=False)
         return None
 
     def is_single(self, failure: StorageFailure | None = None) -> bool:
@@ -225,3 +244,15 @@ class _Batch:
     def _forget(self, addresses: Iterable[str]) -> None:
         for address in list(addresses):
             self.outcomes.pop(address, None)
+
+
+def _failure_of(error: BaseException) -> StorageFailure:
+    """Reads an exception of a request of our own. An answer that breaks off is one of the network's
+    failures."""
+    if isinstance(error, FailedAnswer):
+        code, message = error.told()
+        text = ": ".join(filter(None, (f"status {error.code}", code, message)))
+        return StorageFailure(text, error.code, code, is_network=False, is_absent=False)
+    if isinstance(error, HTTPException | ElementTree.ParseError | OSError):
+        return StorageFailure(str(error), None, "", is_network=True, is_absent=False)
+    return StorageFailure.of(error)

@@ -4,19 +4,23 @@ S3 allows any key. obstore allows no key with an empty, `.` or `..` part or a co
 fails at a page of a listing that has such a key. obstore also takes any answer without a token for
 the last page, even a proxy's page in HTML. Here, each answer must be a listing, and must say that
 it is whole. Not for: the pages of long listings, since this is slower; versions of objects
-(`versions`). Source: Amazon S3 API Reference, ListObjectsV2.
+(`versions`). Source: Amazon S3 API Reference, ListObjectsV2 and
+DeleteObjects.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, cast
 from urllib.parse import quote, unquote_plus
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import obstore
 
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _LASTS: Final = timedelta(minutes=10)
+DELETES_MAX: Final = 1000
+"""Objects in one request for deletes, of S3."""
+_UNTOLD: Final = "the storage did not say whether it deleted it: try again"
 _ENDPOINT_OPTIONS: Final = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "aws_")
@@ -45,6 +52,12 @@ class KeyPage:
     objects: list[tuple[str, int, datetime]]
     prefixes: list[str]
     token: str | None
+
+
+def bucket_of(url: str, options: tuple[tuple[str, str], ...]) -> tuple[Bucket, str]:
+    """Returns the bucket of an S3 storage at a normalized URL, and the prefix of all its keys."""
+    name, _, prefix = url.partition("://")[2].partition("/")
+    return Bucket(name, options), f"{prefix}/" if prefix else ""
 
 
 def is_address(key: str) -> bool:
@@ -98,6 +111,7 @@ class Bucket:
         *kinds: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        tries: int = asking.TRIES_MAX,
     ) -> ElementTree.Element:
         """Sends a request on the bucket itself, and again if the network or the server failed.
 
@@ -110,7 +124,30 @@ class Bucket:
             with urlopen(request, timeout=asking.TIMEOUT_SECONDS) as answer:
                 return asking.document(answer.read(), *kinds)
 
-        return asking.repeated(send)
+        return asking.repeated(send, tries=tries)
+
+    def delete(
+        self, objects: Sequence[tuple[str, str]], *, tries: int = asking.TRIES_MAX
+    ) -> dict[tuple[str, str], tuple[str, str]]:
+        """Deletes at most DELETES_MAX objects (key, "") or versions (key, version id) at once.
+
+        Returns code and message of each that the storage does not confirm. The code is "" if the
+        answer does not name it. Raises FAILURES.
+        """
+        body = _deletion(objects)
+        checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
+        answer = self.ask(
+            "POST", {"delete": ""}, "DeleteResult", body=body, headers=headers, tries=tries
+        )
+        told = {name for each in answer.iterfind("{*}Deleted") for name in _named(each)}
+        errors = {
+            name: (text_of(each, "Code") or "an error without a code", text_of(each, "Message"))
+            for each in answer.iterfind("{*}Error")
+            for name in _named(each)
+        }
+        untold = {each: ("", _UNTOLD) for each in objects if each not in told}
+        return untold | {each: errors[each] for each in objects if each in errors}
 
     def headers_of(self, key: str, version_id: str) -> Mapping[str, str]:
         """Returns the headers of a version of the object of a key. Their names have any case.
@@ -166,6 +203,26 @@ def _parsed(page: ElementTree.Element) -> KeyPage:
     if int(text_of(page, "KeyCount") or 0) > len(found.objects) + len(found.prefixes):
         raise ValueError("it has fewer keys than it says (KeyCount)")
     return found
+
+
+def _deletion(objects: Iterable[tuple[str, str]]) -> bytes:
+    """Returns the body of a request for deletes."""
+
+    def field(name: str, text: str) -> str:
+        # A parser would read a carriage return as a line feed: that is another key.
+        return f"<{name}>{escape(text, {chr(13): '&#13;'})}</{name}>" if text else ""
+
+    listed = (
+        f"<Object>{field('Key', key)}{field('VersionId', version_id)}</Object>"
+        for key, version_id in objects
+    )
+    return f"<Delete><Quiet>false</Quiet>{''.join(listed)}</Delete>".encode()
+
+
+def _named(element: ElementTree.Element) -> set[tuple[str, str]]:
+    """Returns the names that an entry of an answer can stand for: a version, or just its key."""
+    key = text_of(element, "Key")
+    return {(key, text_of(element, "VersionId")), (key, "")}
 
 
 def is_truncated(page: ElementTree.Element) -> bool:

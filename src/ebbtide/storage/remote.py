@@ -442,8 +442,7 @@ class RemoteStorage:
 
     def _bucket(self) -> tuple[keys.Bucket, str]:
         """Returns the bucket of S3, and the prefix of all keys of this storage."""
-        name, _, prefix = self.url.partition("://")[2].partition("/")
-        return keys.Bucket(name, self.effective_options()), f"{prefix}/" if prefix else ""
+        return keys.bucket_of(self.url, self.effective_options())
 
     def _pieces(
         self, address: str, start: int, end: int | None, etag: str | None

@@ -11,8 +11,6 @@ the delete of the objects themselves (`deleting`).
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,22 +18,18 @@ from itertools import chain
 from typing import Final
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
-from xml.sax.saxutils import escape
 
 from ebbtide.storage import locks
 from ebbtide.storage.asking import FAILURES, FailedAnswer
 from ebbtide.storage.base import DeleteOutcome, Retained
-from ebbtide.storage.keys import Bucket, is_truncated, text_of
+from ebbtide.storage.keys import DELETES_MAX, Bucket, is_truncated, text_of
 
 _PAGE_ROWS: Final = 1000
-_DELETES_MAX: Final = 1000
-"""Versions in one request, of S3."""
 _LISTS_AT_ONCE: Final = 16
 _DENIED: Final = (
     "the storage denies it: the credentials lack s3:DeleteObjectVersion, or an object lock or a "
     "policy protects the version"
 )
-_UNTOLD: Final = "the storage did not say whether it deleted the version: try again"
 _DENIALS: Final = frozenset({"AccessDenied", "ObjectLocked"})
 PRESENT: Final = "an object is at this address now: its versions stay"
 
@@ -178,50 +172,32 @@ def _delete(bucket: Bucket, versions: Sequence[Version], denied: list[Version]) 
     """Deletes versions. Returns the keys of versions that were not deleted, with the reason. Adds
     those to `denied` that the storage forbids to delete."""
     failed: dict[str, str] = {}
-    for start in range(0, len(versions), _DELETES_MAX):
-        some = versions[start : start + _DELETES_MAX]
-        body = _body(some)
-        checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
+    for start in range(0, len(versions), DELETES_MAX):
+        some = versions[start : start + DELETES_MAX]
         try:
-            answer = bucket.ask("POST", {"delete": ""}, "DeleteResult", body=body, headers=headers)
+            refused = bucket.delete([(each.key, each.version_id) for each in some])
         except FAILURES as error:
             failed |= dict.fromkeys((each.key for each in some), _explained(error))
             continue
-        told = {(text_of(each, "Key"), text_of(each, "VersionId")) for each in answer}
-        failed |= {each.key: _UNTOLD for each in some if (each.key, each.version_id) not in told}
-        for each in answer.iterfind("{*}Error"):
-            code = text_of(each, "Code")
-            if code == "NoSuchVersion":  # another attempt deleted it
+        for each in some:
+            code, message = refused.get((each.key, each.version_id), ("NoSuchVersion", ""))
+            if code == "NoSuchVersion":  # this request deleted it, or another attempt
                 continue
-            failed[text_of(each, "Key")] = _reason(code, text_of(each, "Message"))
+            failed[each.key] = _reason(code, message)
             if code in _DENIALS:
-                found = (text_of(each, "Key"), text_of(each, "VersionId"))
-                denied += [known for known in some if (known.key, known.version_id) == found]
+                denied.append(each)
     return failed
-
-
-def _body(versions: Iterable[Version]) -> bytes:
-    objects = (
-        f"<Object><Key>{escape(each.key)}</Key><VersionId>{escape(each.version_id)}</VersionId>"
-        "</Object>"
-        for each in versions
-    )
-    return f"<Delete><Quiet>false</Quiet>{''.join(objects)}</Delete>".encode()
 
 
 def _explained(error: BaseException) -> str:
     """Returns the reason of a failed request: the storage's code and message, if it has them."""
     if isinstance(error, FailedAnswer):
-        try:
-            answer = ElementTree.fromstring(error.body)
-        except FAILURES:
-            return f"status {error.code}"
-        return _reason(text_of(answer, "Code"), text_of(answer, "Message"))
+        code, message = error.told()
+        return _reason(code, message) if code else f"status {error.code}"
     return str(error)
 
 
 def _reason(code: str, message: str) -> str:
     if code == "AccessDenied":
         return _DENIED
-    return f"{code}: {message}" if message else code
+    return ": ".join(filter(None, (code, message)))

@@ -14,7 +14,7 @@ import zarr
 
 from ebbtide.errors import Conflict, Refused
 from ebbtide.formats.icechunk.flatbuffer import DamagedError
-from ebbtide.formats.icechunk.ids import ROOT_ID
+from ebbtide.formats.icechunk.ids import ROOT_ID, id_text
 from ebbtide.formats.icechunk.refs import read_refs
 from ebbtide.formats.icechunk.repo import Edit, backup_time, parse_repo, write_repo
 from ebbtide.formats.icechunk.repo_schema import REPO
@@ -111,7 +111,8 @@ class TestDamagedRepo:
         for name, place in (("snapshots", "flushed_at"), ("latest_updates", "updated_at")):
             first, *others = row[name]
             changed = {**row, name: [{**first, place: 1 << 63}, *others]}
-            with pytest.raises(DamagedError):
+            what = f"snapshot {id_text(first['id'])}" if place == "flushed_at" else "operations log"
+            with pytest.raises(DamagedError, match=f"{what} is dated"):
                 parse_repo(plain(data, encode(changed, REPO)), "")
 
 

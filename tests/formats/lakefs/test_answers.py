@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -40,6 +40,9 @@ class Answering:
 
     def __init__(self) -> None:
         self.status, self.body = 200, b"{}"
+        self.pages: list[bytes] = []
+        """The answers to the next requests. The last one answers all later requests too."""
+        self.content_type = "application/json"
         self.silent = False
         self.woken = threading.Event()
         outer = self
@@ -48,8 +51,10 @@ class Answering:
             def _answer(self) -> None:
                 if outer.silent:
                     outer.woken.wait(30)
+                if outer.pages:
+                    outer.body = outer.pages.pop(0)
                 self.send_response(outer.status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", outer.content_type)
                 self.send_header("Content-Length", str(len(outer.body)))
                 self.end_headers()
                 self.wfile.write(outer.body)
@@ -100,6 +105,15 @@ def test_who_says_nothing_is_not_waited_for(
 
 
 @each
+def test_a_page_of_a_proxy_is_no_empty_answer(answering: Answering, ask: Ask) -> None:
+    answering.content_type = "text/html; charset=utf-8"
+    answering.body = b"<!DOCTYPE html><html><body>Sign in</body></html>"
+    with pytest.raises(Failed) as failed:
+        ask(answering.lake())
+    assert failed.value.kind == "lakefs_error"
+
+
+@each
 @pytest.mark.parametrize(
     "body",
     [b"[]", b'{"results": 1}', b'{"run_id": "", "gc_uncommitted_location": ""}', b"<html>", b""],
@@ -134,3 +148,91 @@ def test_what_may_be_missing_and_what_may_not(answering: Answering) -> None:
 def test_a_whole_answer(answering: Answering) -> None:
     answering.body = json.dumps(REPOSITORY).encode()
     assert answering.lake().repository().namespace == "s3://lake/x/"
+
+
+OBJECT: Final = {
+    "path_type": "object",
+    "physical_address": "s3://lake/x/data/a",
+    "checksum": "1",
+    "mtime": 1,
+}
+LISTS: Final[dict[str, Ask]] = {name: ASKED[name] for name in ("branches", "tags", "view")}
+
+
+def _page(names: Sequence[str], has_more: object, offset: object, counted: int = -1) -> bytes:
+    """A page of branches, tags and objects at once: a client takes the fields that it knows."""
+    results = [{"id": name, "commit_id": "1", "path": name, **OBJECT} for name in names]
+    paging = {"has_more": has_more, "max_per_page": 1000, "next_offset": offset}
+    paging["results"] = len(names) if counted < 0 else counted
+    return json.dumps({"results": results, "pagination": paging}).encode()
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_all_pages_are_one_list(answering: Answering, name: str) -> None:
+    answering.pages = [_page("a", True, "a"), _page("b", True, "b"), _page("", False, "")]
+    assert [*dict(LISTS[name](answering.lake()))] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize(
+    "pages",
+    {
+        "no offset": [_page("ab", True, "")],
+        "an offset of null": [_page("ab", True, None)],
+        "the same page again": [_page("ab", True, "b"), _page("ab", True, "b")],
+        "pages in a circle": [_page(name, True, name) for name in "aba"],
+        "fewer than it counts": [_page("ab", False, "", 3)],
+        "none of those it counts": [_page("", False, "", 3)],
+        "the last page, with an offset": [_page("ab", False, "b")],
+        "more as text": [_page("ab", "false", "")],
+        "more as null": [_page("ab", None, "")],
+        "results as text": [_page("", False, "").replace(b"[]", b'""')],
+        "results by name": [_page("", False, "").replace(b"[]", b"{}")],
+        "results of null": [_page("", False, "").replace(b"[]", b"null")],
+        "half": [_page("ab", True, "b"), _page("cd", False, "")[:40]],
+        "a page of a proxy": [_page("ab", True, "b"), b"<html></html>"],
+        "no pages": [b'{"results": []}'],
+    }.items(),
+    ids=lambda each: each[0],
+)
+def test_a_list_that_is_cut_off_is_an_error(
+    answering: Answering, name: str, pages: tuple[str, list[bytes]]
+) -> None:
+    answering.pages = list(pages[1])
+    with pytest.raises(Failed) as failed:
+        LISTS[name](answering.lake())
+    assert failed.value.kind == "lakefs_error"
+
+
+def _uncommitted(run: str, token: str | None) -> bytes:
+    place = "s3://lake/x/_lakefs/retention/gc/uncommitted/1/uncommitted"
+    answer = {"run_id": run, "gc_uncommitted_location": place, "continuation_token": token}
+    return json.dumps(answer).encode()
+
+
+def test_uncommitted_objects_are_of_one_run_and_end(answering: Answering) -> None:
+    answering.status = 201
+    answering.pages = [_uncommitted("1", each) for each in ("a", "b", None)]
+    assert len(answering.lake().uncommitted()) == 3
+    answering.pages = [_uncommitted("1", "a"), _uncommitted("1", "a")]
+    with pytest.raises(Failed, match="again"):
+        answering.lake().uncommitted()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"default_retention_days": 1.5, "branches": []},
+        {"default_retention_days": True, "branches": []},
+        {"default_retention_days": "7", "branches": []},
+        {"default_retention_days": 7, "branches": {}},
+        {"default_retention_days": 7, "branches": ""},
+        {"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": "7"}]},
+        {"default_retention_days": 7, "branches": [{"branch_id": 1, "retention_days": 7}]},
+    ],
+)
+def test_rules_of_another_kind_are_no_rules(answering: Answering, body: object) -> None:
+    answering.body = json.dumps(body).encode()
+    with pytest.raises(Failed) as failed:
+        answering.lake().rules()
+    assert failed.value.kind == "lakefs_error"

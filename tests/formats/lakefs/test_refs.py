@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.formats.lakefs.refs import commit_of, find_commit, read_history
 from ebbtide.formats.lakefs.server import AnsweredCommit
+from tests.formats.lakefs import fake
 from tests.formats.lakefs.fake import FakeLakefs
+from tests.formats.lakefs.tables import message
 from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
 
 FRACTION = timedelta(microseconds=597_174)
@@ -104,3 +107,42 @@ def test_a_branch_with_the_name_of_a_commit_is_not_taken_for_it(world: LakefsWor
     commit_id, other = commit(world, "a"), commit(world, "b")
     server = forgetful(world, "", {commit_id: other, commit_id[:-1]: commit_id})
     assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
+
+
+@pytest.mark.parametrize("seconds", [10**12, -(10**12), 2**63 - 1, -(2**63)])
+def test_a_commit_beyond_all_dates_is_named(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """In a dump, and in an answer for one commit."""
+    commit_id = commit(world, "a")
+    dated = AnsweredCommit(commit_id, (), seconds, "", 1)
+    monkeypatch.setattr(FakeLakefs, "commit", lambda *_: dated)
+    with pytest.raises(Failed, match=f"commit '{commit_id}' {seconds} s"):
+        commit_of(world.server, commit_id)
+    instant = message((1, seconds % 2**64))
+    monkeypatch.setattr(fake, "_instant", lambda _: instant)
+    with pytest.raises(Failed, match=rf"dates commit '\w+' {seconds} s"):
+        world.collector().plan()
+
+
+@pytest.mark.parametrize("seconds", [-62_135_596_800, 253_402_300_799])
+def test_the_first_and_the_last_date_are_dates(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    commit(world, "a")
+    world.grow_old(3 * DAY)
+    instant = message((1, seconds % 2**64))
+    monkeypatch.setattr(fake, "_instant", lambda _: instant)
+    report = world.collector().plan()
+    assert report.counts["candidate"].objects == 0
+
+
+def test_a_dump_without_commits_is_not_whole(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heads would be asked for one by one, and commits of deleted branches would be missed."""
+    commit(world, "a")
+    dumped = world.server.dump()
+    monkeypatch.setattr(FakeLakefs, "dump", lambda _: replace(dumped, commits=""))
+    with pytest.raises(Failed, match="dumped no commits"):
+        world.collector().plan()

@@ -184,12 +184,16 @@ def parse_repo(data: bytes, version: str) -> RepoFile:
     _check_circles(row)
     if not row["latest_updates"] or any("update_type" not in e for e in row["latest_updates"]):
         raise DamagedError("its operations log is empty, or has an entry without a kind")
-    for micros in (
-        *(info["flushed_at"] for info in row["snapshots"]),
-        *(entry["updated_at"] for entry in row["latest_updates"]),
-    ):
+    dates = [
+        (f"snapshot {name}", info["flushed_at"])
+        for name, info in zip(ids, row["snapshots"], strict=True)
+    ]
+    dates += [
+        ("an entry of its operations log", each["updated_at"]) for each in row["latest_updates"]
+    ]
+    for what, micros in dates:
         if micros > _MICROS_MAX:
-            raise DamagedError(f"it is dated {micros} µs after 1970")
+            raise DamagedError(f"{what} is dated {micros} µs after 1970")
     return RepoFile(data, version, row, ids)
 
 

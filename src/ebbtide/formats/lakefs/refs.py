@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Final
 
 from ebbtide.arrow import texts
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.lakefs.committed import read_messages
 from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
@@ -45,12 +45,19 @@ def read_history(server: LakefsServer, storage: Storage, layout: LakefsLayout) -
     """Reads the present refs, and all commits.
 
     Raises Refused `missing_parent` if the server does not know a commit that a ref or another
-    commit names, and as `Layout.read_tree` does for the files of the dump; Failed `lakefs_error`.
+    commit names, and as `Layout.read_tree` does for the files of the dump. Raises Failed
+    `lakefs_error`, also for a commit without a valid date.
     """
     dumped = server.dump()
     messages = _messages(storage, layout, dumped.commits)
     commits = {commit.commit_id: commit for commit in map(_commit, messages)}
     refs = read_refs(server)
+    if refs and not commits:
+        # The refs' own commits would be asked for, and those of deleted branches would be missed.
+        raise Failed(
+            "lakefs_error",
+            f"the server dumped no commits of {server.name}, which has refs: run again",
+        )
     complete(server, commits, (ref.commit_id for ref in refs))
     return LakefsHistory(commits, refs)
 
@@ -107,7 +114,15 @@ def _made(
     named = tuple(parents)
     if version < _FIRST_PARENT_FIRST:
         named = named[::-1]
-    return Commit(commit_id, named, EPOCH + timedelta(seconds=seconds), metarange_id)
+    try:
+        created_at = EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        raise Failed(
+            "lakefs_error",
+            f"the server dates commit {shown(commit_id)} {seconds} s after 1970, which is not in "
+            "the years 1 to 9999: correct its date in the server's database",
+        ) from None
+    return Commit(commit_id, named, created_at, metarange_id)
 
 
 def _messages(storage: Storage, layout: LakefsLayout, metarange_id: str) -> Iterator[bytes]:

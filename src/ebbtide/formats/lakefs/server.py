@@ -101,9 +101,9 @@ class LakefsServer:
                 api = _client(self.account).repositories_api
                 answer = api.get_gc_rules_with_http_info(self.name, _preload_content=False, **WAITS)
                 found = json.loads(answer.raw_data)
-                listed = found.get("branches") or []
-                branches = {each["branch_id"]: each["retention_days"] for each in listed}
-                default = int(found["default_retention_days"])
+                listed = _listed([] if found.get("branches") is None else found["branches"])
+                branches = {_text(each, "branch_id"): _days(each) for each in listed}
+                default = _days(found, "default_retention_days")
         except NotFound:
             return None
         if len(branches) < len(listed):
@@ -129,27 +129,17 @@ class LakefsServer:
 
     def branches(self) -> dict[str, str]:
         """Returns the heads of all branches, hidden ones too: name to commit id."""
-        api = _client(self.account).branches_api
+        ask = _client(self.account).branches_api.list_branches_with_http_info
         with self._asking("the branches"):
-            return {
-                each.id: each.commit_id
-                for each in _pages(
-                    lambda after: api.list_branches(
-                        self.name, after=after, amount=PAGE, show_hidden=True, **WAITS
-                    )
-                )
-            }
+            pages = _pages(lambda **paging: ask(self.name, show_hidden=True, **paging))
+            return {_text(each, "id"): _text(each, "commit_id") for each in pages}
 
     def tags(self) -> dict[str, str]:
         """Returns all tags: name to commit id."""
-        api = _client(self.account).tags_api
+        ask = _client(self.account).tags_api.list_tags_with_http_info
         with self._asking("the tags"):
-            return {
-                each.id: each.commit_id
-                for each in _pages(
-                    lambda after: api.list_tags(self.name, after=after, amount=PAGE, **WAITS)
-                )
-            }
+            pages = _pages(lambda **paging: ask(self.name, **paging))
+            return {_text(each, "id"): _text(each, "commit_id") for each in pages}
 
     def commit(self, commit_id: str) -> AnsweredCommit:
         """Returns a commit, by any expression. Raises NotFound `commit_not_found`."""
@@ -169,6 +159,7 @@ class LakefsServer:
         from lakefs_sdk import PrepareGCUncommittedRequest
 
         folders, token = list[str](), None
+        seen = set[str]()
         with self._asking("the uncommitted objects"):
             api = _client(self.account).internal_api
             while True:
@@ -181,6 +172,7 @@ class LakefsServer:
                 token = found.continuation_token
                 if not token:
                     return folders
+                _advance(token, seen)
 
     def address_at(self, ref: str, path: str) -> str:
         """Returns the URL of the object that a ref has at a path. Raises NotFound
@@ -192,26 +184,12 @@ class LakefsServer:
 
     def view(self, branch: str) -> Iterator[tuple[str, str]]:
         """Yields paths and URLs of all objects of a branch, committed and staged."""
-        api, after = _client(self.account).objects_api, ""
+        ask = _client(self.account).objects_api.list_objects_with_http_info
         with self._asking(f"the objects of {shown(branch)}"):
-            while True:
-                # The client would check all fields, which takes three times as long as the server's
-                # answer.
-                answer = api.list_objects_with_http_info(
-                    self.name,
-                    branch,
-                    after=after,
-                    amount=PAGE,
-                    user_metadata=False,
-                    _preload_content=False,
-                    **WAITS,
-                )
-                page = json.loads(answer.raw_data)
-                for each in page["results"]:
-                    yield each["path"], each["physical_address"]
-                if not page["pagination"]["has_more"]:
-                    return
-                after = page["pagination"]["next_offset"]
+            for each in _pages(
+                lambda **paging: ask(self.name, branch, user_metadata=False, **paging)
+            ):
+                yield _text(each, "path"), _text(each, "physical_address")
 
     @contextmanager
     def _asking(self, what: str, *, missing: str | None = None) -> Iterator[None]:
@@ -257,15 +235,52 @@ def _client(account: Account) -> Any:  # lakefs_sdk has no types
     return LakeFSClient(configuration)
 
 
-def _pages(ask: Callable[[str], Any]) -> Iterator[Any]:
-    """Yields the items of all pages."""
-    after = ""
+def _pages(ask: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Yields the items of all pages of a list. Raises ValueError, KeyError or TypeError unless each
+    page is whole.
+
+    The client does not parse them: it takes a list of another kind for an empty one, and needs
+    three times as long as the server's answer.
+    """
+    after, seen = "", set[str]()
     while True:
-        page = ask(after)
-        yield from page.results
-        if not page.pagination.has_more:
+        answer = ask(after=after, amount=PAGE, _preload_content=False, **WAITS)
+        page = json.loads(answer.raw_data)
+        results, paging = _listed(page["results"]), page["pagination"]
+        has_more, after = paging["has_more"], paging["next_offset"]
+        if len(results) < paging["results"]:
+            raise ValueError("a page has fewer items than it counts")
+        if not isinstance(has_more, bool) or has_more != bool(after):
+            raise ValueError("a page does not say whether there is more, and where")
+        yield from results
+        if not has_more:
             return
-        after = page.pagination.next_offset
+        _advance(after, seen)
+
+
+def _advance(offset: str, seen: set[str]) -> None:
+    """Adds the beginning of the next page. Raises ValueError if that page was there already."""
+    if offset in seen:
+        raise ValueError("a page comes again and again")
+    seen.add(offset)
+
+
+def _listed(found: object) -> list[Any]:
+    if not isinstance(found, list):
+        raise TypeError("it is no list")
+    return found
+
+
+def _text(found: Mapping[str, Any], name: str) -> str:
+    if not isinstance(found[name], str):
+        raise TypeError(f"{name} is no text")
+    return str(found[name])
+
+
+def _days(found: Mapping[str, Any], name: str = "retention_days") -> int:
+    if type(found[name]) is not int:  # a truth value is an int too
+        raise TypeError(f"{name} is no whole number")
+    return int(found[name])
 
 
 def _of_dump(api: Any, name: str, task_id: str) -> Any | None:

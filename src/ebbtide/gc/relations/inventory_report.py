@@ -44,9 +44,10 @@ _LANDMARK: Final = "landmark"
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """One Parquet file, and its MD5 checksum (hexadecimal) if the manifest gives one."""
+    """One Parquet file. With a manifest, also its size, and its MD5 checksum (hexadecimal)."""
 
     name: str
+    size_bytes: int | None = None
     checksum: str | None = None
 
 
@@ -124,18 +125,22 @@ def _from_manifest(url: str, date: datetime | None) -> InventoryReport:
     expected where `aws s3 sync` puts them: in the directory `data` beside the manifest's own."""
     beside, name = _file_at(url)
     try:
-        manifest = json.loads(beside.get(name))
+        data = beside.get(name)
+        manifest = json.loads(data)
         begun = EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"]))
         bucket = str(manifest["sourceBucket"])
         kind = manifest["fileFormat"]
         files = [
-            InventoryFile(str(file["key"]), str(file.get("MD5checksum") or "") or None)
+            InventoryFile(str(file["key"]), int(file["size"]), str(file["MD5checksum"]))
             for file in manifest["files"]
         ]
     except NotFound:
         raise _invalid(f"there is no file {url}") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _invalid(f"{url} is no manifest of an S3 inventory: {error!r}") from error
+    _check_manifest(beside, name, data)
+    if len({each.name for each in files}) < max(len(files), 1):
+        raise _invalid(f"{url} names no files, or one twice: it is no whole inventory")
     if kind != "Parquet":
         raise _invalid(f"the inventory of {url} is in {kind}: configure S3 to write it in Parquet")
     if date is not None and date != begun:
@@ -148,6 +153,21 @@ def _from_manifest(url: str, date: datetime | None) -> InventoryReport:
         bucket = f"{scheme}://{rest.partition('/')[0]}"
         storage = open_storage(bucket, dict(options_of(url)))
     return InventoryReport(url, begun, storage, tuple(files), bucket)
+
+
+def _check_manifest(beside: Storage, name: str, data: bytes) -> None:
+    """Raises InvalidInput unless the checksum that S3 writes last, beside the manifest, is that of
+    the manifest."""
+    written = f"{name.removesuffix(MANIFEST)}.checksum"
+    try:
+        is_whole = beside.get(written).strip().lower() == _md5(data).encode()
+    except NotFound:
+        is_whole = False
+    if not is_whole:
+        raise _invalid(
+            f"{beside.url}/{written} is not there, or is not the MD5 checksum of {name}: the "
+            "inventory is incomplete or was changed. Take another one, or copy it again"
+        )
 
 
 def read_inventory(
@@ -192,7 +212,9 @@ def _batches(
     `read_inventory` does."""
     try:
         data = source.get(file.name)
-        if file.checksum is not None and _md5(data) != file.checksum:
+        if file.size_bytes not in (None, len(data)):
+            raise ValueError("its size is not the one in the manifest")
+        if file.checksum is not None and _md5(data) != file.checksum.lower():
             raise ValueError("its checksum is not the one in the manifest")
         parquet = pq.ParquetFile(pa.BufferReader(data))
         read = _s3_rows if "key" in parquet.schema_arrow.names else _own_rows

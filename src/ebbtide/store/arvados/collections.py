@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.escaping import shown
-from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.retention.lifecycle import LifecycleState, delete_at
 from ebbtide.store.access.signing_keys import read_verifying_keys
 from ebbtide.store.arvados.blocks import Blocks
 from ebbtide.store.arvados.listed_collections import ListedCollection
@@ -35,7 +35,7 @@ from ebbtide.store.arvados.queries import (
 )
 from ebbtide.store.arvados.replacing import CURRENT, Replacements
 from ebbtide.store.arvados.signatures import BlockObject, verify_block
-from ebbtide.store.arvados.trashing import Timers, delete_at
+from ebbtide.store.arvados.trashing import Timers
 from ebbtide.store.arvados.uuids import COLLECTION, cluster_of, uuid_of
 from ebbtide.store.collections.collections import Collections
 from ebbtide.store.collections.contents import ContentChange, Files, Verified

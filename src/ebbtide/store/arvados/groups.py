@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.retention.lifecycle import delete_at
 from ebbtide.store.arvados.fields import (
     ConstantField,
     Field,
@@ -25,7 +26,7 @@ from ebbtide.store.arvados.fields import (
 from ebbtide.store.arvados.listing import ListPage, ListQuery, Source, visible
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.arvados.properties import PropertiesField
-from ebbtide.store.arvados.trashing import Timers, delete_at
+from ebbtide.store.arvados.trashing import Timers
 from ebbtide.store.arvados.uuids import GROUP, uuid_of
 from ebbtide.store.collections.projects import Project, Projects
 from ebbtide.store.collections.updates import KEEP, Keep

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.retention.lifecycle import delete_at
 from ebbtide.store.arvados.fields import (
     Field,
     FlagField,
@@ -21,7 +22,6 @@ from ebbtide.store.arvados.fields import (
 from ebbtide.store.arvados.listing import ListPage, ListQuery, Source, visible
 from ebbtide.store.arvados.owners import Owners
 from ebbtide.store.arvados.properties import PropertiesField
-from ebbtide.store.arvados.trashing import delete_at
 from ebbtide.store.arvados.uuids import COLLECTION
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction

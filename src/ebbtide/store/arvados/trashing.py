@@ -6,17 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ebbtide.errors import InvalidInput
+from ebbtide.retention.lifecycle import delete_at
 from ebbtide.store.collections.updates import KEEP, Keep, Omitted
-
-
-def delete_at(expires_at: datetime | None, trash_time: timedelta) -> datetime | None:
-    """Returns the end of an item's time in the trash."""
-    if expires_at is None:
-        return None
-    try:
-        return expires_at + trash_time
-    except OverflowError:
-        return datetime.max.replace(tzinfo=expires_at.tzinfo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
