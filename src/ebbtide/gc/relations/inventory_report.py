@@ -44,7 +44,7 @@ _LANDMARK: Final = "landmark"
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """One Parquet file. With a manifest, also its size, and its MD5 checksum (hexadecimal)."""
+    """One Parquet file, and its size and MD5 checksum (hexadecimal) if the manifest gives them."""
 
     name: str
     size_bytes: int | None = None
@@ -131,7 +131,11 @@ def _from_manifest(url: str, date: datetime | None) -> InventoryReport:
         bucket = str(manifest["sourceBucket"])
         kind = manifest["fileFormat"]
         files = [
-            InventoryFile(str(file["key"]), int(file["size"]), str(file["MD5checksum"]))
+            InventoryFile(
+                str(file["key"]),
+                None if file.get("size") is None else int(file["size"]),
+                str(file.get("MD5checksum") or "") or None,
+            )
             for file in manifest["files"]
         ]
     except NotFound:
@@ -156,17 +160,17 @@ def _from_manifest(url: str, date: datetime | None) -> InventoryReport:
 
 
 def _check_manifest(beside: Storage, name: str, data: bytes) -> None:
-    """Raises InvalidInput unless the checksum that S3 writes last, beside the manifest, is that of
-    the manifest."""
+    """Raises InvalidInput if the checksum that S3 writes beside the manifest is not that of the
+    manifest. A manifest that was copied alone has none."""
     written = f"{name.removesuffix(MANIFEST)}.checksum"
     try:
         is_whole = beside.get(written).strip().lower() == _md5(data).encode()
     except NotFound:
-        is_whole = False
+        return
     if not is_whole:
         raise _invalid(
-            f"{beside.url}/{written} is not there, or is not the MD5 checksum of {name}: the "
-            "inventory is incomplete or was changed. Take another one, or copy it again"
+            f"{beside.url}/{written} is not the MD5 checksum of {name}: the inventory is incomplete "
+            "or was changed. Take another one, or copy it again"
         )
 
 
