@@ -169,8 +169,8 @@ def _check_manifest(beside: Storage, name: str, data: bytes) -> None:
         return
     if not is_whole:
         raise _invalid(
-            f"{beside.url}/{written} is not the MD5 checksum of {name}: the inventory is incomplete "
-            "or was changed. Take another one, or copy it again"
+            f"{beside.url}/{written} is not the MD5 checksum of {name}: the inventory "
+            "is incomplete or was changed. Take another one, or copy it again"
         )
 
 
