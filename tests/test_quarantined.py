@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.errors import Failed, Gone
+from ebbtide.errors import Failed, Gone, quarantine_fields
 from ebbtide.quarantined import (
     UNREADABLE,
     Fate,
     closed_text,
     fate_of,
-    fields_of,
     record_address,
     told,
 )
@@ -118,7 +117,7 @@ def test_an_error_is_completed_once(tmp_path: Path) -> None:
             f"commit c has expired: collector run {RUN} quarantined its data until "
             f"2026-03-08 00:00 UTC: '{COMMAND}' restores it"
         )
-    assert fields_of(error) == {
+    assert quarantine_fields(error) == {
         "quarantined_until": "2026-03-08T00:00:00Z",
         "restore_command": COMMAND,
     }

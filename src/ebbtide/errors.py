@@ -253,3 +253,12 @@ def disk_full(disk: str, reason: str) -> Failed:
         "repeated. A run needs some free space itself: first free a MiB by other means, as 'When a "
         "disk is full' in docs/running.md says",
     )
+
+
+QUARANTINE_FIELDS: Final = ("quarantined_until", "restore_command")
+"""The details of an error, and the fields of an answer, about data in quarantine."""
+
+
+def quarantine_fields(error: EbbtideError) -> dict[str, str]:
+    """Returns the fields about data in quarantine that an error has."""
+    return {name: error.details[name] for name in QUARANTINE_FIELDS if name in error.details}

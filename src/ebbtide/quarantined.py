@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
-from ebbtide.errors import EbbtideError, NotFound, Refused
+from ebbtide.errors import QUARANTINE_FIELDS, EbbtideError, NotFound, Refused
 from ebbtide.storage import Storage
 from ebbtide.text import date_text
 
@@ -28,9 +28,6 @@ UNREADABLE: Final = "unreadable"
 """The state of a run whose record cannot be read."""
 
 State = Literal["held", "undone", "purged"]
-
-FIELDS: Final = ("quarantined_until", "restore_command")
-"""The details of an error, and the fields of an answer, about data in quarantine."""
 
 FateState = Literal["quarantined", "undone", "deleting", "deleted", "unknown"]
 
@@ -113,7 +110,7 @@ class Fate:
         if self.restore_command is None or self.until is None:
             return {}
         until = self.until.isoformat().replace("+00:00", "Z")
-        return dict(zip(FIELDS, (until, self.restore_command), strict=True))
+        return dict(zip(QUARANTINE_FIELDS, (until, self.restore_command), strict=True))
 
     @property
     def end(self) -> str:
@@ -195,11 +192,6 @@ def closed_text(run_id: str) -> str:
     """Returns the clause of an error about a commit that a run closed, while nobody has looked what
     became of its data. `told` puts the fate in its place."""
     return f"collector run {run_id} closed it"
-
-
-def fields_of(error: EbbtideError) -> dict[str, str]:
-    """Returns the fields about data in quarantine that an error has."""
-    return {name: error.details[name] for name in FIELDS if name in error.details}
 
 
 def told(error: EbbtideError, fate: Fate) -> None:

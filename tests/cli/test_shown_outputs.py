@@ -313,11 +313,15 @@ def test_how_to_use_icechunk(tmp_path: Path) -> None:
     page = (DOCS / "howto" / "icechunk.md").read_text()
     sections = {each.split("\n")[0]: each for each in page.split("\n## ")}
     undo = sections["Restore a snapshot"].split("**After a collection")[1]
+    # The repository is new, and the grace a second.
     expired = "```sh\nebbtide expire icechunk:weather --keep-last 2 --yes\nsleep 1\n```\n"
     swept = sections["Free the space"].replace("--quarantine none", "--quarantine 1d")
+    swept = swept.replace("commits are deleted too", "commits are quarantined too")
     walk = "\n".join(
         [
-            sections["Look at it without writing anything"],
+            sections["Look at it without writing anything"].replace(
+                "ebbtide expire", "sleep 1\nebbtide expire"
+            ),
             expired,
             swept,
             sections["Find out why a chunk is kept"].replace(
@@ -342,6 +346,7 @@ def test_the_page_on_icechunk(tmp_path: Path) -> None:
         ('export PATH="$PWD/.venv/bin:$PATH"\n', ""),
         ("--older-than 30d", "--keep-last 3"),
         ("icechunk:/data/weather", f"icechunk:{tmp_path}/page/weather"),
+        ("ebbtide expire", "sleep 1\nebbtide expire"),
         ("ebbtide gc plan", "sleep 1\nebbtide gc plan"),
     ):
         assert old in page, old

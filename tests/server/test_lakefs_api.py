@@ -15,6 +15,8 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "lakefs-api.md"
 ROW: Final = re.compile(
     r"^\| `(\w+)` \| `([A-Z]+) (/\S+)` \| (works|differs|absent) \| (.+) \|$", re.MULTILINE
 )
+LISTED: Final = re.compile(r"^\| `[^|]*\| `[A-Z]+ /", re.MULTILINE)
+"""The beginning of each row of an operation, whatever its other columns are."""
 OPERATIONS: Final = 134
 """Of lakeFS 1.88."""
 REFUSED: Final = (404, 405, 501)
@@ -32,7 +34,7 @@ def shape(path: str) -> str:
 
 def test_every_operation_is_there_once() -> None:
     found = rows()
-    assert len(found) == OPERATIONS == len(re.findall(r"^\| `", PAGE.read_text(), re.MULTILINE))
+    assert len(found) == OPERATIONS == len(LISTED.findall(PAGE.read_text()))
     assert len({name for name, *_ in found}) == OPERATIONS
     assert len({(method, shape(path)) for _, method, path, *_ in found}) == OPERATIONS
     assert f"all {OPERATIONS} operations" in PAGE.read_text()

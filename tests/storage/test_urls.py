@@ -211,9 +211,11 @@ def test_streams_from_a_bucket_keep_the_key(monkeypatch: pytest.MonkeyPatch) -> 
     """Keys are taken as they are: nothing in them is percent-encoded."""
     asked: list[tuple[str, str]] = []
 
-    def stream(self: RemoteStorage, address: str, *, start: int, end: int | None) -> list[bytes]:
+    def stream(
+        self: RemoteStorage, address: str, *, start: int, end: int | None, etag: str | None
+    ) -> list[bytes]:
         asked.append((self.url, address))
-        assert (start, end) == (1, 2)
+        assert (start, end, etag) == (1, 2, None)
         return [b"1"]
 
     monkeypatch.setattr(RemoteStorage, "stream", stream)

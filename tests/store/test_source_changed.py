@@ -29,7 +29,6 @@ READS: dict[str, Callable[[Repository], object]] = {
     "a copy from elsewhere": lambda lake: lake.objects.put_copy(
         "main", "copy", lake.objects.open("main", "in"), content_type=None, metadata={}
     ),
-    "no bytes": lambda lake: lake.objects.open("main", "in").require_source(),
     "a signed URL": lambda lake: lake.signed_reads.sign("main", "in"),
 }
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import httpx
 
-WORK: Final = tuple(f"work/{number}" for number in range(6))
+WORK: Final = tuple(f"work-{number}" for number in range(6))
 BRANCHES: Final = (*WORK, "next", "main")
-"""What is merged goes from `work/…` to `next`, and from there to `main`. No way leads back, so that
+"""What is merged goes from `work-…` to `next`, and from there to `main`. No way leads back, so that
 what a client wrote on a branch does not change there but by itself."""
 MERGES: Final = dict.fromkeys(WORK, "next") | {"next": "main"}
 NAMES: Final = ("a", "b", "c/d", "c/e", "ü", "z")

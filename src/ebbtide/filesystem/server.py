@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from ebbtide.errors import (
     KINDS,
+    QUARANTINE_FIELDS,
     Conflict,
     Denied,
     EbbtideError,
@@ -27,7 +28,6 @@ from ebbtide.errors import (
     NotFound,
 )
 from ebbtide.filesystem.places import Place
-from ebbtide.quarantined import FIELDS
 from ebbtide.store.content.entries import Entry
 
 PAGE_ROWS: Final = 1000
@@ -277,5 +277,5 @@ def _error_of(status: int, told: Mapping[str, Any]) -> EbbtideError:  # JSON
     message = str(
         told.get("detail") or told.get("message") or f"the server answered with status {status}"
     )
-    more = {name: told[name] for name in FIELDS if name in told}
+    more = {name: told[name] for name in QUARANTINE_FIELDS if name in told}
     return made(told_kind if told_kind in KINDS else kind, message, **more)

@@ -40,9 +40,8 @@ from ebbtide.cli import (
 from ebbtide.cli.command import INTERRUPTED, CommandGroup, Given, StoreOption, VerboseOption
 from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import answering, drop_output, print_error
-from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput
+from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput, quarantine_fields
 from ebbtide.program import serve
-from ebbtide.quarantined import fields_of
 
 TRACEBACK = "--traceback"
 """An option of the program that may also stand after a command."""
@@ -219,7 +218,7 @@ def _complete(arguments: Sequence[str]) -> int:
 def _failed(error: EbbtideError, *, as_json: bool, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exc()
-    print_error(error.kind, error.message, as_json=as_json, more=fields_of(error))
+    print_error(error.kind, error.message, as_json=as_json, more=quarantine_fields(error))
     return error.exit_code
 
 

@@ -12,8 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ebbtide.errors import EbbtideError
-from ebbtide.quarantined import FIELDS
+from ebbtide.errors import QUARANTINE_FIELDS, EbbtideError
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +206,7 @@ _SHOWN: Final[tuple[str, ...]] = (
     "missing_count",
     "looked_for",
     "missing",
-    *FIELDS,
+    *QUARANTINE_FIELDS,
 )
 
 

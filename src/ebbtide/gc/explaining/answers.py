@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from ebbtide.errors import QUARANTINE_FIELDS
 from ebbtide.formats.base import ExpiredCommit, PurgedAddress
-from ebbtide.quarantined import FIELDS, Fate
+from ebbtide.quarantined import Fate
 
 AddressState = Literal["kept", "unneeded", "purged", "gone", "missing", "foreign", "system"]
 """The state of an address:
@@ -203,7 +204,7 @@ def _json_of(value: Any) -> Any:  # a dataclass of this module, or the value of 
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Fate):
-        return {"state": value.state, **dict.fromkeys(FIELDS), **value.fields()}
+        return {"state": value.state, **dict.fromkeys(QUARANTINE_FIELDS), **value.fields()}
     if isinstance(value, tuple):
         return [_json_of(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):

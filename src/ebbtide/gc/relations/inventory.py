@@ -148,7 +148,7 @@ def tell_undated(table: pa.Table, answer: PartRows) -> None:
     """Counts the rows of INVENTORY_SCHEMA without a believable date, and names some of them."""
     start = pa.scalar(BELIEVED[1], pa.timestamp("us", "UTC"))
     late = table.filter(pc.greater_equal(table.column("last_modified"), start))
-    told = sum(row["relation"] == UNDATED for row in answer.rows)
+    told = sum(row.get("relation") == UNDATED for row in answer.rows)
     named = late.slice(0, max(0, _UNDATED_NAMED - told))
     for address in texts(named.column("address")):
         answer.counted(Count(1), of=UNDATED, kind=address)

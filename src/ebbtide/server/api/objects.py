@@ -186,7 +186,6 @@ def head_object(
     answer = downloads.head(found, options, path)
     if answer.status_code != 304:
         found.require_not_purged()
-        found.require_source()
     return answer
 
 

@@ -13,8 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ebbtide.errors import EbbtideError
-from ebbtide.quarantined import fields_of
+from ebbtide.errors import EbbtideError, quarantine_fields
 from ebbtide.server.errors import STATUS
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ def answer_of(error: EbbtideError) -> JSONResponse:
     status = status_of(error.kind)
     if status >= 500:
         logger.error("%s: %s", error.kind, error.message)
-    return _answer(status, error.kind, error.message, fields_of(error))
+    return _answer(status, error.kind, error.message, quarantine_fields(error))
 
 
 def on_error(request: Request, error: Exception) -> JSONResponse:

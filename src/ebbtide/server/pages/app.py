@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ebbtide.errors import EbbtideError
-from ebbtide.quarantined import fields_of
+from ebbtide.errors import EbbtideError, quarantine_fields
 from ebbtide.server.errors import STATUS, BreakingOff
 from ebbtide.server.pages import (
     candidates,
@@ -165,7 +164,7 @@ def _error_page(
     request: Request, status: int, kind: str, message: str, error: EbbtideError | None = None
 ) -> Response:
     if request.headers.get("accept") == "application/json":
-        more = {} if error is None else fields_of(error)
+        more = {} if error is None else quarantine_fields(error)
         return JSONResponse({"kind": kind, "message": message, **more}, status_code=status)
     visit = getattr(request.state, "visit", None)
     if isinstance(visit, Visit) and visit.session is not None:

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from ebbtide.api.collected import Collected
-from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.quarantined import Fate, fields_of
+from ebbtide.errors import EbbtideError, InvalidInput, quarantine_fields
+from ebbtide.quarantined import Fate
 from ebbtide.server.auth import PRINCIPAL
 from ebbtide.server.errors import STATUS
 from ebbtide.server.limits import limited
@@ -230,7 +230,7 @@ def mendable(error: EbbtideError) -> int:
 def restorable_of(error: EbbtideError) -> Mapping[str, str] | None:
     """Returns what the form needs that restores the data of an error: the id of the run, and the
     end of its quarantine. None if nothing can be restored."""
-    fields = fields_of(error)
+    fields = quarantine_fields(error)
     return fields | {"run_id": error.details["run_id"]} if fields else None
 
 

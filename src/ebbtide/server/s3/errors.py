@@ -11,8 +11,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.quarantined import FIELDS, fields_of
+from ebbtide.errors import QUARANTINE_FIELDS, EbbtideError, InvalidInput, quarantine_fields
 from ebbtide.server.errors import STATUS
 from ebbtide.server.s3.markup import Markup, document, element
 
@@ -88,7 +87,7 @@ _STATUSES: Final[Mapping[int, str]] = {
 
 
 _ELEMENTS: Final[Mapping[str, str]] = dict(
-    zip(FIELDS, ("QuarantinedUntil", "RestoreCommand"), strict=True)
+    zip(QUARANTINE_FIELDS, ("QuarantinedUntil", "RestoreCommand"), strict=True)
 )
 
 
@@ -135,7 +134,7 @@ def _response(code: str, body: Markup, headers: Mapping[str, str] | None = None)
 
 def own_elements(error: EbbtideError) -> list[Markup]:
     """Returns the elements of an error that only this server has: those of data in quarantine."""
-    return [element(_ELEMENTS[name], text) for name, text in fields_of(error).items()]
+    return [element(_ELEMENTS[name], text) for name, text in quarantine_fields(error).items()]
 
 
 def error_element(code: str, message: str, *own: Markup, resource: str, request_id: str) -> Markup:

@@ -18,7 +18,7 @@ from ebbtide.server.s3.described import (
 from ebbtide.server.s3.errors import S3Error
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.objects.objects import Readable, require_source
+from ebbtide.store.objects.objects import Readable
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX
 
 OVERRIDES: Final = {
@@ -60,7 +60,6 @@ def head_object(call: S3Call) -> Response:
     entry = reads(lambda: repository.objects.stat(*call.place()))
     if is_unchanged(entry, call.headers):
         return Response(status_code=304, headers=headers_of(entry))
-    require_source(entry)
     status, headers, _ = _described(call, entry)
     return Response(None, status, headers)
 

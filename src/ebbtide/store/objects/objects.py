@@ -46,10 +46,6 @@ class Readable:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
 
-    def require_source(self) -> None:
-        """Raises as the function `require_source` does. For answers without the bytes."""
-        require_source(self.entry)
-
     def require_not_purged(self) -> None:
         """Raises Gone `purged` if the bytes were purged. The metadata says so, not the storage."""
         context = self._objects._context
