@@ -10,15 +10,19 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
-from ebbtide.formats.base import EPOCH_ADDRESS, Clocks
+from ebbtide.formats.base import EPOCH_ADDRESS, Clocks, unguarded
 from ebbtide.formats.icechunk import repository as icechunk
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import read_state
-from ebbtide.gc.sweeping import undoing
+from ebbtide.gc.planning import making
+from ebbtide.gc.quarantines import Needed, Quarantines
+from ebbtide.gc.sweeping import sweep, undoing
+from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
 from ebbtide.store.database.commits import CommitRecord
@@ -103,6 +107,18 @@ FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
         (IcechunkRepository, "_clocks", _clocks_of_a_run),
         (Clocks, "check", lambda *_, **__: None),
         (IcechunkRepository, "_hold_released", _held_by_nothing),
+    ),
+    "lakeFS: needed files that nobody restores": (
+        (sweep.Sweep, "_restore", lambda *_: None),
+        (
+            Quarantines,
+            "rescue",
+            lambda *_: Needed(np.empty(0, np.int64), unguarded, Recovered()),
+        ),
+    ),
+    "lakeFS: a restored database that nobody notices": (
+        (making, "check_last_swept", lambda *_: None),
+        (sweep, "check_planned", lambda *_: None),
     ),
     "Icechunk: sessions that nobody thinks of": (
         (icechunk, "read_state", lambda *args, **more: read_state(*args, **more | {"quiet": True})),
