@@ -184,6 +184,7 @@ def run_on(master: str, name: str, store: Path, events: Path) -> tuple[dict[str,
     verbose as an operator would set it."""
     command = [sys.executable, "-m", "ebbtide", "gc", "run", name, "--yes", "--json"]
     command += ["--grace", "0s", "--unsafe", "--mode", "clean", "--master", master]
+    command += ["--quarantine", "none"]
     for setting in (
         "spark.eventLog.enabled=true",
         f"spark.eventLog.dir={events}",
