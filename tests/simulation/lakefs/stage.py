@@ -164,8 +164,8 @@ def give(act: Act) -> object:
 def link(act: Act) -> object:
     """Link what was uploaded before."""
     given = act.newest(act.known.given, 1)
+    act.known.given.remove(given)  # a token links once
     _link(act, act.branch(), act.pick(PATHS, 2), given, b"given")
-    act.known.given.remove(given)
     return given[0]
 
 
