@@ -174,8 +174,9 @@ def test_changes_of_clocks(zone: str, hours: str, minute: int, day: datetime) ->
     found, due = set(), day - MINUTE
     while (due := timetable.due_after(due)) <= last:
         found.add(due)
-    # If a clock is set back by half an hour only, the library leaves out what is repeated.
-    assume((zone, hours, day) != ("Australia/Lord_Howe", "*", at("2026-04-04")))
+    # If a clock is set by half an hour only, the library leaves out what is repeated or skipped.
+    by_half = day in (at("2026-04-04"), at("2026-10-03"))
+    assume(not (zone == "Australia/Lord_Howe" and hours == "*" and by_half))
     # A local minute before `day` can come a second time after it, which the definition cannot see.
     expected = debian_due(hours, minute, ZoneInfo(zone), day - timedelta(days=1), last)
     assert found == {each for each in expected if each >= day}

@@ -95,6 +95,15 @@ def test_young_files_are_not_looked_up(world: World, monkeypatch: pytest.MonkeyP
     assert not looked
 
 
+def test_imported_objects_are_not_looked_up(world: World) -> None:
+    """The index of nodes has their keys, but not what they are."""
+    world.lake.addresses.stage("main", "in", "s3://elsewhere/in", size_bytes=1)
+    world.lake.commits.commit("main", "")
+    for mode in ("clean", "clean", "incremental", "incremental", "clean"):
+        report = run(world, mode)
+        assert report.recovered is None
+
+
 def test_a_second_look_reads_only_nodes_that_have_the_file(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

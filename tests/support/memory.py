@@ -27,10 +27,12 @@ from ebbtide.storage import (
     ObjectInfo,
     RemoteStorage,
     Retained,
+    external,
 )
 from ebbtide.storage import base as storage_base
 from ebbtide.storage.base import chunks, in_share, split_address, split_prefix
 from ebbtide.storage.classes import StorageClass
+from ebbtide.storage.external import ExternalObject
 
 SCHEME: Final = "s3://"
 Moment = Literal["before", "within", "after"]
@@ -301,12 +303,22 @@ class MemoryStorage:
 @contextmanager
 def opened_in_memory(buckets: Mapping[str, Bucket]) -> Iterator[None]:
     """In the block, URLs of these buckets, by name, open storages in memory."""
-    original = RemoteStorage.of
+    original, original_head = RemoteStorage.of, external._head
 
     def of(url: str, options: Mapping[str, str] | None = None) -> MemoryStorage | RemoteStorage:
         bucket = buckets.get(url.removeprefix(SCHEME).partition("/")[0])
         return original(url, options) if bucket is None else bucket.storage(url)
 
+    def head(place: str, key: str, name: str) -> ExternalObject | None:
+        bucket = buckets.get(place.removeprefix(SCHEME))
+        if bucket is None:
+            return original_head(place, key, name)
+        found = bucket.storage(place).head(key)
+        if found is None:
+            return None
+        return ExternalObject(f"{place}/{key}", name, found.size_bytes, found.last_modified, "")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RemoteStorage, "of", of)
+        patch.setattr(external, "_head", head)
         yield

@@ -7,7 +7,7 @@ nodes have no checksums (`gates.check_presence`), and restoring the files (`swee
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -39,14 +39,19 @@ def find_absent(
     engine: Engine, repository: RepositoryFormat, mark: Mark, missing: KeyArray
 ) -> list[Part]:
     """Returns the absent files among the required addresses of a mark with these keys, each once
-    (parts of HELD_SCHEMA). `missing` are the keys that were not listed. Purged files are left
-    out."""
+    (parts of HELD_SCHEMA). `missing` are the keys that were not listed. Purged files, and addresses
+    that the listing leaves out, such as imported objects, are not among them."""
     if not len(missing):
         return []
     storage, folder, shares = repository.storage, mark.place.folder, engine.task_count
+    layout, slices = repository.layout, mark.slices
 
     def shared(batches: Batches) -> Batches:
         for batch in batches:
+            # The index knows keys alone, so that it can't tell which ones a listing leaves out.
+            if slices is not None:
+                left_out = layout.left_out(cast("pa.StringArray", batch.column("address")), slices)
+                batch = batch.filter(pc.invert(left_out))
             numbers = pa.array((keys_of(batch.column("address")) % shares).astype(np.int32))
             yield pa.record_batch([numbers, *batch.columns], schema=_SHARED)
 

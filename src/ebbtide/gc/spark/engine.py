@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import pickle
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -164,10 +164,11 @@ class SparkEngine(Engine):
         """Returns the session, which starts on first use. Raises Failed (`java_not_found`,
         `spark_error`)."""
         allow_pandas()
-        spark = self._session()
-        if self._meter.context is not spark.sparkContext:
-            self._meter.context = spark.sparkContext
-            self._describe(spark.sparkContext)
+        with _reached():
+            spark = self._session()
+            if self._meter.context is not spark.sparkContext:
+                self._meter.context = spark.sparkContext
+                self._describe(spark.sparkContext)
         return spark
 
     @property
@@ -229,20 +230,34 @@ class SparkEngine(Engine):
     def frame(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
     ) -> SparkFrame:
-        """Returns the rows that a step yields for each task. Each task is one partition."""
+        """Returns the rows that a step yields for each task. Each task is one partition. Raises as
+        `spark` does."""
         spark, given = self.spark(), list(tasks)
-        if not given:
-            # An Arrow table, because a list would need Python workers of another kind.
-            empty = spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
-            return SparkFrame(empty, schema, self)
 
         def in_executor(batches: Batches) -> Batches:
             for batch in batches:
                 for number in counts(batch.column(0)):
                     yield from step(given[number])
 
-        numbers = spark.range(0, len(given), 1, len(given))
-        return SparkFrame(numbers, schema, self).map(in_executor, schema)
+        with _reached():
+            if not given:
+                # An Arrow table, because a list would need Python workers of another kind.
+                empty = spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
+                return SparkFrame(empty, schema, self)
+            numbers = spark.range(0, len(given), 1, len(given))
+            return SparkFrame(numbers, schema, self).map(in_executor, schema)
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Raises Failed `spark_error` if a call in the block finds that the JVM has ended. PySpark
+    keeps the session of a dead JVM, so that a new step can meet one too."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, EbbtideError) or not _is_unreachable(error):
+            raise
+        raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

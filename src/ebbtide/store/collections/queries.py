@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.ids import is_id
 from ebbtide.store.database.conditions import begins_with, in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.expiries import StateFilter
@@ -87,8 +88,10 @@ def collections_with_id(tx: Transaction, repository_id: str, name: str) -> list[
         query = query.join_from(collections, arvados_collections).where(
             more.repository_id == repository_id, column == name
         )
-    else:
+    elif is_id(name):
         query = query.where(collections.c.collection_id == name)
+    else:
+        return []
     rows = tx.execute(query.order_by(collections.c.collection_id))
     return [CollectionRow(**row._mapping) for row in rows]
 
