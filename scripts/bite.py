@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import secrets
 import shutil
@@ -31,6 +32,8 @@ COPIED: Final = ("src", "tests")
 """The rest of the checkout is linked into a copy."""
 TEST_SECONDS_MAX: Final = 300
 """A test that a fault makes wait for ever has noticed it by then."""
+FAST_SECONDS: Final = 120
+"""One process tests for as long as the two of `scripts/test --fast` together."""
 TEST_FAILED: Final = 1
 """pytest's exit code for tests that failed, and for nothing else."""
 LINES_SHOWN: Final = 25
@@ -140,14 +143,17 @@ def run_tests(
     command = [sys.executable, "-m", "pytest", "-q", "--drawn", "-p", "no:cacheprovider"]
     command += ["--tb=short"]
     command += [f"--randomly-seed={seed}", f"--timeout={TEST_SECONDS_MAX}", *options]
-    command += [*tests] if spark else ["-m", "not spark", *tests]
+    command += [*tests] if spark or not tests else ["-m", "not spark", *tests]
     return subprocess.run(
         command, cwd=copy, env=environment(copy), capture_output=True, text=True, check=False
     )
 
 
-def try_fault(root: Path, fault: Fault, seeds: Sequence[int]) -> Result:
-    """Breaks a copy, and runs the tests with one seed after the other until one fails."""
+def try_fault(root: Path, fault: Fault, seeds: Sequence[int], *, fast: bool) -> Result:
+    """Breaks a copy, and runs the tests with one seed after the other until one fails. `fast`: the
+    tests that a fast run chooses, not those of the fault."""
+    tests = () if fast else fault.tests
+    options = ["-x", f"--fast={FAST_SECONDS}"] if fast else ["-x"]
     broken = fault.broken(root)
     if broken is None:
         return Result(fault, OUT_OF_DATE)
@@ -155,7 +161,7 @@ def try_fault(root: Path, fault: Fault, seeds: Sequence[int]) -> Result:
         (copy / fault.file).write_text(broken)
         began = time.monotonic()
         for number, seed in enumerate(seeds, 1):
-            run = run_tests(copy, fault.tests, seed, "-x", spark=fault.spark)
+            run = run_tests(copy, tests, seed, *options, spark=fault.spark)
             seconds = time.monotonic() - began
             failed = _FAILURE.search(run.stdout)
             if run.returncode == TEST_FAILED and failed is not None:
@@ -180,11 +186,14 @@ def check_unbroken(root: Path, faults: Sequence[Fault], seed: int, jobs: int) ->
     return run.returncode == 0
 
 
-def bite(root: Path, faults: Sequence[Fault], seeds: Sequence[int], jobs: int) -> list[Result]:
+def bite(
+    root: Path, faults: Sequence[Fault], seeds: Sequence[int], jobs: int, *, fast: bool = False
+) -> list[Result]:
     """Tries faults, so many at a time, and prints each result as it comes."""
     results: list[Result] = []
     with ThreadPoolExecutor(jobs) as pool:
-        for future in as_completed([pool.submit(try_fault, root, each, seeds) for each in faults]):
+        tried = [pool.submit(try_fault, root, each, seeds, fast=fast) for each in faults]
+        for future in as_completed(tried):
             result = future.result()
             results.append(result)
             print(result.line(), flush=True)
@@ -218,6 +227,10 @@ def main(
     parser.add_argument("--list", action="store_true", help="say what the faults are")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds for each fault")
     parser.add_argument("--seed", type=int, metavar="SEED", help="the first of them")
+    parser.add_argument(
+        "--fast", action="store_true", help="by the tests of 'scripts/test --fast', with one seed"
+    )
+    parser.add_argument("--part", type=int, metavar="N", help="so many faults, drawn by the seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     asked = parser.parse_args(arguments)
     known = {fault.name: fault for fault in read_faults(path)}
@@ -229,11 +242,16 @@ def main(
             print(f"{fault.name}\n    {fault.harm}\n    {fault.file}: {', '.join(fault.tests)}")
         return 0
     seed = secrets.randbits(31) if asked.seed is None else asked.seed
-    print(f"{len(faults)} faults, {asked.seeds} seeds each, --seed={seed}; first, without any:")
-    if not check_unbroken(root, faults, seed, asked.jobs):
+    if asked.part is not None:
+        faults = random.Random(seed).sample(faults, min(asked.part, len(faults)))
+    count = 1 if asked.fast else asked.seeds
+    first = "by fast runs:" if asked.fast else "first, without any:"
+    print(f"{len(faults)} faults, {count} seeds each, --seed={seed}; {first}")
+    # A fast run chooses its tests by what is broken.
+    if not asked.fast and not check_unbroken(root, faults, seed, asked.jobs):
         print("the tests fail without a fault: they would find anything")
         return 1
-    results = bite(root, faults, range(seed, seed + asked.seeds), asked.jobs)
+    results = bite(root, faults, range(seed, seed + count), asked.jobs, fast=asked.fast)
     tell(results)
     return 0 if all(result.outcome == FOUND for result in results) else 1
 

@@ -25,6 +25,7 @@ from tests.support.azurite import CONTAINER, find_azurite, start_azurite
 from tests.support.ceph import BUCKET, find_ceph, start_ceph
 from tests.support.clock import ManualClock
 from tests.support.databases import PostgresDatabases, SqliteDatabases, new_database
+from tests.support.fast import Fast
 from tests.support.postgres import find_postgres, start_postgres
 from tests.support.requirements import require_or_skip
 from tests.support.services import Services, shared
@@ -53,6 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--drawn", action="store_true", help="of sets of alike tests, those that chance draws"
     )
+    group.addoption(
+        "--fast", type=float, metavar="SECONDS", help="tests near what was changed, for so long"
+    )
     group.addoption("--case", type=int, metavar="SEED", help="one case of a randomized test alone")
 
 
@@ -60,6 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Behind the plugins, which draw the seed of the run."""
     randomized.configure(config)
+    seconds = config.getoption("fast")
+    if seconds is not None:
+        config.pluginmanager.register(Fast(seconds, randomized.RUN.base_seed), "ebbtide-fast")
     if not hasattr(config, "workerinput"):
         config.stash[SERVICES] = Services()
 
@@ -92,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("long") is not None:
         left_out = {item for item in items if chances[item] is None}
         left_out -= randomized.dealt(item for item in items if drawn_from(item))
-    elif config.getoption("drawn"):
+    elif config.getoption("drawn") or config.getoption("fast") is not None:
         left_out = randomized.not_drawn({item: drawn_from(item) for item in items})
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
@@ -229,11 +236,11 @@ def database_kind(request: pytest.FixtureRequest) -> str:
     """One kind of database: both in turn for tests marked `twins`, one by chance for all others,
     more often the one that answers sooner.
 
-    Without PostgreSQL chance has no choice.
+    Without PostgreSQL, and in a fast run, chance has no choice.
     """
     if hasattr(request, "param"):
         return str(request.param)
-    if find_postgres() is None:
+    if find_postgres() is None or request.config.getoption("fast") is not None:
         return KINDS[0]
     return randomized.choose(request.node.nodeid, (KINDS[0], KINDS[0], *KINDS))
 

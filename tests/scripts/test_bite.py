@@ -22,6 +22,7 @@ def test_double() -> None:
 OPTIONS = """
 def pytest_addoption(parser):
     parser.addoption("--drawn", action="store_true")
+    parser.addoption("--fast", type=float)
 """
 # Plugins that these tests do not need take five times as long to start as all the rest.
 SETTINGS = """
@@ -102,3 +103,13 @@ def test_tests_that_fail_anyway_find_nothing(
     (checkout / "tests" / "test_double.py").write_text(TEST.replace("6", "5"))
     assert main(["--jobs=1"], root=checkout, path=path) == 1
     assert "the tests fail without a fault" in capsys.readouterr().out
+
+
+def test_by_the_tests_of_a_fast_run(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are chosen by what is broken, not by what the fault names."""
+    path = write_faults(checkout, wrong=("2 *", "3 *"), other=("2 *", "4 *"))
+    path.write_text(path.read_text().replace('tests = ["tests"]', 'tests = ["no_such_test.py"]'))
+    assert main(["--fast", "--part=1", "--jobs=1"], root=checkout, path=path) == 0
+    said = capsys.readouterr().out
+    assert "1 found" in said
+    assert "first, without" not in said

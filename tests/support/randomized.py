@@ -39,6 +39,8 @@ long history by changing the one before."""
 providers.AVAILABLE_PROVIDERS[INDEPENDENT] = providers.HypothesisProvider
 
 
+FAST_PART: Final = 4
+"""A fast run has this part of the cases of a commit."""
 SETS_SHARE: Final = 0.3
 """The part of a long run that sets of alike tests may take."""
 
@@ -63,6 +65,8 @@ class Run:
     base_seed: int = 0
     case: int | None = None
     """The one case to repeat, if any."""
+    is_fast: bool = False
+    """Whether each test goes through a part of its cases."""
     worker: str = ""
     """In a long run, the name of this process: each goes through all tests, by other chances."""
     ends_at: float | None = None
@@ -92,6 +96,7 @@ def configure(config: pytest.Config) -> None:
     """Reads the options of the run. Tests of Hypothesis begin at the base seed, too."""
     RUN.base_seed = int(config.getoption("randomly_seed"))
     RUN.case = config.getoption("case")
+    RUN.is_fast = config.getoption("fast") is not None
     minutes = config.getoption("long")
     if minutes is not None:
         RUN.worker = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -278,7 +283,8 @@ def _cases(node: str, volume: Volume) -> Iterator[Case]:
         return
     seeds = Random(f"{RUN.base_seed} {RUN.worker} {node}")
     if RUN.ends_at is None:
-        for number in range(volume.cases):
+        cases = max(1, volume.cases // FAST_PART) if RUN.is_fast else volume.cases
+        for number in range(cases):
             yield Case(number, seeds.getrandbits(32), volume.seconds)
         return
     ends_at = time.monotonic() + _time_of(volume, RUN.ends_at)
