@@ -12,6 +12,8 @@ import pytest
 
 from scripts import prose
 
+pytestmark = pytest.mark.xdist_group("house")
+
 LINES_MAX: Final = 60
 """Of a function, with its docstring. ruff limits branches and statements."""
 

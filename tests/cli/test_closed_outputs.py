@@ -59,6 +59,7 @@ def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.drawn("outputs that are closed")
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [LISTED, (*LISTED, "--json"), READ], ids=shlex.join)
@@ -91,6 +92,7 @@ def test_a_disk_that_takes_only_the_beginning(store: Path, unbuffered: str) -> N
     assert target.stat().st_size == 256 * 1024
 
 
+@pytest.mark.drawn("outputs that are closed")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", HELPS, ids=shlex.join)
 def test_help_that_nobody_reads(words: tuple[str, ...], unbuffered: str) -> None:

@@ -123,6 +123,7 @@ ASKING: Final = ("gc sweep", "reset")
 """Commands that ask. Nobody sits at a terminal here."""
 
 
+@pytest.mark.drawn("examples of commands")
 @pytest.mark.parametrize(
     ("name", "example"), [each for each in ALL if each.values[0] not in PARSED]
 )

@@ -30,6 +30,7 @@ from ebbtide.store.embedded import Store
 from tests.cli.test_docs import DOCUMENTS, ROOT, environment
 from tests.support.engines import INLINE
 from tests.support.forging import Forgery
+from tests.support.forking import forks
 from tests.support.transcripts import BLOCK, follow, unprinted
 
 DOCS = ROOT / "docs"
@@ -49,8 +50,15 @@ def missing(beginning: str, page: str, tmp_path: Path, **settings: str) -> list[
     show."""
     directory = tmp_path / "page"
     directory.mkdir()
-    variables = environment(**(FAST | settings), EBBTIDE_STORE=str(directory / "store"))
+    variables = forked(environment(**(FAST | settings), EBBTIDE_STORE=str(directory / "store")))
     return follow(f"```sh\n{beginning}```\n{page}", directory, variables)
+
+
+def forked(variables: dict[str, str]) -> dict[str, str]:
+    """The variables with a program on the path that starts at once. A shell starts it a hundred
+    times for a page."""
+    commands = forks().command("ebbtide", "tests.support.loaded_program")
+    return variables | {"PATH": f"{commands}:{variables['PATH']}"}
 
 
 def days_ago(days: int) -> str:
@@ -158,7 +166,7 @@ def test_the_path_to_production(tmp_path: Path, s3_url: str) -> None:
     work = tmp_path / "work"
     work.mkdir()
     variables = environment(**ON_S3, WORK=str(work))
-    variables["PATH"] = f"{record.parent}:{variables['PATH']}"
+    variables["PATH"] = f"{record.parent}:{forked(variables)['PATH']}"
     for name, _ in aws_variables():
         variables.pop(name, None)
     assert follow(page, ROOT, variables) == []

@@ -23,8 +23,12 @@ time.sleep({SECONDS_MAX})
 """
 
 
-def main(what: str) -> None:
-    """The program."""
+def main(what: str = "") -> None:
+    """The program; a command says where it is, and what it was told."""
+    if not what:
+        told = (Path.cwd().name, os.environ["TOLD"], *sys.argv[1:], sys.stdin.read())
+        sys.stdout.write(" ".join(told) + "\n")
+        raise SystemExit(5)
     sys.stdout.write(os.environ["TOLD"] if what == "tell" else what)
     sys.stdout.flush()
     if what == "sleep":
@@ -44,6 +48,24 @@ def test_programs_go_on_beside_each_other(tmp_path: Path) -> None:
     assert sleeping.poll() is None
     sleeping.send_signal(signal.SIGTERM)
     assert sleeping.wait(SECONDS_MAX) == -signal.SIGTERM
+    forks.end()
+
+
+def test_a_shell_starts_a_command_as_any_other(tmp_path: Path) -> None:
+    forks = Forks()
+    place = tmp_path / "here"
+    place.mkdir()
+    path = f"{forks.command('tell', MODULE)}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", "echo in | tell a 'b  c' | cat; echo ${PIPESTATUS[1]}"],
+        cwd=place,
+        env={**os.environ, "PATH": path, "TOLD": "x" * 100_000},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n") == [f"here {'x' * 100_000} a b  c in", "", "5", ""]
+    assert done.stderr == ""
     forks.end()
 
 

@@ -147,6 +147,8 @@ DRAWN: Final[Mapping[str, int]] = {
     "whole programs": 1,
     "shown outputs": 2,
     "tools of tests on Icechunk": 8,
+    "outputs that are closed": 4,
+    "examples of commands": 30,
     "flows through pages": 3,
     "planted faults": 2,
     "stray keys": 6,
