@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
@@ -19,6 +18,7 @@ from ebbtide.store.collections.contents import ContentChange, FromCollection, Fr
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.purging import (
     SECRET_KEY,
     WHO,
@@ -30,10 +30,6 @@ from tests.support.purging import (
     request,
     save,
 )
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def test_a_path_goes_from_every_commit_that_has_it(store: Store, repository: Repository) -> None:

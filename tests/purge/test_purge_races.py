@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, NotFound
+from ebbtide.errors import NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
@@ -32,13 +32,10 @@ from ebbtide.store.purges.queries import insert_purged
 from ebbtide.store.repositories.leases import take_lease
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.engines import INLINE
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.purging import address_of, data_files, in_the_way, purge, request, save
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @contextmanager

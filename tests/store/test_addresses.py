@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -32,8 +32,11 @@ from ebbtide.store.repositories.queries import (
 )
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+from tests.support.lakes import rows
 from tests.support.locks import waits_for_a_lock
+from tests.support.reachable import stored
 from tests.support.world import DAY, World
 
 DATA = b"what a client uploads"
@@ -43,29 +46,10 @@ MOMENT = timedelta(microseconds=1)
 ZERO: dict[str, Any] = {"grace": timedelta(0), "unsafe": True}
 
 
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def rows(repository: Repository, table: sa.Table) -> list[tuple[Any, ...]]:
-    with repository.context.metadata.snapshot() as tx:
-        return sorted(map(tuple, tx.execute(sa.select(table))), key=repr)
-
-
-def files(repository: Repository) -> set[str]:
-    """The addresses of all objects, whatever refers to them."""
-    return {
-        address
-        for batch in repository.context.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
-
-
 def everything(repository: Repository) -> tuple[object, ...]:
     """What must not change when an operation is refused."""
     tables = (staged, pending, upload_tokens, copies)
-    return *(rows(repository, table) for table in tables), files(repository)
+    return *(rows(repository, table) for table in tables), stored(repository)
 
 
 def key_of(repository: Repository) -> SigningKey:
@@ -82,13 +66,6 @@ def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -
 
 def hooked(repository: Repository, **hooks: Callable[[str, str], None]) -> Repository:
     return with_storage(repository, FaultyStorage(repository.context.storage, **hooks))
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
 
 
 # Addresses that are given out
@@ -108,7 +85,7 @@ def test_an_address_is_fresh_and_in_the_slice_that_uploads_go_to(
         assert each.expires_at == clock.now + TTL
         assert each.url == f"{repository.context.storage.url}/{each.address}"
         assert each.presigned_url is None, "memory has no such thing"
-    assert files(repository) == {before, after}, "nothing is written for it"
+    assert stored(repository) == {before, after}, "nothing is written for it"
     assert len(rows(repository, staged)) == 2
 
 
@@ -214,7 +191,7 @@ def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock)
     assert repository.objects.stat("main", "a/é") == entry
     assert repository.objects.get("main", "a/é") == DATA
     assert entry.address != address
-    assert files(repository) == {entry.address}, "what was uploaded is deleted"
+    assert stored(repository) == {entry.address}, "what was uploaded is deleted"
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
     repository.commits.commit("main", "linked")
     assert repository.objects.get("main@", "a/é") == DATA
@@ -528,7 +505,7 @@ def check_one_won(repository: Repository, outcomes: list[Entry | str]) -> None:
     assert outcomes.count("token_used") == len(outcomes) - 1
     assert repository.objects.stat("main", "a") == won
     assert repository.objects.get("main", "a") == DATA
-    assert files(repository) == {won.address}, "who lost leaves no file behind"
+    assert stored(repository) == {won.address}, "who lost leaves no file behind"
     assert rows(repository, pending) == rows(repository, upload_tokens) == []
 
 
@@ -554,7 +531,7 @@ def test_of_links_at_any_moment_one_wins(repository: Repository) -> None:
         with ThreadPoolExecutor(4) as pool:
             outcomes = list(pool.map(outcome_of, [repository] * 4, [token] * 4))
         check_one_won(repository, outcomes)
-        repository.context.storage.delete(sorted(files(repository)))
+        repository.context.storage.delete(sorted(stored(repository)))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -580,7 +557,7 @@ def test_a_token_that_expires_while_bytes_are_copied(
     with raises("token_expired"):
         hooked(repository, **{when: late}).addresses.link("main", "a", token)
     assert rows(repository, staged) == rows(repository, pending) == []
-    assert files(repository) == {address}, "which a collector finds"
+    assert stored(repository) == {address}, "which a collector finds"
 
 
 def test_a_token_that_expires_and_whose_upload_is_collected_before_the_first_byte(
@@ -623,8 +600,8 @@ def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> 
             break
     assert nth == 2, "the put, the stream that it reads, and then the deletion"
     assert repository.objects.get("main", "a") == DATA
-    assert files(repository) - {address} == {entry.address}
-    assert (address in files(repository)) == (when == "before"), "it fails before it has deleted"
+    assert stored(repository) - {address} == {entry.address}
+    assert (address in stored(repository)) == (when == "before"), "it fails before it has deleted"
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
 
 
@@ -817,7 +794,7 @@ def test_an_external_object_is_staged_as_it_was_told(
     repository.commits.commit("main", "")
     assert repository.objects.stat("main@", "a") == expected
     assert repository.objects.get("main@", "a") == DATA
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_nothing_is_read_when_it_is_staged(repository: Repository, clock: ManualClock) -> None:
@@ -841,7 +818,7 @@ def test_an_external_object_goes_through_branches(repository: Repository, outsid
         assert repository.objects.stat("main@", path) == staged_as(entry, path)
         assert repository.objects.get("main@", path) == DATA
     inside = repository.objects.copy("main", "own", "main", "a")
-    assert inside.address in files(repository)
+    assert inside.address in stored(repository)
     assert inside.checksum == CHECKSUM
     repository.objects.delete("main", "a")
     repository.commits.commit("main", "")

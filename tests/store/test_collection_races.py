@@ -23,16 +23,12 @@ from ebbtide.store.database.schema import (
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
-from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+from tests.support.faulty import FailNth, FaultyStorage, with_storage
+from tests.support.lakes import every_file, meanwhile, tombstone
 from tests.support.locks import waits_for_a_lock
 
 HOUR = timedelta(hours=1)
 FILES = {f"{number}": b"%d" % number for number in range(6)}
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def rows(lake: Repository) -> dict[str, list[str]]:
@@ -44,16 +40,10 @@ def rows(lake: Repository) -> dict[str, list[str]]:
         }
 
 
-def files_of(lake: Repository) -> set[object]:
-    return {
-        address for batch in lake.storage.list() for address in batch.column("address").to_pylist()
-    }
-
-
 def each_failure(lake: Repository, operation: Callable[[Repository], object]) -> int:
     """Do it with its n-th call to the storage failing, before or after the call, for n = 0, 1, …
     until it passes; every time all is as it was. How many calls there are."""
-    before, files = rows(lake), files_of(lake)
+    before, files = rows(lake), every_file(lake)
     for nth in range(200):
         for when in ("before", "after"):
             hook = FailNth(nth)
@@ -63,7 +53,7 @@ def each_failure(lake: Repository, operation: Callable[[Repository], object]) ->
             except Failed as error:
                 assert error.kind == "storage_error"
                 assert rows(lake) == before, "nothing is half made, and nothing stays registered"
-                assert files_of(lake) == files, "what was written is given up"
+                assert every_file(lake) == files, "what was written is given up"
             else:
                 assert hook.count <= nth
                 return nth
@@ -106,13 +96,6 @@ def test_failing_storage_while_something_is_uploaded(repository: Repository) -> 
     each_failure(repository, lambda lake: lake.locators.upload(iter([b"1", b"2"])))
 
 
-def meanwhile(
-    repository: Repository, action: Callable[[], object], at: str = "_ebbtide/trees/"
-) -> Repository:
-    """The repository, in whose next operation `action` happens as the tree is written."""
-    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
-
-
 def check_refused(
     repository: Repository,
     project_id: str,
@@ -122,26 +105,18 @@ def check_refused(
 ) -> None:
     """Content that is being put together when `action` happens is refused, and leaves nothing."""
     target = put_collection(repository, project_id, "target", {"mine": b"1"})
-    files = files_of(repository)
+    files = every_file(repository)
     lake = meanwhile(repository, action)
     with raises(kind):
         lake.collections.create(project_id, "new", change())
     lake = meanwhile(repository, action)
     with raises(kind):
         lake.collections.update(target.collection_id, change())
-    assert files_of(repository) == files
+    assert every_file(repository) == files
     assert rows(repository)["pending"] == []
     with raises("collection_not_found"):
         repository.collections.find("project/new")
     assert repository.collections.get(target.collection_id) == target
-
-
-def tombstone(lake: Repository, commit_id: str) -> None:
-    with lake.context.metadata.transaction() as tx:
-        tx.lock_repository(lake.info.repository_id, "exclusive")
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
-        )
 
 
 def test_a_source_is_closed_meanwhile(repository: Repository, project_id: str) -> None:
@@ -239,10 +214,10 @@ def test_the_collection_is_changed_meanwhile(
 ) -> None:
     made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
     lake = meanwhile(repository, lambda: action(repository, made))
-    files = len(files_of(repository))
+    files = len(every_file(repository))
     with raises(kind):
         lake.collections.update(made, of(of_files({"h": b"3"})))
-    assert len(files_of(repository)) - files in (0, 3), "at most what the other has written"
+    assert len(every_file(repository)) - files in (0, 3), "at most what the other has written"
     assert rows(repository)["pending"] == []
 
 

@@ -16,15 +16,11 @@ from ebbtide.store.database.schema import commits, reflog
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
+from tests.support.lakes import tombstone
 
 TRASH = timedelta(days=7)
 HOUR = timedelta(hours=1)
 INSTANT = timedelta(microseconds=1)
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def content_id(lake: Repository, collection_id: str) -> str:
@@ -32,15 +28,6 @@ def content_id(lake: Repository, collection_id: str) -> str:
         row = find_collection(tx, collection_id)
     assert row is not None
     return row.content_id
-
-
-def tombstone(lake: Repository, commit_id: str) -> None:
-    """As a run's fence does."""
-    with lake.context.metadata.transaction() as tx:
-        tx.lock_repository(lake.info.repository_id, "exclusive")
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
-        )
 
 
 def remembered(lake: Repository) -> list[str]:

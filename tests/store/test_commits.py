@@ -9,26 +9,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict, EbbtideError, InvalidInput
+from ebbtide.errors import Conflict, InvalidInput
 from ebbtide.store.database.schema import pending, reflog, staged
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import contents, count
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def count(repository: Repository, table: sa.Table) -> int:
-    with repository.context.metadata.snapshot() as tx:
-        return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
 
 
 def save(

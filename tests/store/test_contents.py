@@ -27,13 +27,9 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
+from tests.support.lakes import every_file
 
 FILES = {"a": b"1", "b/c": b"22", "b/d": b"", "ü": b"4444", "z" * 700: b"5"}
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def record_of(lake: Repository, collection_id: str) -> CommitRecord:
@@ -139,11 +135,11 @@ def test_whole_content_of_another_is_that_very_content(
 ) -> None:
     lake = repository.collections
     first = put_collection(repository, project_id, "first", FILES).collection_id
-    count, files = content_count(repository), files_of(repository)
+    count, files = content_count(repository), every_file(repository)
     second = lake.create(project_id, "second", of(FromCollection(first))).collection_id
     assert record_of(repository, first) == record_of(repository, second)
     assert content_count(repository) == count
-    assert files_of(repository) == files, "nothing is written"
+    assert every_file(repository) == files, "nothing is written"
     # What becomes of one of them is nothing to the other.
     lake.update(first, ContentChange(replaces=True))
     assert collect_files(repository, second) == FILES
@@ -155,13 +151,13 @@ def test_a_whole_commit_gives_its_tree(repository: Repository, project_id: str) 
     commit = repository.commits.commit("main", "")
     repository.branches.create("clean", "main")
     repository.objects.put("main", "staged", b"2")
-    files = files_of(repository)
+    files = every_file(repository)
     lake = repository.collections
     made = lake.create(project_id, "of main", of(FromRef("main"))).collection_id
     record = record_of(repository, made)
     assert (record.tree_id, record.tree_checksum) == (commit.tree_id, commit.tree_checksum)
     assert (record.parent_ids, record.commit_id == commit.commit_id) == ((), False)
-    assert files_of(repository) == files
+    assert every_file(repository) == files
     assert collect_files(repository, made) == {"a": b"1"}, "what is staged is left out"
     # Content is no revision.
     for call in (
@@ -173,12 +169,6 @@ def test_a_whole_commit_gives_its_tree(repository: Repository, project_id: str) 
     ):
         with raises("ref_not_found"):
             call()
-
-
-def files_of(lake: Repository) -> set[object]:
-    return {
-        address for batch in lake.storage.list() for address in batch.column("address").to_pylist()
-    }
 
 
 def test_sources_are_merged_and_the_later_wins(repository: Repository, project_id: str) -> None:
@@ -259,7 +249,7 @@ def test_a_change_that_cannot_be_made_makes_nothing(
 ) -> None:
     lake = repository.collections
     source = put_collection(repository, project_id, "source", {"a": b"1"})
-    files, count = files_of(repository), content_count(repository)
+    files, count = every_file(repository), content_count(repository)
     asked = change(source.collection_id)
     with raises(kind):
         lake.update(source.collection_id, asked)
@@ -268,7 +258,7 @@ def test_a_change_that_cannot_be_made_makes_nothing(
             lake.create(project_id, "new", asked)
     assert lake.get(source.collection_id) == source
     assert [each.name for each in lake.page(project_id)] == ["source"]
-    assert (files_of(repository), content_count(repository)) == (files, count)
+    assert (every_file(repository), content_count(repository)) == (files, count)
 
 
 def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id: str) -> None:

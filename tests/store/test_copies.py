@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations_with_replacement
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -20,7 +19,7 @@ from ebbtide.errors import Conflict, EbbtideError
 from ebbtide.ids import new_id
 from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.schema import branches, copies, pending, readings, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects import sharing
@@ -30,9 +29,12 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.staging.copies import begin_reading, end_reading, record_copy
 from ebbtide.store.staging.queries import Change, page_of_staged, write_staged
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.lakes import rows, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import examples, randomized
+from tests.support.reachable import stored
 from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
@@ -40,28 +42,10 @@ MOMENT = timedelta(microseconds=1)
 ZERO: dict[str, Any] = {"grace": timedelta(0), "unsafe": True}
 
 
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def rows(repository: Repository, table: sa.Table) -> list[tuple[Any, ...]]:
-    with repository.context.metadata.snapshot() as tx:
-        return sorted(map(tuple, tx.execute(sa.select(table))), key=repr)
-
-
-def files(repository: Repository) -> set[str]:
-    return {
-        address
-        for batch in repository.context.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
-
-
 def everything(repository: Repository) -> tuple[object, ...]:
     """What must not change when an operation is refused."""
     tables = (staged, pending, copies, branches)
-    return *(rows(repository, table) for table in tables), files(repository)
+    return *(rows(repository, table) for table in tables), stored(repository)
 
 
 def recorded(repository: Repository) -> list[str]:
@@ -90,21 +74,6 @@ def goes_on(repository: Repository, reading_id: str) -> bool:
         return ends_at is not None and ends_at > tx.now()
 
 
-def seal(repository: Repository, branch: str = "main") -> None:
-    """A commit that fails when it has sealed what is staged."""
-    with raises("invalid_date"):
-        repository.commits.commit(
-            branch, "", date=repository.context.clock.host_now() + timedelta(days=1)
-        )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
-
-
 # What shares an address
 
 
@@ -118,7 +87,7 @@ def test_a_copy_of_what_is_staged_shares_its_address(
     assert repository.objects.stat("main", "b") == copy
     assert repository.objects.stat("main", "a") == source
     assert repository.objects.get("main", "b") == b"1"
-    assert files(repository) == {source.address}
+    assert stored(repository) == {source.address}
     repository.commits.commit("main", "both")
     assert [repository.objects.get("main@", path) for path in "ab"] == [b"1", b"1"]
     assert {repository.objects.stat("main@", path).address for path in "ab"} == {source.address}
@@ -213,10 +182,10 @@ def test_any_other_copy_has_bytes_of_its_own(
     for name in ("main", "dev"):
         repository.objects.put(name, "a", f"staged on {name}".encode(), metadata={"k": "v"})
     expected = repository.objects.get(source, "a")
-    before = files(repository)
+    before = stored(repository)
     begin(repository)
     copy = repository.objects.copy(branch, "b", source, "a")
-    assert files(repository) == before | {copy.address}
+    assert stored(repository) == before | {copy.address}
     assert copy.address not in before
     assert copy.metadata == {"k": "v"}
     assert repository.objects.get(branch, "b") == expected
@@ -230,7 +199,7 @@ def test_a_copy_of_what_is_committed_on_the_branch(repository: Repository) -> No
     repository.commits.commit("main", "")
     copy = repository.objects.copy("main", "b", "main", "a")
     assert copy.address != source.address
-    assert files(repository) == {source.address, copy.address}
+    assert stored(repository) == {source.address, copy.address}
     assert rows(repository, copies) == []
 
 

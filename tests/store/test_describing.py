@@ -9,45 +9,26 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.errors import Gone
+from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.database.schema import commits, purged
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.collections import raises
+from tests.support.lakes import contents, meanwhile
+from tests.support.reachable import stored
 
 LEASE = timedelta(hours=1)
 NEW = {"Key": "Value", "key": "value"}
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def contents(lake: Repository, ref: str) -> dict[str, bytes]:
-    return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
-
-
-def files(lake: Repository) -> set[str]:
-    return {
-        address
-        for batch in lake.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
 
 
 def settle(store: Store, clock: ManualClock) -> None:
     for _ in range(2):
         clock.advance(LEASE)
         Reclaimer(store).once()
-
-
-def meanwhile(lake: Repository, action: Callable[[], object], at: str) -> Repository:
-    return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, action)))
 
 
 def test_a_staged_object_keeps_its_bytes(
@@ -65,7 +46,7 @@ def test_a_staged_object_keeps_its_bytes(
     repository.objects.set_metadata("main", "b", NEW)
     repository.commits.reset("main")
     settle(store, clock)
-    assert files(repository) == {first.address}, "an object that is only staged is given up"
+    assert stored(repository) == {first.address}, "an object that is only staged is given up"
 
 
 @pytest.mark.parametrize("ends", ["commit", "reset", "put", "delete", "second"])

@@ -8,18 +8,14 @@ from hashlib import sha256
 
 import pytest
 
-from ebbtide.errors import EbbtideError
 from ebbtide.store.collecting.dumping import Dump
 from ebbtide.store.content.layout import DUMPS_PREFIX
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 
 DAY = timedelta(days=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def rows(repository: Repository, name: str) -> list[dict[str, object]]:

@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from ebbtide.errors import Failed, Gone, Refused
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
-from ebbtide.store.database.schema import commits, pending, staged
+from ebbtide.store.database.schema import commits, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.faulty import FailNth, FaultyStorage, with_storage
+from tests.support.lakes import contents, every_file, pending_addresses
 
 
 @pytest.fixture
@@ -23,19 +24,6 @@ def lake(database_url: str, clock: ManualClock) -> Iterator[Repository]:
     settings = Settings(database_url=database_url, range_entries_target=2)
     with Store.init(None, settings=settings, clock=clock) as store:
         yield store.create_repository("lake", storage_url=f"memory:{new_id()}")
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
-
-
-def files(repository: Repository) -> set[object]:
-    return {
-        address
-        for batch in repository.storage.list()
-        for address in batch.column("address").to_pylist()
-    }
 
 
 def each_failure(
@@ -57,19 +45,14 @@ def each_failure(
     raise AssertionError("it never passed")
 
 
-def registered(lake: Repository) -> set[object]:
-    with lake.context.metadata.snapshot() as tx:
-        return set(tx.execute(sa.select(pending.c.address)).scalars())
-
-
 def test_put(lake: Repository) -> None:
     lake.objects.put("main", "a", b"old")
-    before = files(lake)
+    before = every_file(lake)
 
     def check() -> None:
         assert contents(lake, "main") == {"a": b"old"}
-        assert files(lake) == before
-        assert registered(lake) == set()
+        assert every_file(lake) == before
+        assert pending_addresses(lake) == []
 
     calls = each_failure(lake, lambda faulty: faulty.objects.put("main", "a", b"new"), check)
     assert calls >= 1
@@ -77,11 +60,11 @@ def test_put(lake: Repository) -> None:
 
 
 def test_put_many(lake: Repository) -> None:
-    before = files(lake)
+    before = every_file(lake)
 
     def check() -> None:
-        assert files(lake) == before
-        assert registered(lake) == set()
+        assert every_file(lake) == before
+        assert pending_addresses(lake) == []
 
     items = [NewObject(name, name.encode()) for name in "abcde"]
     calls = each_failure(lake, lambda faulty: faulty.objects.put_many("main", items), check)
@@ -98,13 +81,13 @@ def test_commit(lake: Repository) -> None:
     lake.objects.delete("main", "c")
     shown = contents(lake, "main")
     head = lake.commits.resolve("main")
-    before = files(lake)
+    before = every_file(lake)
 
     def check() -> None:
         assert contents(lake, "main") == shown
         assert lake.commits.resolve("main") == head
-        assert files(lake) == before, "what was written is deleted again"
-        assert registered(lake) == set()
+        assert every_file(lake) == before, "what was written is deleted again"
+        assert pending_addresses(lake) == []
 
     calls = each_failure(lake, lambda faulty: faulty.commits.commit("main", "second"), check)
     assert calls >= 5, "reads, ranges, tree, date"
@@ -137,17 +120,17 @@ def test_merge_and_revert(lake: Repository) -> None:
     lake.commits.commit("dev", "")
     lake.objects.put("main", "c", b"3")
     head = lake.commits.commit("main", "").commit_id
-    before = files(lake)
+    before = every_file(lake)
 
     def check() -> None:
         assert lake.commits.resolve("main") == head
-        assert files(lake) == before
-        assert registered(lake) == set()
+        assert every_file(lake) == before
+        assert pending_addresses(lake) == []
 
     each_failure(lake, lambda faulty: faulty.commits.merge("dev", "main"), check)
     assert contents(lake, "main") == {"a": b"1", "b": b"2", "c": b"3"}
     head = lake.commits.resolve("main")
-    before = files(lake)
+    before = every_file(lake)
     each_failure(lake, lambda faulty: faulty.commits.revert("main", "main~1"), check)
     assert contents(lake, "main") == {"a": b"1", "b": b"2"}
 
@@ -160,12 +143,12 @@ def test_what_cannot_be_cleared_away_is_left_to_the_collector(lake: Repository) 
             raise Failed("storage_error", f"{method} {address} was made to fail")
 
     faulty = with_storage(lake, FaultyStorage(lake.storage, before=refuse, after=FailNth(0)))
-    before = files(lake)
+    before = every_file(lake)
     with pytest.raises(Failed, match="put"):
         faulty.objects.put("main", "a", b"1")
     assert contents(lake, "main") == {}
-    assert len(files(lake) - before) == 1
-    assert registered(lake) == set(), "garbage from now on"
+    assert len(every_file(lake) - before) == 1
+    assert pending_addresses(lake) == [], "garbage from now on"
 
 
 def test_a_commit_whose_parent_was_collected_meanwhile_says_so(lake: Repository) -> None:

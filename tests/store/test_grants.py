@@ -18,13 +18,10 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.database.schema import access_key_grants
 from ebbtide.store.embedded import Store
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.randomized import examples, randomized
 
 GIVEN = (Role.READER, Role.WRITER, Role.ADMIN)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def make(store: Store, name: str) -> str:

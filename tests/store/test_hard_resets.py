@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
-from ebbtide.store.content.layout import TREES_PREFIX
+from ebbtide.errors import Gone
 from ebbtide.store.database.schema import commits, reflog
 from ebbtide.store.repository import Repository
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.collections import raises
+from tests.support.lakes import contents, meanwhile, save
 from tests.support.locks import waits_for_a_lock
 
 SECONDS_MAX = 20
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def contents(lake: Repository, ref: str) -> dict[str, bytes]:
-    return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
-
-
-def save(lake: Repository, path: str, branch: str = "main") -> str:
-    lake.objects.put(branch, path, path.encode())
-    return lake.commits.commit(branch, path).commit_id
 
 
 def left(lake: Repository) -> list[tuple[str, str, str]]:
@@ -38,10 +24,6 @@ def left(lake: Repository) -> list[tuple[str, str, str]]:
             sa.select(reflog.c.kind, reflog.c.name, reflog.c.commit_id).order_by(reflog.c.entry_id)
         )
         return [(row.kind, row.name, row.commit_id) for row in rows]
-
-
-def meanwhile(lake: Repository, action: Callable[[], object]) -> Repository:
-    return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(TREES_PREFIX, action)))
 
 
 @pytest.mark.parametrize("ref", ["main~1", "tag", "first"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -31,8 +31,9 @@ from ebbtide.store.importing.sorting import SortedEntries
 from ebbtide.store.importing.sources import ImportSource
 from ebbtide.store.names import PATH_BYTES_MAX
 from ebbtide.store.repository import Repository
-from tests.store.test_interleavings import contents, meanwhile, pending_addresses, raises, save
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import contents, meanwhile, pending_addresses, save
 from tests.support.world import DAY, World
 
 
@@ -42,13 +43,6 @@ def outside(tmp_path: Path) -> Path:
     place = tmp_path / "outside"
     fill(place, "a", "deep/b", "deep/er/c")
     return place
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
 
 
 def fill(place: Path, *names: str) -> None:

@@ -11,17 +11,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import GivenKey, Role
 from ebbtide.store.access.secrets import KEY_FILE, SecretBox
 from ebbtide.store.database.schema import access_keys
 from ebbtide.store.embedded import Store
 from tests.support.clock import ManualClock
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
+from tests.support.collections import raises
 
 
 def test_a_key_is_known_by_its_secret(store: Store, clock: ManualClock) -> None:

@@ -30,11 +30,6 @@ LEASE = timedelta(hours=1)
 INSTANT = timedelta(microseconds=1)
 
 
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
-
-
 def located(repository: Repository, project_id: str) -> str:
     """A locator of a file with `data`."""
     made = put_collection(repository, project_id, new_id()[:8], {"file": b"data"})

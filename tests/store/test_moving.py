@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
+from ebbtide.errors import Gone
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database.schema import commits, copies, pending, purged, released
 from ebbtide.store.embedded import Store
@@ -17,38 +17,11 @@ from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.copies import begin_reading
 from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.collections import raises
+from tests.support.lakes import contents, meanwhile, seal
+from tests.support.reachable import stored
 
 LEASE = timedelta(hours=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
-
-
-def files(repository: Repository) -> set[str]:
-    return {
-        address
-        for batch in repository.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
-
-
-def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
-    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
-
-
-def seal(repository: Repository) -> None:
-    with raises("invalid_date"):
-        repository.commits.commit(
-            "main", "", date=repository.context.clock.host_now() + timedelta(days=1)
-        )
 
 
 def settle(store: Store, clock: ManualClock) -> None:
@@ -68,7 +41,7 @@ def test_a_staged_entry_moves_without_its_bytes(
     settle(store, clock)
     repository.commits.commit("main", "")
     assert contents(repository, "main@") == {"b": b"1"}
-    assert files(repository) == {source.address}
+    assert stored(repository) == {source.address}
 
 
 def test_what_is_at_the_destination_is_replaced(
@@ -79,7 +52,7 @@ def test_what_is_at_the_destination_is_replaced(
     repository.objects.move("main", "b", "a")
     assert contents(repository, "main") == {"b": b"1"}
     settle(store, clock)
-    assert files(repository) == {moved.address}
+    assert stored(repository) == {moved.address}
 
 
 def test_a_staged_entry_above_a_committed_one(repository: Repository) -> None:
@@ -107,7 +80,7 @@ def test_a_committed_entry_is_copied(
     repository.commits.reset("main")
     settle(store, clock)
     assert contents(repository, "main") == {"a": b"1", "b": b"2"}
-    assert moved.address not in files(repository)
+    assert moved.address not in stored(repository)
 
 
 def test_an_imported_entry_moves_as_it_is(repository: Repository) -> None:
@@ -116,7 +89,7 @@ def test_an_imported_entry_moves_as_it_is(repository: Repository) -> None:
     assert repository.objects.move("main", "b", "a").address == "s3://b/k"
     assert repository.objects.move("main", "c", "b").address == "s3://b/k"
     assert [entry.path for entry in repository.objects.walk("main")] == ["c"]
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_an_entry_that_an_unfinished_commit_sealed(

@@ -9,11 +9,10 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.errors import EbbtideError, Failed
+from ebbtide.errors import Failed
 from ebbtide.ids import instant_of, new_id
 from ebbtide.settings import Settings
 from ebbtide.storage import Content
@@ -23,29 +22,14 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import count
 from tests.support.randomized import examples, randomized
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def count(repository: Repository, table: sa.Table) -> int:
-    with repository.context.metadata.snapshot() as tx:
-        return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+from tests.support.reachable import stored
 
 
 def paths(repository: Repository, ref: str, prefix: str = "") -> list[str]:
     return [entry.path for entry in repository.objects.walk(ref, prefix=prefix)]
-
-
-def addresses(repository: Repository) -> set[str]:
-    return {
-        address
-        for batch in repository.storage.list("data/")
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
 
 
 @pytest.mark.parametrize("kind", ["bytes", "file", "pieces"])
@@ -99,7 +83,7 @@ def test_refused_puts_leave_nothing(
     with raises(kind):
         repository.objects.put(branch, path, b"1")
     assert (count(repository, pending), count(repository, staged)) == (0, 0)
-    assert addresses(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_a_source_that_fails_leaves_nothing(repository: Repository) -> None:
@@ -110,7 +94,7 @@ def test_a_source_that_fails_leaves_nothing(repository: Repository) -> None:
     with pytest.raises(OSError, match="the network is gone"):
         repository.objects.put("main", "a", failing())
     assert (count(repository, pending), count(repository, staged)) == (0, 0)
-    assert addresses(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_slices_close_by_count_and_age(database_url: str, clock: ManualClock) -> None:
@@ -156,7 +140,7 @@ def test_put_many_keeps_whole_batches_before_an_error(repository: Repository) ->
     kept = paths(repository, "main")
     assert kept == [f"{number:02}" for number in range(8)]
     assert count(repository, pending) == 0
-    assert len(addresses(repository)) == 8
+    assert len(stored(repository)) == 8
 
 
 @pytest.mark.twins

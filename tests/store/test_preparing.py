@@ -60,7 +60,9 @@ from ebbtide.store.staging.pending_writes import publish_writes, register_writes
 from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.lakes import count
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import randomized
 
@@ -79,10 +81,6 @@ class WithoutCopies(Uncommitted):
     """Does not read the copies at the end."""
 
     phases = tuple(phase for phase in PHASES if phase is not COPIES)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def whole(lake: Repository, among: Sequence[str] | None = None) -> RowsRead:
@@ -126,12 +124,6 @@ def commit_and_fail(lake: Repository, branch: str) -> None:
     except Failed:
         return
     assert made.tree_id == before.tree_id
-
-
-def count(lake: Repository, table: sa.Table) -> int:
-    with lake.context.metadata.snapshot() as tx:
-        found: int = tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-        return found
 
 
 def register(lake: Repository, address: str, *, lasts: timedelta) -> None:

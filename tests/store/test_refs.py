@@ -18,22 +18,15 @@ from ebbtide.store.repositories.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 from tests.conftest import START
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import save
 
 WEEK = timedelta(days=7)
 """The default `trash_time`."""
 
 
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def commit(repository: Repository, path: str, branch: str = "main") -> str:
-    repository.objects.put(branch, path, path.encode())
-    return repository.commits.commit(branch, f"put {path}").commit_id
-
-
 def test_a_branch_begins_at_a_commit_without_what_is_staged(repository: Repository) -> None:
-    first = commit(repository, "a")
+    first = save(repository, "a")
     repository.objects.put("main", "b", b"b")
     branch = repository.branches.create("dev", "main")
     assert (branch.commit_id, branch.state) == (first, LifecycleState.PERSISTENT)
@@ -259,7 +252,7 @@ def test_the_default_branch_is_protected(repository: Repository, clock: ManualCl
 
 
 def test_life_of_a_tag(repository: Repository, clock: ManualClock) -> None:
-    first = commit(repository, "a")
+    first = save(repository, "a")
     tags = repository.tags
     tag = tags.create("v1", "main")
     assert (tag.commit_id, tag.state) == (first, LifecycleState.PERSISTENT)
@@ -282,10 +275,10 @@ def test_life_of_a_tag(repository: Repository, clock: ManualClock) -> None:
 
 
 def test_revisions(repository: Repository) -> None:
-    first = commit(repository, "a")
-    second = commit(repository, "b")
+    first = save(repository, "a")
+    second = save(repository, "b")
     repository.branches.create("dev", first)
-    third = commit(repository, "c", "dev")
+    third = save(repository, "c", "dev")
     merged = repository.commits.merge("dev", "main").commit_id
     repository.tags.create("v1", "main")
     for expression, expected in {

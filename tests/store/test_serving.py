@@ -22,12 +22,10 @@ from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import OnlyIf
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import contents
 
 HOUR = timedelta(hours=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def commit(repository: Repository, branch: str = "main", /, **files: bytes | None) -> str:
@@ -37,13 +35,6 @@ def commit(repository: Repository, branch: str = "main", /, **files: bytes | Non
         else:
             repository.objects.put(branch, path, data)
     return repository.commits.commit(branch, "change").commit_id
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    return {
-        entry.path: repository.objects.get(ref, entry.path)
-        for entry in repository.objects.walk(ref)
-    }
 
 
 @pytest.mark.twins

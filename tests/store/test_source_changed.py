@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ebbtide.storage.external import RecordedObject, find_external
 from ebbtide.store.importing.sources import ImportSource
 from ebbtide.store.repository import Repository
 from tests.store.test_imports import run, single
-from tests.store.test_interleavings import raises
+from tests.support.collections import raises
 from tests.support.world import World
 
 DATA = b"0123456789"
@@ -31,13 +31,6 @@ READS: dict[str, Callable[[Repository], object]] = {
     ),
     "a signed URL": lambda lake: lake.signed_reads.sign("main", "in"),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from ebbtide.store.objects import symlinks
 from ebbtide.store.objects.symlinks import by_directory
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, with_storage
 from tests.support.memory_world import MemoryWorld, Place, open_place
 from tests.support.randomized import examples, randomized
@@ -35,10 +36,6 @@ PATHS: Final = ("x", "t/a", "t/p=1/a", "t/p=1/b", "t/p=2/a", "t/p=2/q/a", "t/z")
 
 def entry(path: str, address: str = "data/x") -> Entry:
     return Entry(path, address, 0, "0" * 64, START)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @randomized("properties of values")
