@@ -7,18 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
-from ebbtide.errors import Gone
 from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.content.reading import find_entry
-from ebbtide.store.database.schema import commits, purged
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import contents, meanwhile
+from tests.support.lakes import contents, mark_purged, meanwhile, tombstone
 from tests.support.reachable import stored
 
 LEASE = timedelta(hours=1)
@@ -126,26 +123,12 @@ def test_what_is_refused(repository: Repository) -> None:
     entry = repository.objects.stat("main", "a")
     assert entry.metadata == {}
     repository.commits.commit("main", "")
-    with repository.context.metadata.transaction() as tx:
-        tx.execute(sa.update(commits).values(tombstoned_by="run7"))
-    with pytest.raises(Gone) as closed:
+    tombstone(repository, repository.commits.resolve("main"))
+    with raises("commit_expired"):
         repository.objects.set_metadata("main", "a", NEW)
-    assert closed.value.kind == "commit_expired"
-
-
-def test_an_object_that_was_purged(repository: Repository) -> None:
-    entry = repository.objects.put("main", "a", b"1")
-    with repository.context.metadata.transaction() as tx:
-        tx.execute(
-            sa.insert(purged).values(
-                repository_id=repository.info.repository_id,
-                address=entry.address,
-                purge_id="p",
-                purged_at=tx.now(),
-            )
-        )
+    mark_purged(repository, repository.objects.put("main", "purged", b"1").address)
     with raises("purged"):
-        repository.objects.set_metadata("main", "a", NEW)
+        repository.objects.set_metadata("main", "purged", NEW)
 
 
 def test_an_imported_object(repository: Repository) -> None:

@@ -295,22 +295,6 @@ def test_delete_many(repository: Repository) -> None:
     assert paths(repository, "main") == ["b"]
 
 
-def test_copies_have_bytes_of_their_own(repository: Repository) -> None:
-    source = repository.objects.put("main", "a", b"1", content_type="t", metadata={"k": "v"})
-    repository.commits.commit("main", "first")
-    repository.branches.create("dev", "main")
-    copy = repository.objects.copy("dev", "b", "main~0", "a")
-    assert copy.address != source.address
-    assert (copy.content_type, copy.metadata, copy.checksum) == ("t", {"k": "v"}, source.checksum)
-    assert repository.objects.get("dev", "b") == b"1"
-    repository.commits.commit("dev", "second")
-    assert repository.objects.copy("dev", "c", "dev", "b").address != copy.address
-    with raises("object_not_found"):
-        repository.objects.copy("dev", "d", "main", "nothing")
-    with raises("invalid_path"):
-        repository.objects.copy("dev", "d\0", "main", "a")
-
-
 def test_damage_is_told(repository: Repository) -> None:
     first = repository.objects.put("main", "a", b"1")
     second = repository.objects.put("main", "b", b"2")
