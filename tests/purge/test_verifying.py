@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
@@ -49,10 +49,14 @@ def done(store: Store, repository: Repository) -> PurgeReport:
     return report
 
 
-@pytest.mark.parametrize("field", ["reason", "who", "closed_at", "outcomes", "named", "list"])
-def test_a_record_that_was_changed(store: Store, done: PurgeReport, field: str) -> None:
-    edit(done, lambda content: content.update({field: {"x": 1} if field != "list" else []}))
-    assert {"signature", "record"} <= kinds(store, done)
+def test_a_record_that_was_changed(store: Store, done: PurgeReport) -> None:
+    record = Path(done.row.record_url) / "record-1.json"
+    whole = record.read_bytes()
+    for field in ("reason", "who", "closed_at", "outcomes", "named", "list"):
+        changed = {field: [] if field == "list" else {"x": 1}}
+        edit(done, partial(dict.update, **changed))
+        assert {"signature", "record"} <= kinds(store, done), field
+        record.write_bytes(whole)
 
 
 def test_a_record_signed_by_another_key(store: Store, done: PurgeReport) -> None:
@@ -158,12 +162,6 @@ def test_one_key_signs_all_records(store: Store, repository: Repository) -> None
     keys = {json.dumps(report.record["key"]) for report in reports if report.record}
     assert len(keys) == 1
     assert len(Purges(store).keys.public_keys()) == 1
-
-
-def test_the_helper_writes_what_pyarrow_reads(done: PurgeReport) -> None:
-    table = pq.read_table(Path(done.row.record_url) / "deleted" / "part-00000.parquet")
-    assert table.schema.field("outcome").type == pa.string()
-    assert table.num_rows == 2
 
 
 def test_a_record_outlasts_the_repository_that_a_run_removes(

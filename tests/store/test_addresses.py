@@ -393,30 +393,6 @@ def test_a_token_that_expires_while_bytes_are_copied(
     assert stored(repository) == {address}, "which a collector finds"
 
 
-def test_a_token_that_expires_and_whose_upload_is_collected_before_the_first_byte(
-    world: World,
-) -> None:
-    found = world.lake.addresses.get("main", "a")
-    world.lake.context.storage.put(found.address, DATA)
-
-    def collect() -> None:
-        world.clock.advance(TTL)
-        assert world.collect(**ZERO).state == "swept"
-        assert world.files() == set()
-
-    with raises("token_expired"):
-        hooked(world.lake, before=OncePut(DATA_PREFIX, collect)).addresses.link(
-            "main", "a", found.token
-        )
-
-
-def test_a_link_that_is_just_in_time(repository: Repository, clock: ManualClock) -> None:
-    _, token = uploaded(repository)
-    late = OncePut(DATA_PREFIX, lambda: clock.advance(TTL - MOMENT))
-    hooked(repository, after=late).addresses.link("main", "a", token)
-    assert repository.objects.get("main", "a") == DATA
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> None:
     """The token stays good until the entry is staged; then only what was uploaded may stay."""
@@ -489,29 +465,6 @@ def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
     at(world, found.expires_at + grace, grace=grace)
     assert not place.exists()
     assert not half.exists()
-
-
-def test_what_was_linked_stays(world: World) -> None:
-    found = world.lake.addresses.get("main", "a")
-    place = upload_file(world, found.address)
-    entry = world.lake.addresses.link("main", "a", found.token)
-    upload_file(world, found.address)
-    at(world, found.expires_at - MOMENT, **ZERO)
-    assert not place.exists(), "a token that is used protects nothing"
-    at(world, found.expires_at + DAY, **ZERO)
-    assert world.files() == {entry.address}
-    assert world.lake.objects.get("main", "a") == DATA
-
-
-def test_a_run_while_bytes_are_copied(world: World) -> None:
-    """What is copied is protected by its token, and the copy by its registration."""
-    found = world.lake.addresses.get("main", "a")
-    upload_file(world, found.address)
-    runs: list[str] = []
-    collect = OncePut(DATA_PREFIX, lambda: runs.append(world.collect(**ZERO).state))
-    hooked(world.lake, after=collect).addresses.link("main", "a", found.token)
-    assert runs == ["swept"]
-    assert world.lake.objects.get("main", "a") == DATA
 
 
 @pytest.mark.parametrize("step", ["read", "fence", "delete object"])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Refused
@@ -23,9 +22,7 @@ from ebbtide.store.collections.queries import find_collection
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.database.schema import commits
-from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
 from tests.support.lakes import every_file
 
@@ -197,65 +194,56 @@ def test_sources_are_merged_and_the_later_wins(repository: Repository, project_i
     assert collect_files(repository, made) == {}
 
 
-@pytest.mark.parametrize(
-    ("prefix", "into", "expected"),
-    [
-        ("", "", {"a": b"1", "d/x": b"2", "d/y/z": b"3"}),
-        ("d/", "", {"x": b"2", "y/z": b"3"}),
-        ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
-        ("", "new/", {"new/a": b"1", "new/d/x": b"2", "new/d/y/z": b"3"}),
-        ("d/y/", "top/", {"top/z": b"3"}),
-        ("nothing", "x", {}),
-    ],
-)
-def test_prefixes(
-    repository: Repository, project_id: str, prefix: str, into: str, expected: dict[str, bytes]
-) -> None:
+def test_prefixes(repository: Repository, project_id: str) -> None:
     files = {"a": b"1", "d/x": b"2", "d/y/z": b"3"}
     source = put_collection(repository, project_id, "source", files)
     for path, data in files.items():
         repository.objects.put("main", path, data)
     repository.commits.commit("main", "")
-    sources: list[Source] = [
-        FromCollection(source.collection_id, None, prefix, into),
-        FromRef("main", prefix, into),
-    ]
-    for number, each in enumerate(sources):
-        made = repository.collections.create(project_id, f"{number}", of(each)).collection_id
-        assert collect_files(repository, made) == expected
+    asked: tuple[tuple[str, str, dict[str, bytes]], ...] = (
+        ("d/", "", {"x": b"2", "y/z": b"3"}),
+        ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
+        ("", "new/", {f"new/{path}": data for path, data in files.items()}),
+        ("nothing", "x", {}),
+    )
+    for prefix, into, expected in asked:
+        for each in (
+            FromCollection(source.collection_id, None, prefix, into),
+            FromRef("main", prefix, into),
+        ):
+            made = repository.collections.create(
+                project_id, "made", of(each), ensure_unique_name=True
+            )
+            assert collect_files(repository, made.collection_id) == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda s: ContentChange([FromCollection(s, None, "a", "")]), "invalid_path"),
-        (lambda s: ContentChange([FromCollection(s, None, "", "\0")]), "invalid_path"),
-        (lambda s: ContentChange([FromCollection(s, None, "", "x" * 1024)]), "invalid_path"),
-        (lambda _: ContentChange([of_files({"": b""})]), "invalid_path"),
-        (lambda _: ContentChange([Located({"a\0": "x"})]), "invalid_path"),
-        (lambda _: ContentChange([Located({"a": "x"})]), "token_invalid"),
-        (lambda _: ContentChange([FromCollection("nobody")]), "collection_not_found"),
-        (lambda s: ContentChange([FromCollection(s, 7)]), "version_not_found"),
-        (lambda _: ContentChange([FromRef("nobody")]), "ref_not_found"),
-        (lambda _: ContentChange([FromRef("main~7")]), "commit_not_found"),
-        (lambda _: ContentChange(removed=["nothing"]), "object_not_found"),
-        (lambda _: ContentChange(removed=["nothing/"]), "object_not_found"),
-        (lambda _: ContentChange(removed=["a\0"]), "invalid_path"),
-        (lambda _: ContentChange(removed=["a"], replaces=True), "invalid_argument"),
-    ],
-)
 def test_a_change_that_cannot_be_made_makes_nothing(
-    repository: Repository, project_id: str, change: Callable[[str], ContentChange], kind: str
+    repository: Repository, project_id: str
 ) -> None:
     lake = repository.collections
     source = put_collection(repository, project_id, "source", {"a": b"1"})
     files, count = every_file(repository), content_count(repository)
-    asked = change(source.collection_id)
-    with raises(kind):
-        lake.update(source.collection_id, asked)
-    if not asked.removed:
+    of_source = partial(FromCollection, source.collection_id)
+    for asked, kind in (
+        (of(of_source(None, "a", "")), "invalid_path"),
+        (of(of_source(None, "", "\0")), "invalid_path"),
+        (of(of_source(None, "", "x" * 1024)), "invalid_path"),
+        (of(of_files({"": b""})), "invalid_path"),
+        (of(Located({"a\0": "x"})), "invalid_path"),
+        (of(Located({"a": "x"})), "token_invalid"),
+        (of(FromCollection("nobody")), "collection_not_found"),
+        (of(of_source(7)), "version_not_found"),
+        (of(FromRef("nobody")), "ref_not_found"),
+        (of(FromRef("main~7")), "commit_not_found"),
+        (ContentChange(removed=["nothing/"]), "object_not_found"),
+        (ContentChange(removed=["a\0"]), "invalid_path"),
+        (ContentChange(removed=["a"], replaces=True), "invalid_argument"),
+    ):
         with raises(kind):
-            lake.create(project_id, "new", asked)
+            lake.update(source.collection_id, asked)
+        if not asked.removed:
+            with raises(kind):
+                lake.create(project_id, "new", asked)
     assert lake.get(source.collection_id) == source
     assert [each.name for each in lake.page(project_id)] == ["source"]
     assert (every_file(repository), content_count(repository)) == (files, count)
@@ -273,11 +261,8 @@ def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id:
     }
 
 
-def test_imported_files_are_known_by_their_place(
-    repository: Repository, project_id: str, store: Store, clock: ManualClock
-) -> None:
+def test_imported_files_are_known_by_their_place(repository: Repository, project_id: str) -> None:
     """Nobody has read them, so that there is no checksum."""
-    del store, clock
     for name in ("x", "y"):
         url = f"s3://elsewhere/{name}"
         repository.addresses.stage("main", name, url, size_bytes=3)

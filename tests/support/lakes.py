@@ -8,11 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from ebbtide.errors import Failed
 from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.schema import commits, pending, purged
 from ebbtide.store.repository import Repository
 from tests.support.collections import raises
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
 
 
 def contents(lake: Repository, ref: str) -> dict[str, bytes]:
@@ -78,3 +79,29 @@ def meanwhile(lake: Repository, action: Callable[[], object], at: str = TREES_PR
     """Returns the repository. Its next operation calls `action` when it writes its first file at an
     address that begins with `at`."""
     return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, action)))
+
+
+def each_failure(
+    lake: Repository,
+    operation: Callable[[Repository], object],
+    check: Callable[[], object] = lambda: None,
+) -> int:
+    """Does the operation with its n-th call of the storage failing, before or after the call, for
+    n = 0, 1, … until it passes. Returns n. What a failed operation has written is deleted, nothing
+    stays registered, and `check` passes."""
+    before = every_file(lake)
+    for nth in range(200):
+        for when in ("before", "after"):
+            hook = FailNth(nth)
+            faulty = with_storage(lake, FaultyStorage(lake.storage, **{when: hook}))
+            try:
+                operation(faulty)
+            except Failed as error:
+                assert error.kind == "storage_error"
+                assert every_file(lake) == before
+                assert pending_addresses(lake) == []
+                check()
+            else:
+                assert hook.count <= nth
+                return nth
+    raise AssertionError("it never passed")
