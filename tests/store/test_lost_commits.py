@@ -347,7 +347,7 @@ def test_files_of_a_run_that_is_off_the_record_go_in_time(lake: Lake) -> None:
     assert (runs / "notes" / "mine").exists()
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_a_repository_is_made_or_it_is_not(lake: Lake) -> None:
     world, store = lake.world, lake.loser.store
     for moment in lake.loser.moments:
@@ -369,7 +369,7 @@ def test_a_repository_is_made_or_it_is_not(lake: Lake) -> None:
             raise AssertionError("it has no end")
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_a_gone_repository_is_collected_whole(lake: Lake) -> None:
     world, store = lake.world, lake.loser.store
     lake.save("a", "b")
