@@ -17,7 +17,6 @@ from ebbtide.errors import Conflict
 from ebbtide.ids import new_id
 from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.schema import branches, copies, pending, readings, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects import sharing
@@ -28,7 +27,6 @@ from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.lakes import rows, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
@@ -105,18 +103,6 @@ def test_a_copy_of_what_an_unfinished_commit_sealed(repository: Repository) -> N
     assert found == {"b": b"1", "c": b"1"}
 
 
-def test_a_copy_while_its_source_is_being_committed(repository: Repository) -> None:
-    """Sealed and staged entry end in commits of their own."""
-    source = repository.objects.put("main", "a", b"1")
-    copied = OncePut(TREES_PREFIX, lambda: repository.objects.copy("main", "b", "main", "a"))
-    storage = FaultyStorage(repository.context.storage, before=copied)
-    with_storage(repository, storage).commits.commit("main", "first")
-    assert [entry.path for entry in repository.objects.walk("main@")] == ["a"]
-    assert repository.objects.stat("main", "b").address == source.address
-    repository.commits.commit("main", "second")
-    assert repository.objects.get("main@", "b") == b"1"
-
-
 def test_the_newest_of_what_is_staged_is_copied(repository: Repository) -> None:
     repository.objects.put("main", "a", b"sealed")
     seal(repository)
@@ -127,19 +113,6 @@ def test_the_newest_of_what_is_staged_is_copied(repository: Repository) -> None:
     with raises("object_not_found"):
         repository.objects.copy("main", "c", "main", "a")
     assert everything(repository) == before
-
-
-def test_a_copy_takes_the_place_of_what_is_there(repository: Repository) -> None:
-    repository.objects.put("main", "b", b"committed")
-    repository.commits.commit("main", "")
-    source = repository.objects.put("main", "a", b"1")
-    repository.objects.put("main", "b", b"staged")
-    assert repository.objects.copy("main", "b", "main", "a").address == source.address
-    assert repository.objects.get("main", "b") == b"1"
-    assert repository.objects.get("main@", "b") == b"committed"
-    repository.objects.delete("main", "b")
-    repository.objects.copy("main", "b", "main", "a")
-    assert repository.objects.get("main", "b") == b"1", "what was hidden shows again"
 
 
 # What has bytes of its own
@@ -378,18 +351,6 @@ def test_a_reading_that_outlived_its_time_keeps_nothing(
     assert not goes_on(repository, reading)
 
 
-def test_a_run_ends_readings_that_outlived_their_time(
-    repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"")
-    begin(repository)
-    repository.objects.copy("main", "b", "main", "a")
-    clock.advance(HOUR)
-    with repository.context.metadata.transaction() as tx:
-        drop_ended(tx, repository.context.repository_id, lease_ttl=HOUR, trash_time=HOUR)
-    assert rows(repository, readings) == rows(repository, copies) == []
-
-
 def test_readings_and_copies_of_other_repositories(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
@@ -408,22 +369,6 @@ def test_readings_and_copies_of_other_repositories(
     clock.advance(MOMENT)
     end(other, reading)
     assert recorded(repository) == []
-
-
-def test_a_copy_that_fails_leaves_no_record(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository.objects.put("main", "a", b"")
-    before = everything(repository)
-
-    def fail(*arguments: Any) -> None:
-        record_copy(*arguments)
-        raise sa.exc.OperationalError("statement", {}, OSError("the disk is full"))
-
-    monkeypatch.setattr(sharing, "record_copy", fail)
-    with raises("database_error"):
-        repository.objects.copy("main", "b", "main", "a")
-    assert everything(repository) == before
 
 
 @pytest.mark.twins

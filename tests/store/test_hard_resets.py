@@ -81,17 +81,6 @@ def test_a_hard_reset_during_a_commit_stops_it(repository: Repository) -> None:
     assert contents(repository, "main") == contents(repository, "main@") == {"a": b"a"}
 
 
-def test_a_hard_reset_during_a_merge_stops_it(repository: Repository) -> None:
-    first = save(repository, "a")
-    repository.branches.create("dev", "main")
-    save(repository, "d", "dev")
-    save(repository, "b")
-    late = meanwhile(repository, lambda: repository.commits.reset_to("main", first))
-    with raises("branch_moved"):
-        late.commits.merge("dev", "main")
-    assert contents(repository, "main@") == {"a": b"a"}
-
-
 @pytest.mark.twins
 @pytest.mark.parametrize("closes", [True, False])
 def test_it_waits_for_a_fence(repository: Repository, closes: bool) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.database.schema import copies, released
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
@@ -179,17 +179,3 @@ def test_what_happens_while_a_committed_entry_is_copied(
     assert pending_addresses(repository) == []
     settle(store, clock)
     assert count(repository, released) == 0
-
-
-def test_a_move_while_its_source_is_committed(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    source = repository.objects.put("main", "a", b"1")
-    late = meanwhile(repository, lambda: repository.objects.move("main", "b", "a"), TREES_PREFIX)
-    late.commits.commit("main", "")
-    assert contents(repository, "main@") == {"a": b"1"}
-    assert contents(repository, "main") == {"b": b"1"}
-    repository.commits.reset("main")
-    settle(store, clock)
-    assert repository.objects.stat("main", "a").address == source.address
-    assert contents(repository, "main") == {"a": b"1"}

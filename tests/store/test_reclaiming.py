@@ -111,38 +111,6 @@ def test_what_is_dropped_goes_a_lease_later(
         reclaim(store, clock)
 
 
-def test_what_is_committed_is_never_released(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    repository.commits.commit("main", "")
-    repository.objects.put("main", "a", b"2")
-    repository.commits.commit("main", "")
-    repository.objects.delete("main", "a")
-    repository.commits.commit("main", "")
-    assert released_addresses(repository) == set()
-    reclaim(store, clock, 100 * LEASE)
-    assert repository.objects.get("main~1", "a") == b"2"
-    assert repository.objects.get("main~2", "a") == b"1"
-
-
-def test_what_newer_sealed_tokens_hide_goes_with_the_commit(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    hidden = [repository.objects.put("main", path, b"1") for path in ("a", "b")]
-    repository.objects.put("main", "c", b"1")
-    seal(repository)
-    repository.objects.put("main", "a", b"2")
-    repository.objects.delete("main", "b")
-    seal(repository)
-    assert released_addresses(repository) == set(), "a reset may bring them back to light"
-    repository.commits.commit("main", "")
-    assert released_addresses(repository) == {entry.address for entry in hidden}
-    reclaim(store, clock)
-    assert not stored(repository) & {entry.address for entry in hidden}
-    assert contents(repository, "main") == {"a": b"2", "c": b"1"}
-
-
 @pytest.mark.parametrize("by", ["reclaimer", "fence"])
 def test_a_branch_that_is_gone(
     store: Store, repository: Repository, clock: ManualClock, by: str
