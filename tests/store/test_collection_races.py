@@ -292,7 +292,7 @@ def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str)
     assert sorted(kinds) == ["", *["project_exists"] * 3]
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_nobody_waits_for_ever(repository: Repository, project_id: str) -> None:
     """Moves against each other, with updates and deletes of what is moved."""
     lake = repository

@@ -87,7 +87,7 @@ def test_no_write_is_lost_between_commits(repository: Repository) -> None:
             assert tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() == 0
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_staging_the_same_paths_in_another_order_makes_no_deadlock(
     repository: Repository,
 ) -> None:

@@ -25,7 +25,6 @@ def make(store: Store, name: str) -> str:
     return made.info.repository_id
 
 
-@pytest.mark.twins
 def test_a_grant_is_read_back(store: Store) -> None:
     key = store.keys.create(Role.NONE).key.access_key_id
     other = store.keys.create(Role.NONE).key.access_key_id
@@ -76,7 +75,6 @@ def test_a_row_that_was_tampered_with(store: Store, column: str) -> None:
         store.grants.of(other if column == "access_key_id" else key)
 
 
-@pytest.mark.twins
 def test_a_deleted_repository_leaves_no_grant(store: Store) -> None:
     key = store.keys.create(Role.NONE).key
     lake = make(store, "lake")

@@ -428,7 +428,7 @@ def test_a_storage_of_somebody_else_is_left_alone(
     assert len(stored(repository)) == 1
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_several_reclaimers_at_once_delete_each_object_once(
     store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

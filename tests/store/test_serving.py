@@ -94,7 +94,6 @@ def test_writes_on_a_condition(repository: Repository) -> None:
     assert contents(repository, "main@") == {"a": b"1"}
 
 
-@pytest.mark.twins
 def test_deletes_on_a_condition(repository: Repository) -> None:
     objects = repository.objects
     first = objects.put("main", "a", b"1")
