@@ -16,7 +16,6 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
-from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.store.access.signing import SigningKey, sign, verify
@@ -123,28 +122,6 @@ def test_no_address_for_what_cannot_be_linked(repository: Repository, clock: Man
     with raises("storage_foreign"):
         repository.addresses.get("main", "a")
     assert rows(repository, upload_tokens) == []
-
-
-def test_an_address_is_protected_while_its_token_is_outstanding(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    def protected() -> list[dict[str, object]]:
-        format_ = EmbeddedRepository(repository.context, store_id=store.store_id)
-        with format_.reading() as reading:
-            return [row for table in reading.protected() for row in table.to_pylist()]
-
-    found = repository.addresses.get("main", "a")
-    expected = {
-        "address": found.address,
-        "reason": "upload token",
-        "until": clock.now + TTL,
-        "created_at": clock.now,
-    }
-    assert protected() == [expected]
-    clock.advance(TTL - MOMENT)
-    assert protected() == [expected]
-    clock.advance(MOMENT)
-    assert protected() == []
 
 
 # Linking

@@ -315,30 +315,6 @@ def test_nobody_waits_for_ever(repository: Repository, project_id: str) -> None:
     del project_id
 
 
-MAKERS: dict[str, Callable[[Repository, str, str], object]] = {
-    "make a project": lambda lake, _p, _c: lake.projects.create("new"),
-    "make a collection": lambda lake, project, _c: lake.collections.create(project, "new"),
-    "rename a collection": lambda lake, _p, made: lake.collections.update(made, name="newer"),
-    "trash a collection": lambda lake, _p, made: lake.collections.delete(made),
-    "trash a project": lambda lake, project, _c: lake.projects.delete(project),
-}
-
-
-@pytest.mark.twins
-def test_whoever_takes_a_name_waits_for_all_who_change_refs(
-    repository: Repository, project_id: str
-) -> None:
-    made = put_collection(repository, project_id, "a").collection_id
-    context = repository.context
-    for name, maker in MAKERS.items():
-        with ThreadPoolExecutor(1) as pool:
-            with context.metadata.transaction() as tx:
-                tx.lock_repository(context.repository_id, "share")
-                done = pool.submit(maker, repository, project_id, made)
-                assert waits_for_a_lock(context.metadata, done), name
-            done.result(timeout=20)
-
-
 @pytest.mark.twins
 def test_content_waits_for_the_fence(repository: Repository, project_id: str) -> None:
     made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id

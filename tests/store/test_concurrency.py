@@ -111,6 +111,17 @@ MAKERS: dict[str, Callable[[Repository], object]] = {
     "restore a branch": lambda lake: lake.branches.restore("old"),
     "restore a tag": lambda lake: lake.tags.restore("v0"),
     "give a commit up": lambda lake: lake.give_up(lake.commits.resolve("main~1"), ""),
+    "make a project": lambda lake: lake.projects.create("new"),
+    "make a collection": lambda lake: lake.collections.create(
+        lake.projects.find("p").project_id, "new"
+    ),
+    "rename a collection": lambda lake: lake.collections.update(
+        lake.collections.find("p/c").collection_id, name="renamed"
+    ),
+    "trash a collection": lambda lake: lake.collections.delete(
+        lake.collections.find("p/new").collection_id
+    ),
+    "trash a project": lambda lake: lake.projects.delete(lake.projects.find("p").project_id),
 }
 
 
@@ -122,6 +133,7 @@ def test_whoever_takes_a_name_waits_for_all_who_change_refs(repository: Reposito
     repository.tags.create("v0", "main")
     repository.branches.delete("old")
     repository.tags.delete("v0")
+    repository.collections.create(repository.projects.create("p").project_id, "c")
     context = repository.context
     for name, maker in MAKERS.items():
         with ThreadPoolExecutor(1) as pool:

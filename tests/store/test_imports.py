@@ -34,7 +34,7 @@ from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.lakes import contents, meanwhile, pending_addresses, save
-from tests.support.world import DAY, World
+from tests.support.world import World
 
 
 @pytest.fixture
@@ -654,30 +654,6 @@ def test_imports_are_told_apart(repository: Repository, outside: Path, clock: Ma
 
 
 # What runs leave
-
-
-def test_runs_leave_what_was_imported_and_what_the_repository_has(
-    world: World, tmp_path: Path
-) -> None:
-    place = tmp_path / "place"
-    fill(place, "a", "b")
-    there = {file: file.read_bytes() for file in place.iterdir()}
-    world.save("main", days_ago=30, put=["own", "in/lost"])
-    run(world.lake, below(place, "in"))
-    world.keep(default={"keep_last": 1})
-    world.clock.advance(10 * DAY)
-    report = world.collector(grace=timedelta(0), unsafe=True, mode="clean").run()
-    assert report.error is None
-    assert contents(world.lake, "main") == {"own": b"own", "in/a": b"a", "in/b": b"b"}
-    assert len([file for file in (world.root / "data").rglob("*") if file.is_file()]) == 1
-    # A commit without the imported paths lets nothing go that lies outside.
-    for path in ("in/a", "in/b"):
-        world.lake.objects.delete("main", path)
-    world.lake.commits.commit("main", "without")
-    world.clock.advance(10 * DAY)
-    world.collector(grace=timedelta(0), unsafe=True, mode="clean").run()
-    assert contents(world.lake, "main") == {"own": b"own"}
-    assert {file: file.read_bytes() for file in place.iterdir()} == there
 
 
 @pytest.mark.parametrize("place", [RANGES_PREFIX, TREES_PREFIX])
