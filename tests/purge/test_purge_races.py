@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, NotFound
+from ebbtide.errors import NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
@@ -23,22 +22,17 @@ from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.commits import committing, publishing
 from ebbtide.store.commits.publishing import Publication
 from ebbtide.store.content.layout import OWNER_ADDRESS, RANGES_PREFIX
-from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.schema import pending
-from ebbtide.store.database.schema import purges as purges_table
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects import objects, sharing
 from ebbtide.store.purges.queries import insert_purged
 from ebbtide.store.repositories.leases import take_lease
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.dying import Died
 from tests.support.engines import INLINE
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.purging import address_of, data_files, in_the_way, purge, request, save
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @contextmanager
@@ -104,22 +98,6 @@ def test_many_commits_made_meanwhile_are_read_before_the_lock(
             save(repository, name)
 
     assert closing_after(store, purge_id, some).row.state == "done"
-
-
-def test_a_merge_made_meanwhile_is_in_the_way(store: Store, repository: Repository) -> None:
-    repository.branches.create("side", "main")
-    save(repository, "b")
-    save(repository, "a", branch="side")
-    purge_id = planned(store, "side:a")
-    merged: list[str] = []
-
-    report = closing_after(
-        store,
-        purge_id,
-        lambda: merged.append(repository.commits.merge("side", "main").commit_id),
-    )
-
-    assert in_the_way(report) == {("commit", merged[0], ("main",))}
 
 
 def test_a_copy_made_meanwhile_is_in_the_way(store: Store, repository: Repository) -> None:
@@ -252,8 +230,16 @@ def test_a_link_of_an_address_that_was_purged_is_refused(
         repository.addresses.link("main", "a", given.token)
 
 
-class KilledError(Exception):
-    """The process ends here."""
+@contextmanager
+def dying_at(place: object, name: str) -> Iterator[None]:
+    """In the block, the process ends where it calls a function."""
+
+    def die(*_given: object, **_named: object) -> None:
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died):
+        patch.setattr(place, name, die)
+        yield
 
 
 STEPS = {
@@ -276,13 +262,8 @@ def test_a_purge_that_was_killed_goes_on(
     purges = Purges(store)
     purge_id = purges.begin("lake", request(*(f"main:{path}" for path in paths))).purge_id
 
-    def killed(*_given: object, **_named: object) -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*STEPS[step], killed)
-        with pytest.raises(KilledError):
-            purges.carry_out(purge_id)
+    with dying_at(*STEPS[step]):
+        purges.carry_out(purge_id)
     before = purges.show(purge_id).row
     assert (before.closed_at is None) == (step in list(STEPS)[:2])
     assert purges.carry_out(purge_id).row.state == "done"
@@ -305,12 +286,12 @@ def test_a_purge_that_was_killed_amid_its_deletes_goes_on(
         calls.append(given)
         if len(calls) == 3:
             original(*given)  # type: ignore[arg-type]
-            raise KilledError
+            raise Died
         return original(*given)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStorage, "delete", killed)
-        with pytest.raises(KilledError):
+        with pytest.raises(Died):
             purges.carry_out(purge_id)
     assert len(data_files(repository)) == 1
 
@@ -359,13 +340,8 @@ def test_the_purge_of_a_repository_that_was_killed_goes_on(
     purge_id = purges.begin("lake", request(repository=True)).purge_id
     module = work if step in ("keep_records", "close_whole") else purger
 
-    def killed(*_given: object, **_named: object) -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, step, killed)
-        with pytest.raises(KilledError):
-            purges.carry_out(purge_id)
+    with dying_at(module, step):
+        purges.carry_out(purge_id)
     assert purges.carry_out(purge_id).row.state == "done"
     assert data_files(repository, "") == {OWNER_ADDRESS}
     assert verify(store, purge_id).differences == ()
@@ -447,13 +423,8 @@ def test_the_collector_takes_what_a_killed_purge_left_though_commits_refer_to_it
     purges = Purges(store)
     purge_id = purges.begin("lake", request("main:a")).purge_id
 
-    def killed(*_given: object, **_named: object) -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(purger, "delete_objects", killed)
-        with pytest.raises(KilledError):
-            purges.carry_out(purge_id)
+    with dying_at(purger, "delete_objects"):
+        purges.carry_out(purge_id)
     assert len(data_files(repository)) == 2
     clock.now += timedelta(days=1)
 
@@ -463,14 +434,6 @@ def test_the_collector_takes_what_a_killed_purge_left_though_commits_refer_to_it
     assert report["mode"] == "clean"  # an incremental one would not look there
     assert data_files(repository) == {kept}
     assert purges.carry_out(purge_id).to_json()["outcomes"] == {"missing": 1}
-
-
-def test_a_run_after_a_purge_misses_nothing(store: Store, repository: Repository) -> None:
-    save(repository, "a", "b")
-    purge(store, "main:a")
-    report = collect(store, repository)
-    assert (report["state"], report["deleted_count"]) == ("swept", 0)
-    assert repository.objects.get("main", "b") == b"b"
 
 
 def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
@@ -498,22 +461,6 @@ def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
     read.clear()
     assert purge(store, f"{first}:f00").plan is not None
     assert with_it < set(read)
-
-
-def test_states_are_those_of_the_table(store: Store, repository: Repository) -> None:
-    save(repository, "a")
-    purge_id = planned(store, "main:a")
-    with store.metadata.snapshot() as tx:
-        assert states(tx) == ["planned"]
-        assert tx.execute(sa.select(pending.c.address)).all() == []
-    Purges(store).carry_out(purge_id)
-    with store.metadata.snapshot() as tx:
-        assert states(tx) == ["done"]
-
-
-def states(tx: Transaction) -> list[str]:
-    """Of all purges."""
-    return list(tx.execute(sa.select(purges_table.c.state)).scalars())
 
 
 def test_a_commit_that_outlives_its_repository_leaves_no_file(

@@ -65,9 +65,9 @@ def world(s3_url: str, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def test_a_purge_says_that_versions_stay(world: World) -> None:
-    save(world.lake, "a", "kept")
-    address = address_of(world.lake, "main", "a")
+def test_versions_stay_unless_their_end_is_asked_for(world: World) -> None:
+    save(world.lake, "a", "b", "kept")
+    stays, address, kept = (address_of(world.lake, "main", path) for path in ("a", "b", "kept"))
     report = purge(world.store, "main:a")
     assert report.row.state == "done"
     (warning,) = report.warnings()
@@ -75,22 +75,22 @@ def test_a_purge_says_that_versions_stay(world: World) -> None:
     document = report.to_json()
     assert document["retained"]["state"] == "versions" and document["warnings"] == [warning]
     assert report.record is not None and report.record["retained"]["state"] == "versions"
-    assert list(world.left(address).values()) == [(1, 1)]
+    assert list(world.left(stays).values()) == [(1, 1)]
     assert verify(world.store, report.row.purge_id).differences == ()
-
-
-def test_versions_of_the_named_objects_are_deleted(world: World) -> None:
-    save(world.lake, "a", "kept")
-    address, kept = (address_of(world.lake, "main", path) for path in ("a", "kept"))
     # A neighbour, whose key begins with that of the purged object.
     neighbour = f"lake/{address}0"
     world.bucket.client.put_object(Bucket=world.bucket.name, Key=neighbour, Body=b"x")
     world.bucket.client.delete_object(Bucket=world.bucket.name, Key=neighbour)
-    report = purge(world.store, "main:a", delete_versions=True)
+    report = purge(world.store, "main:b", delete_versions=True)
     assert report.row.state == "done" and report.warnings() == ()
     assert world.left(address) == {}
     assert world.left(neighbour) and list(world.left(kept).values()) == [(1, 0)]
     assert verify(world.store, report.row.purge_id).differences == ()
+    # Verification names versions that came back.
+    world.lake.storage.put(address, b"again")
+    world.lake.storage.delete([address])
+    (difference,) = verify(world.store, report.row.purge_id).differences
+    assert difference.kind == "versions_left" and address in difference.text
 
 
 def test_copies_in_quarantines_lose_their_versions(world: World) -> None:
@@ -136,13 +136,15 @@ def test_a_whole_repository_leaves_no_version(world: World) -> None:
 
 
 def test_a_locked_version_makes_a_purge_incomplete(s3_url: str, tmp_path: Path) -> None:
+    """The setting is the default of purges."""
     del s3_url
-    world = World(tmp_path / "store", VersionedBucket.with_lock(None))
+    world = World(tmp_path / "store", VersionedBucket.with_lock(None), delete_versions=True)
     with world.store:
         save(world.lake, "a")
         address = address_of(world.lake, "main", "a")
         world.bucket.hold("ON")
-        report = purge(world.store, "main:a", delete_versions=True)
+        report = purge(world.store, "main:a")
+        assert report.row.request["delete_versions"] is True
         assert report.row.state == "incomplete"
         assert report.to_json()["outcomes"] == {"failed": 1}
         assert {each.kind for each in verify(world.store, report.row.purge_id).differences} == {
@@ -155,27 +157,6 @@ def test_a_locked_version_makes_a_purge_incomplete(s3_url: str, tmp_path: Path) 
         assert again.row.state == "done", again.row.error
         assert world.left(address) == {}
         assert verify(world.store, report.row.purge_id).differences == ()
-
-
-def test_verification_names_versions_that_came_back(world: World) -> None:
-    save(world.lake, "a")
-    address = address_of(world.lake, "main", "a")
-    report = purge(world.store, "main:a", delete_versions=True)
-    world.lake.storage.put(address, b"again")
-    world.lake.storage.delete([address])
-    (difference,) = verify(world.store, report.row.purge_id).differences
-    assert difference.kind == "versions_left" and address in difference.text
-
-
-def test_the_setting_is_the_default(s3_url: str, tmp_path: Path) -> None:
-    del s3_url
-    world = World(tmp_path / "store", VersionedBucket.made(), delete_versions=True)
-    with world.store:
-        save(world.lake, "a")
-        address = address_of(world.lake, "main", "a")
-        report = purge(world.store, "main:a")
-        assert report.row.request["delete_versions"] is True
-        assert world.left(address) == {}
 
 
 def test_azure_is_refused(azure_url: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ebbtide.purge.verifying import verify
 from ebbtide.store.collecting.roots import set_tombstones
 from ebbtide.store.collections.contents import ContentChange, FromCollection, FromRef
 from tests.support.memory_world import MemoryWorld, Place, open_place
-from tests.support.purging import SECRET_KEY, contents, data_files, request
+from tests.support.purging import SECRET_KEY, data_files, request
 from tests.support.randomized import randomized
 
 PATHS = ("a", "b", "c/d", "c/e")
@@ -369,10 +369,3 @@ def test_what_goes_and_what_is_in_the_way_is_what_the_definition_says(
         check_reads(history)
         for _ in range(3):
             history.step()
-
-
-def test_all_that_a_ref_shows_is_read_in_one_way(place: Place) -> None:
-    """The helper of other tests, so that none of them compares nothing with nothing."""
-    world = MemoryWorld(place, settings={})
-    world.lake.objects.put("main", "a", b"1")
-    assert contents(world.lake, "main") == {"a": b"1"}

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Failed
+from ebbtide.errors import EbbtideError
 from ebbtide.store.collections.contents import ContentChange, FromCollection, FromRef, Located
 from ebbtide.store.collections.queries import find_collection
 from ebbtide.store.database.schema import (
@@ -23,16 +23,11 @@ from ebbtide.store.database.schema import (
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
-from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+from tests.support.lakes import each_failure, every_file, meanwhile, tombstone
 from tests.support.locks import waits_for_a_lock
 
 HOUR = timedelta(hours=1)
 FILES = {f"{number}": b"%d" % number for number in range(6)}
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def rows(lake: Repository) -> dict[str, list[str]]:
@@ -44,30 +39,13 @@ def rows(lake: Repository) -> dict[str, list[str]]:
         }
 
 
-def files_of(lake: Repository) -> set[object]:
-    return {
-        address for batch in lake.storage.list() for address in batch.column("address").to_pylist()
-    }
+def unchanged(lake: Repository) -> Callable[[], None]:
+    before = rows(lake)
 
+    def check() -> None:
+        assert rows(lake) == before, "nothing is half made"
 
-def each_failure(lake: Repository, operation: Callable[[Repository], object]) -> int:
-    """Do it with its n-th call to the storage failing, before or after the call, for n = 0, 1, …
-    until it passes; every time all is as it was. How many calls there are."""
-    before, files = rows(lake), files_of(lake)
-    for nth in range(200):
-        for when in ("before", "after"):
-            hook = FailNth(nth)
-            faulty = with_storage(lake, FaultyStorage(lake.storage, **{when: hook}))
-            try:
-                operation(faulty)
-            except Failed as error:
-                assert error.kind == "storage_error"
-                assert rows(lake) == before, "nothing is half made, and nothing stays registered"
-                assert files_of(lake) == files, "what was written is given up"
-            else:
-                assert hook.count <= nth
-                return nth
-    raise AssertionError("it never passed")
+    return check
 
 
 def test_failing_storage_while_one_is_made(repository: Repository, project_id: str) -> None:
@@ -82,7 +60,9 @@ def test_failing_storage_while_one_is_made(repository: Repository, project_id: s
         )
         lake.collections.create(project_id, "made", change)
 
-    assert each_failure(repository, create) >= len(FILES) + 4, "objects, ranges, tree, date"
+    assert each_failure(repository, create, unchanged(repository)) >= len(FILES) + 4, (
+        "objects, ranges, tree, date"
+    )
     made = repository.collections.find("project/made")
     expected = {**FILES, "t": b"2", "located": b"1"}
     assert collect_files(repository, made.collection_id) == expected
@@ -95,7 +75,7 @@ def test_failing_storage_while_one_is_changed(repository: Repository, project_id
         change = ContentChange([of_files({"2": b"new", "9": b"9"})], removed=["0"])
         lake.collections.update(made, change, keep_version=True, name="changed")
 
-    assert each_failure(repository, update) >= 5
+    assert each_failure(repository, update, unchanged(repository)) >= 5
     expected = {**FILES, "2": b"new", "9": b"9"}
     del expected["0"]
     assert collect_files(repository, made) == expected
@@ -104,13 +84,6 @@ def test_failing_storage_while_one_is_changed(repository: Repository, project_id
 
 def test_failing_storage_while_something_is_uploaded(repository: Repository) -> None:
     each_failure(repository, lambda lake: lake.locators.upload(iter([b"1", b"2"])))
-
-
-def meanwhile(
-    repository: Repository, action: Callable[[], object], at: str = "_ebbtide/trees/"
-) -> Repository:
-    """The repository, in whose next operation `action` happens as the tree is written."""
-    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
 
 
 def check_refused(
@@ -122,26 +95,18 @@ def check_refused(
 ) -> None:
     """Content that is being put together when `action` happens is refused, and leaves nothing."""
     target = put_collection(repository, project_id, "target", {"mine": b"1"})
-    files = files_of(repository)
+    files = every_file(repository)
     lake = meanwhile(repository, action)
     with raises(kind):
         lake.collections.create(project_id, "new", change())
     lake = meanwhile(repository, action)
     with raises(kind):
         lake.collections.update(target.collection_id, change())
-    assert files_of(repository) == files
+    assert every_file(repository) == files
     assert rows(repository)["pending"] == []
     with raises("collection_not_found"):
         repository.collections.find("project/new")
     assert repository.collections.get(target.collection_id) == target
-
-
-def tombstone(lake: Repository, commit_id: str) -> None:
-    with lake.context.metadata.transaction() as tx:
-        tx.lock_repository(lake.info.repository_id, "exclusive")
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
-        )
 
 
 def test_a_source_is_closed_meanwhile(repository: Repository, project_id: str) -> None:
@@ -239,10 +204,10 @@ def test_the_collection_is_changed_meanwhile(
 ) -> None:
     made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
     lake = meanwhile(repository, lambda: action(repository, made))
-    files = len(files_of(repository))
+    files = len(every_file(repository))
     with raises(kind):
         lake.collections.update(made, of(of_files({"h": b"3"})))
-    assert len(files_of(repository)) - files in (0, 3), "at most what the other has written"
+    assert len(every_file(repository)) - files in (0, 3), "at most what the other has written"
     assert rows(repository)["pending"] == []
 
 
@@ -327,7 +292,7 @@ def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str)
     assert sorted(kinds) == ["", *["project_exists"] * 3]
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_nobody_waits_for_ever(repository: Repository, project_id: str) -> None:
     """Moves against each other, with updates and deletes of what is moved."""
     lake = repository
@@ -348,30 +313,6 @@ def test_nobody_waits_for_ever(repository: Repository, project_id: str) -> None:
     first, second = (lake.projects.get(each) for each in ids)
     assert (first.parent_id, second.parent_id) != (ids[1], ids[0]), "no circle"
     del project_id
-
-
-MAKERS: dict[str, Callable[[Repository, str, str], object]] = {
-    "make a project": lambda lake, _p, _c: lake.projects.create("new"),
-    "trash a project": lambda lake, project, _c: lake.projects.delete(project),
-    "make a collection": lambda lake, project, _c: lake.collections.create(project, "new"),
-    "rename a collection": lambda lake, _p, made: lake.collections.update(made, name="new"),
-    "trash a collection": lambda lake, _p, made: lake.collections.delete(made),
-}
-
-
-@pytest.mark.twins
-@pytest.mark.parametrize("maker", MAKERS)
-def test_whoever_takes_a_name_waits_for_all_who_change_refs(
-    repository: Repository, project_id: str, maker: str
-) -> None:
-    made = put_collection(repository, project_id, "a").collection_id
-    context = repository.context
-    with ThreadPoolExecutor(1) as pool:
-        with context.metadata.transaction() as tx:
-            tx.lock_repository(context.repository_id, "share")
-            done = pool.submit(MAKERS[maker], repository, project_id, made)
-            assert waits_for_a_lock(context.metadata, done)
-        done.result(timeout=20)
 
 
 @pytest.mark.twins

@@ -16,15 +16,11 @@ from ebbtide.store.database.schema import commits, reflog
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
+from tests.support.lakes import tombstone
 
 TRASH = timedelta(days=7)
 HOUR = timedelta(hours=1)
 INSTANT = timedelta(microseconds=1)
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def content_id(lake: Repository, collection_id: str) -> str:
@@ -32,15 +28,6 @@ def content_id(lake: Repository, collection_id: str) -> str:
         row = find_collection(tx, collection_id)
     assert row is not None
     return row.content_id
-
-
-def tombstone(lake: Repository, commit_id: str) -> None:
-    """As a run's fence does."""
-    with lake.context.metadata.transaction() as tx:
-        tx.lock_repository(lake.info.repository_id, "exclusive")
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
-        )
 
 
 def remembered(lake: Repository) -> list[str]:
@@ -377,3 +364,31 @@ def test_the_same_said_twice_at_one_instant(repository: Repository, project_id: 
     made = repository.collections.create(project_id, "a", description="x")
     assert repository.collections.update(made.collection_id, description="x") == made
     assert repository.collections.update(made.collection_id) == made
+
+
+def test_what_is_in_the_trash(repository: Repository, clock: ManualClock) -> None:
+    projects, collections = repository.projects, repository.collections
+    outer = projects.create("outer")
+    inner = projects.create("inner", parent_id=outer.project_id)
+    kept = collections.create(inner.project_id, "kept")
+    gone = collections.create(inner.project_id, "gone", expires_at=clock.now + timedelta(hours=1))
+    dropped = [collections.create(outer.project_id, name) for name in ("b", "a")]
+    assert projects.trash() == [] == collections.trash()
+    clock.advance(timedelta(days=8))
+    for each in dropped:
+        collections.delete(each.collection_id)
+    projects.delete(inner.project_id)
+
+    assert [each.path for each in projects.trash()] == ["outer/inner"]
+    assert [each.path for each in collections.trash()] == ["outer/a", "outer/b"]
+    first = collections.trash(amount=1)[0]
+    assert [each.name for each in collections.trash(after=(first.name, first.collection_id))] == [
+        "b"
+    ]
+    assert kept.collection_id != gone.collection_id
+    projects.restore(inner.project_id)
+    collections.restore(dropped[0].collection_id)
+    assert projects.trash() == []
+    assert [each.name for each in collections.trash()] == ["a"]
+    clock.advance(timedelta(days=7))
+    assert collections.trash() == []

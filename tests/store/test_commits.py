@@ -9,26 +9,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict, EbbtideError, InvalidInput
+from ebbtide.errors import Conflict, InvalidInput
 from ebbtide.store.database.schema import pending, reflog, staged
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import contents, count
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def count(repository: Repository, table: sa.Table) -> int:
-    with repository.context.metadata.snapshot() as tx:
-        return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
 
 
 def save(
@@ -63,13 +51,6 @@ def test_a_commit(repository: Repository, clock: ManualClock) -> None:
     assert tuple(left) == (initial, clock.now)
 
 
-def test_every_version_keeps_its_content(repository: Repository) -> None:
-    first = save(repository, a=b"1", b=b"2")
-    second = save(repository, a=b"3", b=None, c=b"4")
-    assert contents(repository, first) == {"a": b"1", "b": b"2"}
-    assert contents(repository, second) == {"a": b"3", "c": b"4"}
-
-
 def test_nothing_to_commit(repository: Repository) -> None:
     with raises("nothing_to_commit"):
         repository.commits.commit("main", "nothing")
@@ -93,17 +74,6 @@ def test_a_tree_that_comes_out_unchanged_is_the_parents(repository: Repository) 
         repository.commits.reset("main")
         repository.commits.commit("main", "nothing")
     assert repository.commits.get("main") == parent
-
-
-def test_ranges_that_do_not_change_are_shared(repository: Repository) -> None:
-    for number in range(60):
-        repository.objects.put("main", f"{number:02}", b"")
-    repository.commits.commit("main", "all")
-    before = repository.context.tree_of(repository.commits.get("main")).ranges
-    save(repository, files={"30": b"changed"})
-    after = repository.context.tree_of(repository.commits.get("main")).ranges
-    assert len(before) > 5
-    assert len(set(before) & set(after)) >= len(before) - 2
 
 
 def test_dates(repository: Repository, clock: ManualClock) -> None:
@@ -131,26 +101,13 @@ def test_dates(repository: Repository, clock: ManualClock) -> None:
     assert commit(None) > clock.now, "a database clock that went back makes no older child"
 
 
-def test_a_refused_date_keeps_what_is_staged(repository: Repository, clock: ManualClock) -> None:
+def test_a_storage_with_another_time_is_refused(repository: Repository, clock: ManualClock) -> None:
     repository.objects.put("main", "a", b"1")
-    with raises("invalid_date"):
-        repository.commits.commit("main", "", date=clock.now + timedelta(days=1))
-    assert contents(repository, "main") == {"a": b"1"}
-    assert count(repository, pending) == 0
-    repository.objects.put("main", "b", b"2")
-    repository.commits.commit("main", "both")
-    assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
-
-
-@pytest.mark.parametrize("minutes", [-6, 6])
-def test_a_storage_with_another_time_is_refused(
-    repository: Repository, clock: ManualClock, minutes: int
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    clock.storage_offset = timedelta(minutes=minutes)
     before = repository.commits.get("main")
-    with raises("clock_skew"):
-        repository.commits.commit("main", "")
+    for minutes in (-6, 6):
+        clock.storage_offset = timedelta(minutes=minutes)
+        with raises("clock_skew"):
+            repository.commits.commit("main", "")
     assert repository.commits.get("main") == before
     clock.storage_offset = timedelta(minutes=5)
     repository.commits.commit("main", "")
@@ -212,18 +169,6 @@ def test_merge_and_revert_need_a_clean_branch(repository: Repository) -> None:
     repository.commits.reset("main")
     repository.commits.merge("dev", "main")
     assert contents(repository, "main") == {"a": b"1"}, "the source's staged changes stay there"
-
-
-def test_merging_the_youngest_common_commit(repository: Repository, clock: ManualClock) -> None:
-    save(repository, a=b"1")
-    repository.branches.create("dev", "main")
-    for number in range(3):
-        clock.advance(timedelta(seconds=1))
-        save(repository, "dev", a=f"dev {number}".encode())
-        repository.commits.merge("dev", "main")
-        clock.advance(timedelta(seconds=1))
-        save(repository, b=f"main {number}".encode())
-    assert contents(repository, "main") == {"a": b"dev 2", "b": b"main 2"}
 
 
 def test_revert(repository: Repository) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Refused
@@ -23,17 +22,11 @@ from ebbtide.store.collections.queries import find_collection
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.database.schema import commits
-from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
+from tests.support.lakes import every_file
 
 FILES = {"a": b"1", "b/c": b"22", "b/d": b"", "ü": b"4444", "z" * 700: b"5"}
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def record_of(lake: Repository, collection_id: str) -> CommitRecord:
@@ -139,11 +132,11 @@ def test_whole_content_of_another_is_that_very_content(
 ) -> None:
     lake = repository.collections
     first = put_collection(repository, project_id, "first", FILES).collection_id
-    count, files = content_count(repository), files_of(repository)
+    count, files = content_count(repository), every_file(repository)
     second = lake.create(project_id, "second", of(FromCollection(first))).collection_id
     assert record_of(repository, first) == record_of(repository, second)
     assert content_count(repository) == count
-    assert files_of(repository) == files, "nothing is written"
+    assert every_file(repository) == files, "nothing is written"
     # What becomes of one of them is nothing to the other.
     lake.update(first, ContentChange(replaces=True))
     assert collect_files(repository, second) == FILES
@@ -155,13 +148,13 @@ def test_a_whole_commit_gives_its_tree(repository: Repository, project_id: str) 
     commit = repository.commits.commit("main", "")
     repository.branches.create("clean", "main")
     repository.objects.put("main", "staged", b"2")
-    files = files_of(repository)
+    files = every_file(repository)
     lake = repository.collections
     made = lake.create(project_id, "of main", of(FromRef("main"))).collection_id
     record = record_of(repository, made)
     assert (record.tree_id, record.tree_checksum) == (commit.tree_id, commit.tree_checksum)
     assert (record.parent_ids, record.commit_id == commit.commit_id) == ((), False)
-    assert files_of(repository) == files
+    assert every_file(repository) == files
     assert collect_files(repository, made) == {"a": b"1"}, "what is staged is left out"
     # Content is no revision.
     for call in (
@@ -173,12 +166,6 @@ def test_a_whole_commit_gives_its_tree(repository: Repository, project_id: str) 
     ):
         with raises("ref_not_found"):
             call()
-
-
-def files_of(lake: Repository) -> set[object]:
-    return {
-        address for batch in lake.storage.list() for address in batch.column("address").to_pylist()
-    }
 
 
 def test_sources_are_merged_and_the_later_wins(repository: Repository, project_id: str) -> None:
@@ -207,68 +194,59 @@ def test_sources_are_merged_and_the_later_wins(repository: Repository, project_i
     assert collect_files(repository, made) == {}
 
 
-@pytest.mark.parametrize(
-    ("prefix", "into", "expected"),
-    [
-        ("", "", {"a": b"1", "d/x": b"2", "d/y/z": b"3"}),
-        ("d/", "", {"x": b"2", "y/z": b"3"}),
-        ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
-        ("", "new/", {"new/a": b"1", "new/d/x": b"2", "new/d/y/z": b"3"}),
-        ("d/y/", "top/", {"top/z": b"3"}),
-        ("nothing", "x", {}),
-    ],
-)
-def test_prefixes(
-    repository: Repository, project_id: str, prefix: str, into: str, expected: dict[str, bytes]
-) -> None:
+def test_prefixes(repository: Repository, project_id: str) -> None:
     files = {"a": b"1", "d/x": b"2", "d/y/z": b"3"}
     source = put_collection(repository, project_id, "source", files)
     for path, data in files.items():
         repository.objects.put("main", path, data)
     repository.commits.commit("main", "")
-    sources: list[Source] = [
-        FromCollection(source.collection_id, None, prefix, into),
-        FromRef("main", prefix, into),
-    ]
-    for number, each in enumerate(sources):
-        made = repository.collections.create(project_id, f"{number}", of(each)).collection_id
-        assert collect_files(repository, made) == expected
+    asked: tuple[tuple[str, str, dict[str, bytes]], ...] = (
+        ("d/", "", {"x": b"2", "y/z": b"3"}),
+        ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
+        ("", "new/", {f"new/{path}": data for path, data in files.items()}),
+        ("nothing", "x", {}),
+    )
+    for prefix, into, expected in asked:
+        for each in (
+            FromCollection(source.collection_id, None, prefix, into),
+            FromRef("main", prefix, into),
+        ):
+            made = repository.collections.create(
+                project_id, "made", of(each), ensure_unique_name=True
+            )
+            assert collect_files(repository, made.collection_id) == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda s: ContentChange([FromCollection(s, None, "a", "")]), "invalid_path"),
-        (lambda s: ContentChange([FromCollection(s, None, "", "\0")]), "invalid_path"),
-        (lambda s: ContentChange([FromCollection(s, None, "", "x" * 1024)]), "invalid_path"),
-        (lambda _: ContentChange([of_files({"": b""})]), "invalid_path"),
-        (lambda _: ContentChange([Located({"a\0": "x"})]), "invalid_path"),
-        (lambda _: ContentChange([Located({"a": "x"})]), "token_invalid"),
-        (lambda _: ContentChange([FromCollection("nobody")]), "collection_not_found"),
-        (lambda s: ContentChange([FromCollection(s, 7)]), "version_not_found"),
-        (lambda _: ContentChange([FromRef("nobody")]), "ref_not_found"),
-        (lambda _: ContentChange([FromRef("main~7")]), "commit_not_found"),
-        (lambda _: ContentChange(removed=["nothing"]), "object_not_found"),
-        (lambda _: ContentChange(removed=["nothing/"]), "object_not_found"),
-        (lambda _: ContentChange(removed=["a\0"]), "invalid_path"),
-        (lambda _: ContentChange(removed=["a"], replaces=True), "invalid_argument"),
-    ],
-)
 def test_a_change_that_cannot_be_made_makes_nothing(
-    repository: Repository, project_id: str, change: Callable[[str], ContentChange], kind: str
+    repository: Repository, project_id: str
 ) -> None:
     lake = repository.collections
     source = put_collection(repository, project_id, "source", {"a": b"1"})
-    files, count = files_of(repository), content_count(repository)
-    asked = change(source.collection_id)
-    with raises(kind):
-        lake.update(source.collection_id, asked)
-    if not asked.removed:
+    files, count = every_file(repository), content_count(repository)
+    of_source = partial(FromCollection, source.collection_id)
+    for asked, kind in (
+        (of(of_source(None, "a", "")), "invalid_path"),
+        (of(of_source(None, "", "\0")), "invalid_path"),
+        (of(of_source(None, "", "x" * 1024)), "invalid_path"),
+        (of(of_files({"": b""})), "invalid_path"),
+        (of(Located({"a\0": "x"})), "invalid_path"),
+        (of(Located({"a": "x"})), "token_invalid"),
+        (of(FromCollection("nobody")), "collection_not_found"),
+        (of(of_source(7)), "version_not_found"),
+        (of(FromRef("nobody")), "ref_not_found"),
+        (of(FromRef("main~7")), "commit_not_found"),
+        (ContentChange(removed=["nothing/"]), "object_not_found"),
+        (ContentChange(removed=["a\0"]), "invalid_path"),
+        (ContentChange(removed=["a"], replaces=True), "invalid_argument"),
+    ):
         with raises(kind):
-            lake.create(project_id, "new", asked)
+            lake.update(source.collection_id, asked)
+        if not asked.removed:
+            with raises(kind):
+                lake.create(project_id, "new", asked)
     assert lake.get(source.collection_id) == source
     assert [each.name for each in lake.page(project_id)] == ["source"]
-    assert (files_of(repository), content_count(repository)) == (files, count)
+    assert (every_file(repository), content_count(repository)) == (files, count)
 
 
 def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id: str) -> None:
@@ -283,11 +261,8 @@ def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id:
     }
 
 
-def test_imported_files_are_known_by_their_place(
-    repository: Repository, project_id: str, store: Store, clock: ManualClock
-) -> None:
+def test_imported_files_are_known_by_their_place(repository: Repository, project_id: str) -> None:
     """Nobody has read them, so that there is no checksum."""
-    del store, clock
     for name in ("x", "y"):
         url = f"s3://elsewhere/{name}"
         repository.addresses.stage("main", name, url, size_bytes=3)

@@ -7,47 +7,25 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
+from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.content.reading import find_entry
-from ebbtide.store.database.schema import commits, purged
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.collections import raises
+from tests.support.lakes import contents, mark_purged, meanwhile, tombstone
+from tests.support.reachable import stored
 
 LEASE = timedelta(hours=1)
 NEW = {"Key": "Value", "key": "value"}
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def contents(lake: Repository, ref: str) -> dict[str, bytes]:
-    return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
-
-
-def files(lake: Repository) -> set[str]:
-    return {
-        address
-        for batch in lake.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
 
 
 def settle(store: Store, clock: ManualClock) -> None:
     for _ in range(2):
         clock.advance(LEASE)
         Reclaimer(store).once()
-
-
-def meanwhile(lake: Repository, action: Callable[[], object], at: str) -> Repository:
-    return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, action)))
 
 
 def test_a_staged_object_keeps_its_bytes(
@@ -65,7 +43,7 @@ def test_a_staged_object_keeps_its_bytes(
     repository.objects.set_metadata("main", "b", NEW)
     repository.commits.reset("main")
     settle(store, clock)
-    assert files(repository) == {first.address}, "an object that is only staged is given up"
+    assert stored(repository) == {first.address}, "an object that is only staged is given up"
 
 
 @pytest.mark.parametrize("ends", ["commit", "reset", "put", "delete", "second"])
@@ -145,26 +123,12 @@ def test_what_is_refused(repository: Repository) -> None:
     entry = repository.objects.stat("main", "a")
     assert entry.metadata == {}
     repository.commits.commit("main", "")
-    with repository.context.metadata.transaction() as tx:
-        tx.execute(sa.update(commits).values(tombstoned_by="run7"))
-    with pytest.raises(Gone) as closed:
+    tombstone(repository, repository.commits.resolve("main"))
+    with raises("commit_expired"):
         repository.objects.set_metadata("main", "a", NEW)
-    assert closed.value.kind == "commit_expired"
-
-
-def test_an_object_that_was_purged(repository: Repository) -> None:
-    entry = repository.objects.put("main", "a", b"1")
-    with repository.context.metadata.transaction() as tx:
-        tx.execute(
-            sa.insert(purged).values(
-                repository_id=repository.info.repository_id,
-                address=entry.address,
-                purge_id="p",
-                purged_at=tx.now(),
-            )
-        )
+    mark_purged(repository, repository.objects.put("main", "purged", b"1").address)
     with raises("purged"):
-        repository.objects.set_metadata("main", "a", NEW)
+        repository.objects.set_metadata("main", "purged", NEW)
 
 
 def test_an_imported_object(repository: Repository) -> None:

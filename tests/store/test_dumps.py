@@ -6,20 +6,14 @@ import json
 from datetime import timedelta
 from hashlib import sha256
 
-import pytest
-
-from ebbtide.errors import EbbtideError
 from ebbtide.store.collecting.dumping import Dump
 from ebbtide.store.content.layout import DUMPS_PREFIX
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 
 DAY = timedelta(days=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def rows(repository: Repository, name: str) -> list[dict[str, object]]:
@@ -37,7 +31,6 @@ def commit(repository: Repository, name: str) -> str:
     return repository.commits.commit("main", name, metadata={"k": "v"}).commit_id
 
 
-@pytest.mark.twins
 def test_a_dump_and_its_refs(repository: Repository, clock: ManualClock) -> None:
     first = commit(repository, "a")
     repository.branches.create("x/y", first, hidden=True)
@@ -115,7 +108,6 @@ def test_what_is_no_dump(store: Store, repository: Repository) -> None:
         repository.dumps.restore(dump)
 
 
-@pytest.mark.twins
 def test_a_commit_that_the_database_lacks(store: Store, repository: Repository) -> None:
     commit(repository, "a")
     repository.branches.create("side", "main")

@@ -49,6 +49,12 @@ def _reclaim(actor: Actor) -> object:
     return Reclaimer(actor.store).once()
 
 
+def _seal(actor: Actor) -> object:
+    """A commit that fails when it has sealed what is staged."""
+    later = actor.clock.host_now() + 2 * LEASE
+    return actor.lake.commits.commit("main", "sealed", date=later)
+
+
 def _fence(actor: Actor) -> None:
     context = actor.lake.context
     with context.metadata.transaction() as tx:
@@ -64,6 +70,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "move": lambda actor: actor.lake.objects.move("main", "a", "b"),
     "move back": lambda actor: actor.lake.objects.move("main", "b", "a"),
     "commit": lambda actor: actor.lake.commits.commit("main", "explored"),
+    "seal": _seal,
     "reset": lambda actor: actor.lake.commits.reset("main"),
     "reset path": lambda actor: actor.lake.commits.reset_path("main", "b"),
     "delete branch": lambda actor: actor.lake.branches.delete("dev"),

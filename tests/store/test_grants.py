@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
 from ebbtide.server.rights import Rights
-from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.database.schema import access_key_grants
 from ebbtide.store.embedded import Store
 from tests.support.clock import ManualClock
-from tests.support.randomized import examples, randomized
+from tests.support.collections import raises
 
 GIVEN = (Role.READER, Role.WRITER, Role.ADMIN)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def make(store: Store, name: str) -> str:
@@ -33,7 +25,6 @@ def make(store: Store, name: str) -> str:
     return made.info.repository_id
 
 
-@pytest.mark.twins
 def test_a_grant_is_read_back(store: Store) -> None:
     key = store.keys.create(Role.NONE).key.access_key_id
     other = store.keys.create(Role.NONE).key.access_key_id
@@ -84,7 +75,6 @@ def test_a_row_that_was_tampered_with(store: Store, column: str) -> None:
         store.grants.of(other if column == "access_key_id" else key)
 
 
-@pytest.mark.twins
 def test_a_deleted_repository_leaves_no_grant(store: Store) -> None:
     key = store.keys.create(Role.NONE).key
     lake = make(store, "lake")
@@ -127,110 +117,17 @@ def test_a_name_that_went_to_another_repository(store: Store) -> None:
         rights.opened(store.repository("lake"))
 
 
-NAMES = ("aaa", "bbb", "ccc")
-
-
-@dataclass
-class Oracle:
-    """What should be so: the ids of live repositories by name, and the roles of keys by id."""
-
-    live: dict[str, str] = field(default_factory=dict)
-    granted: dict[tuple[int, str], Role] = field(default_factory=dict)
-
-    def role(self, default: Role, key: int, name: str) -> Role:
-        """The role of a key in the repository that has a name now."""
-        roles = list(Role)
-        given = self.granted.get((key, self.live.get(name, "")), Role.NONE)
-        return max(default, given, key=roles.index)
-
-
-_NAME = st.sampled_from(NAMES)
-_KEY = st.integers(0, len(Role) - 1)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("grant"), _KEY, _NAME, st.sampled_from(GIVEN)),
-        st.tuples(st.just("ungrant"), _KEY, _NAME, st.none()),
-        st.tuples(st.just("delete"), st.just(0), _NAME, st.none()),
-        st.tuples(st.just("make"), st.just(0), _NAME, st.none()),
-    ),
-    min_size=4,
-    max_size=14,
-)
-
-
-def step(
-    store: Store, oracle: Oracle, keys: list[str], each: tuple[str, int, str, Role | None]
-) -> None:
-    """Carries out a step in the store, and in the dictionary if the store can do it."""
-    what, key, name, role = each
-    if what == "make":
-        if name not in oracle.live:
-            oracle.live[name] = make(store, name)
-        return
-    if name not in oracle.live:
-        with raises("repository_not_found"):
-            _change(store, keys[key], each)
-        return
-    _change(store, keys[key], each)
-    place = oracle.live[name]
-    if what == "grant":
-        assert role is not None
-        oracle.granted[key, place] = role
-    elif what == "ungrant":
-        oracle.granted.pop((key, place), None)
-    else:
-        del oracle.live[name]
-        oracle.granted = {at: kept for at, kept in oracle.granted.items() if at[1] != place}
-
-
-def _change(store: Store, key: str, each: tuple[str, int, str, Role | None]) -> None:
-    what, _, name, role = each
-    if what == "grant":
-        assert role is not None
-        store.grants.add(key, name, role)
-    elif what == "ungrant":
-        store.grants.remove(key, name)
-    else:
-        store.catalog.delete(name)
-
-
-@randomized("grants of roles")
-@examples("grants of roles")
-@given(steps=STEPS)
-def test_roles_against_a_dictionary(
-    steps: list[tuple[str, int, str, Role | None]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """One key of each role. After each step, every key is asked for every role in every name."""
-    with Store.init(tmp_path_factory.mktemp("grants") / "store", settings=Settings()) as store:
-        keys = [store.keys.create(role).key for role in Role]
-        ids = [key.access_key_id for key in keys]
-        oracle = Oracle()
-        for each in [("make", 0, "aaa", None), *steps]:
-            step(store, oracle, ids, each)
-            for number, key in enumerate(keys):
-                for name in NAMES:
-                    expected = oracle.role(key.role, number, name)
-                    assert allowed(store, number, ids, name) == {
-                        role for role in Role if expected.allows(role)
-                    }, (key.role, name)
-                readable = Rights(key, store).readable_ids
-                if key.role is Role.NONE:
-                    assert readable == frozenset(at for who, at in oracle.granted if who == number)
-                else:
-                    assert readable is None
-
-
-def allowed(store: Store, number: int, ids: list[str], name: str) -> set[Role]:
-    """The roles that a key passes for in the repository of a name."""
-    key = store.keys.find(ids[number])
-    assert key is not None
-    found = set()
-    for role in Role:
-        rights = Rights(key, store)
-        try:
-            rights.require(role, {"repository": name})
-        except EbbtideError as error:
-            assert error.kind == "role_missing"
-        else:
-            found.add(role)
-    return found
+def test_the_role_is_the_greater_of_the_own_and_the_granted_one(store: Store) -> None:
+    lake = make(store, "lake")
+    make(store, "sea")
+    for own in Role:
+        key = store.keys.create(own).key
+        for granted in GIVEN:
+            store.grants.add(key.access_key_id, "lake", granted)
+            rights = Rights(key, store)
+            for name, given in (("lake", granted), ("sea", Role.NONE)):
+                for asked in Role:
+                    is_allowed = own.allows(asked) or given.allows(asked)
+                    with nullcontext() if is_allowed else raises("role_missing"):
+                        rights.require(asked, {"repository": name})
+            assert rights.readable_ids == (frozenset([lake]) if own is Role.NONE else None)

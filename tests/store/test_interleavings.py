@@ -8,54 +8,15 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
+from ebbtide.errors import Gone
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
 from ebbtide.store.content.reading import find_entry
-from ebbtide.store.database.schema import commits, pending
+from ebbtide.store.database.schema import pending
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
-    """Returns the repository. Its next operation calls `action` when it writes its first file at an
-    address that begins with `at`."""
-    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
-
-
-def save(repository: Repository, path: str, branch: str = "main") -> str:
-    repository.objects.put(branch, path, path.encode())
-    return repository.commits.commit(branch, path).commit_id
-
-
-def tombstone(repository: Repository, commit_id: str) -> None:
-    with repository.context.metadata.transaction() as tx:
-        tx.lock_repository(repository.info.repository_id, "exclusive")
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
-        )
-
-
-def pending_addresses(repository: Repository) -> list[str]:
-    with repository.context.metadata.snapshot() as tx:
-        return list(tx.execute(sa.select(pending.c.address)).scalars())
-
-
-def files(repository: Repository) -> set[object]:
-    return {
-        address
-        for batch in repository.storage.list()
-        for address in batch.column("address").to_pylist()
-    }
+from tests.support.collections import raises
+from tests.support.faulty import FaultyStorage, with_storage
+from tests.support.lakes import contents, every_file, meanwhile, pending_addresses, save, tombstone
 
 
 def test_addresses_are_registered_before_their_first_byte(repository: Repository) -> None:
@@ -149,14 +110,14 @@ def test_a_reset_during_a_commit_stops_it(repository: Repository, kind: str) -> 
 def test_a_branch_that_is_deleted_during_a_commit(repository: Repository) -> None:
     repository.branches.create("dev", "main")
     repository.objects.put("dev", "a", b"1")
-    before = files(repository)
+    before = every_file(repository)
     with raises("branch_not_found"):
         meanwhile(
             repository, lambda: repository.branches.delete("dev"), TREES_PREFIX
         ).commits.commit("dev", "")
     repository.branches.restore("dev")
     assert contents(repository, "dev") == {"a": b"1"}
-    assert files(repository) == before
+    assert every_file(repository) == before
 
 
 def test_a_branch_that_is_made_anew_during_a_commit(repository: Repository) -> None:
@@ -213,13 +174,13 @@ def test_a_fence_over_what_a_revert_brings_back(repository: Repository, which: s
 def test_a_fence_over_the_source_of_a_copy(repository: Repository) -> None:
     old = save(repository, "a")
     save(repository, "b")
-    before = files(repository)
+    before = every_file(repository)
     with pytest.raises(Gone):
         meanwhile(repository, lambda: tombstone(repository, old), DATA_PREFIX).objects.copy(
             "main", "c", old, "a"
         )
     assert contents(repository, "main") == {"a": b"a", "b": b"b"}
-    assert (files(repository), pending_addresses(repository)) == (before, [])
+    assert (every_file(repository), pending_addresses(repository)) == (before, [])
 
 
 def test_a_fence_before_a_read_of_lost_bytes(repository: Repository) -> None:
@@ -275,11 +236,11 @@ def test_a_commit_whose_registrations_have_ended(
 
 def test_a_put_to_a_branch_that_is_deleted_meanwhile(repository: Repository) -> None:
     repository.branches.create("dev", "main")
-    before = files(repository)
+    before = every_file(repository)
     late = meanwhile(repository, lambda: repository.branches.delete("dev"), DATA_PREFIX)
     with raises("branch_not_found"):
         late.objects.put("dev", "a", b"1")
-    assert files(repository) == before
+    assert every_file(repository) == before
 
 
 def test_a_put_during_which_the_branch_is_sealed_lands_above_the_seal(

@@ -25,14 +25,10 @@ from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, put_collection, raises
 from tests.support.dying import Died
+from tests.support.lakes import tombstone
 
 LEASE = timedelta(hours=1)
 INSTANT = timedelta(microseconds=1)
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 def located(repository: Repository, project_id: str) -> str:
@@ -106,6 +102,20 @@ def test_it_ends_before_what_it_was_read_from(
         lake.open(made, "file")
 
 
+def test_pages_of_locators(repository: Repository, project_id: str) -> None:
+    files = {f"{number}": b"%d" % number for number in range(4)} | {"x/y": b"z"}
+    made = put_collection(repository, project_id, "a", files).collection_id
+    found: dict[str, bytes] = {}
+    after: str | None = ""
+    while after is not None:
+        page = repository.collections.locators(made, after=after, amount=3)
+        assert len(page.entries) <= 3
+        for signed in page.entries:
+            found[signed.entry.path] = b"".join(repository.locators.read(signed.locator).pieces)
+        after = page.next_after
+    assert found == files
+
+
 def test_nothing_is_signed_for_what_keeps_no_data(repository: Repository, project_id: str) -> None:
     lake = repository.collections
     made = put_collection(repository, project_id, "a", {"file": b"data"}).collection_id
@@ -119,49 +129,15 @@ def test_nothing_is_signed_for_what_keeps_no_data(repository: Repository, projec
     assert [each.path for each in lake.files(made, version=1).entries] == ["file"]
 
 
-def test_pages_of_locators(repository: Repository, project_id: str) -> None:
-    files = {f"{number:02}": b"%d" % number for number in range(10)} | {"x/y": b"z"}
-    made = put_collection(repository, project_id, "a", files).collection_id
-    found: dict[str, bytes] = {}
-    after: str | None = ""
-    while after is not None:
-        page = repository.collections.locators(made, after=after, amount=3)
-        assert len(page.entries) <= 3
-        for signed in page.entries:
-            found[signed.entry.path] = b"".join(repository.locators.read(signed.locator).pieces)
-        after = page.next_after
-    assert found == files
-    page = repository.collections.locators(made, prefix="x/")
-    assert [each.entry.path for each in page.entries] == ["x/y"]
-
-
-def test_forged(repository: Repository, project_id: str) -> None:
+def test_forged_and_truncated(repository: Repository, project_id: str) -> None:
+    """Every change of a token is tried where tokens are read: `test_signing.py`."""
     token = located(repository, project_id)
-    key_id, body, mac = token.split(".")
+    key_id, body, _ = token.split(".")
     payload = json.loads(base64.urlsafe_b64decode(body + "=="[: -len(body) % 4]))
-    later = {**payload, "expires": payload["expires"] + 10**12}
-    forged_body = base64.urlsafe_b64encode(json.dumps(later).encode()).rstrip(b"=").decode()
     stranger = SigningKey(key_id, b"0" * 32)
-    swapped = mac[::-1] if mac[::-1] != mac else mac[1:] + mac[0]
-    for forged in (
-        f"{key_id}.{forged_body}.{mac}",
-        sign(stranger, payload),
-        f"{new_id()}.{body}.{mac}",
-        f"{key_id}.{body}.{swapped}",
-        f"{token}x",
-        "anything at all",
-        "ü" * 80,
-    ):
-        check_refused(repository, project_id, forged, "token_invalid")
-
-
-def test_truncated(repository: Repository, project_id: str) -> None:
-    token = located(repository, project_id)
-    for length in (1, 31, 32, 33, 60, len(token) - 40, len(token) - 1):
-        with raises("token_truncated"):
-            repository.locators.read(token[:length])
-    check_refused(repository, project_id, token[:-1], "token_truncated")
+    check_refused(repository, project_id, sign(stranger, payload), "token_invalid")
     check_refused(repository, project_id, "", "token_invalid")
+    check_refused(repository, project_id, token[:-1], "token_truncated")
 
 
 def test_a_token_for_something_else(repository: Repository, project_id: str) -> None:
@@ -306,10 +282,7 @@ def test_through_what_a_run_has_closed(repository: Repository) -> None:
         repository.objects.put("main", "file", b"%d" % number)
         repository.commits.commit("main", "")
     commit_id = repository.commits.resolve("main~1")
-    with repository.context.metadata.transaction() as tx:
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by="run7")
-        )
+    tombstone(repository, commit_id)
     for ref in ("main~1", commit_id):
         with raises("commit_expired"):
             repository.locators.sign_path(ref, "file")

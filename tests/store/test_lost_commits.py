@@ -39,7 +39,7 @@ from ebbtide.store.database.schema import (
 )
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.uploads import NewObject, OnlyIf
+from ebbtide.store.staging.uploads import NewObject
 from tests.support.collections import of, of_files, put_collection
 from tests.support.gone import expire_repository, files, remover
 from tests.support.lost import Loser, Moment
@@ -113,20 +113,10 @@ Operation = Callable[[Lake, str], Work]
 """Prepares what is to be done once, under a name that nothing else has; and what that is."""
 
 
-def put(lake: Lake, name: str) -> Work:
-    """A file."""
-    return lambda: lake.theirs.objects.put("main", name, b"1")
-
-
 def put_over(lake: Lake, name: str) -> Work:
     """In the place of a staged one."""
     lake.ours.objects.put("main", name, b"1")
     return lambda: lake.theirs.objects.put("main", name, b"2")
-
-
-def put_if_absent(lake: Lake, name: str) -> Work:
-    """On a condition."""
-    return lambda: lake.theirs.objects.put("main", name, b"1", only_if=OnlyIf())
 
 
 def put_many(lake: Lake, name: str) -> Work:
@@ -135,12 +125,6 @@ def put_many(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.objects.put_many(
         "main", [NewObject(path, path.encode()) for path in paths]
     )
-
-
-def copy(lake: Lake, name: str) -> Work:
-    """Of what is committed."""
-    lake.save(name)
-    return lambda: lake.theirs.objects.copy("main", f"{name}/copy", "main", name)
 
 
 def copy_staged(lake: Lake, name: str) -> Work:
@@ -155,28 +139,11 @@ def move(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.objects.move("main", f"{name}/moved", name)
 
 
-def delete(lake: Lake, name: str) -> Work:
-    """Of what is only staged."""
-    lake.ours.objects.put("main", name, b"1")
-    return lambda: lake.theirs.objects.delete("main", name)
-
-
-def reset(lake: Lake, name: str) -> Work:
-    """Of a branch."""
-    lake.ours.objects.put("main", name, b"1")
-    return lambda: lake.theirs.commits.reset("main")
-
-
 def link(lake: Lake, name: str) -> Work:
     """Of an upload past the program."""
     given = lake.ours.addresses.get("main", name)
     lake.ours.storage.put(given.address, b"1")
     return lambda: lake.theirs.addresses.link("main", name, given.token)
-
-
-def stage(lake: Lake, name: str) -> Work:
-    """An import: what lies elsewhere."""
-    return lambda: lake.theirs.addresses.stage("main", name, f"s3://elsewhere/{name}", size_bytes=1)
 
 
 def commit(lake: Lake, name: str) -> Work:
@@ -195,17 +162,6 @@ def merge(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.commits.merge(name, "main")
 
 
-def revert(lake: Lake, name: str) -> Work:
-    """Of the newest commit."""
-    lake.save(f"{name}/1", f"{name}/2")
-    return lambda: lake.theirs.commits.revert("main", "main")
-
-
-def upload_locator(lake: Lake, name: str) -> Work:
-    """An object that nothing refers to yet."""
-    return lambda: lake.theirs.locators.upload(name.encode())
-
-
 def create_collection(lake: Lake, name: str) -> Work:
     """Of files and an upload."""
     project = lake.ours.projects.create(name).project_id
@@ -222,24 +178,11 @@ def update_collection(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.collections.update(made.collection_id, change, keep_version=True)
 
 
-def plan(lake: Lake, name: str) -> Work:
-    """Whose files stay for a while."""
-    lake.garbage(name)
-    return lake.collector().plan
-
-
 def sweep(lake: Lake, name: str) -> Work:
     """Of a plan."""
     lake.garbage(name)
     assert lake.world.collector().plan().state == "planned"
     return lake.collector().sweep
-
-
-def sweep_aside(lake: Lake, name: str) -> Work:
-    """What goes is moved aside."""
-    lake.garbage(name)
-    assert lake.world.collector().plan().state == "planned"
-    return lake.collector(quarantine=7 * DAY).sweep
 
 
 def undo(lake: Lake, name: str) -> Work:
@@ -249,13 +192,6 @@ def undo(lake: Lake, name: str) -> Work:
     return lambda: lake.collector().undo(run_id)
 
 
-def purge_run(lake: Lake, name: str) -> Work:
-    """Deletes for good what a run moved aside."""
-    lake.garbage(name)
-    run_id = lake.world.collect(quarantine=7 * DAY).run_id
-    return lambda: lake.collector().purge(run_id)
-
-
 def purge_path(lake: Lake, name: str) -> Work:
     """From all of history."""
     lake.save(name, f"{name}/kept")
@@ -263,28 +199,17 @@ def purge_path(lake: Lake, name: str) -> Work:
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    put,
     put_over,
-    put_if_absent,
     put_many,
-    copy,
     copy_staged,
     move,
-    delete,
-    reset,
     link,
-    stage,
     commit,
     merge,
-    revert,
-    upload_locator,
     create_collection,
     update_collection,
-    plan,
     sweep,
-    sweep_aside,
     undo,
-    purge_run,
     purge_path,
 )
 
@@ -422,7 +347,7 @@ def test_files_of_a_run_that_is_off_the_record_go_in_time(lake: Lake) -> None:
     assert (runs / "notes" / "mine").exists()
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_a_repository_is_made_or_it_is_not(lake: Lake) -> None:
     world, store = lake.world, lake.loser.store
     for moment in lake.loser.moments:
@@ -444,7 +369,7 @@ def test_a_repository_is_made_or_it_is_not(lake: Lake) -> None:
             raise AssertionError("it has no end")
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_a_gone_repository_is_collected_whole(lake: Lake) -> None:
     world, store = lake.world, lake.loser.store
     lake.save("a", "b")

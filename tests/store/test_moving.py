@@ -9,46 +9,28 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
-from ebbtide.store.database.schema import commits, copies, pending, purged, released
+from ebbtide.errors import Gone
+from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.database.schema import copies, released
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.copies import begin_reading
+from tests.support.boundaries import At, stepping
 from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.collections import raises
+from tests.support.lakes import (
+    contents,
+    count,
+    mark_purged,
+    meanwhile,
+    pending_addresses,
+    seal,
+    tombstone,
+)
+from tests.support.reachable import stored
 
 LEASE = timedelta(hours=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
-
-
-def files(repository: Repository) -> set[str]:
-    return {
-        address
-        for batch in repository.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
-
-
-def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
-    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
-
-
-def seal(repository: Repository) -> None:
-    with raises("invalid_date"):
-        repository.commits.commit(
-            "main", "", date=repository.context.clock.host_now() + timedelta(days=1)
-        )
 
 
 def settle(store: Store, clock: ManualClock) -> None:
@@ -61,6 +43,7 @@ def test_a_staged_entry_moves_without_its_bytes(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
     source = repository.objects.put("main", "a", b"1", content_type="t", metadata={"k": "v"})
+    repository.objects.put("main", "b", b"replaced")
     clock.advance(LEASE)
     moved = repository.objects.move("main", "b", "a")
     assert moved == replace(source, path="b") == repository.objects.stat("main", "b")
@@ -68,18 +51,7 @@ def test_a_staged_entry_moves_without_its_bytes(
     settle(store, clock)
     repository.commits.commit("main", "")
     assert contents(repository, "main@") == {"b": b"1"}
-    assert files(repository) == {source.address}
-
-
-def test_what_is_at_the_destination_is_replaced(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    moved = repository.objects.put("main", "a", b"1")
-    repository.objects.put("main", "b", b"2")
-    repository.objects.move("main", "b", "a")
-    assert contents(repository, "main") == {"b": b"1"}
-    settle(store, clock)
-    assert files(repository) == {moved.address}
+    assert stored(repository) == {source.address}
 
 
 def test_a_staged_entry_above_a_committed_one(repository: Repository) -> None:
@@ -107,7 +79,7 @@ def test_a_committed_entry_is_copied(
     repository.commits.reset("main")
     settle(store, clock)
     assert contents(repository, "main") == {"a": b"1", "b": b"2"}
-    assert moved.address not in files(repository)
+    assert moved.address not in stored(repository)
 
 
 def test_an_imported_entry_moves_as_it_is(repository: Repository) -> None:
@@ -116,7 +88,7 @@ def test_an_imported_entry_moves_as_it_is(repository: Repository) -> None:
     assert repository.objects.move("main", "b", "a").address == "s3://b/k"
     assert repository.objects.move("main", "c", "b").address == "s3://b/k"
     assert [entry.path for entry in repository.objects.walk("main")] == ["c"]
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_an_entry_that_an_unfinished_commit_sealed(
@@ -143,27 +115,36 @@ def test_a_reading_under_way_finds_what_moved(repository: Repository) -> None:
         assert tx.execute(sa.select(copies.c.address)).scalars().all() == [moved.address]
 
 
-@pytest.mark.parametrize(
-    ("branch", "source", "destination", "kind"),
-    [
-        ("main", "absent", "b", "object_not_found"),
-        ("main", "hidden", "b", "object_not_found"),
-        ("main", "a", "a", "invalid_argument"),
-        ("main", "a", "b\0", "invalid_path"),
-        ("main", "a", "", "invalid_path"),
-        ("nowhere", "a", "b", "branch_not_found"),
-    ],
-)
-def test_moves_that_are_refused(
-    repository: Repository, branch: str, source: str, destination: str, kind: str
-) -> None:
+def test_moves_that_are_refused(repository: Repository) -> None:
+    purged = repository.objects.put("main", "purged", b"1").address
     repository.objects.put("main", "hidden", b"1")
     repository.objects.put("main", "a", b"1")
     repository.commits.commit("main", "")
     repository.objects.delete("main", "hidden")
-    with raises(kind):
-        repository.objects.move(branch, destination, source)
-    assert contents(repository, "main") == {"a": b"1"}
+    staged = repository.objects.put("main", "staged", b"1").address
+    mark_purged(repository, purged)
+    mark_purged(repository, staged)
+    before = [*repository.objects.walk("main")]
+    for branch, source, destination, kind in (
+        ("main", "absent", "b", "object_not_found"),
+        ("main", "hidden", "b", "object_not_found"),
+        ("main", "a", "a", "invalid_argument"),
+        ("main", "a", "b\0", "invalid_path"),
+        ("nowhere", "a", "b", "branch_not_found"),
+        ("main", "purged", "b", "purged"),
+        ("main", "staged", "b", "purged"),
+    ):
+        with raises(kind):
+            repository.objects.move(branch, destination, source)
+        assert [*repository.objects.walk("main")] == before
+
+
+def test_one_of_two_moves_of_an_entry_is_told_that_it_is_gone(repository: Repository) -> None:
+    source = repository.objects.put("main", "a", b"1")
+    meeting = At(1, lambda: repository.objects.move("main", "c", "a"))
+    with raises("object_not_found"):
+        stepping(repository, meeting).objects.move("main", "b", "a")
+    assert {e.path: e.address for e in repository.objects.walk("main")} == {"c": source.address}
 
 
 @pytest.mark.parametrize("happens", ["committed to", "written to", "deleted", "let go"])
@@ -173,12 +154,6 @@ def test_what_happens_while_a_committed_entry_is_copied(
     repository.objects.put("main", "a", b"1")
     head = repository.commits.commit("main", "").commit_id
 
-    def let_go() -> None:
-        with repository.context.metadata.transaction() as tx:
-            tx.execute(
-                sa.update(commits).where(commits.c.commit_id == head).values(tombstoned_by="r")
-            )
-
     def commit_to() -> None:
         repository.objects.put("main", "z", b"2")
         repository.commits.commit("main", "")
@@ -187,7 +162,7 @@ def test_what_happens_while_a_committed_entry_is_copied(
         "committed to": commit_to,
         "written to": lambda: repository.objects.put("main", "a", b"2"),
         "deleted": lambda: repository.objects.delete("main", "a"),
-        "let go": let_go,
+        "let go": lambda: tombstone(repository, head),
     }
     moving = meanwhile(repository, actions[happens], DATA_PREFIX)
     if happens == "let go":
@@ -201,41 +176,6 @@ def test_what_happens_while_a_committed_entry_is_copied(
         moving.objects.move("main", "b", "a")
         expected = {"b": b"2"} if happens == "written to" else {"b": b"1", "z": b"2"}
         assert contents(repository, "main") == expected
-    with repository.context.metadata.snapshot() as tx:
-        assert tx.execute(sa.select(pending.c.address)).all() == []
+    assert pending_addresses(repository) == []
     settle(store, clock)
-    with repository.context.metadata.snapshot() as tx:
-        assert tx.execute(sa.select(released.c.address)).all() == []
-
-
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_what_was_purged_does_not_move(repository: Repository, is_committed: bool) -> None:
-    address = repository.objects.put("main", "a", b"1").address
-    if is_committed:
-        repository.commits.commit("main", "")
-    with repository.context.metadata.transaction() as tx:
-        tx.execute(
-            sa.insert(purged).values(
-                repository_id=repository.info.repository_id,
-                address=address,
-                purge_id="p",
-                purged_at=tx.now(),
-            )
-        )
-    with pytest.raises(Gone, check=lambda error: error.kind == "purged"):
-        repository.objects.move("main", "b", "a")
-    assert [entry.path for entry in repository.objects.walk("main")] == ["a"]
-
-
-def test_a_move_while_its_source_is_committed(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    source = repository.objects.put("main", "a", b"1")
-    late = meanwhile(repository, lambda: repository.objects.move("main", "b", "a"), TREES_PREFIX)
-    late.commits.commit("main", "")
-    assert contents(repository, "main@") == {"a": b"1"}
-    assert contents(repository, "main") == {"b": b"1"}
-    repository.commits.reset("main")
-    settle(store, clock)
-    assert repository.objects.stat("main", "a").address == source.address
-    assert contents(repository, "main") == {"a": b"1"}
+    assert count(repository, released) == 0

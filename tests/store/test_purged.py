@@ -23,7 +23,6 @@ def purge(repository: Repository, addresses: list[str], purge_id: str) -> None:
         )
 
 
-@pytest.mark.twins
 def test_a_purged_address_is_refused_with_the_purges_that_took_it(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

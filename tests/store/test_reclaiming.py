@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Failed
+from ebbtide.errors import Failed
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome
 from ebbtide.store.collecting.roots import drop_ended
@@ -28,8 +28,11 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.staging.queries import find_staged, write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.collections import raises
+from tests.support.faulty import FaultyStorage, with_storage
+from tests.support.lakes import contents, count, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
+from tests.support.reachable import stored
 from tests.support.versioned import VersionedBucket
 
 LEASE = timedelta(hours=1)
@@ -37,48 +40,11 @@ TRASH = timedelta(days=7)
 MOMENT = timedelta(microseconds=1)
 
 
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
-
-
-def files(repository: Repository) -> set[str]:
-    """The addresses of the objects on the storage."""
-    return {
-        address
-        for batch in repository.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
-
-
 def released_addresses(repository: Repository) -> set[str]:
     """Of objects: what failed commits wrote and deleted is looked for once more, too."""
     with repository.context.metadata.snapshot() as tx:
         addresses = set(tx.execute(sa.select(released.c.address)).scalars())
     return {address for address in addresses if address.startswith(DATA_PREFIX)}
-
-
-def count(repository: Repository, table: sa.Table) -> int:
-    with repository.context.metadata.snapshot() as tx:
-        found: int = tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-        return found
-
-
-def seal(repository: Repository, branch: str = "main") -> None:
-    """A commit that fails when it has sealed what is staged."""
-    with raises("invalid_date"):
-        repository.commits.commit(
-            branch, "", date=repository.context.clock.host_now() + timedelta(days=1)
-        )
-
-
-def meanwhile(repository: Repository, action: Callable[[], object], at: str) -> Repository:
-    return with_storage(repository, FaultyStorage(repository.storage, before=OncePut(at, action)))
 
 
 def reclaim(store: Store, clock: ManualClock, after: timedelta = LEASE) -> Reclaimed:
@@ -113,11 +79,6 @@ def overwrite_by_link(lake: Repository) -> None:
     lake.addresses.link("main", "a", given.token)
 
 
-def delete_above_a_commit(lake: Repository) -> None:
-    """The staged row is replaced by one that hides what is committed."""
-    lake.objects.delete("main", "c")
-
-
 DROPS: dict[str, Callable[[Repository], object]] = {
     "overwritten": overwrite,
     "overwritten with others": overwrite_many,
@@ -131,77 +92,23 @@ DROPS: dict[str, Callable[[Repository], object]] = {
 }
 
 
-@pytest.mark.parametrize("how", DROPS)
 def test_what_is_dropped_goes_a_lease_later(
-    store: Store, repository: Repository, clock: ManualClock, how: str
-) -> None:
-    dropped = repository.objects.put("main", "a", b"1")
-    DROPS[how](repository)
-    expected = contents(repository, "main") if how != "overwritten by an import" else {}
-    reclaim(store, clock, LEASE - MOMENT)
-    assert dropped.address in files(repository), "somebody may be reading it"
-    assert reclaim(store, clock, MOMENT).deleted_count >= 1
-    assert dropped.address not in files(repository)
-    if expected:
-        assert contents(repository, "main") == expected
-    reclaim(store, clock)
-    assert count(repository, released) == 0
-
-
-def test_a_staged_change_above_a_commit_that_is_deleted(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
-    repository.objects.put("main", "c", b"1")
-    repository.commits.commit("main", "")
-    dropped = repository.objects.put("main", "c", b"2")
-    committed = files(repository) - {dropped.address}
-    repository.objects.delete("main", "c")
-    assert released_addresses(repository) == {dropped.address}
-    assert reclaim(store, clock).deleted_bytes == 1
-    assert files(repository) == committed
-
-
-def test_what_is_committed_is_never_released(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    repository.commits.commit("main", "")
-    repository.objects.put("main", "a", b"2")
-    repository.commits.commit("main", "")
-    repository.objects.delete("main", "a")
-    repository.commits.commit("main", "")
-    assert released_addresses(repository) == set()
-    reclaim(store, clock, 100 * LEASE)
-    assert repository.objects.get("main~1", "a") == b"2"
-    assert repository.objects.get("main~2", "a") == b"1"
-
-
-def test_what_newer_sealed_tokens_hide_goes_with_the_commit(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    hidden = [repository.objects.put("main", path, b"1") for path in ("a", "b")]
-    repository.objects.put("main", "c", b"1")
-    seal(repository)
-    repository.objects.put("main", "a", b"2")
-    repository.objects.delete("main", "b")
-    seal(repository)
-    assert released_addresses(repository) == set(), "a reset may bring them back to light"
-    repository.commits.commit("main", "")
-    assert released_addresses(repository) == {entry.address for entry in hidden}
-    reclaim(store, clock)
-    assert not files(repository) & {entry.address for entry in hidden}
-    assert contents(repository, "main") == {"a": b"2", "c": b"1"}
-
-
-def test_a_commit_that_fails_keeps_its_entries(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    seal(repository)
-    reclaim(store, clock, TRASH)
-    assert contents(repository, "main") == {"a": b"1"}
-    repository.commits.commit("main", "")
-    assert contents(repository, "main@") == {"a": b"1"}
+    for how, drop in DROPS.items():
+        dropped = repository.objects.put("main", "a", b"1")
+        drop(repository)
+        expected = contents(repository, "main") if how != "overwritten by an import" else {}
+        reclaim(store, clock, LEASE - MOMENT)
+        assert dropped.address in stored(repository), f"{how}: somebody may be reading it"
+        assert reclaim(store, clock, MOMENT).deleted_count >= 1
+        assert dropped.address not in stored(repository), how
+        if expected:
+            assert contents(repository, "main") == expected
+        reclaim(store, clock)
+        assert count(repository, released) == 0, how
+        repository.commits.reset("main")
+        reclaim(store, clock)
 
 
 @pytest.mark.parametrize("by", ["reclaimer", "fence"])
@@ -214,7 +121,7 @@ def test_a_branch_that_is_gone(
     repository.objects.put("dev", "a", b"2")
     repository.branches.delete("dev")
     reclaim(store, clock, TRASH - MOMENT)
-    assert len(files(repository)) == 2, "it can be restored"
+    assert len(stored(repository)) == 2, "it can be restored"
     clock.advance(MOMENT)
     if by == "fence":
         with repository.context.metadata.transaction() as tx:
@@ -223,7 +130,7 @@ def test_a_branch_that_is_gone(
         assert count(repository, staged) == 2, "left to the reclaimer"
     assert Reclaimer(store).once().dropped_count == 2
     assert reclaim(store, clock).deleted_count == 2
-    assert files(repository) == set()
+    assert stored(repository) == set()
     assert [count(repository, table) for table in (staged, released, dropped_tokens)] == [0, 0, 0]
 
 
@@ -260,7 +167,7 @@ def test_a_reset_is_taken_apart_in_parts(
     assert Reclaimer(store).once().dropped_count == 4
     assert count(repository, dropped_tokens) == 0
     assert reclaim(store, clock).deleted_count == 7
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_many_resets_of_nothing(store: Store, repository: Repository, clock: ManualClock) -> None:
@@ -291,9 +198,9 @@ def test_a_write_that_was_never_finished(
     reclaim(store, clock, ttl - MOMENT)
     assert count(repository, pending) == 1
     assert reclaim(store, clock, MOMENT).ended_count == 1
-    assert len(files(repository)) == 1
+    assert len(stored(repository)) == 1
     assert reclaim(store, clock).deleted_count == 1
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_an_upload_whose_clean_up_failed(
@@ -308,9 +215,9 @@ def test_an_upload_whose_clean_up_failed(
     )
     with raises("storage_error"):
         failing.objects.put("main", "a", b"1")
-    assert len(files(repository)) == 1
+    assert len(stored(repository)) == 1
     assert reclaim(store, clock).deleted_count == 1
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def fail_deletes(method: str, _address: str) -> None:
@@ -325,9 +232,9 @@ def test_a_token_that_is_not_used(store: Store, repository: Repository, clock: M
     reclaim(store, clock, ttl - MOMENT)
     assert count(repository, upload_tokens) == 1
     assert reclaim(store, clock, MOMENT).ended_count == 1
-    assert files(repository) == {given.address}
+    assert stored(repository) == {given.address}
     assert reclaim(store, clock).deleted_count == 1
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_what_is_uploaded_again_after_linking(
@@ -340,7 +247,7 @@ def test_what_is_uploaded_again_after_linking(
     reclaim(store, clock, store.settings.upload_ttl)
     repository.storage.put(given.address, b"again")
     reclaim(store, clock, LEASE)
-    assert files(repository) == {entry.address}
+    assert stored(repository) == {entry.address}
 
 
 def test_what_was_uploaded_for_a_collection_stays_once_it_is_content(
@@ -355,8 +262,8 @@ def test_what_was_uploaded_for_a_collection_stays_once_it_is_content(
     assert count(repository, upload_tokens) == 1, "that of the other"
     reclaim(store, clock, LEASE)
     reclaim(store, clock, LEASE)
-    assert files(repository) == {signed.entry.address}
-    assert unused.entry.address not in files(repository)
+    assert stored(repository) == {signed.entry.address}
+    assert unused.entry.address not in stored(repository)
     (listed,) = repository.collections.files(made.collection_id).entries
     assert listed.address == signed.entry.address
 
@@ -376,17 +283,7 @@ def test_the_address_of_a_copy_goes_with_its_last_path(
     repository.objects.delete("main", "b")
     assert reclaim(store, clock, LEASE - MOMENT).deleted_count == 0
     assert reclaim(store, clock, MOMENT).deleted_count == 1
-    assert shared.address not in files(repository)
-
-
-def test_both_paths_of_a_copy_dropped_at_once(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    repository.objects.copy("main", "b", "main", "a")
-    assert repository.commits.reset_prefix("main", "") == 2
-    assert reclaim(store, clock).deleted_count == 1
-    assert files(repository) == set()
+    assert shared.address not in stored(repository)
 
 
 @pytest.mark.parametrize("first", ["released", "not yet"])
@@ -407,7 +304,7 @@ def test_a_copy_of_what_a_commit_has(
     assert repository.objects.get("main", "a") == b"1"
 
 
-@pytest.mark.parametrize("drop", ["reset", "delete", "overwrite", "copy, then reset"])
+@pytest.mark.parametrize("drop", ["overwrite", "copy, then reset"])
 def test_a_copy_that_is_made_while_its_source_is_committed(
     store: Store, repository: Repository, clock: ManualClock, drop: str
 ) -> None:
@@ -421,32 +318,17 @@ def test_a_copy_that_is_made_while_its_source_is_committed(
     if drop == "copy, then reset":
         copy = repository.objects.copy("main", "c", "main", "b")
         assert copy.address == committed.address
-    if drop == "delete":
-        repository.objects.delete("main", "b")
-    elif drop == "overwrite":
+    if drop == "overwrite":
         repository.objects.put("main", "b", b"2")
     else:
         repository.commits.reset("main")
     reclaim(store, clock)
     reclaim(store, clock)
-    assert committed.address in files(repository)
+    assert committed.address in stored(repository)
     assert repository.objects.get("main", "a") == b"1"
 
 
 # Claims
-
-
-def test_a_copy_made_after_the_release_is_found_by_the_claim(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    repository.objects.copy("main", "b", "main", "a")
-    repository.objects.delete("main", "a")
-    clock.advance(LEASE)
-    repository.objects.copy("main", "c", "main", "b")
-    repository.objects.delete("main", "b")
-    assert Reclaimer(store).once().deleted_count == 0
-    assert contents(repository, "main") == {"c": b"1"}
 
 
 class Storage:
@@ -484,14 +366,14 @@ def test_deletes_that_fail_are_tried_again_less_and_less_often(
     Reclaimer(store).once()
     done = reclaim(store, clock)
     assert (done.deleted_count, done.failed_count) == (1, 1)
-    assert files(repository) == {kept}
+    assert stored(repository) == {kept}
     for waits in (1, 2, 4, 8):
         wait_seconds = timedelta(seconds=waits)
         assert reclaim(store, clock, wait_seconds - MOMENT).failed_count == 0
         assert reclaim(store, clock, MOMENT).failed_count == 1
     storage.fails = set()
     assert reclaim(store, clock, timedelta(hours=1)).deleted_count == 1
-    assert files(repository) == set()
+    assert stored(repository) == set()
     assert count(repository, released) == 0
     assert storage.deletes[0] == sorted([kept, gone])
 
@@ -543,23 +425,23 @@ def test_a_storage_of_somebody_else_is_left_alone(
     repository.storage.put("_ebbtide/OWNER", b"{}")
     assert reclaim(store, clock).failed_count == 1
     assert storage.deletes == []
-    assert len(files(repository)) == 1
+    assert len(stored(repository)) == 1
 
 
-@pytest.mark.twins
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
 def test_several_reclaimers_at_once_delete_each_object_once(
     store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ebbtide.store.reclaim.reclaimer.BATCH_ADDRESSES", 5)
-    for number in range(100):
+    for number in range(40):
         repository.objects.put("main", f"{number}", b"1")
     repository.commits.reset("main")
     Reclaimer(store).once()
     clock.advance(LEASE)
     with ThreadPoolExecutor(4) as pool:
         done = [pool.submit(Reclaimer(store).once) for _ in range(4)]
-        assert sum(each.result(120).deleted_count for each in done) == 100
-    assert files(repository) == set()
+        assert sum(each.result(120).deleted_count for each in done) == 40
+    assert stored(repository) == set()
     assert count(repository, released) == 0
 
 
@@ -601,31 +483,11 @@ def test_a_repository_in_the_trash_and_a_gone_one(
     store.catalog.delete("lake")
     clock.advance(TRASH if is_gone else TRASH - MOMENT)
     Reclaimer(store).once()
-    assert (files(repository) == {kept.address}) == (not is_gone)
-    assert kept.address in files(repository)
+    assert (stored(repository) == {kept.address}) == (not is_gone)
+    assert kept.address in stored(repository)
 
 
-def test_a_thread_reclaims_until_it_is_stopped(
-    store: Store, repository: Repository, clock: ManualClock
-) -> None:
-    repository.objects.put("main", "a", b"1")
-    repository.objects.delete("main", "a")
-    clock.advance(LEASE)
-    quick = Store(
-        directory=store.directory,
-        settings=Settings(reclaim_interval=timedelta(milliseconds=10)),
-        metadata=store.metadata,
-        store_id=store.store_id,
-    )
-    seen = Event()
-    thread = ReclaimThread(quick, lambda done: seen.set() if done.deleted_count else None)
-    thread.start()
-    assert seen.wait(60)
-    thread.stop()
-    assert files(repository) == set()
-
-
-def test_a_thread_goes_on_after_a_defect(
+def test_a_thread_reclaims_and_goes_on_after_a_defect(
     store: Store, repository: Repository, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     quick = Store(
@@ -651,7 +513,7 @@ def test_a_thread_goes_on_after_a_defect(
         assert noticed.wait(60)
     thread.stop()
     assert "ZeroDivisionError" in caplog.text
-    assert files(repository) == set()
+    assert stored(repository) == set()
 
 
 @pytest.mark.twins

@@ -11,19 +11,17 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Gone
+from ebbtide.errors import Gone
 from ebbtide.retention.policy import Policy
 from ebbtide.retention.rules import Rule
 from ebbtide.store.database.schema import commits
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import save
 
 WAIT_SECONDS: Final = 60
 RULE: Final = Rule(keep_within=timedelta(days=1))
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def expired() -> pytest.RaisesExc[Gone]:
@@ -35,11 +33,6 @@ def expired() -> pytest.RaisesExc[Gone]:
             and "run7" in error.message
         ),
     )
-
-
-def save(repository: Repository, path: str, branch: str = "main") -> str:
-    repository.objects.put(branch, path, path.encode())
-    return repository.commits.commit(branch, path).commit_id
 
 
 def mark(repository: Repository, commit_id: str, **values: object) -> None:

@@ -15,7 +15,8 @@ from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.repository import Repository
-from tests.store.test_interleavings import contents, meanwhile, raises, save
+from tests.support.collections import raises
+from tests.support.lakes import contents, meanwhile, save
 
 SECONDS_MAX = 60
 

@@ -22,12 +22,10 @@ from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import OnlyIf
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
+from tests.support.lakes import contents
 
 HOUR = timedelta(hours=1)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def commit(repository: Repository, branch: str = "main", /, **files: bytes | None) -> str:
@@ -37,13 +35,6 @@ def commit(repository: Repository, branch: str = "main", /, **files: bytes | Non
         else:
             repository.objects.put(branch, path, data)
     return repository.commits.commit(branch, "change").commit_id
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    return {
-        entry.path: repository.objects.get(ref, entry.path)
-        for entry in repository.objects.walk(ref)
-    }
 
 
 @pytest.mark.twins
@@ -103,7 +94,6 @@ def test_writes_on_a_condition(repository: Repository) -> None:
     assert contents(repository, "main@") == {"a": b"1"}
 
 
-@pytest.mark.twins
 def test_deletes_on_a_condition(repository: Repository) -> None:
     objects = repository.objects
     first = objects.put("main", "a", b"1")
@@ -167,19 +157,22 @@ def test_a_readable_object_stays_what_it_was(repository: Repository) -> None:
     assert found.entry.size_bytes == 3
 
 
-@pytest.mark.parametrize("message", [None, "own"])
-@pytest.mark.parametrize("metadata", [None, {}, {"l": "w"}])
-def test_what_a_pick_says_is_replaced_part_by_part(
-    repository: Repository, message: str | None, metadata: dict[str, str] | None
-) -> None:
+def test_what_a_pick_says_is_replaced_part_by_part(repository: Repository) -> None:
     commit(repository, a=b"1")
-    repository.branches.create("old", "main")
+    old = repository.commits.resolve("main")
     repository.objects.put("main", "a", b"2")
     picked = repository.commits.commit("main", "picked", metadata={"k": "v"}).commit_id
-    made = repository.commits.cherry_pick("old", picked, message=message, metadata=metadata)
-    assert made.message == ("picked" if message is None else "own")
     origin = {"cherry-pick-origin": picked, "cherry-pick-committer": ""}
-    assert made.metadata == ({"k": "v"} if metadata is None else metadata) | origin
+    asked: tuple[tuple[str | None, dict[str, str] | None], ...] = (
+        *((None, None), (None, {}), ("own", None), ("own", {"l": "w"})),
+    )
+    for number, (message, metadata) in enumerate(asked):
+        repository.branches.create(f"{number}", old)
+        made = repository.commits.cherry_pick(
+            f"{number}", picked, message=message, metadata=metadata
+        )
+        assert made.message == (message or "picked")
+        assert made.metadata == ({"k": "v"} if metadata is None else metadata) | origin
 
 
 def test_picks(repository: Repository) -> None:

@@ -99,22 +99,7 @@ def test_no_part_of_a_token_goes_through(length: int, tail: str) -> None:
     | st.text("0123456789abcdef.-_=", max_size=90)
 )
 def test_nonsense_is_refused(text: str) -> None:
-    for token in (text, f"{KEY.key_id}.{text}", f"{KEY.key_id}.{text}.{text}"):
-        check_refused(token)
-
-
-@pytest.mark.parametrize(
-    "text", ["", ".", "..", "...", "\ud800", "\udcff.\udcff.\udcff", "é.é.é", "\0", "A" * 100_000]
-)
-def test_known_nonsense_is_refused(text: str) -> None:
-    key_id, body, mac = TOKEN.split(".")
-    for token in (
-        text,
-        f"{text}.{body}.{mac}",
-        f"{key_id}.{text}.{mac}",
-        f"{key_id}.{body}.{text}",
-        f"{key_id}.{body}.{mac}{text or '='}",
-    ):
+    for token in (text, f"{KEY.key_id}.{text}", f"{KEY.key_id}.{text}.{text}", "A" * 100_000):
         check_refused(token)
 
 

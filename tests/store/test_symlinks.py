@@ -20,6 +20,7 @@ from ebbtide.store.objects import symlinks
 from ebbtide.store.objects.symlinks import by_directory
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, with_storage
 from tests.support.memory_world import MemoryWorld, Place, open_place
 from tests.support.randomized import examples, randomized
@@ -35,10 +36,6 @@ PATHS: Final = ("x", "t/a", "t/p=1/a", "t/p=1/b", "t/p=2/a", "t/p=2/q/a", "t/z")
 
 def entry(path: str, address: str = "data/x") -> Entry:
     return Entry(path, address, 0, "0" * 64, START)
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @randomized("properties of values")
@@ -95,21 +92,6 @@ def test_the_files_of_a_branch(repository: Repository) -> None:
     assert repository.tags.get(result.tag).commit_id == commit
 
 
-def test_what_is_gone_from_the_branch_is_gone_from_its_files(repository: Repository) -> None:
-    for path in PATHS:
-        repository.objects.put("main", path, b"")
-    repository.commits.commit("main", "")
-    repository.symlinks.write("main")
-    for path in ("x", "t/p=1/a", "t/p=1/b"):
-        repository.objects.delete("main", path)
-    repository.commits.commit("main", "")
-    repository.symlinks.write("main", "t/")
-    assert set(files(repository)) == {"", "t", "t/p=2", "t/p=2/q"}
-    repository.symlinks.write("main")
-    assert files(repository) == wanted(repository, "")
-    assert set(files(repository)) == {"t", "t/p=2", "t/p=2/q"}
-
-
 def test_a_slash_in_the_name_of_a_branch(repository: Repository) -> None:
     repository.branches.create("main/t", "main")
     for branch in ("main", "main/t"):
@@ -122,7 +104,7 @@ def test_a_slash_in_the_name_of_a_branch(repository: Repository) -> None:
     assert files(repository) == wanted(repository, "")
 
 
-@pytest.mark.parametrize("path", ["/a/b", "a//b", "a/../b", "a/./b", "a/symlink.txt/b"])
+@pytest.mark.parametrize("path", ["/a/b", "a/../b", "a/symlink.txt/b"])
 def test_directories_that_can_have_no_file(repository: Repository, path: str) -> None:
     repository.objects.put("main", "a/b/c", b"")
     repository.objects.put("main", path, b"")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ebbtide.formats.base import ExpiredCommit, Protector
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.store.collecting.tracing import address_at
@@ -60,7 +58,6 @@ def test_a_branch_comes_before_a_collection_of_its_name(repository: Repository) 
     assert address_at(repository.context, "p/c", "x") == staged
 
 
-@pytest.mark.twins
 def test_where_it_is_staged(store: Store, repository: Repository, clock: ManualClock) -> None:
     lake = repository
     lake.branches.create("side", "main")

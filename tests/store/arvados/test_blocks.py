@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-import pytest
 import sqlalchemy as sa
 
 from ebbtide.store.arvados.collections import ArvadosCollection
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK
 from ebbtide.store.collections.queries import find_collection
-from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.schema import arvados_blocks, commits, pending, upload_tokens
 from ebbtide.store.embedded import Store
@@ -27,24 +25,10 @@ from tests.support.arvados import (
 )
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
+from tests.support.reachable import stored
 
 LEASE = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
-
-
-def objects(lake: Repository) -> set[str]:
-    """The addresses of all objects on the storage."""
-    return {
-        address
-        for batch in lake.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
 
 
 def leased_until(lake: Repository, made: ArvadosCollection) -> datetime:
@@ -75,7 +59,7 @@ def test_written_and_read(repository: Repository, clock: ManualClock) -> None:
 def test_the_empty_block(repository: Repository) -> None:
     assert put_block(repository, b"") == EMPTY_BLOCK
     assert read_block(repository, EMPTY_BLOCK) == b""
-    assert objects(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_wrong_bytes_are_not_stored(repository: Repository) -> None:
@@ -89,7 +73,7 @@ def test_wrong_bytes_are_not_stored(repository: Repository) -> None:
     for each in put:
         with raises("checksum_mismatch"):
             each()
-    assert objects(repository) == set()
+    assert stored(repository) == set()
     with repository.context.metadata.snapshot() as tx:
         assert not tx.execute(sa.select(pending)).all()
 
@@ -101,7 +85,7 @@ def test_a_block_that_is_too_large(repository: Repository) -> None:
         repository.blocks.put(md5(b"x"), endless, holder=HOLDER)
     with raises("too_large"):
         repository.blocks.put(md5(b"x"), b"x", holder=HOLDER, size_bytes=BLOCK_BYTES_MAX + 1)
-    assert objects(repository) == set()
+    assert stored(repository) == set()
 
 
 def test_a_known_block_is_not_written_again(
@@ -110,16 +94,16 @@ def test_a_known_block_is_not_written_again(
     first = put_block(repository, b"data")
     clock.advance(LEASE / 2)
     second = put_block(repository, b"data")
-    assert len(objects(repository)) == 1
+    assert len(stored(repository)) == 1
     clock.advance(LEASE / 2 + SECOND)
     with raises("token_expired"):
         read_block(repository, first)
     assert read_block(repository, second) == b"data", "the promise was made anew"
     made = save(repository, project_id, "made", manifest_of(second))
-    stored = objects(repository)
+    before = stored(repository)
     clock.advance(LEASE / 2)
     third = put_block(repository, b"data")
-    assert objects(repository) == stored, "content has it"
+    assert stored(repository) == before, "content has it"
     assert leased_until(repository, made) >= clock.now + LEASE, "even if it is deleted now"
     clock.advance(LEASE - SECOND)
     assert read_block(repository, third) == b"data"
@@ -142,7 +126,7 @@ def test_a_block_whose_promise_ended_is_written_again(
     put_block(repository, b"data")
     clock.advance(LEASE)
     locator = put_block(repository, b"data")
-    assert len(objects(repository)) == 2, "the first one can be deleted at any moment"
+    assert len(stored(repository)) == 2, "the first one can be deleted at any moment"
     assert read_block(repository, locator) == b"data"
     with repository.context.metadata.snapshot() as tx:
         known = tx.execute(sa.select(arvados_blocks.c.address)).scalar_one()
@@ -154,11 +138,11 @@ def test_content_that_a_run_has_closed_promises_nothing(
     repository: Repository, project_id: str
 ) -> None:
     save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
-    before = objects(repository)
+    before = stored(repository)
     with repository.context.metadata.transaction() as tx:
         tx.execute(sa.update(commits).values(tombstoned_by="run"))
     locator = put_block(repository, b"data")
-    assert len(objects(repository) - before) == 1, "it was written again"
+    assert len(stored(repository) - before) == 1, "it was written again"
     assert read_block(repository, locator) == b"data"
 
 
@@ -200,7 +184,7 @@ def test_refused_locators(repository: Repository, store: Store, project_id: str)
 def test_damaged_bytes_are_noticed(repository: Repository) -> None:
     data = bytes(20 * 2**20)
     locator = put_block(repository, data)
-    (address,) = objects(repository)
+    (address,) = stored(repository)
     repository.storage.put(address, data[:-1] + b"x")
     count = 0
     with raises("corrupt_object"):

@@ -34,11 +34,6 @@ SECOND = timedelta(seconds=1)
 TRASH = timedelta(days=7)
 
 
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
-
-
 def test_what_is_read_is_what_was_saved(repository: Repository, project_id: str) -> None:
     one, two = put_block(repository, b"one"), put_block(repository, b"two!")
     text = f". {one} {two} 0:5:a 5:2:b\n./d\\040e {two} {EMPTY_BLOCK} 1:2:c 4:0:empty\n"

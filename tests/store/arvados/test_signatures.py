@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ebbtide.errors import EbbtideError
 from ebbtide.store.access.signing import SigningKey
 from ebbtide.store.arvados.signatures import BlockObject, BlockSigner, verify_block
 from tests.support.collections import raises
@@ -43,13 +44,13 @@ def test_order_of_hints_and_unknown_ones() -> None:
         assert verify_block(KEYS, "r1", "EBBTA", "+".join([FOO.block, *others]))
 
 
-@pytest.mark.parametrize("place", range(len(signed())))
-def test_each_changed_character(place: int) -> None:
+def test_each_changed_character() -> None:
     locator = signed()
-    changed = "1" if locator[place] != "1" else "2"
-    with pytest.raises(Exception) as caught:
-        verify_block(KEYS, "r1", "EBBTA", locator[:place] + changed + locator[place + 1 :])
-    assert getattr(caught.value, "kind", None) in ("token_invalid", "token_truncated")
+    for place, character in enumerate(locator):
+        changed = "1" if character != "1" else "2"
+        with pytest.raises(EbbtideError) as caught:
+            verify_block(KEYS, "r1", "EBBTA", locator[:place] + changed + locator[place + 1 :])
+        assert caught.value.kind in ("token_invalid", "token_truncated"), place
 
 
 def test_others_cannot_use_it() -> None:
@@ -58,10 +59,10 @@ def test_others_cannot_use_it() -> None:
             verify_block(KEYS, repository_id, holder, signed())
 
 
-@pytest.mark.parametrize("length", range(1, len(hints(signed())[1])))
-def test_a_cut_signature(length: int) -> None:
-    with raises("token_truncated"):
-        verify_block(KEYS, "r1", "EBBTA", signed()[:-length])
+def test_a_cut_signature() -> None:
+    for length in range(1, len(hints(signed())[1])):
+        with raises("token_truncated"):
+            verify_block(KEYS, "r1", "EBBTA", signed()[:-length])
 
 
 def test_without_one_of_the_hints() -> None:

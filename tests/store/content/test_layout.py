@@ -67,12 +67,6 @@ EXPECTED: dict[str, Kind] = {
 }
 
 
-# The addresses are random, and processes that run the tests side by side must agree on their names.
-@pytest.mark.parametrize("address", EXPECTED, ids=[f"address-{n}" for n in range(len(EXPECTED))])
-def test_each_alone(address: str) -> None:
-    assert classify(pa.array([address])).to_pylist() == [EXPECTED[address]]
-
-
 def test_all_at_once_also_in_slices_and_with_nulls() -> None:
     addresses = pa.array([None, *EXPECTED], pa.string())
     assert classify(addresses).to_pylist() == ["foreign", *EXPECTED.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import psycopg
 import pytest
@@ -60,23 +61,20 @@ def test_a_search_path_in_the_url_counts(url: str, tmp_path: Path) -> None:
             connection.execute("DROP SCHEMA lake, lake2 CASCADE")
 
 
-@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
-@pytest.mark.parametrize(
-    "form",
-    [
-        "postgres://{user}:{password}@{host}:{port}/{name}",
-        "postgresql+psycopg://{user}:{password}@{host}:{port}/{name}",
-        "postgresql://{user}:{password}@127.0.0.1:1,{host}:{port}/{name}",
-        "postgresql://{user}:{password}@127.0.0.1,{host}:{port}/{name}?connect_timeout=2",
-        "postgresql://{user}:{password}@{host}:{port},[::1]:1/{name}?target_session_attrs=any",
-        "postgresql:///{name}?host={host}&port={port}&user={user}&password={password}",
-        "postgresql://{user}:{password}@%31{rest}:{port}/{name}",
-        "postgresql:///{name}?service=ebbtide",
-    ],
+FORMS: Final = (
+    "postgres://{user}:{password}@{host}:{port}/{name}",
+    "postgresql+psycopg://{user}:{password}@{host}:{port}/{name}",
+    "postgresql://{user}:{password}@127.0.0.1:1,{host}:{port}/{name}",
+    "postgresql://{user}:{password}@127.0.0.1,{host}:{port}/{name}?connect_timeout=2",
+    "postgresql://{user}:{password}@{host}:{port},[::1]:1/{name}?target_session_attrs=any",
+    "postgresql:///{name}?host={host}&port={port}&user={user}&password={password}",
+    "postgresql://{user}:{password}@%31{rest}:{port}/{name}",
+    "postgresql:///{name}?service=ebbtide",
 )
-def test_forms_of_urls(
-    url: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
+def test_forms_of_urls(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = make_url(url)
     parts = {
         "user": known.username,
@@ -90,11 +88,12 @@ def test_forms_of_urls(
     lines = "host={host}\nport={port}\nuser={user}\npassword={password}\n".format(**parts)
     service.write_text(f"[ebbtide]\n{lines}")
     monkeypatch.setenv("PGSERVICEFILE", str(service))
-    engine = open_engine(form.format(**parts))
-    with engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT current_database()").scalar()
-    engine.dispose()
-    assert found == known.database
+    for form in FORMS:
+        engine = open_engine(form.format(**parts))
+        with engine.connect() as connection:
+            found = connection.exec_driver_sql("SELECT current_database()").scalar()
+        engine.dispose()
+        assert found == known.database, form
 
 
 @pytest.mark.parametrize(
@@ -115,8 +114,11 @@ def test_urls_that_nothing_understands(url: str) -> None:
 
 
 @pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
-def test_pgbouncer_in_transaction_mode(url: str, tmp_path: Path) -> None:
-    """Several clients at once, more statements of each kind than the driver runs unprepared."""
+def test_pgbouncer_in_transaction_mode(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several clients at once, more statements of each kind than the driver runs unprepared. And a
+    lock is waited for only so long, although each transaction gets another connection."""
     if find_pgbouncer() is None:
         require_or_skip("pgbouncer", "no pgbouncer on PATH or in /usr/sbin")
     with pooled(url) as behind:
@@ -131,23 +133,15 @@ def test_pgbouncer_in_transaction_mode(url: str, tmp_path: Path) -> None:
             with ThreadPoolExecutor(6) as pool:
                 assert list(pool.map(write, range(12))) == list(range(12))
             lake.commits.commit("main", "all")
+        monkeypatch.setattr("ebbtide.store.database.engine.LOCK_TIMEOUT_SECONDS", 0.2)
         with Store.open(tmp_path / "a", settings=Settings(database_url=behind)) as again:
             assert again.repository("lake").branches.get("main").name == "main"
+            lock = sa.text("LOCK TABLE store_info IN ACCESS EXCLUSIVE MODE")
+            with again.metadata.transaction() as tx:
+                tx.execute(lock)
+                with (
+                    pytest.raises(Failed, match="lock timeout"),
+                    again.metadata.transaction() as other,
+                ):
+                    other.execute(lock)
     assert _tables(url)["public"] > 20
-
-
-@pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
-@pytest.mark.parametrize("is_pooled", [False, True])
-def test_a_lock_is_waited_for_only_so_long(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_pooled: bool
-) -> None:
-    """Through a pooler too, which gives each transaction another connection."""
-    if is_pooled and find_pgbouncer() is None:
-        require_or_skip("pgbouncer", "no pgbouncer on PATH or in /usr/sbin")
-    monkeypatch.setattr("ebbtide.store.database.engine.LOCK_TIMEOUT_SECONDS", 1)
-    with pooled(url) as behind, _init(behind if is_pooled else url, tmp_path / "a") as store:
-        lock = sa.text("LOCK TABLE store_info IN ACCESS EXCLUSIVE MODE")
-        with store.metadata.transaction() as tx:
-            tx.execute(lock)
-            with pytest.raises(Failed, match="lock timeout"), store.metadata.transaction() as other:
-                other.execute(lock)

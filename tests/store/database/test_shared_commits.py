@@ -18,7 +18,7 @@ from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.schema import store_info
 from ebbtide.store.database.write_queue import WriteQueue
 from ebbtide.store.embedded import Store
-from tests.store.database.test_write_queue import waiting
+from tests.store.database.test_write_queue import BrokenLate, waiting
 
 Block = Callable[[Transaction], object]
 
@@ -181,22 +181,6 @@ def test_an_interrupted_thread_passes_on_what_it_got(monkeypatch: pytest.MonkeyP
     """The lock and the object come just before the interrupt."""
     queue, got = WriteQueue[str](), list[str]()
 
-    class Broken:
-        """A lock whose `acquire` is interrupted the second time, after it was released."""
-
-        def __init__(self) -> None:
-            self.inner, self.calls = threading.Lock(), 0
-
-        def acquire(self, *, timeout: float = -1) -> bool:
-            self.calls += 1
-            is_there = self.inner.acquire(timeout=timeout)
-            if self.calls > 1:
-                raise KeyboardInterrupt
-            return is_there
-
-        def release(self) -> None:
-            self.inner.release()
-
     def interrupted(carried: str) -> None:
         got.append(carried)
         queue.pass_on()
@@ -207,7 +191,7 @@ def test_an_interrupted_thread_passes_on_what_it_got(monkeypatch: pytest.MonkeyP
 
     assert queue.join(10, interrupted) is None
     assert not queue.hand_over("nobody waits")
-    monkeypatch.setattr("ebbtide.store.database.write_queue.Lock", Broken)
+    monkeypatch.setattr("ebbtide.store.database.write_queue.Lock", BrokenLate)
     with ThreadPoolExecutor(1) as pool:
         waited = pool.submit(wait)
         waiting(queue, 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,9 +16,12 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.store.database import engine
-from ebbtide.store.database.engine import Metadata
+from ebbtide.store.database.engine import Metadata, open_engine
 from ebbtide.store.database.write_queue import WriteQueue
 from ebbtide.store.embedded import Store
+from tests.conftest import START
+from tests.support.clock import ManualClock
+from tests.support.databases import SqliteDatabases
 from tests.support.randomized import randomized
 
 
@@ -75,57 +81,54 @@ def test_an_exception_passes_the_turn_on() -> None:
         pass
 
 
-class Interrupted(threading.Thread):
-    """Waits for a turn in vain: what it waits at raises, before the turn came or after it."""
+class Broken:
+    """A lock whose `acquire` is interrupted the second time: before it was released, or after."""
 
-    def __init__(self, queue: WriteQueue[object], *, late: bool) -> None:
-        super().__init__()
-        self.queue, self.late = queue, late
-        self.raised = False
+    is_late = False
 
-    def run(self) -> None:
-        """Take a turn, and be interrupted."""
-        outer = self
+    def __init__(self) -> None:
+        self.inner, self.calls = threading.Lock(), 0
 
-        class Broken:
-            """A lock whose `acquire` is interrupted the second time."""
+    def acquire(self, *, timeout: float = -1) -> bool:
+        """As that of a lock."""
+        self.calls += 1
+        if self.calls == 1:
+            return self.inner.acquire()
+        if self.is_late:
+            self.inner.acquire(timeout=timeout)
+        raise KeyboardInterrupt
 
-            def __init__(self) -> None:
-                self.inner = threading.Lock()
-                self.calls = 0
-
-            def acquire(self, *, timeout: float = -1) -> bool:
-                self.calls += 1
-                if self.calls == 1:
-                    return self.inner.acquire()
-                if outer.late:
-                    self.inner.acquire(timeout=timeout)
-                raise KeyboardInterrupt
-
-            def release(self) -> None:
-                self.inner.release()
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("ebbtide.store.database.write_queue.Lock", Broken)
-            try:
-                with self.queue.turn(10):
-                    pass
-            except KeyboardInterrupt:
-                self.raised = True
+    def release(self) -> None:
+        """As that of a lock."""
+        self.inner.release()
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_an_interrupt_while_waiting_keeps_nobody_waiting(late: bool) -> None:
+class BrokenLate(Broken):
+    """The same, after it was released."""
+
+    is_late = True
+
+
+@pytest.mark.parametrize("lock", [Broken, BrokenLate])
+def test_an_interrupt_while_waiting_keeps_nobody_waiting(
+    lock: type[Broken], monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = WriteQueue[object]()
-    thread = Interrupted(queue, late=late)
-    with queue.turn(10):
-        thread.start()
-        if late:
-            waiting(queue, 1)
-        else:
-            thread.join(10)
-    thread.join(10)
-    assert thread.raised
+
+    def wait() -> None:
+        with pytest.raises(KeyboardInterrupt), queue.turn(10):
+            raise AssertionError("the turn came")
+
+    with ThreadPoolExecutor(1) as pool:
+        with queue.turn(10):
+            monkeypatch.setattr("ebbtide.store.database.write_queue.Lock", lock)
+            waited = pool.submit(wait)
+            if lock.is_late:
+                waiting(queue, 1)
+            else:
+                waited.result(10)
+        waited.result(10)
+    monkeypatch.undo()
     with queue.turn(0.01):
         pass
 
@@ -194,3 +197,17 @@ def test_transactions_take_turns(store: Store, monkeypatch: pytest.MonkeyPatch) 
         assert refused.kind == "database_error"
         assert "other threads were writing" in refused.message
     assert write() == "wrote"
+
+
+def test_the_file_is_locked_before_the_first_read(tmp_path: Path) -> None:
+    """What the transaction reads then is what it decides on."""
+    path = SqliteDatabases(tmp_path).template
+    with (
+        closing(Metadata(open_engine(f"sqlite:///{path}"), ManualClock(START))) as metadata,
+        closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other,
+    ):
+        with metadata.transaction(), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        with metadata.snapshot():
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")

@@ -1,0 +1,25 @@
+"""Fixtures that tests of the store share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ebbtide.store.repository import Repository
+from tests.support.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A store with files in a directory, and a collector."""
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    """A project of the repository."""
+    return repository.projects.create("project").project_id

@@ -1,0 +1,107 @@
+"""What tests of a repository ask and do often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from ebbtide.errors import Failed
+from ebbtide.store.content.layout import TREES_PREFIX
+from ebbtide.store.database.schema import commits, pending, purged
+from ebbtide.store.repository import Repository
+from tests.support.collections import raises
+from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
+
+
+def contents(lake: Repository, ref: str) -> dict[str, bytes]:
+    """What a ref shows, read."""
+    return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
+
+
+def every_file(lake: Repository) -> set[str]:
+    """The addresses of all files on the storage."""
+    return {
+        str(address)
+        for batch in lake.storage.list()
+        for address in batch.column("address").to_pylist()
+    }
+
+
+def rows(lake: Repository, table: sa.Table) -> list[tuple[Any, ...]]:
+    """All rows of a table."""
+    with lake.context.metadata.snapshot() as tx:
+        return sorted(map(tuple, tx.execute(sa.select(table))), key=repr)
+
+
+def count(lake: Repository, table: sa.Table) -> int:
+    """The number of rows of a table."""
+    return len(rows(lake, table))
+
+
+def pending_addresses(lake: Repository) -> list[str]:
+    """The addresses of writes that are registered."""
+    with lake.context.metadata.snapshot() as tx:
+        return list(tx.execute(sa.select(pending.c.address)).scalars())
+
+
+def save(lake: Repository, path: str, branch: str = "main") -> str:
+    """Commits a file whose content is its path. Returns the id of the commit."""
+    lake.objects.put(branch, path, path.encode())
+    return lake.commits.commit(branch, path).commit_id
+
+
+def seal(lake: Repository, branch: str = "main") -> None:
+    """Makes a commit that fails when it has sealed what is staged."""
+    later = lake.context.clock.host_now() + timedelta(days=1)
+    with raises("invalid_date"):
+        lake.commits.commit(branch, "", date=later)
+
+
+def tombstone(lake: Repository, commit_id: str) -> None:
+    """Closes a commit, as the fence of a run does."""
+    with lake.context.metadata.transaction() as tx:
+        tx.lock_repository(lake.info.repository_id, "exclusive")
+        mine = commits.c.commit_id == commit_id
+        tx.execute(sa.update(commits).where(mine).values(tombstoned_by="run7"))
+
+
+def mark_purged(lake: Repository, address: str) -> None:
+    """Records that an object was purged."""
+    values = {"repository_id": lake.info.repository_id, "address": address, "purge_id": "p"}
+    with lake.context.metadata.transaction() as tx:
+        tx.execute(sa.insert(purged).values(**values, purged_at=tx.now()))
+
+
+def meanwhile(lake: Repository, action: Callable[[], object], at: str = TREES_PREFIX) -> Repository:
+    """Returns the repository. Its next operation calls `action` when it writes its first file at an
+    address that begins with `at`."""
+    return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, action)))
+
+
+def each_failure(
+    lake: Repository,
+    operation: Callable[[Repository], object],
+    check: Callable[[], object] = lambda: None,
+) -> int:
+    """Does the operation with its n-th call of the storage failing, before or after the call, for
+    n = 0, 1, … until it passes. Returns n. What a failed operation has written is deleted, nothing
+    stays registered, and `check` passes."""
+    before = every_file(lake)
+    for nth in range(200):
+        for when in ("before", "after"):
+            hook = FailNth(nth)
+            faulty = with_storage(lake, FaultyStorage(lake.storage, **{when: hook}))
+            try:
+                operation(faulty)
+            except Failed as error:
+                assert error.kind == "storage_error"
+                assert every_file(lake) == before
+                assert pending_addresses(lake) == []
+                check()
+            else:
+                assert hook.count <= nth
+                return nth
+    raise AssertionError("it never passed")
