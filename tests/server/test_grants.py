@@ -50,13 +50,13 @@ def lakes(plain: Server) -> Lakes:
     mine, other = (f"r-{new_id()}" for _ in range(2))
     for name in (mine, other):
         plain.repository(name).branch("main").object("a").upload(data=name.encode())
-    keys = {}
+    keys: dict[str, Key] = {}
     with Store.open(plain.directory, settings=plain.settings) as store:
         for role in (Role.READER, Role.WRITER, Role.ADMIN):
             pair = store.keys.create(Role.NONE)
             keys[role] = Key(pair.key.access_key_id, pair.secret)
             store.grants.add(keys[role].access_key_id, mine, role)
-    return Lakes(plain, replace(plain, keys=dict(keys)), mine, other)
+    return Lakes(plain, replace(plain, keys=keys), mine, other)
 
 
 def test_a_role_elsewhere_opens_no_route(lakes: Lakes) -> None:

@@ -151,7 +151,6 @@ DRAWN: Final[Mapping[str, int]] = {
     "planted faults": 2,
     "stray keys": 6,
     "parts divided": 1,
-    "states of a life": 10,
     "kills of sweeps": 4,
     "tags between steps": 8,
     "ways to drop": 5,
