@@ -148,6 +148,7 @@ DRAWN: Final[Mapping[str, int]] = {
     "shown outputs": 2,
     "tools of tests on Icechunk": 8,
     "flows through pages": 3,
+    "tests of fsspec": 30,
     "planted faults": 2,
     "stray keys": 6,
     "parts divided": 1,
