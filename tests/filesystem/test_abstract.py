@@ -1,4 +1,4 @@
-"""fsspec's own tests of file systems, on a branch of a store."""
+"""fsspec's own tests of file systems, each in a directory of its own on a branch of a store."""
 
 from __future__ import annotations
 
@@ -9,21 +9,29 @@ import pytest
 from fsspec.tests import abstract
 
 from ebbtide.filesystem.filesystem import EbbtideFileSystem
-from tests.support.world import World
+from ebbtide.ids import new_id
+from ebbtide.settings import Settings
+from tests.filesystem.conftest import new_repositories
+
+pytestmark = pytest.mark.drawn("tests of fsspec")
+
+
+@pytest.fixture(scope="module")
+def shared_fs(shared_store: Path) -> Iterator[EbbtideFileSystem]:
+    new_repositories(shared_store, Settings())
+    fs = EbbtideFileSystem(str(shared_store), skip_instance_cache=True)
+    yield fs
+    fs.close()
 
 
 class _Fixtures(abstract.AbstractFixtures):  # type: ignore[misc]  # fsspec has no types
     @pytest.fixture
-    def fs(self, tmp_path: Path) -> Iterator[EbbtideFileSystem]:
-        world = World(tmp_path)
-        fs = EbbtideFileSystem(str(world.directory / "store"), skip_instance_cache=True)
-        yield fs
-        fs.close()
-        world.close()
+    def fs(self, shared_fs: EbbtideFileSystem) -> EbbtideFileSystem:
+        return shared_fs
 
     @pytest.fixture
     def fs_path(self) -> str:
-        return "lake/main/work"
+        return f"lake/main/{new_id()}"
 
     @pytest.fixture
     def fs_join(self) -> Callable[..., str]:

@@ -1,10 +1,10 @@
-"""Collections and their files over HTTP."""
+"""Collections and their files over HTTP. Names, states, lists and races are the store's, and are
+tested there."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +27,6 @@ from tests.support.collected import (
 )
 from tests.support.server import Server
 
-DAY = timedelta(days=1)
 FILES = {"a/x": "xx", "a/y": "y", "b": "", "c/ü d": "text"}
 
 
@@ -106,7 +105,6 @@ def test_content_from_everywhere(http: httpx.Client) -> None:
     assert done(emptied)["content_hash"] == content_hash({})
 
 
-@pytest.mark.twins
 def test_files(http: httpx.Client) -> None:
     """Listed, read in ranges, put, deleted; each change is a version that may be kept."""
     repository = new_repository(http, **FILES)
@@ -192,44 +190,15 @@ def test_an_upload_that_breaks_off_changes_nothing(http: httpx.Client) -> None:
     assert done(http.get(f"/collections/{made['id']}")) == made
 
 
-@pytest.mark.twins
-def test_many_at_a_time(http: httpx.Client) -> None:
-    """Of two changes at a time one may be refused, and none is lost that was not."""
-    project = new_project(http, new_repository(http))["id"]
-    made = new_collection(http, project)
-
-    def put(number: int) -> int | None:
-        answer = http.put(
-            f"/collections/{made['id']}/files",
-            params={"path": f"{number:02}"},
-            content=str(number).encode(),
-        )
-        if answer.status_code == 409:
-            refused(answer, 409, "collection_changed")
-            return None
-        done(answer)
-        return number
-
-    with ThreadPoolExecutor(6) as pool:
-        stored = [number for number in pool.map(put, range(18)) if number is not None]
-    assert stored
-    assert read(http, made) == {f"{number:02}": str(number) for number in stored}
-
-
 def test_found_by_path_and_content(http: httpx.Client) -> None:
-    """A persistent one before an expiring, and both before one in the trash."""
     repository = new_repository(http, **FILES)
     outer = new_project(http, repository, "outer")["id"]
     inner = new_project(http, repository, "inner", parent_id=outer)["id"]
-    made = new_collection(http, inner, from_ref={"ref": "main"}, expires_at="2100-01-01T00:00:00Z")
+    made = new_collection(http, inner, from_ref={"ref": "main"})
     by_hash = {"repository": repository, "content_hash": made["content_hash"]}
     by_path = {"repository": repository, "path": "outer/inner/c"}
     for params in (by_hash, by_path):
         assert done(http.get("/collections", params=params))["results"] == [made]
-    lasting = new_collection(http, outer, from_ref={"ref": "main"})
-    assert done(http.get("/collections", params=by_hash))["results"] == [lasting]
-    done(http.delete(f"/collections/{lasting['id']}"), 204)
-    assert done(http.get("/collections", params=by_hash))["results"] == [made]
     done(http.delete(f"/collections/{made['id']}"), 204)
     for params in (by_hash, by_path):
         error = refused(http.get("/collections", params=params), 404, "collection_not_found")
@@ -248,19 +217,11 @@ def test_found_by_path_and_content(http: httpx.Client) -> None:
 
 def test_lists(http: httpx.Client) -> None:
     project = new_project(http, new_repository(http))["id"]
-    for name in ("b", "a", "b", "c"):
-        made = new_collection(http, project, name)
-        if name == "b":
-            done(http.delete(f"/collections/{made['id']}"), 204)
-
-    def found(**params: Any) -> list[str]:
-        return [each["name"] for each in listed(http, "/collections", **params)]
-
-    assert found(project_id=project) == ["a", "c"]
-    assert found(project_id=project, include_expired=True) == ["a", "b", "b", "c"]
-    assert found(project_id=project, include_expired=True, name="b") == ["b", "b"]
-    assert found(project_id=project, prefix="c") == ["c"]
-    assert found(project_id=project, state="trashed", include_expired=True) == ["b", "b"]
+    for name in ("b", "a"):
+        new_collection(http, project, name)
+    for name, params in (("a", {"prefix": "a"}), ("b", {"after": "a"}), ("b", {"name": "b"})):
+        found = done(http.get("/collections", params={"project_id": project} | params))
+        assert [each["name"] for each in found["results"]] == [name], params
 
 
 def test_data_that_is_not_kept(http: httpx.Client) -> None:
@@ -292,26 +253,11 @@ def test_what_is_missing_is_told() -> None:
     assert b'"missing_count":2,"missing":["a","b"]' in body
 
 
-@pytest.fixture(scope="module")
-def taken_by_server() -> dict[str, dict[str, Any]]:
-    """What `taken` made."""
-    return {}
-
-
-@pytest.fixture
-def taken(http: httpx.Client, taken_by_server: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The collection `taken`, alone in its project. What is refused does not change it, so one
-    serves all tests on a server."""
-    server = str(http.base_url)
-    if server not in taken_by_server:
-        project = new_project(http, new_repository(http, a="1"))["id"]
-        taken_by_server[server] = new_collection(http, project, "taken")
-    return taken_by_server[server]
-
-
-@pytest.mark.parametrize(
-    ("asked", "status", "kind"),
-    [
+def test_what_cannot_be_made(http: httpx.Client) -> None:
+    project = new_project(http, new_repository(http, a="1"))["id"]
+    taken = new_collection(http, project, "taken")
+    place, no_version = f"/collections/{taken['id']}", {"collection_id": taken["id"], "version": 7}
+    for asked, status, kind in (
         ({"name": "taken"}, 409, "collection_exists"),
         ({"name": "a/b"}, 400, "invalid_name"),
         ({"project_id": "no"}, 404, "project_not_found"),
@@ -320,27 +266,17 @@ def taken(http: httpx.Client, taken_by_server: dict[str, dict[str, Any]]) -> dic
         ({"expires_at": "2100-01-01T00:00:00"}, 400, "invalid_date"),
         ({"from_ref": {"ref": "no"}}, 404, "ref_not_found"),
         ({"from_collection": {"collection_id": "no"}}, 404, "collection_not_found"),
-        ({"from_collection": {"collection_id": "{id}", "version": 7}}, 404, "version_not_found"),
+        ({"from_collection": no_version}, 404, "version_not_found"),
         ({"locators": {"a": "x"}}, 400, "token_invalid"),
         ({"locators": {"": "x"}}, 400, "invalid_path"),
         ({"locators": ["a"]}, 400, "invalid_argument"),
         ({"from_ref": {"ref": "main", "into": "x" * 1024}}, 400, "invalid_path"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_made(
-    http: httpx.Client, taken: dict[str, Any], asked: dict[str, Any], status: int, kind: str
-) -> None:
-    project = taken["project_id"]
-    if "from_collection" in asked and "version" in asked["from_collection"]:
-        asked = {"from_collection": {"collection_id": taken["id"], "version": 7}}
-    body = {"project_id": project, "name": "n", **asked}
-    refused(http.post("/collections", json=body), status, kind)
-    place = f"/collections/{taken['id']}"
-    if "project_id" not in asked and asked.get("name") != "taken":
-        refused(http.patch(place, json=asked), status, kind)
-    assert [each["name"] for each in listed(http, "/collections", project_id=project)] == ["taken"]
-    assert done(http.get(place)) == taken
+    ):
+        body: dict[str, Any] = {"project_id": project, "name": "n"} | asked
+        refused(http.post("/collections", json=body), status, kind)
+        if "project_id" not in asked and asked.get("name") != "taken":
+            refused(http.patch(place, json=asked), status, kind)
+    assert done(http.get("/collections", params={"project_id": project}))["results"] == [taken]
 
 
 def test_what_cannot_be_removed(http: httpx.Client) -> None:
@@ -355,7 +291,7 @@ def test_what_cannot_be_removed(http: httpx.Client) -> None:
     refused(http.patch(place, json=both), 400, "invalid_argument")
 
 
-def test_what_is_in_the_trash(timed: httpx.Client, store: Store, clock: ManualClock) -> None:
+def test_what_is_in_the_trash(timed: httpx.Client, clock: ManualClock) -> None:
     """No signatures are given of it, and only its `expires_at` can be changed."""
     project = new_project(timed, "lake")["id"]
     ends = clock.now + timedelta(minutes=1)
@@ -364,10 +300,8 @@ def test_what_is_in_the_trash(timed: httpx.Client, store: Store, clock: ManualCl
     signed = done(timed.get(f"{place}/files", params={"locators": True}))["results"]
     assert {each["expires_at"] for each in signed} == {made["expires_at"]}
     clock.now = ends
-    for gone in (place, f"{place}/files", f"{place}/files/content?path=b", f"{place}/versions"):
+    for gone in (f"{place}/files", f"{place}/files/content?path=b", f"{place}/versions"):
         refused(timed.get(gone), 404, "collection_not_found")
-    shown = done(timed.get(place, params={"include_expired": True}))
-    assert shown["state"] == "trashed"
     with_locators = {"locators": True, "include_expired": True}
     results = done(timed.get(f"{place}/files", params=with_locators))["results"]
     assert len(results) == 4
@@ -381,21 +315,6 @@ def test_what_is_in_the_trash(timed: httpx.Client, store: Store, clock: ManualCl
     assert place.endswith(live["ids"][0])
     back = done(timed.post(f"{place}/restore", json={"ensure_unique_name": True}))
     assert (back["name"], back["state"]) == ("c (2)", "persistent")
-    done(timed.delete(place), 204)
-    done(timed.delete(f"/collections/{taken['id']}"), 204)
-    clock.advance(store.settings.trash_time - timedelta(microseconds=1))
-    done(timed.post(f"{place}/restore"))
-    clock.advance(timedelta(microseconds=1))
-    refused(timed.post(f"/collections/{taken['id']}/restore"), 404, "collection_not_found")
-
-
-def test_a_past_date_is_now(timed: httpx.Client, clock: ManualClock) -> None:
-    project = new_project(timed, "lake")["id"]
-    made = new_collection(timed, project)
-    asked = {"expires_at": "2001-01-01T00:00:00Z", "name": "n"}
-    changed = done(timed.patch(f"/collections/{made['id']}", json=asked))
-    assert (changed["state"], changed["name"]) == ("trashed", "n")
-    assert changed["expires_at"] == clock.now.isoformat().replace("+00:00", "Z")
 
 
 def test_moved_to_another_project(http: httpx.Client) -> None:

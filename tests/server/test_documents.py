@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 from ebbtide.notify.samples import FAMILIES, OUTCOME
 from ebbtide.server.metrics import Metrics
 from ebbtide.store.schedules.queries import ScheduleRow
 from ebbtide.store.schedules.schedules import Schedule
 from tests.server.pages.test_sessions import PAGES
-from tests.server.test_roles import ROLES, R
+from tests.server.test_roles import DOCUMENTS, ROLES, R
 
 _NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULE = Schedule.of(
@@ -29,15 +28,6 @@ SCHEDULE = Schedule.of(
         last_started_at=_NOW,
     )
 )
-DOCUMENTS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_table_of_routes() -> None:
-    text = (DOCUMENTS / "server.md").read_text()
-    rows = re.findall(r"^\| `([A-Z]+) (R?)(/?\S*)` \| (\w+) \|", text, re.MULTILINE)
-    found = {(method, (R if short else "") + path): role for method, short, path, role in rows}
-    assert len(rows) == len(found)
-    assert found == ROLES
 
 
 def test_the_table_of_metrics() -> None:

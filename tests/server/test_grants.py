@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
-import boto3
 import httpx
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from ebbtide.ids import new_id
-from tests.server.s3.conftest import Client
-from tests.server.test_roles import ORDER, ROLES
+from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from tests.server.s3.conftest import Client, s3_client
+from tests.server.test_roles import ORDER, ROLES, R, place_of
 from tests.support.server import Key, Server
 
 IN_A_REPOSITORY = {
@@ -32,121 +32,65 @@ def starts_run(method: str, path: str) -> bool:
 
 @dataclass(frozen=True)
 class Lakes:
-    """Two repositories with an object each on branch `main`, and keys without a role in the whole
-    store: `keys` have a role in `mine`, by its name."""
+    """Two repositories with an object each on branch `main`. `server` has the keys of the whole
+    store; `here` is the same server with keys that have a role in `mine` alone, by its name."""
 
     server: Server
+    here: Server
     mine: str
     other: str
-    keys: dict[str, Key]
-
-    @contextmanager
-    def http(self, role: str) -> Iterator[httpx.Client]:
-        """Requests with the key that has this role in `mine`."""
-        with self.server.http(None) as client:
-            client.auth = httpx.BasicAuth(*self.keys[role].pair)
-            yield client
 
     def s3(self, role: str) -> Client:
-        """boto3's client with that key."""
-        key = self.keys[role]
-        return boto3.client(
-            "s3",
-            endpoint_url=self.server.url,
-            aws_access_key_id=key.access_key_id,
-            aws_secret_access_key=key.secret,
-            region_name="us-east-1",
-            config=Config(
-                signature_version="s3v4",
-                retries={"total_max_attempts": 1},
-                s3={"addressing_style": "path"},
-            ),
-        )
-
-
-def new_key(server: Server, *arguments: str) -> Key:
-    """A key that the command line makes."""
-    done = server.command("key", "create", "--json", *arguments)
-    made = httpx.Response(200, text=done.stdout).json()
-    return Key(made["access_key_id"], made["secret_access_key"])
+        """boto3's client with the key that has this role in `mine`."""
+        return s3_client(self.here, role, signature_version="s3v4")
 
 
 @pytest.fixture
 def lakes(plain: Server) -> Lakes:
     mine, other = (f"r-{new_id()}" for _ in range(2))
     for name in (mine, other):
-        branch = plain.repository(name).branch("main")
-        branch.object("a").upload(data=name.encode())
-    keys = {
-        role: new_key(plain, "--role", "none", "--repository", f"{mine}={role}")
-        for role in ("reader", "writer", "admin")
-    }
-    return Lakes(plain, mine, other, keys)
+        plain.repository(name).branch("main").object("a").upload(data=name.encode())
+    keys: dict[str, Key] = {}
+    with Store.open(plain.directory, settings=plain.settings) as store:
+        for role in (Role.READER, Role.WRITER, Role.ADMIN):
+            pair = store.keys.create(Role.NONE)
+            keys[role] = Key(pair.key.access_key_id, pair.secret)
+            store.grants.add(keys[role].access_key_id, mine, role)
+    return Lakes(plain, replace(plain, keys=keys), mine, other)
 
 
-@pytest.fixture(scope="module")
-def stranger() -> dict[str, Key]:
-    """The key of `test_a_role_elsewhere_opens_no_route`, made once."""
-    return {}
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    IN_A_REPOSITORY,
-    ids=[" ".join(each) for each in IN_A_REPOSITORY],
-)
-def test_a_role_elsewhere_opens_no_route(
-    plain: Server, stranger: dict[str, Key], method: str, path: str
-) -> None:
-    """An admin of one repository gets the same answer in another one, and in none."""
-    if not stranger:
-        own, other = f"r-{new_id()}", f"r-{new_id()}"
-        for name in (own, other):
-            plain.repository(name)
-        stranger[own] = new_key(plain, "--role", "none", "--repository", f"{own}=admin")
-        stranger[other] = plain.keys["none"]
-    (own, key), (other, nobody) = stranger.items()
-    place = path.replace("{repository}", "<>").replace("{", "no-such-").replace("}", "")
-    with plain.http(None) as client:
-        closed = [
-            client.request(method, place.replace("<>", name), auth=each.pair)
-            for name in (other, "no-such-repository")
-            for each in (key, nobody)
-        ]
-        opened = (
-            None
-            if starts_run(method, path)
-            else client.request(method, place.replace("<>", own), auth=key.pair)
-        )
-    assert {answer.status_code for answer in closed} == {403}
-    if method != "HEAD":
-        assert {answer.json()["kind"] for answer in closed} == {"role_missing"}
-        assert closed[0].json() == closed[2].json()
-    if (method, path) == ("DELETE", "/repositories/{repository}"):
-        assert opened is not None and opened.status_code == 204
-        stranger.clear()
-    elif opened is not None:
-        assert opened.status_code not in (401, 403)
-
-
-def test_each_role_opens_what_is_its_own(lakes: Lakes) -> None:
-    """The routes of the repository, for keys with each role in it."""
-    for (method, path), needed in IN_A_REPOSITORY.items():
-        if (method, path) == ("DELETE", "/repositories/{repository}") or starts_run(method, path):
-            continue
-        place = path.replace("{repository}", lakes.mine).replace("{", "no-such-").replace("}", "")
-        for role in lakes.keys:
-            with lakes.http(role) as client:
+def test_a_role_elsewhere_opens_no_route(lakes: Lakes) -> None:
+    """Each role opens the routes of its repository that are its own. In another repository, an
+    admin of the first gets the same answer as in none, which is also that of a key without roles.
+    """
+    with ExitStack() as stack:
+        clients = {role: stack.enter_context(lakes.here.http(role)) for role in lakes.here.keys}
+        nobody = stack.enter_context(lakes.server.http("none"))
+        for (method, path), needed in IN_A_REPOSITORY.items():
+            closed = [
+                client.request(method, place_of(path.replace("{repository}", name)))
+                for name in (lakes.other, "no-such-repository")
+                for client in (clients["admin"], nobody)
+            ]
+            assert {answer.status_code for answer in closed} == {403}, path
+            if method != "HEAD":
+                assert {answer.json()["kind"] for answer in closed} == {"role_missing"}, path
+                assert closed[0].json() == closed[2].json(), path
+            if (method, path) == ("DELETE", R) or starts_run(method, path):
+                continue
+            for role, client in clients.items():
+                place = place_of(path.replace("{repository}", lakes.mine))
                 status = client.request(method, place).status_code
-            assert (status == 403) == (ORDER.index(role) < ORDER.index(needed)), (role, place)
+                is_closed = ORDER.index(role) < ORDER.index(needed)
+                assert status != 401 and (status == 403) == is_closed, (role, method, path)
 
 
 def test_lists_show_what_may_be_read(lakes: Lakes) -> None:
-    with lakes.http("reader") as client:
+    with lakes.here.http("reader") as client:
         found = client.get("/repositories").json()["results"]
         assert [each["id"] for each in found] == [lakes.mine]
         assert client.get("/repositories", params={"prefix": lakes.other}).json()["results"] == []
-        assert client.get("/user").json()["user"]["id"] == lakes.keys["reader"].access_key_id
+        assert client.get("/user").json()["user"]["id"] == lakes.here.keys["reader"].access_key_id
         assert client.get("/metrics").status_code == 403
         made = {"name": f"r-{new_id()}", "storage_namespace": "local://never"}
         assert client.post("/repositories", json=made).status_code == 403
@@ -157,19 +101,11 @@ def test_lists_show_what_may_be_read(lakes: Lakes) -> None:
     assert {lakes.mine, lakes.other} <= names
 
 
-def refused(error: pytest.ExceptionInfo[ClientError]) -> bool:
-    return bool(error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403)
-
-
-OPERATIONS: Final[dict[str, dict[str, Any]]] = {
-    "put_object": {"Key": "main/b", "Body": b"b"},
-    "get_object": {"Key": "main/a"},
-    "list_objects_v2": {},
-    "head_bucket": {},
-    "delete_object": {"Key": "main/a"},
-    "create_multipart_upload": {"Key": "main/c"},
-}
-"""Some operations of boto3, with their arguments but for the bucket."""
+def refused(operation: Callable[..., object], **asked: Any) -> None:
+    """An operation of boto3 that nobody may do with the key."""
+    with pytest.raises(ClientError) as caught:
+        operation(**asked)
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403, asked
 
 
 def test_the_gateway(lakes: Lakes) -> None:
@@ -177,13 +113,13 @@ def test_the_gateway(lakes: Lakes) -> None:
     s3.put_object(Bucket=lakes.mine, Key="main/b", Body=b"b")
     assert s3.get_object(Bucket=lakes.mine, Key="main/b")["Body"].read() == b"b"
     for bucket in (lakes.other, "no-such-bucket"):
-        for operation, more in OPERATIONS.items():
-            with pytest.raises(ClientError) as caught:
-                getattr(s3, operation)(Bucket=bucket, **more)
-            assert refused(caught)
-    with pytest.raises(ClientError) as caught:
-        lakes.s3("reader").put_object(Bucket=lakes.mine, Key="main/c", Body=b"c")
-    assert refused(caught)
+        refused(s3.put_object, Bucket=bucket, Key="main/b", Body=b"b")
+        refused(s3.get_object, Bucket=bucket, Key="main/a")
+        refused(s3.list_objects_v2, Bucket=bucket)
+        refused(s3.head_bucket, Bucket=bucket)
+        refused(s3.delete_object, Bucket=bucket, Key="main/a")
+        refused(s3.create_multipart_upload, Bucket=bucket, Key="main/c")
+    refused(lakes.s3("reader").put_object, Bucket=lakes.mine, Key="main/c", Body=b"c")
 
 
 def test_presigned_urls_are_checked_when_they_are_used(lakes: Lakes) -> None:
@@ -194,7 +130,7 @@ def test_presigned_urls_are_checked_when_they_are_used(lakes: Lakes) -> None:
     )
     assert httpx.get(mine).content == lakes.mine.encode()
     assert httpx.get(other).status_code == 403
-    key = lakes.keys["reader"].access_key_id
+    key = lakes.here.keys["reader"].access_key_id
     assert lakes.server.command("key", "revoke-grant", key, lakes.mine).returncode == 0
     assert httpx.get(mine).status_code == 403
 
@@ -204,17 +140,11 @@ def test_a_copy_needs_a_role_on_both_sides(lakes: Lakes) -> None:
     source = {"Bucket": lakes.other, "Key": "main/a"}
     upload = s3.create_multipart_upload(Bucket=lakes.mine, Key="main/big")["UploadId"]
     part = {"Bucket": lakes.mine, "Key": "main/big", "UploadId": upload, "PartNumber": 1}
-    with pytest.raises(ClientError) as caught:
-        s3.copy_object(Bucket=lakes.mine, Key="main/copy", CopySource=source)
-    assert refused(caught)
-    with pytest.raises(ClientError) as caught:
-        s3.upload_part_copy(**part, CopySource=source)
-    assert refused(caught)
-    with pytest.raises(ClientError) as caught:
-        mine = {"Bucket": lakes.mine, "Key": "main/a"}
-        s3.copy_object(Bucket=lakes.other, Key="main/copy", CopySource=mine)
-    assert refused(caught)
-    key = lakes.keys["writer"].access_key_id
+    refused(s3.copy_object, Bucket=lakes.mine, Key="main/copy", CopySource=source)
+    refused(s3.upload_part_copy, **part, CopySource=source)
+    mine = {"Bucket": lakes.mine, "Key": "main/a"}
+    refused(s3.copy_object, Bucket=lakes.other, Key="main/copy", CopySource=mine)
+    key = lakes.here.keys["writer"].access_key_id
     assert lakes.server.command("key", "grant", key, f"{lakes.other}=reader").returncode == 0
     s3.copy_object(Bucket=lakes.mine, Key="main/copy", CopySource=source)
     s3.upload_part_copy(**part, CopySource=source)
@@ -231,7 +161,7 @@ def test_projects_and_collections(lakes: Lakes) -> None:
             asked = {"project_id": project, "name": "c"}
             ids[name] = project, admin.post("/collections", json=asked).json()["id"]
     (project, collection), (foreign, hidden) = ids[lakes.mine], ids[lakes.other]
-    with lakes.http("writer") as client:
+    with lakes.here.http("writer") as client:
         for closed in (
             client.get(f"/projects/{foreign}"),
             client.get("/projects/no-such-project"),
@@ -257,7 +187,7 @@ def test_projects_and_collections(lakes: Lakes) -> None:
             client.post("/collections", json={"project_id": project, "name": "d"}),
         ):
             assert opened.status_code in (200, 201), opened.text
-    with lakes.http("reader") as client:
+    with lakes.here.http("reader") as client:
         asked = {"repository": lakes.mine, "name": "z"}
         assert client.post("/projects", json=asked).status_code == 403
         assert client.delete(f"/collections/{collection}").status_code == 403
@@ -265,7 +195,7 @@ def test_projects_and_collections(lakes: Lakes) -> None:
 
 
 def test_the_pages(lakes: Lakes) -> None:
-    key = lakes.keys["reader"]
+    key = lakes.here.keys["reader"]
     with httpx.Client(base_url=lakes.server.url, timeout=60) as browser:
         data = {"access_key_id": key.access_key_id, "secret": key.secret}
         browser.post("/ui/login", data=data, headers={"Origin": lakes.server.url})
@@ -281,7 +211,7 @@ def test_the_pages(lakes: Lakes) -> None:
 
 def test_a_new_repository_of_the_name_is_closed(lakes: Lakes) -> None:
     """An admin of a repository may delete it, and has no role in the next one."""
-    with lakes.http("admin") as client:
+    with lakes.here.http("admin") as client:
         assert client.get(f"/repositories/{lakes.mine}/branches").status_code == 200
         assert client.delete(f"/repositories/{lakes.mine}").status_code == 204
         lakes.server.command("repo", "create", lakes.mine)

@@ -1,4 +1,4 @@
-"""Projects over HTTP."""
+"""Projects over HTTP. Names, states, moves and lists are the store's, and are tested there."""
 
 from __future__ import annotations
 
@@ -23,33 +23,12 @@ from tests.support.collected import (
 )
 from tests.support.server import Server
 
-DAY = timedelta(days=1)
-
 
 @pytest.fixture
 def http(server: Server) -> Iterator[httpx.Client]:
     """A writer; repositories are an admin's."""
     with server.http() as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def taken_by_server() -> dict[str, tuple[str, str]]:
-    """What `taken` made."""
-    return {}
-
-
-@pytest.fixture
-def taken(http: httpx.Client, taken_by_server: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    """A repository with the project `taken`, and the id of a project elsewhere. What is refused
-    changes neither, so one of each serves all tests on a server."""
-    server = str(http.base_url)
-    if server not in taken_by_server:
-        repository = new_repository(http)
-        new_project(http, repository, "taken")
-        other = new_project(http, new_repository(http), "other")
-        taken_by_server[server] = (repository, other["id"])
-    return taken_by_server[server]
 
 
 @pytest.fixture
@@ -105,101 +84,73 @@ def test_a_life(http: httpx.Client) -> None:
     assert done(http.get(f"/projects/{inner['id']}"))["state"] == "persistent"
 
 
-def test_lists_go_on_behind_a_name_and_an_id(http: httpx.Client) -> None:
-    """Several in the trash have the name of one that is there."""
+def test_lists(http: httpx.Client) -> None:
+    """By name, state and date, and in pages: several in the trash have the name of one that is
+    there."""
     repository = new_repository(http)
-    made = []
-    for name in ("b", "a", "b", "b", "ab", "c"):
-        made.append(new_project(http, repository, name)["id"])
+    for name in ("b", "a", "b"):
+        made = new_project(http, repository, name)["id"]
         if name == "b":
-            done(http.delete(f"/projects/{made[-1]}"), 204)
-    made.append(new_project(http, repository, "b")["id"])
-    place: dict[str, Any] = {"repository": repository}
-    assert names(listed(http, "/projects", **place)) == ["a", "ab", "b", "c"]
-    for amount in (1, 2, 3, 100):
-        found = listed(http, "/projects", **place, include_expired=True, amount=amount)
-        assert names(found) == ["a", "ab", "b", "b", "b", "b", "c"]
-        assert {each["id"] for each in found} == set(made)
-    assert names(listed(http, "/projects", **place, prefix="a")) == ["a", "ab"]
-    behind = done(http.get("/projects", params={**place, "after": "b", "include_expired": True}))
-    assert names(behind["results"]) == ["c"]
-    trashed = listed(http, "/projects", **place, include_expired=True, state="trashed")
-    assert names(trashed) == ["b", "b", "b"]
-    error = refused(
-        http.get("/projects", params={"repository": repository, "path": "no", **place}),
-        404,
-        "project_not_found",
-    )
-    assert "restore" not in error["message"]
-
-
-def test_states_and_dates(http: httpx.Client) -> None:
-    repository = new_repository(http)
-    new_project(http, repository, "persistent")
-    new_project(http, repository, "early", expires_at="2100-01-01T00:00:00+02:00")
-    new_project(http, repository, "late", expires_at="9999-12-31T23:59:59.999999Z")
+            done(http.delete(f"/projects/{made}"), 204)
+    new_project(http, repository, "b", expires_at="2100-01-01T00:00:00+02:00")
     new_project(http, repository, "past", expires_at="0001-01-01T00:00:00Z")
 
     def found(**params: Any) -> list[str]:
         return names(listed(http, "/projects", repository=repository, **params))
 
-    assert found() == ["early", "late", "persistent"]
-    assert found(include_expired=True) == ["early", "late", "past", "persistent"]
-    assert found(state="persistent") == ["persistent"]
-    assert found(state="expiring") == ["early", "late"]
-    assert found(state="trashed", include_expired=True) == ["past"]
-    assert found(state="trashed") == []
-    assert found(expires_after="2099-12-31T22:00:00Z") == ["early", "late"]
-    assert found(expires_after="2099-12-31T22:00:00.000001Z") == ["late"]
-    assert found(expires_before="2099-12-31T22:00:00Z") == []
-    assert found(expires_before="2099-12-31T22:00:00.000001Z") == ["early"]
+    assert found() == ["a", "b"]
+    for amount in (1, 2, 100):
+        everything = found(include_expired=True, amount=amount)
+        assert everything == ["a", "b", "b", "b", "past"]
+    assert found(prefix="a") == ["a"]
+    assert found(state="trashed", include_expired=True) == ["b", "b", "past"]
+    assert found(expires_after="2099-12-31T22:00:00Z") == ["b"]
+    assert found(expires_after="2099-12-31T22:00:00.000001Z") == []
+    assert found(expires_before="2099-12-31T22:00:00.000001Z") == ["b"]
     place = {"repository": repository}
-    for wrong, kind in (("2100-01-01", "invalid_date"), ("soon", "invalid_argument")):
-        refused(http.get("/projects", params={**place, "expires_after": wrong}), 400, kind)
-    refused(http.get("/projects", params={**place, "state": "gone"}), 400, "invalid_argument")
+    behind = done(http.get("/projects", params={**place, "after": "b", "include_expired": True}))
+    assert names(behind["results"]) == ["past"]
+    for wrong, kind in (
+        ({"expires_after": "2100-01-01"}, "invalid_date"),
+        ({"expires_after": "soon"}, "invalid_argument"),
+        ({"state": "gone"}, "invalid_argument"),
+    ):
+        refused(http.get("/projects", params={**place, **wrong}), 400, kind)
 
 
+DAY = timedelta(days=1)
 DEEP: Any = 1
 for _ in range(40):
     DEEP = [DEEP]
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "kind"),
-    [
+def test_what_cannot_be_made(http: httpx.Client) -> None:
+    repository = new_repository(http)
+    taken = new_project(http, repository, "taken")["id"]
+    other = new_project(http, new_repository(http), "other")["id"]
+    for asked, status, kind in (
         ({"name": "a/b"}, 400, "invalid_name"),
-        ({"name": ".."}, 400, "invalid_name"),
-        ({"name": "0" * 32}, 400, "invalid_name"),
         ({"name": "taken"}, 409, "project_exists"),
         ({"name": None}, 400, "invalid_argument"),
-        ({"name": "n", "parent_id": "no"}, 404, "project_not_found"),
-        ({"name": "n", "parent_id": "{other}"}, 404, "project_not_found"),
-        ({"name": "n", "expires_at": "2100-01-01T00:00:00"}, 400, "invalid_date"),
-        ({"name": "n", "expires_at": "9999-12-31T23:59:59-05:00"}, 400, "invalid_date"),
-        ({"name": "n", "expires_at": "10000-01-01T00:00:00Z"}, 400, "invalid_argument"),
-        ({"name": "n", "expires_at": 1e9}, 400, "invalid_argument"),
-        ({"name": "n", "description": "x" * 70_000}, 400, "invalid_argument"),
-        ({"name": "n", "properties": []}, 400, "invalid_argument"),
-        ({"name": "n", "properties": {"a": "x" * 70_000}}, 400, "invalid_argument"),
-        ({"name": "n", "properties": {"a": ["\0"]}}, 400, "invalid_argument"),
-        ({"name": "n", "properties": {"a": {"\0": 1}}}, 400, "invalid_argument"),
-        ({"name": "n", "properties": {"a": DEEP}}, 400, "invalid_argument"),
-        ({"name": "n", "repository": "no"}, 404, "repository_not_found"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_made(
-    http: httpx.Client,
-    taken: tuple[str, str],
-    asked: dict[str, Any],
-    status: int,
-    kind: str,
-) -> None:
-    repository, other = taken
-    if asked.get("parent_id") == "{other}":
-        asked = {**asked, "parent_id": other}
-    refused(http.post("/projects", json={"repository": repository, **asked}), status, kind)
+        ({"parent_id": "no"}, 404, "project_not_found"),
+        ({"parent_id": other}, 404, "project_not_found"),
+        ({"expires_at": "2100-01-01T00:00:00"}, 400, "invalid_date"),
+        ({"expires_at": "9999-12-31T23:59:59-05:00"}, 400, "invalid_date"),
+        ({"expires_at": "10000-01-01T00:00:00Z"}, 400, "invalid_argument"),
+        ({"expires_at": 1e9}, 400, "invalid_argument"),
+        ({"description": "x" * 70_000}, 400, "invalid_argument"),
+        ({"properties": []}, 400, "invalid_argument"),
+        ({"properties": {"a": "x" * 70_000}}, 400, "invalid_argument"),
+        ({"properties": {"a": ["\0"]}}, 400, "invalid_argument"),
+        ({"properties": {"a": {"\0": 1}}}, 400, "invalid_argument"),
+        ({"properties": {"a": DEEP}}, 400, "invalid_argument"),
+        ({"repository": "no"}, 404, "repository_not_found"),
+    ):
+        body: dict[str, Any] = {"repository": repository, "name": "n"} | asked
+        refused(http.post("/projects", json=body), status, kind)
     assert names(listed(http, "/projects", repository=repository)) == ["taken"]
+    cycle = http.patch(f"/projects/{taken}", json={"parent_id": taken})
+    refused(cycle, 400, "project_cycle")
 
 
 def test_texts_that_are_no_unicode(http: httpx.Client) -> None:
@@ -212,6 +163,7 @@ def test_texts_that_are_no_unicode(http: httpx.Client) -> None:
 
 
 def test_taken_names(http: httpx.Client) -> None:
+    """A path means the one that is there; of several in the trash, one is named by its id."""
     repository = new_repository(http)
     first = new_project(http, repository, "n")
     second = new_project(http, repository, "n", ensure_unique_name=True)
@@ -226,78 +178,42 @@ def test_taken_names(http: httpx.Client) -> None:
     assert first["id"] in live["message"]
     back = http.post(f"/projects/{first['id']}/restore", json={"ensure_unique_name": True})
     assert done(back)["name"] == "n (2)"
-
-
-def test_no_project_lies_in_itself(http: httpx.Client) -> None:
-    repository = new_repository(http)
-    line = [new_project(http, repository, "p0")]
-    for number in range(1, 64):
-        line.append(new_project(http, repository, f"p{number}", parent_id=line[-1]["id"]))
-    for inner in (line[0], line[1], line[-1]):
-        answer = http.patch(f"/projects/{line[0]['id']}", json={"parent_id": inner["id"]})
-        refused(answer, 400, "project_cycle")
-    deeper = {"repository": repository, "name": "deeper", "parent_id": line[-1]["id"]}
-    refused(http.post("/projects", json=deeper), 400, "invalid_argument")
-    assert done(http.get(f"/projects/{line[-1]['id']}"))["path"].count("/") == 63
-
-
-def test_what_is_in_the_trash(timed: httpx.Client, store: Store, clock: ManualClock) -> None:
-    """It can be brought back for the trash time, to the microsecond, and not be changed."""
-    trash_time = store.settings.trash_time
-    expires_at = (clock.now + DAY).isoformat()
-    ending = new_project(timed, "lake", "ending", expires_at=expires_at)
-    inner = new_project(timed, "lake", "inner", parent_id=ending["id"])
-    collection = new_collection(timed, inner["id"])
-    place = f"/projects/{ending['id']}"
-    assert (ending["state"], inner["state"], inner["ends_at"]) == (
-        "expiring",
-        "expiring",
-        ending["expires_at"],
-    )
-    clock.advance(DAY)
-    refused(timed.get(place), 404, "project_not_found")
-    refused(timed.get(f"/collections/{collection['id']}"), 404, "collection_not_found")
-    refused(timed.patch(place, json={"name": "other"}), 409, "trashed")
-    refused(timed.patch(place, json={"name": "o", "expires_at": None}), 409, "trashed")
-    refused(timed.delete(place), 404, "project_not_found")
-    for hidden in (f"/projects/{inner['id']}", f"/collections/{collection['id']}"):
-        refused(timed.patch(hidden, json={"expires_at": None}), 409, "trashed")
-    asked = {"repository": "lake", "name": "n", "parent_id": ending["id"]}
-    refused(timed.post("/projects", json=asked), 404, "project_not_found")
-    asked = {"project_id": inner["id"], "name": "n"}
-    refused(timed.post("/collections", json=asked), 404, "project_not_found")
-
-    clock.advance(trash_time - timedelta(microseconds=1))
-    again = (clock.now + DAY).isoformat()
-    assert done(timed.patch(place, json={"expires_at": again}))["state"] == "expiring"
-    assert done(timed.get(f"/collections/{collection['id']}"))["state"] == "expiring"
-    clock.advance(DAY + trash_time)
-    for answer in (
-        timed.get(place, params={"include_expired": True}),
-        timed.patch(place, json={"expires_at": None}),
-        timed.post(place + "/restore"),
-        timed.delete(place),
-    ):
-        error = refused(answer, 404, "project_not_found")
-        assert "restore" not in error["message"]
-
-
-def test_names_in_the_trash(http: httpx.Client) -> None:
-    """A path means the one that is there; of several in the trash, one is named by its id."""
-    repository = new_repository(http)
-    place: dict[str, Any] = {"repository": repository, "path": "n", "include_expired": True}
-    made = []
-    for _ in range(2):
-        made.append(new_project(http, repository, "n")["id"])
-        done(http.delete(f"/projects/{made[-1]}"), 204)
-    error = refused(http.get("/projects", params=place), 400, "ref_ambiguous")
-    assert set(error["ids"]) == set(made)
+    for each in (first, second):
+        done(http.delete(f"/projects/{each['id']}"), 204)
+    third = new_project(http, repository, "n")
+    by_path: dict[str, Any] = {"repository": repository, "path": "n", "include_expired": True}
+    assert done(http.get("/projects", params=by_path))["results"] == [third]
+    done(http.delete(f"/projects/{third['id']}"), 204)
+    error = refused(http.get("/projects", params=by_path), 400, "ref_ambiguous")
+    assert set(error["ids"]) == {second["id"], third["id"]}
     error = refused(
-        http.get("/projects", params={**place, "include_expired": False}), 404, "project_not_found"
+        http.get("/projects", params={**by_path, "include_expired": False}),
+        404,
+        "project_not_found",
     )
     assert "restore" in error["message"]
-    there = new_project(http, repository, "n")
-    assert done(http.get("/projects", params=place))["results"] == [there]
+
+
+def test_what_ends_with_its_project(timed: httpx.Client, store: Store, clock: ManualClock) -> None:
+    trash_time = store.settings.trash_time
+    ending = new_project(timed, "lake", "ending", expires_at=(clock.now + DAY).isoformat())
+    inner = new_project(timed, "lake", "inner", parent_id=ending["id"])
+    collection = new_collection(timed, inner["id"])
+    place, inside = f"/projects/{ending['id']}", f"/collections/{collection['id']}"
+    assert (inner["state"], inner["ends_at"]) == ("expiring", ending["expires_at"])
+    clock.advance(DAY)
+    refused(timed.get(inside), 404, "collection_not_found")
+    refused(timed.patch(place, json={"name": "o", "expires_at": None}), 409, "trashed")
+    refused(timed.patch(inside, json={"expires_at": None}), 409, "trashed")
+    asked = {"project_id": inner["id"], "name": "n"}
+    refused(timed.post("/collections", json=asked), 404, "project_not_found")
+    clock.advance(trash_time - timedelta(microseconds=1))
+    done(timed.post(place + "/restore"))
+    assert done(timed.get(inside))["state"] == "persistent"
+    done(timed.delete(place), 204)
+    clock.advance(trash_time)
+    error = refused(timed.post(place + "/restore"), 404, "project_not_found")
+    assert "restore" not in error["message"]
 
 
 def test_a_repository_in_the_trash_hides_all_of_it(http: httpx.Client) -> None:

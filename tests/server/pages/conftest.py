@@ -108,7 +108,7 @@ class Lake:
     swept: str
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """The lake, swept once and planned once more. Tests leave it as they find it."""
     directory: Path = tmp_path_factory.mktemp("pages")

@@ -94,6 +94,7 @@ def test_parents_of_a_merge(repository: Repository, writer: Browser) -> None:
     assert "first commit" in writer.get(f"/repositories/lake/commits/{first.commit_id}").text
 
 
+@pytest.mark.xdist_group("pages")
 def test_expired_commits_have_pages(lake: Lake) -> None:
     """Their differences are known, and their files cannot be read."""
     reader = lake.browsers(Role.READER)

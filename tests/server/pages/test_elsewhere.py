@@ -26,6 +26,7 @@ from tests.server.pages.conftest import RUN, Browser, Browsers, browsing
 from tests.server.pages.test_pages import rows_of, text_of
 from tests.support.icechunk import Contents, contents, create_repository
 from tests.support.icechunk_lake import IcechunkLake
+from tests.support.randomized import choose
 from tests.support.server import eventually
 
 LOOSE = 3
@@ -56,10 +57,12 @@ class Elsewhere:
         return [each for each in self.loose if (self.path / each).exists()]
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture
 def elsewhere(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Elsewhere]:
+    """Of a version of Icechunk by chance, unless a test names one."""
     path = tmp_path / "weather"
-    create_repository(path, request.param)
+    version = getattr(request, "param", None) or choose(request.node.nodeid, (1, 2))
+    create_repository(path, version)
     loose = [f"{CHUNKS_PREFIX}{id_text(bytes([number]) * 12)}" for number in range(LOOSE)]
     (path / "chunks").mkdir(exist_ok=True)
     for each in loose:
@@ -173,33 +176,25 @@ def test_lost_commits_are_accepted_by_who_is_told_of_them(elsewhere: Elsewhere) 
 
 
 def test_only_what_the_settings_name(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """Whoever has a key could read any directory otherwise."""
+    """Whoever has a key could read any directory otherwise. Of those that are named, one that is
+    not there keeps nobody from the others."""
     reader = elsewhere.browsers(Role.READER)
     for other in (f"icechunk:{tmp_path}", f"icechunk:{elsewhere.path}/", "lakefs:x"):
         answer = reader.get(f"/repositories/{quote(other, safe='')}/runs")
         assert answer.status_code == 404
         assert "EBBTIDE_SERVER_REPOSITORIES does not name" in text_of(answer.text)
     assert reader.post(f"{elsewhere.place}/runs", action="plan").status_code == 403
-
-
-def test_one_that_is_not_there(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """It keeps nobody from the others."""
-    reader = elsewhere.browsers(Role.READER)
-    missing = f"/repositories/{quote(f'icechunk:{tmp_path}/other', safe='')}/runs"
-    answer = reader.get(missing)
-    assert answer.status_code in (404, 409), text_of(answer.text)
-    assert "Icechunk" in text_of(answer.text)
+    missing = reader.get(f"/repositories/{quote(f'icechunk:{tmp_path}/other', safe='')}/runs")
+    assert missing.status_code in (404, 409) and "Icechunk" in text_of(missing.text)
     assert reader.get("").status_code == 200
-    assert reader.get(f"{elsewhere.place}/runs").status_code == 200
 
-
-def test_it_has_runs_and_explanations_alone(elsewhere: Elsewhere) -> None:
-    reader = elsewhere.browsers(Role.READER)
     page = reader.get(f"{elsewhere.place}/runs").text
     (sections,) = re.findall(r'<nav class="sections".*?</nav>', page, re.DOTALL)
     assert re.findall(r">([^<]+)</a></li>", sections) == ["Runs", "Explain"]
     for section in ("files", "commits", "refs", "collections", "policy", "trash"):
         assert reader.get(f"{elsewhere.place}/{section}").status_code == 404
+    assert "has no policy" in text_of(reader.get(f"{elsewhere.place}/policy").text)
+    assert "/policy" not in page
     assert "No repository has" in reader.get("?search=nothing").text
     assert elsewhere.name in reader.get("?search=weather").text
 
@@ -238,7 +233,10 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 def test_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
     """Shown, tried, set and dropped by pages; without one, lakeFS's own rules are shown."""
-    admin = lake.browsers()
+    admin, reader = lake.browsers(), lake.browsers(Role.READER)
+    assert reader.get(lake.place).status_code == 200
+    assert reader.post(lake.place, policy='{"default": "1d"}').status_code == 403
+    assert lake.written() is None
     page = admin.get(lake.place).text
     assert "lakeFS's own rules apply" in text_of(page).replace("&#39;", "'")
     assert "&#34;default&#34;: &#34;7d&#34;" in page
@@ -270,17 +268,3 @@ def test_a_lakefs_repository_without_any_rules(lake: Lake) -> None:
     assert "everything is kept, and runs are refused" in page
     assert admin.post(lake.place, policy='{"default": "30d"}').status_code == 303
     assert "runs are refused" not in text_of(admin.get(lake.place).text)
-
-
-def test_who_may_set_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
-    reader = lake.browsers(Role.READER)
-    assert reader.get(lake.place).status_code == 200
-    assert reader.post(lake.place, policy='{"default": "1d"}').status_code == 403
-    assert lake.written() is None
-
-
-def test_an_icechunk_repository_has_no_policy(elsewhere: Elsewhere) -> None:
-    admin = elsewhere.browsers()
-    assert "/policy" not in admin.get(f"{elsewhere.place}/runs").text
-    answer = admin.get(f"{elsewhere.place}/policy")
-    assert answer.status_code == 404 and "has no policy" in text_of(answer.text)

@@ -52,15 +52,15 @@ def paths(lake: Repository, ref: str = "main") -> list[str]:
     return [entry.path for entry in lake.objects.walk(ref)]
 
 
-@pytest.mark.parametrize("size", [0, 10, 3 * 1024 * 1024], ids=["empty", "small", "large"])
-def test_a_file_is_uploaded(lake: Repository, writer: Browser, size: int) -> None:
-    content = bytes(range(256)) * (size // 256 + 1)
-    done = upload(writer, "größe 1.csv", content[:size], prefix="raw/")
-    assert done.status_code == 303, done.text
-    assert done.headers["location"].endswith("/files?ref=main&prefix=raw%2F&notice=uploaded")
-    entry = lake.objects.stat("main", "raw/größe 1.csv")
-    assert entry.content_type == "text/csv"
-    assert lake.objects.get("main", entry.path) == content[:size]
+def test_a_file_is_uploaded(lake: Repository, writer: Browser) -> None:
+    for size in (0, 10, 3 * 1024 * 1024):
+        content = (bytes(range(256)) * (size // 256 + 1))[:size]
+        done = upload(writer, "größe 1.csv", content, prefix="raw/")
+        assert done.status_code == 303, done.text
+        assert done.headers["location"].endswith("/files?ref=main&prefix=raw%2F&notice=uploaded")
+        entry = lake.objects.stat("main", "raw/größe 1.csv")
+        assert entry.content_type == "text/csv"
+        assert lake.objects.get("main", entry.path) == content
     assert upload(writer, "x", b"2", prefix="raw/", path="other/y").status_code == 303
     assert paths(lake) == ["other/y", "raw/größe 1.csv"]
 

@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 from ebbtide.errors import Gone
+from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
@@ -27,7 +28,7 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
-from tests.support.lake import HOSTILE, NAME, collector_of, fill_lake, leave_garbage
+from tests.support.lake import HOSTILE, NAME, collector_of, leave_garbage
 
 pytestmark = pytest.mark.xdist_group("pages")  # which share a lake
 
@@ -47,38 +48,20 @@ def admin(lake: Lake) -> Browser:
     return lake.browsers()
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "",
-        "/trash",
-        PLACE,
-        f"{PLACE}/files",
-        f"{PLACE}/files?ref=user-bob",
-        f"{PLACE}/commits",
-        f"{PLACE}/refs",
-        f"{PLACE}/refs?kind=tag&state=expiring",
-        f"{PLACE}/collections",
-        f"{PLACE}/explain",
-        f"{PLACE}/explain?what=main",
-        f"{PLACE}/policy",
-        f"{PLACE}/holds",
-        f"{PLACE}/protection",
-        f"{PLACE}/runs",
-        f"{PLACE}/runs/trend",
-        f"{PLACE}/runs/{{run}}",
-        f"{PLACE}/runs/{{run}}/candidates",
-        f"{PLACE}/runs/{{run}}/charts",
-        f"{PLACE}/trash",
-        f"{PLACE}/purges",
-    ],
-)
-def test_no_name_is_markup(lake: Lake, admin: Browser, place: str) -> None:
-    found = admin.get(place.format(run=lake.planned))
-    assert found.status_code == 200
-    assert HOSTILE not in found.text
-    assert not re.search(r"\sstyle=|\son\w+=|<script(?! src=)", found.text)
-    assert "&lt;admin&gt;" in found.text, "whose session it is"
+def test_no_name_is_markup(lake: Lake, admin: Browser) -> None:
+    run = f"{PLACE}/runs/{lake.planned}"
+    of_lake = (
+        *("", "/files", "/files?ref=user-bob", "/commits", "/refs", "/collections", "/explain"),
+        *("/refs?kind=tag&state=expiring", "/explain?what=main", "/policy", "/holds"),
+        *("/protection", "/runs", "/runs/trend", "/trash", "/purges"),
+    )
+    places = ["", "/trash", run, f"{run}/candidates", f"{run}/charts"]
+    for place in (*places, *(f"{PLACE}{each}" for each in of_lake)):
+        found = admin.get(place)
+        assert found.status_code == 200, place
+        assert HOSTILE not in found.text, place
+        assert not re.search(r"\sstyle=|\son\w+=|<script(?! src=)", found.text), place
+        assert "&lt;admin&gt;" in found.text, "whose session it is"
 
 
 def test_repositories(admin: Browser) -> None:
@@ -176,7 +159,7 @@ def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
         reclaim=False, spark_master="none", lease_ttl=timedelta(0), sizes="candidates"
     )
     with Store.init(tmp_path / "store", settings=settings) as store:
-        collector = collector_of(store, fill_lake(store, days=60))
+        collector = garbage_collector(store)
         first, second = collector.run(), collector.plan()
         assert not first.counts["listed"].sized
         assert first.counts["deleted"].sized
@@ -187,6 +170,15 @@ def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
                 text = text_of(admin.get(place).text)
                 assert "unknown" in text, place
                 assert "None" not in text, place
+
+
+def garbage_collector(store: Store) -> Collector:
+    """A collector of a repository with a file, and some that were staged and dropped."""
+    lake = store.create_repository(NAME)
+    lake.objects.put("main", "kept", b"kept")
+    lake.commits.commit("main", "one")
+    leave_garbage(lake, branch="main", count=3)
+    return collector_of(store, lake)
 
 
 def test_storage_classes_and_locks_of_a_run(
@@ -205,7 +197,7 @@ def test_storage_classes_and_locks_of_a_run(
         reclaim=False, spark_master="none", lease_ttl=timedelta(0), delete_versions=True
     )
     with Store.init(tmp_path / "store", settings=settings) as store:
-        run = collector_of(store, fill_lake(store, days=60)).run()
+        run = garbage_collector(store).run()
         assert run.counts["locked"] == run.counts["failed"] != Count()
         with browsing(store) as browsers:
             page = browsers().get(f"{PLACE}/runs/{run.run_id}").text
@@ -520,14 +512,12 @@ def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
             assert "Sweep all the same" in undone.text
 
 
-@pytest.mark.parametrize(
-    "kind", ["plan_used", "plan_corrupt", "zero_refs", "clock_skew", "lost_commits"]
-)
-def test_each_refusal_leads_on(admin: Browser, kind: str) -> None:
-    for can_sweep in (False, True):
-        advice = advice_of(kind, NAME, can_sweep=can_sweep)
-        if advice.url.startswith("#"):
-            assert can_sweep and advice.url == "#sweep"
-        else:
-            assert admin.get(advice.url.removeprefix("/ui")).status_code == 200
+def test_each_refusal_leads_on(admin: Browser) -> None:
+    for kind in ("plan_used", "plan_corrupt", "zero_refs", "clock_skew", "lost_commits"):
+        for can_sweep in (False, True):
+            advice = advice_of(kind, NAME, can_sweep=can_sweep)
+            if advice.url.startswith("#"):
+                assert can_sweep and advice.url == "#sweep", kind
+            else:
+                assert admin.get(advice.url.removeprefix("/ui")).status_code == 200, kind
     assert 'id="start" open' in admin.get(f"{PLACE}/runs?form=start").text

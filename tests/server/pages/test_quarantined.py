@@ -85,7 +85,10 @@ def aside(tmp_path: Path) -> Iterator[Aside]:
             yield Aside(store, browsers, report.run_id, expired)
 
 
-def test_an_answer_of_the_api(aside: Aside) -> None:
+def test_an_answer_of_the_api_and_of_the_file_system(aside: Aside) -> None:
+    fs = fsspec.filesystem("ebbtide", store=str(aside.store.directory), skip_instance_cache=True)
+    with closing(fs), pytest.raises(FileNotFoundError, match="quarantined its data until"):
+        fs.cat_file(f"{NAME}/{aside.expired}/a")
     for place in ("objects?path=a", "objects?path=a&presign=true"):  # without FastAPI, and with it
         answer = aside.api(f"/refs/{aside.expired}/{place}")
         document = answer.json()
@@ -98,12 +101,6 @@ def test_an_answer_of_the_api(aside: Aside) -> None:
     damaged = aside.api(f"/refs/{aside.expired}/objects?path=a")
     assert (damaged.status_code, damaged.json()["kind"]) == (410, "commit_expired")
     assert "restore_command" not in damaged.json()
-
-
-def test_the_file_system(aside: Aside) -> None:
-    fs = fsspec.filesystem("ebbtide", store=str(aside.store.directory), skip_instance_cache=True)
-    with closing(fs), pytest.raises(FileNotFoundError, match="quarantined its data until"):
-        fs.cat_file(f"{NAME}/{aside.expired}/a")
 
 
 def test_pages_offer_the_undo(aside: Aside) -> None:

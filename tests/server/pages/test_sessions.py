@@ -4,84 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from pathlib import Path
 
 import httpx
-import pytest
 
 from ebbtide.server.pages.app import page_routes
 from ebbtide.server.pages.guarding import COOKIE, POLICY
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import ORIGIN, Browsers
+from tests.server.test_roles import place_of, table_of
 from tests.support.clock import ManualClock
 
-R = "/repositories/{repository}"
-PAGES = {
-    ("GET", "/login"): None,
-    ("POST", "/login"): None,
-    ("GET", "/login/oidc"): None,
-    ("GET", "/login/oidc/callback"): None,
-    ("GET", "/static/{digest}/{name}"): None,
-    ("POST", "/logout"): "none",
-    ("POST", "/theme"): None,
-    ("GET", ""): "none",
-    ("POST", ""): "admin",
-    ("GET", "/trash"): "reader",
-    ("POST", "/trash/{repository_id}/restore"): "admin",
-    ("GET", R): "reader",
-    ("GET", R + "/files"): "reader",
-    ("POST", R + "/files/upload"): "writer",
-    ("POST", R + "/files/delete"): "writer",
-    ("POST", R + "/files/commit"): "writer",
-    ("GET", R + "/object"): "reader",
-    ("GET", R + "/object/content"): "reader",
-    ("GET", R + "/commits"): "reader",
-    ("GET", R + "/commits/{commit_id}"): "reader",
-    ("GET", R + "/compare"): "reader",
-    ("POST", R + "/compare/merge"): "writer",
-    ("GET", R + "/explain"): "reader",
-    ("GET", R + "/refs"): "reader",
-    ("POST", R + "/refs"): "writer",
-    ("POST", R + "/refs/delete"): "writer",
-    ("GET", R + "/collections"): "reader",
-    ("POST", R + "/collections"): "writer",
-    ("POST", R + "/collections/delete"): "writer",
-    ("GET", R + "/policy"): "reader",
-    ("POST", R + "/policy"): "admin",
-    ("POST", R + "/policy/unset"): "admin",
-    ("POST", R + "/policy/preview"): "admin",
-    ("GET", R + "/policy/looks/{look_id}"): "admin",
-    ("GET", R + "/holds"): "reader",
-    ("POST", R + "/holds"): "admin",
-    ("POST", R + "/holds/remove"): "admin",
-    ("GET", R + "/protection"): "reader",
-    ("POST", R + "/protection"): "admin",
-    ("POST", R + "/protection/remove"): "admin",
-    ("GET", R + "/runs"): "reader",
-    ("GET", R + "/runs/trend"): "reader",
-    ("GET", R + "/runs/schedule"): "reader",
-    ("POST", R + "/runs/schedule"): "admin",
-    ("POST", R + "/runs/schedule/switch"): "admin",
-    ("POST", R + "/runs/schedule/delete"): "admin",
-    ("POST", R + "/runs"): "admin",
-    ("GET", R + "/runs/{run_id}"): "reader",
-    ("POST", R + "/runs/{run_id}/sweep"): "admin",
-    ("POST", R + "/runs/{run_id}/undo"): "admin",
-    ("POST", R + "/runs/{run_id}/purge"): "admin",
-    ("GET", R + "/runs/{run_id}/progress"): "reader",
-    ("GET", R + "/runs/{run_id}/candidates"): "reader",
-    ("GET", R + "/runs/{run_id}/charts"): "reader",
-    ("GET", R + "/trash"): "reader",
-    ("POST", R + "/trash/{kind}/{item_id}/restore"): "writer",
-    ("GET", R + "/purges"): "admin",
-    ("POST", R + "/purges"): "admin",
-    ("GET", R + "/purges/{purge_id}"): "admin",
-    ("POST", R + "/purges/{purge_id}/resume"): "admin",
-    ("GET", R + "/purges/{purge_id}/progress"): "admin",
-}
-"""Every page, by whom it may be seen."""
-GUARDED = [each for each, role in PAGES.items() if role is not None]
+PAGES = table_of("pages.md")
+POSTED = [place_of(path) for method, path in PAGES if method == "POST"]
 
 
 def _is_clean(answer: httpx.Response) -> bool:
@@ -91,22 +26,12 @@ def _is_clean(answer: httpx.Response) -> bool:
     return has_policy and no_inline
 
 
-def test_every_page_has_its_role() -> None:
+def test_the_table_in_the_documentation() -> None:
     found = {
-        (each.method, each.path_format.removeprefix("/ui")): each.role for each in page_routes()
+        (each.method, each.path_format.removeprefix("/ui")): each.role or "public"
+        for each in page_routes()
     }
     assert found == PAGES
-
-
-def test_the_table_in_the_documentation() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "pages.md").read_text()
-    rows = re.findall(r"^\| `([A-Z]+) (R?)(/?\S*)` \| (\w+) \|", text, re.MULTILINE)
-    found = {
-        (method, (R if short else "") + path.removeprefix("/ui")): role
-        for method, short, path, role in rows
-    }
-    assert len(rows) == len(found)
-    assert found == {each: role or "public" for each, role in PAGES.items()}
 
 
 def test_logging_in(store: Store, browsers: Browsers) -> None:
@@ -145,13 +70,11 @@ def test_the_cookie_of_tls_stays_with_it(store: Store, browsers: Browsers) -> No
     assert "; Secure" in done.headers["set-cookie"]
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["https://evil", "//evil", "/ui//evil\\", "/uix", "javascript:alert(1)", "/ui/\r\nX: y", ""],
-)
-def test_logging_in_leads_to_a_page_of_ours(store: Store, browsers: Browsers, place: str) -> None:
-    done = browsers(None).log_in(store.keys.create(Role.READER), next=place)
-    assert done.headers["location"] == "/ui"
+def test_logging_in_leads_to_a_page_of_ours(store: Store, browsers: Browsers) -> None:
+    pair = store.keys.create(Role.READER)
+    for place in ("https://evil", "//evil", "/ui//evil\\", "/uix", "javascript:alert(1)", ""):
+        assert browsers(None).log_in(pair, next=place).headers["location"] == "/ui", place
+    assert browsers(None).log_in(pair, next="/ui/\r\nX: y").headers["location"] == "/ui"
 
 
 def test_logging_out(browsers: Browsers) -> None:
@@ -189,15 +112,18 @@ def test_logging_in_anew_ends_the_session_before(store: Store, browsers: Browser
     assert store.sessions.find(old) is None
 
 
-@pytest.mark.parametrize("place", ["", "/trash", "/nothing", "/login"])
-def test_headers(shared_browsers: Browsers, place: str) -> None:
-    answer = shared_browsers(Role.READER).get(place)
-    assert answer.headers["content-security-policy"] == POLICY
+def test_headers(shared_browsers: Browsers) -> None:
+    browser = shared_browsers(Role.READER)
     assert "unsafe" not in POLICY and "default-src 'none'" in POLICY
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["x-frame-options"] == "DENY"
-    assert answer.headers["referrer-policy"] == "same-origin"
-    assert answer.headers["cache-control"] == "no-store"
+    expected = {
+        "content-security-policy": POLICY,
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "same-origin",
+        "cache-control": "no-store",
+    }
+    for place in ("", "/trash", "/nothing", "/login"):
+        assert expected.items() <= dict(browser.get(place).headers).items(), place
 
 
 def test_files_are_kept_by_browsers(shared_browsers: Browsers) -> None:
@@ -212,29 +138,24 @@ def test_files_are_kept_by_browsers(shared_browsers: Browsers) -> None:
     assert browser.get("/static/0000000000000000/..%2Fapp.py").status_code == 404
 
 
-@pytest.mark.parametrize(("method", "path"), GUARDED, ids=[" ".join(each) for each in GUARDED])
-def test_who_may_see(shared_browsers: Browsers, method: str, path: str) -> None:
+def test_who_may_see(shared_browsers: Browsers) -> None:
     """Nothing named in the path is there, so that whoever may see it finds nothing."""
-    needed = Role(str(PAGES[method, path]))
-    place = path.replace("{", "no-such-").replace("}", "")
     stranger = shared_browsers(None)
-    if method == "GET":
-        assert stranger.get(place).status_code == 303
-        as_script = stranger.get(place, headers={"Accept": "application/json"})
-        assert as_script.status_code == 401 and as_script.json()["kind"] == "key_invalid"
-    else:
-        assert stranger.http.post(f"/ui{place}", headers=ORIGIN).status_code == 401
-    for role in Role:
-        browser = shared_browsers(role)
-        answer = browser.get(place) if method == "GET" else browser.post(place)
-        if role.allows(needed):
-            assert answer.status_code in (200, 303, 400, 404), role
+    browsers = {role: shared_browsers(role) for role in Role}
+    guarded = {each: role for each, role in PAGES.items() if role != "public"}
+    for method, path in sorted(guarded, key=lambda each: each[1] == "/logout"):
+        needed, place = Role(guarded[method, path]), place_of(path)
+        if method == "GET":
+            assert stranger.get(place).status_code == 303
+            as_script = stranger.get(place, headers={"Accept": "application/json"})
+            assert as_script.status_code == 401 and as_script.json()["kind"] == "key_invalid"
         else:
-            assert answer.status_code == 403, role
-        assert _is_clean(answer)
-
-
-POSTED = [path for method, path in PAGES if method == "POST"]
+            assert stranger.http.post(f"/ui{place}", headers=ORIGIN).status_code == 401
+        for role, browser in browsers.items():
+            answer = browser.get(place) if method == "GET" else browser.post(place)
+            expected = (200, 303, 400, 404) if role.allows(needed) else (403,)
+            assert answer.status_code in expected, (method, path, role)
+            assert _is_clean(answer), (method, path, role)
 
 
 FOREIGN: list[dict[str, str]] = [
@@ -249,24 +170,17 @@ FOREIGN: list[dict[str, str]] = [
 """What a browser says of a form of another site, or of none; and what says nothing."""
 
 
-@pytest.mark.parametrize("path", POSTED)
-def test_a_form_of_another_site_is_refused(shared_browsers: Browsers, path: str) -> None:
-    browser = shared_browsers()
-    data = {"form_token": browser.token()}
-    place = path.replace("{", "no-such-").replace("}", "")
-    for headers in FOREIGN:
-        answer = browser.http.post(f"/ui{place}", data=data, headers=headers)
-        assert answer.status_code == 403, headers
-        assert "request_forged" in answer.text
-
-
-@pytest.mark.parametrize("path", POSTED)
-def test_a_form_without_the_token_is_refused(shared_browsers: Browsers, path: str) -> None:
+def test_a_forged_form_is_refused(shared_browsers: Browsers) -> None:
+    """Of another site, or without the token of this login."""
     browser, other = shared_browsers(), shared_browsers()
-    place = path.replace("{", "no-such-").replace("}", "")
-    for token in ("", "0" * 64, "é", other.token()):
-        answer = browser.http.post(f"/ui{place}", data={"form_token": token}, headers=ORIGIN)
-        assert answer.status_code == 403 and "request_forged" in answer.text, token
+    token, wrong = browser.token(), ("", "0" * 64, "é", other.token())
+    forged = [(token, headers) for headers in FOREIGN] + [(each, ORIGIN) for each in wrong]
+    for place in POSTED:
+        for form_token, headers in forged:
+            data = {"form_token": form_token}
+            answer = browser.http.post(f"/ui{place}", data=data, headers=headers)
+            assert answer.status_code == 403, (place, form_token, headers)
+            assert "request_forged" in answer.text, (place, form_token, headers)
     assert browser.get("").status_code == 200, "still logged in"
 
 

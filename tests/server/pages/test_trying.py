@@ -24,7 +24,7 @@ from tests.support.engines import INLINE
 from tests.support.lake import NAME
 from tests.support.server import eventually
 
-pytestmark = pytest.mark.xdist_group("trying")  # which share a lake
+pytestmark = pytest.mark.xdist_group("pages")  # which share a lake
 
 A: dict[str, Any] = {"default": {"keep_last": 1}}
 B: dict[str, Any] = {"default": "30d", "branches": {"user-*": "keep"}}
