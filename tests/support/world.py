@@ -136,6 +136,12 @@ class World:
         """A whole run."""
         return self.collector(**options).run()
 
+    def swept(self, **options: Any) -> RunReport:
+        """A whole run, which must end as swept."""
+        report = self.collect(**options)
+        assert report.state == "swept", report.error
+        return report
+
     def files(self, kind: str = "data") -> set[str]:
         """The addresses of the files under `data/` (or another prefix), from the disk itself."""
         folder = self.root / kind
