@@ -154,7 +154,6 @@ DRAWN: Final[Mapping[str, int]] = {
     "states of a life": 10,
     "kills of sweeps": 4,
     "tags between steps": 8,
-    "ways to drop": 5,
     "kills of removals": 2,
     "engines on Spark": 1,
     "databases under load": 1,
