@@ -80,6 +80,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "incremental twins": seeds(1, long=200, share=4.0),
     "incremental twins by other engines": seeds(1, long=20),
     "compared policies": examples(3, long=300, share=1.2),
+    "restores beside runs": seeds(6, long=300, share=0.3),
     "undone sweeps": seeds(6, long=500, share=1.3),
     "decisions": seeds(40, long=2_000),
     "questions": seeds(20, long=1_000),

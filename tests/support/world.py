@@ -31,6 +31,17 @@ START = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)
 DAY = timedelta(days=1)
 
 
+AT_ONCE: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
+"""Nothing is promised for later, so that a run takes all that is of no use."""
+
+
+def collector_of(store: Store, lake: Repository, **options: Any) -> Collector:
+    """A collector without a grace, of a repository on a server, whose clock nobody sets."""
+    chosen: dict[str, Any] = {"grace": timedelta(0), "unsafe": True, "mode": "clean"} | options
+    repository = EmbeddedRepository(lake.context, store_id=store.store_id)
+    return Collector(repository, engine=INLINE, options=RunOptions.of(store.settings, **chosen))
+
+
 SLICES_BEFORE: Final = timedelta(days=401)
 """By how much slices are named older than the injected now: files have dates of the real one, and
 none is older than its slice's name."""
