@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide.errors import EbbtideError
 from ebbtide.store.collecting.dumping import Dump
+from tests.support.collections import raises
 from tests.support.randomized import randomized
 from tests.support.world import World
 
@@ -84,7 +85,7 @@ def test_a_restored_ref_has_its_data_at_each_step_of_a_run(
 def test_after_a_run_nothing_is_restored(tmp_path: Path) -> None:
     world, dump, _old = world_of(tmp_path)
     world.collect(**SHORT)
-    with pytest.raises(EbbtideError, check=lambda error: error.kind == "commit_expired"):
+    with raises("commit_expired"):
         world.lake.dumps.restore(dump)
     task = world.lake.dumps.begin()
     world.lake.dumps.carry_out_restore(task, dump)

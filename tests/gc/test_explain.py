@@ -325,24 +325,6 @@ class TestCommitItself:
         gone = explain_commit(world, lost)
         assert (gone.state, gone.expired and gone.expired.run_id) == ("forgotten", run.run_id)
 
-    def test_in_the_history(self, world: World) -> None:
-        old = world.save("main", days_ago=30, put=["a"])
-        world.save("main", days_ago=20)
-        world.save("main", days_ago=19)
-        world.clock.advance(timedelta(hours=4))
-        found = explain_commit(world, old)
-        assert found.state == "expired"
-        assert [(ref.name, ref.distance) for ref in found.refs] == [("main", 2)]
-        assert (found.data_until, found.record_until) == (None, None)
-        assert explain_commit(world, "main~2") == found
-        assert explain_commit(world, old[:12]) == found
-
-        run = world.collect()
-        found = explain_commit(world, old)
-        assert found.state == "closed"
-        assert found.expired is not None
-        assert (found.expired.run_id, found.expired.forgotten) == (run.run_id, False)
-
     def test_given_up(self, world: World) -> None:
         old = world.save("main", days_ago=3, put=["a"])
         world.save("main", days_ago=2)
@@ -355,37 +337,41 @@ class TestCommitItself:
 
 class TestWhatWent:
     def test_by_a_run(self, world: World) -> None:
+        """An expired commit and its file: before the run, after it, and after the file went again,
+        which somebody had put there."""
         old = old_file(world)
         world.clock.advance(timedelta(hours=4))
+        commit = explain_commit(world, old)
+        assert commit.state == "expired"
+        assert [(ref.name, ref.distance) for ref in commit.refs] == [("main", 2)]
+        assert (commit.data_until, commit.record_until) == (None, None)
+        assert explain_commit(world, "main~2") == explain_commit(world, old[:12]) == commit
         before = explain(world, old, "a")
         assert (before.state, before.past_holder_count) == ("unneeded", 1)
         assert before.past_holders[0].commit_id == old
         run = world.collect()
         world.collect()
-        found = explain(world, before.address)
 
+        commit = explain_commit(world, old)
+        assert commit.state == "closed"
+        assert commit.expired is not None
+        assert (commit.expired.run_id, commit.expired.forgotten) == (run.run_id, False)
+        found = explain(world, before.address)
         assert found.state == "gone"
         went = found.went
         assert went is not None
         assert (went.run_id, went.outcome, went.at) == (run.run_id, "deleted", world.now)
         assert went.policy is not None
         assert went.policy["branches"] == {"main": "7d"}
-        assert [commit.commit_id for commit in went.commits] == [old]
+        assert [each.commit_id for each in went.commits] == [old]
         assert explain(world, old, "a") == found
 
-    def test_by_the_newest_run_that_took_it(self, world: World) -> None:
-        """A file that somebody put there again went again."""
-        old = old_file(world)
-        world.clock.advance(timedelta(hours=4))
-        address = explain(world, old, "a").address
-        for _ in range(2):
-            world.clock.advance(DAY)
-            run = world.collect()
-            went = explain(world, address).went
-            assert went is not None
-            assert (went.run_id, went.at) == (run.run_id, world.now)
-            (world.root / address).parent.mkdir(exist_ok=True)
-            (world.root / address).write_text("again")
+        gave_out(world, before.address)
+        world.clock.advance(DAY)
+        run = world.collect()
+        went = explain(world, before.address).went
+        assert went is not None
+        assert (went.run_id, went.at) == (run.run_id, world.now)
 
     def test_with_the_record_of_its_commit(self, world: World) -> None:
         """The tree is gone too; the index still knows what it held."""

@@ -70,7 +70,8 @@ def test_a_damaged_range_or_tree(planned: PlannedWorld) -> None:
     history = planned.history
     kept_range = range_file(planned, history.middle)
     trees = [tree_file(planned, each) for each in (history.middle, history.expired)]
-    for file, damage in product((kept_range, *trees), (Path.unlink, truncate, flip, empty)):
+    damages: list[Damage] = [Path.unlink, truncate, flip, empty]
+    for file, damage in product((kept_range, *trees), damages):
         data = file.read_bytes()
         hurt(planned, damage, file)
         with nothing_deleted(planned):

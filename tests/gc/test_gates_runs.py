@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -19,26 +17,12 @@ from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import announce_epoch
 from ebbtide.store.repositories.leases import beat
 from tests.support.copies import listing, tombstoned
+from tests.support.forking import forks
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld
 from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
 
-ROOT = Path(__file__).parents[2]
 OTHER_RUN = "f" * 32
 LEASE = timedelta(seconds=30)
-
-HOLDER = """
-import sys
-from datetime import datetime, timedelta
-from pathlib import Path
-from ebbtide.store.repositories.leases import take_lease
-from tests.support.copies import OpenedWorld
-world = OpenedWorld(Path(sys.argv[1]), now=datetime.fromisoformat(sys.argv[2]))
-context = world.lake.context
-take_lease(context.metadata, repository_id=context.repository_id, run_id=sys.argv[3],
-           lease_ttl=timedelta(seconds=30))
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 @contextmanager
@@ -99,28 +83,20 @@ def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
         hold.check()
 
 
-@pytest.mark.parametrize("signal", ["kill", "none"])
-def test_run_of_a_process_on_this_machine(planned: PlannedWorld, signal: str) -> None:
+def test_run_of_a_process_on_this_machine(planned: PlannedWorld) -> None:
     """Its lease lasts as long as it does: a dead one's is free at once."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, planned.directory, planned.now.isoformat(), OTHER_RUN],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    held = planned.directory / "held"
+    arguments = [str(planned.directory), planned.now.isoformat(), OTHER_RUN, str(held)]
+    holder = forks().start("tests.gc.holding_run", *arguments)
     try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+        while not held.exists():
+            assert holder.poll() is None
+            time.sleep(0.01)
         with pytest.raises(Refused) as refused, planned.format().hold("0" * 32, deletes=True):
             pass
         assert refused.value.kind == "run_in_progress"
-        if signal == "kill":
-            holder.kill()
-        holder.communicate(timeout=60)
     finally:
-        holder.kill()
+        holder.send_signal(signal.SIGKILL)
         holder.wait()
     with planned.format().hold("0" * 32, deletes=True) as hold:
         hold.check()

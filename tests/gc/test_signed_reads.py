@@ -20,16 +20,13 @@ from ebbtide.store.objects.signed_reads import SignedRead
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.boundaries import HeldMetadata
+from tests.support.collections import raises
 from tests.support.world import World
 
 LEASE: Final = timedelta(hours=1)
 SECOND: Final = timedelta(seconds=1)
 WAIT_SECONDS_MAX: Final = 60.0
 SHORT: Final[dict[str, Any]] = {"grace": SECOND, "unsafe": True, "allow_share": True}
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @pytest.fixture(autouse=True)

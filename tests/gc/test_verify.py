@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.arrow import texts
 from ebbtide.errors import Refused
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.verifying import candidates as candidates_module
@@ -175,7 +176,7 @@ def put_tree(world: PlannedWorld, forgery: Forgery) -> set[str]:
 def put_range(world: PlannedWorld, forgery: Forgery) -> set[str]:
     """The range of a kept commit."""
     tree_id, _ = world.lake.commits.get(world.history.middle).require_tree()
-    (range_id,) = pq.read_table(world.root / tree_address(tree_id))["range_id"].to_pylist()
+    (range_id,) = texts(pq.read_table(world.root / tree_address(tree_id)).column("range_id"))
     forgery.put_in(world.root, range_address(range_id), "range")
     return {range_address(range_id)}
 
