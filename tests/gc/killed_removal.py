@@ -14,8 +14,9 @@ from pathlib import Path
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from tests.gc.killed_run import KillingStorage
+from tests.gc.killed_run import Kill
 from tests.support.clock import ManualClock
+from tests.support.faulty import SharedFaultyStorage
 from tests.support.gone import gone_repository, remover
 from tests.support.world import World
 
@@ -36,9 +37,8 @@ def main(store: str, now: str, repository_id: str, moment: str, where: str) -> N
     world = LeftWorld(Path(store), now=datetime.fromisoformat(now))
     repository = gone_repository(world.store, repository_id)
     if moment in ("before", "after"):
-        repository.storage = KillingStorage(
-            repository.storage, os.getpid(), "driver", moment, where
-        )
+        kill = Kill(os.getpid(), "driver", where)
+        repository.storage = SharedFaultyStorage(repository.storage, **{moment: kill})
         outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
 
     def observe(step: str, event: str) -> None:

@@ -30,9 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def run(world: World, mode: str = "auto") -> RunReport:
     world.clock.advance(2 * HOUR)
-    report = world.collect(mode=mode)
-    assert report.state == "swept", report.error
-    return report
+    return world.swept(mode=mode)
 
 
 def address_of(world: World, path: str) -> str:

@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide.arrow import texts
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.ids import new_id
-from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
-from tests.support.engines import INLINE
+from tests.support.world import AT_ONCE, DAY, collector_of
 
-SETTINGS: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
-DAY: Final = timedelta(days=1)
 USELESS: Final = 60
 KEPT: Final = 5
 
@@ -34,64 +28,59 @@ def held_of(lake: Repository, run_id: str) -> set[str]:
     return {name.removeprefix(prefix) for name in found}
 
 
+def filled(store: Store, url: str) -> tuple[Repository, set[str], set[str]]:
+    """A repository, the files that it needs, and those that it does not."""
+    lake = store.create_repository("lake", storage_url=url)
+    lake.objects.put_many("main", (NewObject(f"kept/{n}", b"kept") for n in range(KEPT)))
+    lake.commits.commit("main", "kept")
+    used = data_of(lake)
+    lake.objects.put_many("main", (NewObject(f"no/{n}", b"no") for n in range(USELESS)))
+    lake.commits.reset("main")
+    useless = data_of(lake) - used
+    assert (len(used), len(useless)) == (KEPT, USELESS)
+    return lake, used, useless
+
+
+def check_quarantine(store: Store, clock: ManualClock, url: str) -> None:
+    """A run with a quarantine, its undo, a later run, and the end of its quarantine."""
+    lake, used, useless = filled(store, url)
+    clock.now = datetime.now(UTC) + timedelta(seconds=5)  # later than the dates of all files
+    collector = collector_of(store, lake, quarantine=DAY)
+    first = collector.run()
+    assert first.state == "swept", first.error
+    assert first.counts["quarantined"].objects == USELESS
+    assert (data_of(lake), held_of(lake, first.run_id)) == (used, useless)
+
+    undone = collector.undo(first.run_id)
+    assert undone.state == "undone", undone.error
+    assert (data_of(lake), held_of(lake, first.run_id)) == (used | useless, set())
+
+    clock.advance(30 * DAY)  # the restored files are protected for a time
+    second = collector.run()
+    assert second.counts["quarantined"].objects == USELESS
+    collector.purge(second.run_id)
+    assert (data_of(lake), held_of(lake, second.run_id)) == (used, set())
+    assert {lake.objects.get("main", f"kept/{n}") for n in range(KEPT)} == {b"kept"}
+
+
 def test_a_run_with_quarantine_undo_and_purge(azure_url: str, tmp_path: Path) -> None:
     clock = ManualClock(datetime.now(UTC))
-    with Store.init(tmp_path / "store", settings=SETTINGS, clock=clock) as store:
-        lake = store.create_repository("lake", storage_url=f"{azure_url}/{new_id()}")
-        kept = (NewObject(f"kept/{n}", b"kept") for n in range(KEPT))
-        lake.objects.put_many("main", kept)
-        lake.commits.commit("main", "kept")
-        used = data_of(lake)
-        lake.objects.put_many("main", (NewObject(f"no/{n}", b"no") for n in range(USELESS)))
-        lake.commits.reset("main")
-        useless = data_of(lake) - used
-        assert (len(used), len(useless)) == (KEPT, USELESS)
-        clock.advance(timedelta(seconds=5))
-        repository = EmbeddedRepository(lake.context, store_id=store.store_id)
-
-        def collector(quarantine: timedelta | None) -> Collector:
-            options = RunOptions.of(
-                SETTINGS, grace=timedelta(0), unsafe=True, mode="clean", quarantine=quarantine
-            )
-            return Collector(repository, engine=INLINE, options=options)
-
-        first = collector(DAY).run()
-        assert first.state == "swept", first.error
-        assert first.counts["quarantined"].objects == USELESS
-        assert data_of(lake) == used
-        assert held_of(lake, first.run_id) == useless
-
-        undone = collector(DAY).undo(first.run_id)
-        assert undone.state == "undone", undone.error
-        assert data_of(lake) == used | useless
-        assert held_of(lake, first.run_id) == set()
-
-        clock.advance(30 * DAY)  # the restored files are protected for a time
-        second = collector(DAY).run()
-        assert second.counts["quarantined"].objects == USELESS
-        collector(DAY).purge(second.run_id)
-        assert held_of(lake, second.run_id) == set()
-        assert data_of(lake) == used
-        assert {lake.objects.get("main", f"kept/{n}") for n in range(KEPT)} == {b"kept"}
+    with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
+        check_quarantine(store, clock, f"{azure_url}/{new_id()}")
 
 
 def test_one_absent_file_is_counted_as_such(azure_url: str, tmp_path: Path) -> None:
     """Sixty files go, and another program has deleted one of them after the plan was made."""
     clock = ManualClock(datetime.now(UTC))
-    with Store.init(tmp_path / "store", settings=SETTINGS, clock=clock) as store:
-        lake = store.create_repository("lake", storage_url=f"{azure_url}/{new_id()}")
-        lake.objects.put_many("main", (NewObject(f"no/{n}", b"no") for n in range(USELESS)))
-        lake.commits.reset("main")
+    with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
+        lake, _, useless = filled(store, f"{azure_url}/{new_id()}")
         clock.advance(timedelta(seconds=5))
-        repository = EmbeddedRepository(lake.context, store_id=store.store_id)
-        options = RunOptions.of(SETTINGS, grace=timedelta(0), unsafe=True, mode="clean")
-        collector = Collector(repository, engine=INLINE, options=options)
 
         def absent_by_now(*_: object) -> bool:
-            lake.storage.delete([sorted(data_of(lake))[0]])
+            lake.storage.delete([min(useless)])
             return True
 
-        report = collector.run(confirm=absent_by_now)
+        report = collector_of(store, lake).run(confirm=absent_by_now)
         assert report.state == "swept", report.error
         assert report.counts["missing"].objects == 1
         assert report.counts["deleted"].objects == USELESS - 1

@@ -11,8 +11,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, PartRows
@@ -27,12 +25,11 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.ceph import STORAGE_CLASS
 from tests.support.clock import ManualClock
-from tests.support.engines import INLINE
 from tests.support.memory import Bucket, MemoryStorage
 from tests.support.versioned import connect
+from tests.support.world import AT_ONCE, collector_of
 
 NOW: Final = datetime(2026, 11, 1, tzinfo=UTC)
-SETTINGS: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
 OLD: Final = StorageClass("GLACIER", readable=False)
 COOL: Final = StorageClass("Cool", readable=True)
 
@@ -140,7 +137,7 @@ def test_nothing_is_asked_in_vain(storage: ColdStorage) -> None:
 @pytest.fixture
 def lake(s3_url: str, tmp_path: Path) -> Iterator[tuple[Store, Repository, str]]:
     clock = ManualClock(datetime.now(UTC))
-    with Store.init(tmp_path / "store", settings=SETTINGS, clock=clock) as store:
+    with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
         url = f"{s3_url}/{new_id()}"
         lake = store.create_repository("lake", storage_url=url)
         lake.objects.put("main", "useless", b"useless")
@@ -167,9 +164,7 @@ def test_plan_and_report_have_the_classes(lake: tuple[Store, Repository, str]) -
     clock = store.clock
     assert isinstance(clock, ManualClock)
     clock.advance(datetime.now(UTC) + timedelta(seconds=2) - clock.now)
-    repository = EmbeddedRepository(made.context, store_id=store.store_id)
-    options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, mode="clean")
-    collector = Collector(repository, engine=INLINE, options=options)
+    collector = collector_of(store, made)
     planned = collector.plan()
     assert planned.error is None
     classes = planned.storage_classes

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,26 +19,21 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.ids import new_id
-from ebbtide.settings import Settings
 from ebbtide.storage import clients, open_storage, profiles
 from ebbtide.store.embedded import Store
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.ceph import find_ceph, make_bucket, make_user
 from tests.support.clock import wait_for_next_second
 from tests.support.cluster import JAVA_OPTIONS, running_cluster
-from tests.support.engines import INLINE
 from tests.support.proxy import Proxy, proxied
 from tests.support.requirements import require_or_skip
 from tests.support.services import DIRECTORY_VARIABLE
+from tests.support.world import AT_ONCE, collector_of
 
 USERS: Final = ("first", "second")
 USELESS: Final = 30
 SECONDS_MAX: Final = 300
-SETTINGS: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
 PROFILE: Final = """
 [{name}]
 prefixes = ["s3://{bucket}"]
@@ -100,7 +94,7 @@ def users(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def store(users: Users, tmp_path: Path) -> Iterator[Store]:
     """A store with a repository in each bucket, of some objects that nothing needs, and one that a
     commit needs."""
-    with Store.init(tmp_path / "store", settings=SETTINGS) as store:
+    with Store.init(tmp_path / "store", settings=AT_ONCE) as store:
         for name, bucket in users.buckets.items():
             made = store.create_repository(name, storage_url=f"s3://{bucket}/lake")
             made.objects.put_many("main", (NewObject(f"{n}", b"old") for n in range(USELESS)))
@@ -116,9 +110,7 @@ def test_two_users_in_one_process(users: Users, store: Store) -> None:
         lake = store.repository(name)
         assert lake.objects.get("main", "kept") == name.encode()
         assert lake.storage.url == f"s3://{bucket}/lake"
-        repository = EmbeddedRepository(lake.context, store_id=store.store_id)
-        options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, mode="clean")
-        report = Collector(repository, engine=INLINE, options=options).run()
+        report = collector_of(store, lake).run()
         assert (report.state, report.counts["deleted"].objects) == ("swept", USELESS)
         assert lake.objects.get("main", "kept") == name.encode()
     for name, proxy in users.proxies.items():
@@ -131,9 +123,7 @@ def test_two_users_in_one_process(users: Users, store: Store) -> None:
             list(foreign.list())
         assert caught.value.kind == "storage_error"
 
-
-def test_stray_keys_are_listed_with_the_profile(users: Users, store: Store) -> None:
-    """Listed key by key, which is not by obstore."""
+    # Stray keys are listed key by key, which is not by obstore.
     name = USERS[1]
     client = boto3.client(
         "s3",

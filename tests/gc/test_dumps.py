@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
 
 from ebbtide.errors import EbbtideError
 from ebbtide.store.collecting.dumping import Dump
+from tests.support.collections import raises
+from tests.support.randomized import randomized
 from tests.support.world import World
 
 SHORT: Final = {"grace": timedelta(seconds=1), "unsafe": True, "allow_share": True}
@@ -31,50 +34,58 @@ def world_of(directory: Path) -> tuple[World, Dump, str]:
 
 
 class RestoringAt:
-    """Restores the dump when the run enters its step of that number."""
+    """Restores the dump when the run enters its step of that number; whether it is refused."""
 
-    def __init__(self, world: World, dump: Dump, number: int) -> None:
+    def __init__(self, world: World, dump: Dump, number: int | None) -> None:
         self._world, self._dump, self._number = world, dump, number
-        self.count = 0
+        self.steps: list[tuple[str, object]] = []
         self.refused: str | None = None
 
-    def __call__(self, _step: str, _event: object) -> None:
-        if self.count == self._number:
+    def __call__(self, step: str, event: object) -> None:
+        if len(self.steps) == self._number:
             try:
                 self._world.lake.dumps.restore(self._dump)
             except EbbtideError as error:
                 self.refused = error.kind
-        self.count += 1
+        self.steps.append((step, event))
 
 
-def test_a_restored_ref_has_its_data_at_each_step_of_a_run(tmp_path: Path) -> None:
-    """If the restore comes first, the run keeps the data. Else it is refused, and makes no ref."""
-    outcomes: set[str | None] = set()
-    number, steps = 0, 1
-    while number < steps:
-        world, dump, old = world_of(tmp_path / str(number))
-        observer = RestoringAt(world, dump, number)
-        report = world.collector(observer=observer, **SHORT).run()
-        assert report.state == "swept"
-        names = {each.name for each in world.lake.tags.list()}
-        names |= {each.name for each in world.lake.branches.list()}
-        if observer.refused is None:
-            assert names == {"main", "old", "side"}
-            assert world.lake.objects.get("old", "old") == b"old"
-            assert world.lake.branches.get("side").commit_id == old
-        else:
-            assert observer.refused == "commit_expired"
-            assert names == {"main"}
-        outcomes.add(observer.refused)
-        number, steps = number + 1, observer.count
-        world.close()
-    assert outcomes == {None, "commit_expired"}
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, object]]:
+    """The steps of a run during which nothing is restored."""
+    world, dump, _ = world_of(tmp_path_factory.mktemp("steps"))
+    observer = RestoringAt(world, dump, None)
+    world.collector(observer=observer, **SHORT).run()
+    world.close()
+    return observer.steps
+
+
+@randomized("restores beside runs")
+def test_a_restored_ref_has_its_data_at_each_step_of_a_run(
+    tmp_path: Path, steps: list[tuple[str, object]], seed: int
+) -> None:
+    """If the restore comes before the fence, the run keeps the data. Else it makes no ref."""
+    number = Random(seed).randrange(len(steps))
+    world, dump, old = world_of(tmp_path)
+    observer = RestoringAt(world, dump, number)
+    assert world.collector(observer=observer, **SHORT).run().state == "swept"
+    names = {each.name for each in world.lake.tags.list()}
+    names |= {each.name for each in world.lake.branches.list()}
+    if number <= steps.index(("fence", "start")):
+        assert observer.refused is None
+        assert names == {"main", "old", "side"}
+        assert world.lake.objects.get("old", "old") == b"old"
+        assert world.lake.branches.get("side").commit_id == old
+    else:
+        assert observer.refused == "commit_expired"
+        assert names == {"main"}
+    world.close()
 
 
 def test_after_a_run_nothing_is_restored(tmp_path: Path) -> None:
     world, dump, _old = world_of(tmp_path)
     world.collect(**SHORT)
-    with pytest.raises(EbbtideError, check=lambda error: error.kind == "commit_expired"):
+    with raises("commit_expired"):
         world.lake.dumps.restore(dump)
     task = world.lake.dumps.begin()
     world.lake.dumps.carry_out_restore(task, dump)

@@ -50,43 +50,6 @@ def two_branches(world: World, *, days_later: int = 0) -> dict[str, str]:
     return ids
 
 
-def test_two_branches(world: World) -> None:
-    world.keep(default="7d", branches={"main": "7d", "feature1": "3d"})
-    ids = two_branches(world)
-
-    report = world.collect()
-
-    assert report.state == "swept"
-    assert kept(world, report.run_id) == {ids["B"], ids["D"], ids["E"]}
-    assert world.contents() == {"1", "2"}
-
-
-def test_deleted_branch_under_a_default_of_seven_days(world: World) -> None:
-    world.keep(default="7d")
-    ids = two_branches(world)
-    world.lake.branches.delete("feature1")
-
-    report = world.collect()
-
-    assert kept(world, report.run_id) == set(ids.values()) - {ids["A"]}
-    assert world.contents() == {"1", "2", "3"}
-
-
-def test_deleted_branch_under_a_default_of_three_days(world: World) -> None:
-    world.keep(default="3d", branches={"main": "7d"})
-    ids = two_branches(world)
-    world.lake.branches.delete("feature1")
-    trees = world.files("_ebbtide/trees")
-
-    report = world.collect()
-
-    assert kept(world, report.run_id) == {ids["B"], ids["E"]}
-    assert world.contents() == {"2"}
-    # Nothing reaches C and D any more: their records go, with their trees and ranges.
-    assert report.commits["forgotten"] == 2
-    assert len(trees - world.files("_ebbtide/trees")) == 2
-
-
 @pytest.mark.parametrize(("default", "in_trash", "after_it"), [("7d", "CD", "CD"), ("3d", "D", "")])
 def test_a_deleted_branch_is_no_dangling_one_until_its_trash_time_has_ended(
     tmp_path: Path, default: str, in_trash: str, after_it: str

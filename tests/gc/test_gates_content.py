@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,41 +65,25 @@ def range_file(world: PlannedWorld, commit_id: str) -> Path:
     return world.root / info.address
 
 
-@pytest.mark.parametrize(
-    ("damage", "kind"),
-    [
-        (Path.unlink, "missing_node"),
-        (truncate, "corrupt_node"),
-        (flip, "corrupt_node"),
-        (empty, "corrupt_node"),
-    ],
-)
-def test_range_of_an_active_commit(planned: PlannedWorld, damage: Damage, kind: str) -> None:
-    file = range_file(planned, planned.history.middle)
-    hurt(planned, damage, file)
-    with nothing_deleted(planned):
-        report = planned.collector().run()
-    check_refused(report, kind, file.name, "restore it", "give up")
-    check_readable(planned)
-
-
-@pytest.mark.parametrize(
-    ("commit", "damage", "kind"),
-    [
-        ("middle", Path.unlink, "missing_tree"),
-        ("middle", flip, "corrupt_tree"),
-        ("expired", Path.unlink, "missing_tree"),
-        ("expired", truncate, "corrupt_tree"),
-    ],
-)
-def test_tree_that_a_ref_reaches(
-    planned: PlannedWorld, commit: str, damage: Damage, kind: str
-) -> None:
-    file = tree_file(planned, getattr(planned.history, commit))
-    hurt(planned, damage, file)
-    with nothing_deleted(planned):
-        report = planned.collector().run()
-    check_refused(report, kind, file.name, "restore it", "give up")
+def test_a_damaged_range_or_tree(planned: PlannedWorld) -> None:
+    """A range that a kept commit needs; a tree that a ref reaches, though its commit expired."""
+    history = planned.history
+    kept_range = range_file(planned, history.middle)
+    trees = [tree_file(planned, each) for each in (history.middle, history.expired)]
+    damages: list[Damage] = [Path.unlink, truncate, flip, empty]
+    for file, damage in product((kept_range, *trees), damages):
+        data = file.read_bytes()
+        hurt(planned, damage, file)
+        with nothing_deleted(planned):
+            report = planned.collector().run()
+        what = "missing" if damage is Path.unlink else "corrupt"
+        kind = f"{what}_node" if file is kept_range else f"{what}_tree"
+        check_refused(report, kind, file.name, "restore it", "give up")
+        if file is kept_range:
+            check_readable(planned)
+        file.write_bytes(data)
+        hurt(planned, Path.touch, file)
+    planned.swept()
 
 
 @pytest.mark.parametrize("family", ["tree", "node"])

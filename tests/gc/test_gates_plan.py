@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,32 +49,33 @@ def free_share(plan: dict[str, Any]) -> None:
     plan["cutoff"] = "2100-01-01T00:00:00+00:00"
 
 
-@pytest.mark.parametrize("edit", [drop_candidates, rename_candidate, add_rows, free_share])
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_plan_edited_by_hand(planned: PlannedWorld, edit: Edit, recomputed: bool) -> None:
+def test_plan_edited_by_hand(planned: PlannedWorld) -> None:
     """With the checksum in the file recomputed, the database's record still shows it."""
     file = run_folder(planned) / "plan.json"
-    plan = json.loads(file.read_text())
-    edit(plan)
-    if recomputed:
-        plan["checksum"] = checksum_of(plan)
-    file.write_text(json.dumps(plan))
-    with nothing_deleted(planned):
-        report = planned.collector().sweep(planned.run_id)
-    recorded = "the one that the database recorded" if recomputed else "match its checksum"
-    check_refused(report, "plan_corrupt", str(file), recorded, "plan again")
+    original = file.read_text()
+    edits: tuple[Edit, ...] = (drop_candidates, rename_candidate, add_rows, free_share)
+    for edit, recomputed in product(edits, (False, True)):
+        plan = json.loads(original)
+        edit(plan)
+        if recomputed:
+            plan["checksum"] = checksum_of(plan)
+        file.write_text(json.dumps(plan))
+        with nothing_deleted(planned):
+            report = planned.collector().sweep(planned.run_id)
+        recorded = "the one that the database recorded" if recomputed else "match its checksum"
+        check_refused(report, "plan_corrupt", str(file), recorded, "plan again")
     check_readable(planned)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
-def test_plan_that_is_no_plan(planned: PlannedWorld, content: bytes) -> None:
+def test_plan_that_is_no_plan(planned: PlannedWorld) -> None:
     file = run_folder(planned) / "plan.json"
-    file.write_bytes(content)
-    with nothing_deleted(planned):
-        report = planned.collector().sweep(planned.run_id)
-    check_refused(report, "plan_corrupt", str(file), "plan again")
-    (known,) = planned.collector().runs()
-    check_refused(known, "plan_corrupt", str(file))
+    for content in (b"", b"{", b"[]", b"\xff\xfe", b"null"):
+        file.write_bytes(content)
+        with nothing_deleted(planned):
+            report = planned.collector().sweep(planned.run_id)
+        check_refused(report, "plan_corrupt", str(file), "plan again")
+        (known,) = planned.collector().runs()
+        check_refused(known, "plan_corrupt", str(file))
 
 
 def test_plan_that_is_gone(planned: PlannedWorld) -> None:
@@ -101,39 +103,35 @@ def replace_part(file: Path, world: PlannedWorld) -> None:
     pq.write_table(table.set_column(column, "address", addresses), file)
 
 
-@pytest.mark.parametrize("kind", ["tree", "object"])
-@pytest.mark.parametrize("staged", [True, False])
-def test_candidate_part_replaced(planned: PlannedWorld, kind: str, staged: bool) -> None:
-    """Found before anything goes, also where nothing needs to be taken out of the plan."""
-    if not staged:
-        planned.lake.commits.reset("main")
-    (file,) = (run_folder(planned) / "candidates").glob(f"{kind}-*.parquet")
-    replace_part(file, planned)
-    with nothing_deleted(planned):
-        report = planned.collector().sweep(planned.run_id)
-    check_refused(report, "plan_corrupt", str(file), "plan again")
-    check_readable(planned)
-
-
-def test_candidate_part_missing(planned: PlannedWorld) -> None:
-    (file,) = (run_folder(planned) / "candidates").glob("object-*.parquet")
-    file.unlink()
-    with nothing_deleted(planned):
-        report = planned.collector().sweep(planned.run_id)
-    check_refused(report, "plan_corrupt", str(file), "plan again")
-    check_readable(planned)
-
-
-def test_commits_replaced(planned: PlannedWorld) -> None:
+def deactivate(file: Path, _world: PlannedWorld) -> None:
     """As if the plan had found every commit expired."""
-    file = run_folder(planned) / "commits.parquet"
     table = pq.read_table(file)
     column = table.column_names.index("active")
     inactive = pa.array([False] * table.num_rows)
     pq.write_table(table.set_column(column, "active", inactive), file)
-    with nothing_deleted(planned):
-        report = planned.collector().sweep(planned.run_id)
-    check_refused(report, "plan_corrupt", str(file), "plan again")
+
+
+def test_parts_replaced_or_missing(planned: PlannedWorld) -> None:
+    """Found before anything goes, also where nothing needs to be taken out of the plan."""
+    folder = run_folder(planned)
+    (tree,) = (folder / "candidates").glob("tree-*.parquet")
+    (objects,) = (folder / "candidates").glob("object-*.parquet")
+    for staged in (True, False):
+        if not staged:
+            planned.lake.commits.reset("main")
+        for file, change in (
+            (tree, replace_part),
+            (objects, replace_part),
+            (objects, lambda file, _: file.unlink()),
+            (folder / "commits.parquet", deactivate),
+        ):
+            data = file.read_bytes()
+            change(file, planned)
+            with nothing_deleted(planned):
+                report = planned.collector().sweep(planned.run_id)
+            check_refused(report, "plan_corrupt", str(file), "plan again")
+            file.write_bytes(data)
+    check_readable(planned)
 
 
 def test_plan_of_another_repository(template: Template, tmp_path: Path) -> None:
@@ -164,23 +162,15 @@ def test_candidates_over_the_share(template: Template, tmp_path: Path) -> None:
     planned.close()
 
 
-@pytest.mark.parametrize("action", ["plan", "sweep", "run"])
-@pytest.mark.parametrize(
-    ("grace", "lease_ttl"),
-    [
-        (timedelta(seconds=1), timedelta(0)),
-        (timedelta(hours=1), timedelta(hours=2)),
-        (timedelta(seconds=-1), timedelta(0)),
-    ],
-)
-def test_unsafe_grace(
-    template: Template, tmp_path: Path, grace: timedelta, lease_ttl: timedelta, action: str
-) -> None:
+@pytest.mark.parametrize("lease_ttl", [timedelta(0), timedelta(hours=2)])
+def test_unsafe_grace(template: Template, tmp_path: Path, lease_ttl: timedelta) -> None:
     planned = PlannedWorld(template, tmp_path, lease_ttl=lease_ttl)
-    with nothing_deleted(planned), pytest.raises(InvalidInput) as refused:
-        getattr(planned.collector(grace=grace), action)()
-    assert refused.value.kind == "unsafe_grace"
-    assert refused.value.exit_code == ExitCode.USAGE
+    below = timedelta(hours=1) if lease_ttl else timedelta(seconds=1)
+    for grace, action in product((below, timedelta(seconds=-1)), ("plan", "sweep", "run")):
+        with nothing_deleted(planned), pytest.raises(InvalidInput) as refused:
+            getattr(planned.collector(grace=grace), action)()
+        assert refused.value.kind == "unsafe_grace"
+        assert refused.value.exit_code == ExitCode.USAGE
     assert len(planned.collector().runs()) == 1
     planned.close()
 
@@ -192,20 +182,19 @@ def test_unsafe_grace_with_the_flag(planned: PlannedWorld) -> None:
         planned.collector(grace=timedelta(seconds=-1), unsafe=True).plan()
 
 
-@pytest.mark.parametrize("action", ["plan", "sweep", "run"])
-def test_storage_in_memory(planned: PlannedWorld, action: str) -> None:
+def test_storage_in_memory(planned: PlannedWorld) -> None:
     """Executors are other processes: to them it would be empty."""
-    name = f"memory:gates-{action}"
-    repository = planned.store.create_repository("volatile", storage_url=name)
+    repository = planned.store.create_repository("volatile", storage_url="memory:gates")
     repository.objects.put("main", "a", b"a")
     collector = Collector(
         EmbeddedRepository(repository.context, store_id=planned.store.store_id),
         engine=INLINE,
         options=RunOptions.of(planned.settings, grace=GRACE),
     )
-    with pytest.raises(InvalidInput) as refused:
-        getattr(collector, action)()
-    assert refused.value.kind == "invalid_argument"
-    assert name in refused.value.message
-    assert "use a directory or an object store" in refused.value.message
+    for action in (collector.plan, collector.sweep, collector.run):
+        with pytest.raises(InvalidInput) as refused:
+            action()
+        assert refused.value.kind == "invalid_argument"
+        assert "memory:gates" in refused.value.message
+        assert "use a directory or an object store" in refused.value.message
     assert repository.objects.get("main", "a") == b"a"

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from pathlib import Path
+from itertools import product
 
 import pytest
 
 from ebbtide.errors import ExitCode, Gone, Refused
-from ebbtide.formats.base import RunHold, unguarded
+from ebbtide.formats.base import RunHold
 from ebbtide.gc.report import EXIT_CODES, RunReport
-from ebbtide.gc.runs import RunFolder, announce_epoch
-from ebbtide.gc.sweeping.outcomes import delete_parts
+from ebbtide.gc.runs import announce_epoch
 from ebbtide.store.repositories.leases import beat
 from tests.support.copies import listing, tombstoned
-from tests.support.engines import INLINE
+from tests.support.forking import forks
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld
 from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
 
-ROOT = Path(__file__).parents[2]
 OTHER_RUN = "f" * 32
 LEASE = timedelta(seconds=30)
-
-HOLDER = """
-import sys
-from datetime import datetime, timedelta
-from pathlib import Path
-from ebbtide.store.repositories.leases import take_lease
-from tests.support.copies import OpenedWorld
-world = OpenedWorld(Path(sys.argv[1]), now=datetime.fromisoformat(sys.argv[2]))
-context = world.lake.context
-take_lease(context.metadata, repository_id=context.repository_id, run_id=sys.argv[3],
-           lease_ttl=timedelta(seconds=30))
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 @contextmanager
@@ -62,14 +45,14 @@ def sweep_taken_over(world: PlannedWorld, at: str) -> RunReport:
         return world.collector(observer=take).sweep(world.run_id)
 
 
-@pytest.mark.parametrize("action", ["plan", "sweep"])
-def test_second_run(planned: PlannedWorld, action: str) -> None:
+def test_second_run(planned: PlannedWorld) -> None:
     with planned.format().hold(OTHER_RUN, deletes=True) as hold:
         planned.clock.advance(LEASE - timedelta(seconds=1))
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        hold.check()
-    check_refused(report, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
+        for action in ("plan", "sweep"):
+            with nothing_deleted(planned):
+                report = attempt(planned, action)
+            hold.check()
+            check_refused(report, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
     check_readable(planned)
 
 
@@ -100,50 +83,20 @@ def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
         hold.check()
 
 
-def test_executors_of_an_old_run_delete_nothing(planned: PlannedWorld) -> None:
-    plan = planned.collector().plan_of(planned.run_id)
-    folder = RunFolder.inside(planned.lake.storage, planned.run_id)
-    with (
-        planned.format().hold(planned.run_id, deletes=True) as old,
-        taken_over(planned),
-        nothing_deleted(planned),
-        pytest.raises(Refused) as refused,
-    ):
-        delete_parts(
-            INLINE,
-            storage=planned.lake.storage,
-            folder=folder,
-            parts=plan.candidates,
-            epoch=old.run_epoch,
-            run_id=planned.run_id,
-            guard=unguarded,
-        )
-    assert refused.value.kind == "lease_lost"
-    assert not folder.names("deleted")
-
-
-@pytest.mark.parametrize("signal", ["kill", "none"])
-def test_run_of_a_process_on_this_machine(planned: PlannedWorld, signal: str) -> None:
+def test_run_of_a_process_on_this_machine(planned: PlannedWorld) -> None:
     """Its lease lasts as long as it does: a dead one's is free at once."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, planned.directory, planned.now.isoformat(), OTHER_RUN],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    held = planned.directory / "held"
+    arguments = [str(planned.directory), planned.now.isoformat(), OTHER_RUN, str(held)]
+    holder = forks().start("tests.gc.holding_run", *arguments)
     try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+        while not held.exists():
+            assert holder.poll() is None
+            time.sleep(0.01)
         with pytest.raises(Refused) as refused, planned.format().hold("0" * 32, deletes=True):
             pass
         assert refused.value.kind == "run_in_progress"
-        if signal == "kill":
-            holder.kill()
-        holder.communicate(timeout=60)
     finally:
-        holder.kill()
+        holder.send_signal(signal.SIGKILL)
         holder.wait()
     with planned.format().hold("0" * 32, deletes=True) as hold:
         hold.check()
@@ -206,15 +159,13 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize("action", ["plan", "sweep"])
-@pytest.mark.parametrize("minutes", [-10, 10])
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_clock_that_is_off(planned: PlannedWorld, clock: str, minutes: int, action: str) -> None:
-    setattr(planned.clock, clock, timedelta(minutes=minutes))
-    with nothing_deleted(planned):
-        report = attempt(planned, action)
-    check_refused(report, "clock_skew", CLOCKS[clock], "600 s ahead", "set the clocks right")
-    setattr(planned.clock, clock, timedelta(0))
+def test_clock_that_is_off(planned: PlannedWorld) -> None:
+    for (clock, named), minutes, action in product(CLOCKS.items(), (-10, 10), ("plan", "sweep")):
+        setattr(planned.clock, clock, timedelta(minutes=minutes))
+        with nothing_deleted(planned):
+            report = attempt(planned, action)
+        check_refused(report, "clock_skew", named, "600 s ahead", "set the clocks right")
+        setattr(planned.clock, clock, timedelta(0))
     check_readable(planned)
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +118,16 @@ def by(planned: World, place: Path | str, date: datetime | None = DATE, **more: 
     return planned.collector(inventory=str(place), inventory_date=date, **more)
 
 
-@pytest.mark.parametrize("form", [own_form, s3_form])
-@pytest.mark.parametrize("files", [1, 4])
-def test_plan_is_that_of_a_listing(
-    planned: PlannedWorld, tmp_path: Path, form: Any, files: int
-) -> None:
-    places = [tmp_path / "inventory" / f"deep/{number}.parquet" for number in range(files)]
-    write(form(listed(LocalStorage(str(planned.root)))), *places)
-    report = by(planned, places[0] if files == 1 else tmp_path / "inventory").plan()
-    assert report.state == "planned"
-    assert report.inventory_url is not None
-    assert rows_of(planned, report) == rows_of(planned, planned.collector().plan())
+def test_plan_is_that_of_a_listing(planned: PlannedWorld, tmp_path: Path) -> None:
+    expected = rows_of(planned, planned.collector().plan())
+    for form, files in product((own_form, s3_form), (1, 4)):
+        folder = tmp_path / f"{form.__name__}-{files}"
+        places = [folder / f"deep/{number}.parquet" for number in range(files)]
+        write(form(listed(LocalStorage(str(planned.root)))), *places)
+        report = by(planned, places[0] if files == 1 else folder).plan()
+        assert report.state == "planned"
+        assert report.inventory_url is not None
+        assert rows_of(planned, report) == expected
 
 
 def test_sweep(planned: PlannedWorld, inventory: Path) -> None:
@@ -244,13 +244,11 @@ def _read(
     return read_inventory(INLINE, repository, RunFolder(LocalStorage(str(tmp_path)), "run/"), given)
 
 
-@pytest.mark.parametrize("prefix", ["deep%20root", "deep root", "50%/é"])
-def test_a_prefix_is_taken_as_it_is_spelled(
-    planned: PlannedWorld, tmp_path: Path, prefix: str
-) -> None:
+def test_a_prefix_is_taken_as_it_is_spelled(planned: PlannedWorld, tmp_path: Path) -> None:
     table = listed(LocalStorage(str(planned.root)))
-    found = _read(planned, s3_form(table, prefix=f"{prefix}/"), tmp_path, prefix=prefix)
-    assert counted(found) == table.num_rows
+    for prefix in ("deep%20root", "deep root", "50%/é"):
+        found = _read(planned, s3_form(table, prefix=f"{prefix}/"), tmp_path, prefix=prefix)
+        assert counted(found) == table.num_rows
 
 
 def test_the_name_of_an_inventory_in_a_bucket_is_taken_as_it_is_spelled(s3_url: str) -> None:
@@ -308,21 +306,18 @@ def test_other_buckets(planned: PlannedWorld, tmp_path: Path) -> None:
     assert "other" in caught.value.message
 
 
-@pytest.mark.parametrize("what", ["part", "twice", "empty"])
-def test_inventory_of_something_else(planned: PlannedWorld, tmp_path: Path, what: str) -> None:
-    table = own_form(listed(LocalStorage(str(planned.root))))
-    if what == "twice":
-        table = pa.concat_tables([table, table])
-    elif what == "part":
-        table = table.filter(
-            pa.array([each.startswith("data/") for each in texts(table.column("address"))])
-        )
-    else:
-        table = table.slice(0, 0)
-    write(table, tmp_path / "inventory.parquet")
-    with nothing_deleted(planned):
-        report = by(planned, tmp_path / "inventory.parquet").run()
-    check_refused(report, "inventory_foreign", "more than once" if what == "twice" else "nowhere")
+def test_inventory_of_something_else(planned: PlannedWorld, tmp_path: Path) -> None:
+    whole = own_form(listed(LocalStorage(str(planned.root))))
+    is_data = [each.startswith("data/") for each in texts(whole.column("address"))]
+    for table, says in (
+        (whole.filter(pa.array(is_data)), "nowhere"),
+        (pa.concat_tables([whole, whole]), "more than once"),
+        (whole.slice(0, 0), "nowhere"),
+    ):
+        write(table, tmp_path / "inventory.parquet")
+        with nothing_deleted(planned):
+            report = by(planned, tmp_path / "inventory.parquet").run()
+        check_refused(report, "inventory_foreign", says)
 
 
 def _spoil(place: Path, how: str) -> None:
@@ -340,43 +335,38 @@ def _spoil(place: Path, how: str) -> None:
         write(table.set_column(2, "size", sizes), file)
 
 
-@pytest.mark.parametrize("how", ["truncated", "no dates", "dates as text", "no sizes"])
-def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path, how: str) -> None:
-    _spoil(inventory, how)
-    with nothing_deleted(planned):
-        check_refused(by(planned, inventory).run(), "inventory_corrupt", "0.parquet")
+def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path) -> None:
+    file = inventory / "0.parquet"
+    data = file.read_bytes()
+    for how in ("truncated", "no dates", "dates as text", "no sizes"):
+        _spoil(inventory, how)
+        with nothing_deleted(planned):
+            check_refused(by(planned, inventory).run(), "inventory_corrupt", "0.parquet")
+        file.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("place", "date", "says"),
-    [
-        ("nowhere.parquet", DATE, "no file"),
-        ("nowhere/manifest.json", None, "no file"),
-        ("inventory", None, "give its date"),
-        ("inventory", DATE.replace(tzinfo=None), "no zone"),
-        ("inventory", START + timedelta(minutes=1), "in the future"),
-        ("store", DATE, "no Parquet file"),
-        ("text.json", None, "no manifest"),
-        ("csv.json", None, "configure S3 to write it in Parquet"),
-        ("good.json", DATE + timedelta(1), "leave out the date"),
-        ("good.json", datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))), "years 1 to"),
-        ("late.json", None, "no manifest"),
-        ("empty.json", None, "names no files"),
-        ("twice.json", None, "one twice"),
-        ("changed.json", None, "not the MD5 checksum"),
-    ],
-)
-def test_places_and_dates(
-    planned: PlannedWorld,
-    inventory: Path,
-    tmp_path: Path,
-    place: str,
-    date: datetime | None,
-    says: str,
-) -> None:
+PLACES: list[tuple[str, datetime | None, str]] = [
+    ("nowhere.parquet", DATE, "no file"),
+    ("nowhere/manifest.json", None, "no file"),
+    ("inventory", None, "give its date"),
+    ("inventory", DATE.replace(tzinfo=None), "no zone"),
+    ("inventory", START + timedelta(minutes=1), "in the future"),
+    ("empty", DATE, "no Parquet file"),
+    ("text.json", None, "no manifest"),
+    ("csv.json", None, "configure S3 to write it in Parquet"),
+    ("good.json", DATE + timedelta(1), "leave out the date"),
+    ("good.json", datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))), "years 1 to"),
+    ("late.json", None, "no manifest"),
+    ("empty.json", None, "names no files"),
+    ("twice.json", None, "one twice"),
+    ("changed.json", None, "not the MD5 checksum"),
+]
+
+
+def test_places_and_dates(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> None:
     files = sorted(inventory.iterdir())
     (tmp_path / "text.json").write_text("[]")
-    (tmp_path / "store").mkdir(exist_ok=True)
+    (tmp_path / "empty").mkdir()
     manifest(tmp_path / "csv.json", files, fileFormat="CSV")
     manifest(tmp_path / "good.json", files)
     manifest(tmp_path / "late.json", files, creationTimestamp="9" * 20)
@@ -384,11 +374,11 @@ def test_places_and_dates(
     manifest(tmp_path / "twice.json", files + files[:1])
     changed = manifest(tmp_path / "changed.json", files)
     changed.write_text(changed.read_text().replace("1.parquet", "0.parquet"))
-    target = tmp_path / "empty" if place == "store" else tmp_path / place
-    (tmp_path / "empty").mkdir(exist_ok=True)
-    with nothing_deleted(planned), pytest.raises(InvalidInput, match=says) as caught:
-        by(planned, target, date).run()
-    assert caught.value.kind == "invalid_inventory"
+    with nothing_deleted(planned):
+        for place, date, says in PLACES:
+            with pytest.raises(InvalidInput, match=says) as caught:
+                by(planned, tmp_path / place, date).run()
+            assert caught.value.kind == "invalid_inventory"
 
 
 def test_options_that_exclude_each_other(planned: PlannedWorld, inventory: Path) -> None:

@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -260,35 +260,7 @@ def test_one_archive_is_made_at_a_time(spark: FakeSpark) -> None:
     assert "SharedArchiveFile" in spark.run()[0]
 
 
-def _set(name: str, value: str) -> Callable[[FakeSpark, pytest.MonkeyPatch], None]:
-    return lambda _, monkeypatch: monkeypatch.setenv(name, value)
-
-
-def _write(name: str) -> Callable[[FakeSpark, pytest.MonkeyPatch], None]:
-    def write(spark: FakeSpark, _: pytest.MonkeyPatch) -> None:
-        file = spark.home / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("other")
-
-    return write
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        _set("JAVA_TOOL_OPTIONS", "-Da=b"),
-        _set("SPARK_DIST_CLASSPATH", "/more"),
-        _write("conf/spark-defaults.conf"),
-        _write("jars/another.jar"),
-        _write("conf/log4j2.properties"),
-        _write("../java/release"),
-    ],
-)
-def test_the_key(
-    spark: FakeSpark,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[FakeSpark, pytest.MonkeyPatch], None],
-) -> None:
+def test_the_key(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the command line and the classes depend on; and no other setting."""
 
     def key(**settings: str) -> str:
@@ -296,11 +268,25 @@ def test_the_key(
         assert found is not None
         return found.key
 
-    before = key()
-    assert key(**{"spark.app.name": "another"}) == before
-    assert key(**{"spark.driver.memory": "2g"}) != before
-    change(spark, monkeypatch)
-    assert key() != before
+    def write(name: str) -> None:
+        file = spark.home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("other")
+
+    keys = [key()]
+    assert key(**{"spark.app.name": "another"}) == keys[0]
+    assert key(**{"spark.driver.memory": "2g"}) != keys[0]
+    for change in (
+        partial(monkeypatch.setenv, "JAVA_TOOL_OPTIONS", "-Da=b"),
+        partial(monkeypatch.setenv, "SPARK_DIST_CLASSPATH", "/more"),
+        partial(write, "conf/spark-defaults.conf"),
+        partial(write, "jars/another.jar"),
+        partial(write, "conf/log4j2.properties"),
+        partial(write, "../java/release"),
+    ):
+        change()
+        assert key() not in keys
+        keys.append(key())
 
 
 def test_classes_beside_settings(spark: FakeSpark) -> None:
@@ -335,17 +321,21 @@ def test_a_jvm_that_nobody_waited_for(spark: FakeSpark) -> None:
     assert not directory.exists()
 
 
-def test_the_reason(spark: FakeSpark) -> None:
-    """One line of the JVM's own output."""
+def answering(spark: FakeSpark, command: str, **settings: Any) -> Failed:
+    """Why a JVM does not start whose Java does this and ends."""
     java = spark.java_home / "bin" / "java"
-    java.write_text(JAVA.replace("\ntold=", "\necho 'Error: no room' && exit 1\ntold="))
-    with pytest.raises(Failed, match=r"ended while it started: Error: no room$") as caught:
-        spark.start().wait()
+    java.write_text(JAVA.replace("\ntold=", f"\n{command} && exit 1\ntold="))
+    with pytest.raises(Failed) as caught:
+        spark.start(**settings).wait()
     assert caught.value.kind == "spark_error"
+    return caught.value
 
 
-def test_the_cause(spark: FakeSpark) -> None:
-    """An exception's own line may say nothing: the last cause in its stack trace does."""
+def test_the_reason(spark: FakeSpark) -> None:
+    """One line of the JVM's own output. An exception's own line may say nothing: the last cause in
+    its stack trace does."""
+    told = answering(spark, "echo 'Error: no room'").message
+    assert told.endswith("ended while it started: Error: no room")
     trace = (
         'Exception in thread "main" java.lang.ExceptionInInitializerError\n'
         "\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)\n"
@@ -355,41 +345,24 @@ def test_the_cause(spark: FakeSpark) -> None:
         "\t... 17 more"
     )
     (spark.java_home / "trace").write_text(trace)
-    java = spark.java_home / "bin" / "java"
-    java.write_text(JAVA.replace("\ntold=", '\ncat "$home/trace" && exit 1\ntold='))
-    with pytest.raises(Failed) as caught:
-        spark.start().wait()
-    assert str(caught.value).endswith(
+    assert answering(spark, 'cat "$home/trace"').message.endswith(
         ': Exception in thread "main" java.lang.ExceptionInInitializerError; '
         "the cause: java.net.UnknownHostException: here: Name or service not known"
     )
 
 
-@pytest.mark.parametrize(
-    ("master", "given", "expected"),
-    [
-        ("local[2]", None, "127.0.0.1"),
-        ("local[2]", "192.0.2.1", "192.0.2.1"),
-        ("spark://cluster:7077", None, "none"),
-    ],
-)
 def test_a_machine_whose_name_has_no_address(
-    spark: FakeSpark,
-    monkeypatch: pytest.MonkeyPatch,
-    master: str,
-    given: str | None,
-    expected: str,
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark does not look it up if all tasks run here. A user's own address stays."""
+    tell = 'echo "Error: ${SPARK_LOCAL_IP-none}"'
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    if given is not None:
-        monkeypatch.setenv("SPARK_LOCAL_IP", given)
-    told = '\necho "Error: ${SPARK_LOCAL_IP-none}" && exit 1\ntold='
-    java = spark.java_home / "bin" / "java"
-    java.write_text(JAVA.replace("\ntold=", told))
-    settings: dict[str, Any] = {"spark.master": master}
-    with pytest.raises(Failed, match=rf"Error: {expected}$"):
-        spark.start(**settings).wait()
+    for master, expected in (("local[2]", "127.0.0.1"), ("spark://cluster:7077", "none")):
+        told = answering(spark, tell, **{"spark.master": master}).message
+        assert told.endswith(f"Error: {expected}")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")
+    told = answering(spark, tell, **{"spark.master": "local[2]"}).message
+    assert told.endswith("Error: 192.0.2.1")
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from ebbtide.errors import Refused
@@ -13,14 +10,6 @@ from ebbtide.gc.relations.live import Mark, MarkedTrees, write_trees
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from tests.support.engines import INLINE
 from tests.support.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """One for each test."""
-    made = World(tmp_path)
-    yield made
-    made.close()
 
 
 def test_trees_that_may_be_missing(world: World) -> None:

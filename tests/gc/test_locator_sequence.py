@@ -36,7 +36,7 @@ SHORT, LONG = LEASE / 4, LEASE * 3
 INSTANT: Final = timedelta(microseconds=1)
 GRACE: Final = timedelta(seconds=1)
 
-ORDERS_AT_A_TIME: Final = 90
+ORDERS_AT_A_TIME: Final = 40
 """Of 220 over all points; the 20 over few points are all gone through."""
 
 Point = tuple[str, Event] | str

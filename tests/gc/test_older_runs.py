@@ -50,9 +50,7 @@ def expire(world: World, *names: str) -> None:
 def sweep(world: World, name: str, **options: Any) -> RunReport:
     """A run that finds one more expired object, whose content is its name."""
     expire(world, name)
-    report = world.collect(**options)
-    assert report.state == "swept", report.error
-    return report
+    return world.swept(**options)
 
 
 def held(world: World, run_id: str) -> list[Path]:
@@ -96,31 +94,39 @@ DAMAGES: dict[str, tuple[Damage, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_an_older_quarantine_ends_without_its_report(
-    world: World, tmp_path: Path, name: str
-) -> None:
-    """Its files go when their time is over, the other quarantine ends too, and the run says what it
-    deleted, and names the older run."""
-    damage, is_elsewhere = DAMAGES[name]
-    place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
-    old = sweep(world, "old", quarantine=HALF_A_DAY, **place)
+def damaged(world: World, tmp_path: Path, **options: Any) -> dict[str, RunReport]:
+    """A quarantined run for each damage, and its damage done: what it took is named so."""
+    found = {}
+    for name, (_, is_elsewhere) in DAMAGES.items():
+        place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
+        found[name] = sweep(world, name, **place, **options)
+    for name, report in found.items():
+        DAMAGES[name][0](world, report)
+    assert not DAMAGES.keys() & world.contents()
+    return found
+
+
+def test_an_older_quarantine_ends_without_its_report(world: World, tmp_path: Path) -> None:
+    """Its files go when their time is over, another quarantine ends too, and the run says what it
+    deleted, and names the older runs."""
+    olds = damaged(world, tmp_path, quarantine=DAY)
     other = sweep(world, "other", quarantine=HALF_A_DAY)
-    damage(world, old)
     before = list((world.root / "_ebbtide").rglob("report.json"))
     world.clock.advance(DAY)
 
     report = sweep(world, "new")
 
     assert (report.state, report.error, report.counts["deleted"].objects) == ("swept", None, 1)
-    assert not held(world, old.run_id)
-    assert not held(world, other.run_id)
-    assert not record_of(world, old).exists()
     told = world.collector().show(other.run_id).quarantine
     assert told is not None
     assert told["state"] == "purged"
-    assert [old.run_id in each["message"] for each in report.unfinished] == [True]
-    assert "has ended, and its files are deleted" in report.unfinished[0]["message"]
+    assert not held(world, other.run_id)
+    for old in olds.values():
+        assert not held(world, old.run_id)
+        assert not record_of(world, old).exists()
+        (said,) = (e["message"] for e in report.unfinished if old.run_id in e["message"])
+        assert "has ended, and its files are deleted" in said
+    assert len(report.unfinished) == len(olds)
     assert written(report) == report.to_json()
     assert {*before} <= {*(world.root / "_ebbtide").rglob("report.json")}
     assert sweep(world, "next").unfinished == ()
@@ -164,39 +170,31 @@ def test_a_lost_folder_and_a_damaged_record_refuse(world: World, tmp_path: Path)
     assert "--run-dir" in report.error["message"]
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_without_a_report_it_can_be_undone(world: World, tmp_path: Path, name: str) -> None:
-    damage, is_elsewhere = DAMAGES[name]
-    place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
-    old = sweep(world, "old", quarantine=WEEK, **place)
-    assert "old" not in world.contents()
-    damage(world, old)
-    report = world.collector().undo(old.run_id)
-    assert (report.state, len(report.unfinished)) == ("undone", 1)
-    assert report.quarantine is not None
-    assert report.quarantine["reopened_commits"] > 0
-    assert "old" in world.contents()
-    assert sweep(world, "new").state == "swept"
-    assert "old" in world.contents()
-    with pytest.raises(Conflict, match="was undone already"):
-        world.collector().undo(old.run_id)
+def test_without_a_report_it_can_be_undone(world: World, tmp_path: Path) -> None:
+    olds = damaged(world, tmp_path, quarantine=WEEK)
+    for name, old in olds.items():
+        report = world.collector().undo(old.run_id)
+        assert (report.state, len(report.unfinished)) == ("undone", 1), name
+        assert report.quarantine is not None
+        assert report.quarantine["reopened_commits"] > 0
+        assert name in world.contents()
+        with pytest.raises(Conflict, match="was undone already"):
+            world.collector().undo(old.run_id)
+    sweep(world, "new")
+    assert DAMAGES.keys() <= world.contents()
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path, name: str) -> None:
-    damage, is_elsewhere = DAMAGES[name]
-    place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
-    old = sweep(world, "old", quarantine=WEEK, **place)
-    count = len(held(world, old.run_id))
-    damage(world, old)
-    asked = world.collector().show_held(old.run_id)
-    assert asked.quarantine is not None
-    assert (asked.quarantine["state"], asked.quarantine["objects"]) == ("held", count)
-    report = world.collector().purge(old.run_id)
-    assert (report.state, len(report.unfinished)) == ("swept", 1)
-    assert not held(world, old.run_id)
-    with pytest.raises(NotFound):
-        world.collector().purge(old.run_id)
+def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path) -> None:
+    for name, old in damaged(world, tmp_path, quarantine=WEEK).items():
+        count = len(held(world, old.run_id))
+        asked = world.collector().show_held(old.run_id)
+        assert asked.quarantine is not None
+        assert (asked.quarantine["state"], asked.quarantine["objects"]) == ("held", count), name
+        report = world.collector().purge(old.run_id)
+        assert (report.state, len(report.unfinished)) == ("swept", 1)
+        assert not held(world, old.run_id)
+        with pytest.raises(NotFound):
+            world.collector().purge(old.run_id)
 
 
 def stolen(world: World) -> None:
@@ -235,14 +233,18 @@ def test_a_lease_lost_in_the_last_step(world: World, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "error", [Failed("storage_error", "it broke"), NotFound, Refused, Conflict]
+    ("step", "raised"),
+    [
+        ("record", Failed("storage_error", "it broke")),
+        ("record", Conflict("plan_corrupt", "it broke")),
+        ("quarantines", NotFound("plan_corrupt", "it broke")),
+        ("old runs", Refused("plan_corrupt", "it broke")),
+    ],
 )
-@pytest.mark.parametrize("step", ["record", "quarantines", "old runs"])
 def test_no_error_of_a_last_step_leaves(
-    world: World, monkeypatch: pytest.MonkeyPatch, step: str, error: Any
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str, raised: EbbtideError
 ) -> None:
     """Each step is tried, and the error of one is told beside the outcome."""
-    raised = error if isinstance(error, EbbtideError) else error("plan_corrupt", "it broke")
 
     def failing(*_given: Any, **_named: Any) -> None:
         raise raised

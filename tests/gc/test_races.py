@@ -140,6 +140,14 @@ def test_operation_at_point(race: Race, operation: Operation, point: str) -> Non
         # Before the fence all that is needed again is kept, and later nothing is.
         comes_back = point in BEFORE_FENCE and operation is not read_of_an_old_commit
         assert bool(set(line.held(*EXPIRED)) & race.world.contents()) == comes_back
+    own = [
+        commit_id
+        for commit_id, contents in race.known.contents.items()
+        if any(path.startswith(f"{line.name}/") for path in contents)
+    ]
+    assert len(own) >= 6
+    intact = {id_ for id_ in own if check_commit(race.reader, id_, race.known.contents[id_])}
+    assert intact >= {line.head, line.young, line.fresh}, "and no other is half there"
     if operation in NEEDS_EXPIRED and point not in BEFORE_FENCE:
         check_gone(outcome.error, race.report.run_id)
         return
@@ -150,21 +158,6 @@ def test_operation_at_point(race: Race, operation: Operation, point: str) -> Non
         return
     for ref, expected in outcome.reads.items():
         assert race.reader.contents(ref) == expected
-
-
-@pytest.mark.drawn("operations at points of a run")
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=named)
-def test_no_commit_is_half_there(race: Race, operation: Operation, point: str) -> None:
-    line = race.lines[named(operation), point]
-    own = [
-        commit_id
-        for commit_id, contents in race.known.contents.items()
-        if any(path.startswith(f"{line.name}/") for path in contents)
-    ]
-    assert len(own) >= 6
-    intact = {id_ for id_ in own if check_commit(race.reader, id_, race.known.contents[id_])}
-    assert intact >= {line.head, line.young, line.fresh}
 
 
 def test_every_ref_reads_back(race: Race) -> None:

@@ -22,6 +22,7 @@ from ebbtide.store.database.schema import commits, pending, purges, readings, up
 from ebbtide.store.embedded import Store
 from tests.gc.killed_removal import LeftWorld
 from tests.support.clock import ManualClock
+from tests.support.collections import raises
 from tests.support.engines import INLINE
 from tests.support.forking import forks
 from tests.support.gone import expire_repository, files, fill, gone_repository, remover, rows
@@ -33,10 +34,6 @@ MICROSECOND = timedelta(microseconds=1)
 KILLED = -9
 LEFT = {"_ebbtide/OWNER"}
 """What says that the repository ended, so that nobody who comes too late takes it for another."""
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @pytest.fixture
@@ -231,8 +228,7 @@ IN_USE: dict[str, Callable[[World], sa.Update]] = {
 }
 
 
-@pytest.mark.parametrize("what", IN_USE)
-def test_what_was_given_out_is_waited_for(world: World, what: str) -> None:
+def test_what_was_given_out_is_waited_for(world: World) -> None:
     """By the plan and by the fence, each to the microsecond, and the message says until when."""
     with world.store.metadata.transaction() as tx:
         values = {
@@ -244,22 +240,24 @@ def test_what_was_given_out_is_waited_for(world: World, what: str) -> None:
         tx.execute(sa.insert(readings).values(reading_id="x", **values))
     repository_id = expire_repository(world)
     plan = remover(world.store, repository_id).plan()
-    with world.store.metadata.transaction() as tx:
-        assert tx.execute(IN_USE[what](world)).rowcount
-    before = files(world)
-    for work in (
-        partial(remover(world.store, repository_id).sweep, plan.run_id),
-        remover(world.store, repository_id).plan,
-    ):
-        report = work()
-        assert refusal(report) == "repository_in_use"
-        assert report.error is not None
-        assert f"until {world.now + HOUR:%Y-%m-%d %H:%M:%S} UTC" in report.error["message"]
-        assert what in report.error["message"]
-    assert before <= files(world)
-    world.clock.advance(HOUR - MICROSECOND)
-    assert refusal(remover(world.store, repository_id).plan()) == "repository_in_use"
-    world.clock.advance(MICROSECOND)
+    for what, promise in IN_USE.items():
+        with world.store.metadata.transaction() as tx:
+            assert tx.execute(promise(world)).rowcount
+        before = files(world)
+        for work in (
+            partial(remover(world.store, repository_id).sweep, plan.run_id),
+            remover(world.store, repository_id).plan,
+        ):
+            report = work()
+            assert refusal(report) == "repository_in_use"
+            assert report.error is not None
+            assert f"until {world.now + HOUR:%Y-%m-%d %H:%M:%S} UTC" in report.error["message"]
+            assert what in report.error["message"]
+        assert before <= files(world)
+        world.clock.advance(HOUR - MICROSECOND)
+        assert refusal(remover(world.store, repository_id).plan()) == "repository_in_use"
+        world.clock.advance(MICROSECOND)
+        assert remover(world.store, repository_id).plan().state == "planned"
     assert remover(world.store, repository_id).sweep(plan.run_id).state == "swept"
     assert (files(world), rows(world.store)) == (LEFT, {})
 

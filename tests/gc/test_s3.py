@@ -11,33 +11,27 @@ from typing import Final
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.ids import new_id
-from ebbtide.settings import Settings
 from ebbtide.storage import clients, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
-from tests.support.engines import INLINE
 from tests.support.proxy import Proxy, proxied
 from tests.support.stray import STRAY, put_key
+from tests.support.world import AT_ONCE, collector_of
 
-SETTINGS: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
+KEPT: Final = 20
 
 
-@pytest.fixture
-def filled(s3_url: str, tmp_path: Path) -> Path:
-    """A store with a repository of 1,100 objects of no use, 20 in use, and a few commits."""
-    with Store.init(tmp_path / "store", settings=SETTINGS) as store:
-        made = store.create_repository("lake", storage_url=f"{s3_url}/{new_id()}")
-        made.objects.put_many("main", (NewObject(f"kept/{n}", b"kept") for n in range(20)))
-        made.commits.commit("main", "kept")
-        made.objects.put_many("main", (NewObject(f"useless/{n}", b"useless") for n in range(1_100)))
-        made.commits.reset("main")
-    return tmp_path / "store"
+def filled(store: Store, url: str, useless: int) -> Repository:
+    """A repository of some objects of no use, 20 in use, and a few commits."""
+    lake = store.create_repository("lake", storage_url=f"{url}/{new_id()}")
+    lake.objects.put_many("main", (NewObject(f"kept/{n}", b"kept") for n in range(KEPT)))
+    lake.commits.commit("main", "kept")
+    lake.objects.put_many("main", (NewObject(f"useless/{n}", b"useless") for n in range(useless)))
+    lake.commits.reset("main")
+    return lake
 
 
 @pytest.fixture
@@ -53,10 +47,10 @@ def proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         clients.connect.cache_clear()
 
 
-def test_stray_keys_are_reported_and_kept(filled: Path) -> None:
-    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=2))
-    with Store.open(filled, settings=SETTINGS, clock=clock) as store:
-        lake = store.repository("lake")
+def test_stray_keys_are_reported_and_kept(s3_url: str, tmp_path: Path) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
+        lake = filled(store, s3_url, 30)
         url = lake.info.storage_url
         names = [f"{place}{key}" for place in ("", "data/", "_ebbtide/") for key in STRAY]
         # Keys that are an object's but for a slash: of one that goes, of one that stays, of none.
@@ -64,16 +58,14 @@ def test_stray_keys_are_reported_and_kept(filled: Path) -> None:
         names += [f"data/{new_id()}/{new_id()}/", f"_ebbtide/trees/{new_id()}.parquet/"]
         for name in names:
             put_key(url, name)
-        repository = EmbeddedRepository(lake.context, store_id=store.store_id)
-        options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, mode="clean")
-        report = Collector(repository, engine=INLINE, options=options).run()
+        clock.now = datetime.now(UTC) + timedelta(seconds=2)
+        report = collector_of(store, lake).run()
         assert report.state == "swept", report.error
         assert report.kinds["foreign"].objects == len(names)
-        assert report.counts["deleted"].objects == 1_100
+        assert report.counts["deleted"].objects == 30
         left = {name for batch in open_storage(url).list() for name in texts(batch["address"])}
         assert left >= set(names)
-        again = Collector(repository, engine=INLINE, options=options).run()
-        assert again.counts["candidate"].objects == 0
+        assert collector_of(store, lake).run().counts["candidate"].objects == 0
         check(lake)
 
 
@@ -87,40 +79,30 @@ def one_of(lake: Repository, data: bytes) -> str:
     )
 
 
-@pytest.fixture
-def lake(filled: Path, proxy: Proxy) -> Iterator[tuple[Store, Repository]]:
-    """That repository, behind the proxy, at an instant when all of its objects are old."""
-    del proxy
-    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=2))
-    with Store.open(filled, settings=SETTINGS, clock=clock) as store:
-        yield store, store.repository("lake")
-
-
-def collect(store: Store, lake: Repository) -> dict[str, int]:
-    """A clean run with next to no grace; what became of how many."""
-    options = RunOptions.of(store.settings, grace=timedelta(0), unsafe=True, mode="clean")
-    repository = EmbeddedRepository(lake.context, store_id=store.store_id)
-    report = Collector(repository, engine=INLINE, options=options).run()
-    assert report.state == "swept", report.error
-    return {name: count.objects for name, count in report.counts.items()}
-
-
 def check(lake: Repository) -> None:
     """What is in use reads back, and nothing else is there."""
-    assert {lake.objects.get("main", f"kept/{n}") for n in range(20)} == {b"kept"}
+    assert {lake.objects.get("main", f"kept/{n}") for n in range(KEPT)} == {b"kept"}
     regular = [
         each for batch in lake.storage.list("data/") for each in batch["regular"].to_pylist()
     ]
-    assert regular.count(True) == 20
+    assert regular.count(True) == KEPT
 
 
-def test_a_twentieth_of_all_requests_is_refused(
-    lake: tuple[Store, Repository], proxy: Proxy
+def test_a_server_that_is_slow_and_refuses_a_twentieth(
+    s3_url: str, tmp_path: Path, proxy: Proxy
 ) -> None:
-    proxy.busy_share = 0.05
-    counts = collect(*lake)
-    assert (counts["deleted"], counts["missing"], counts["failed"]) == (1_100, 0, 0)
-    check(lake[1])
+    """More objects than one request deletes."""
+    clock = ManualClock(datetime.now(UTC))
+    with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
+        lake = filled(store, s3_url, 1_100)
+        clock.now = datetime.now(UTC) + timedelta(seconds=2)
+        proxy.busy_share, proxy.delay_seconds = 0.05, 0.05
+        report = collector_of(store, lake).run()
+        assert report.state == "swept", report.error
+        counts = {name: report.counts[name].objects for name in ("deleted", "missing", "failed")}
+        assert counts == {"deleted": 1_100, "missing": 0, "failed": 0}
+        proxy.delay_seconds = 0.0
+        check(lake)
 
 
 def test_most_deletes_are_refused(s3_url: str, proxy: Proxy) -> None:
@@ -130,11 +112,3 @@ def test_most_deletes_are_refused(s3_url: str, proxy: Proxy) -> None:
     outcomes = storage.delete(addresses)
     assert {each.outcome for each in outcomes} == {"deleted"}
     assert proxy.refused > 0
-
-
-def test_every_call_takes_long(lake: tuple[Store, Repository], proxy: Proxy) -> None:
-    proxy.delay_seconds = 0.05
-    counts = collect(*lake)
-    proxy.delay_seconds = 0.0
-    assert (counts["deleted"], counts["failed"]) == (1_100, 0)
-    check(lake[1])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from ebbtide.gc.spark import jvm as java
 from ebbtide.gc.spark.conf import (
     LOG_CONFIG,
     check,
-    conf_of,
     is_local,
     local_cores,
     logging_of,
@@ -32,7 +32,6 @@ from ebbtide.gc.spark.conf import (
 from ebbtide.gc.spark.jvm import find_java
 from ebbtide.gc.spark.session import _reason, launch
 from ebbtide.resources import processor_count
-from ebbtide.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300
@@ -174,18 +173,6 @@ def test_a_log_level_has_its_effect(tmp_path: Path, level: str) -> None:
     assert ("INFO SparkContext" in child.log) == (level == "INFO")
 
 
-def test_a_drivers_memory_that_somebody_chose() -> None:
-    """It comes before `spark-defaults.conf`, which comes before the default of this program."""
-    memory, file = "spark.driver.memory", {"spark.driver.memory": "3g"}
-    for settings, told in (
-        (Settings(), None),  # Spark reads the file itself
-        (Settings(spark_driver_memory="4g"), "4g"),
-        (Settings(spark_driver_memory="4g", spark_conf="spark.driver.memory=5g"), "5g"),
-    ):
-        found = resolve(conf_of(settings), file, driver_memory=settings.spark_driver_memory)
-        assert found.get(memory) == told
-
-
 def test_the_order_of_settings() -> None:
     """The caller's, those of the file, then this program's; but its own interpreter."""
     name = "spark.sql.shuffle.partitions"
@@ -230,14 +217,13 @@ def test_the_master() -> None:
         assert "spark.sql.shuffle.partitions" not in found
 
 
-@pytest.mark.parametrize(
-    ("master", "cores"),
-    [("local", 1), ("local[3]", 3), ("local[3,2]", 3), ("local[*]", processor_count())],
-)
-def test_local_masters(master: str, cores: int) -> None:
-    """As many tasks at once as the master says."""
-    assert is_local(master)
-    assert local_cores(master) == cores
+def test_local_masters() -> None:
+    """As many tasks at once as the master says. A cluster that is simulated has executors, too."""
+    for master, cores in (("local", 1), ("local[3]", 3), ("local[3,2]", 3)):
+        assert is_local(master)
+        assert local_cores(master) == cores
+    assert local_cores("local[*]") == processor_count()
+    assert not any(map(is_local, ("yarn", "spark://one:7077", "local-cluster[1,1,1024]")))
 
 
 @pytest.mark.parametrize("named", [{}, {"spark.master": "local[*]"}])
@@ -247,11 +233,6 @@ def test_the_limits_of_a_container(named: dict[str, str], monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert resolve(named, {})["spark.master"] == "local[2]"
     assert resolve({"spark.master": "local[8]"}, {})["spark.master"] == "local[8]"
-
-
-def test_masters_elsewhere() -> None:
-    """A cluster that is simulated has executors, too."""
-    assert not any(map(is_local, ("yarn", "spark://one:7077", "local-cluster[1,1,1024]")))
 
 
 def test_a_text_of_settings() -> None:
@@ -266,22 +247,18 @@ def test_a_text_of_settings() -> None:
     }
 
 
-@pytest.mark.parametrize("pair", ["spark.a", "a=b", "spark.=b", "=b", "spark.a b=c", "x"])
-def test_what_is_no_setting(pair: str) -> None:
-    """The error names it."""
-    reads: list[Callable[[], object]] = [
-        lambda: read_pairs([pair]),
-        lambda: read_text(f"spark.good=1\n{pair}"),
-    ]
-    for read in reads:
-        with pytest.raises(InvalidInput) as caught:
-            read()
-        assert caught.value.kind == "invalid_argument"
-        assert repr(pair) in str(caught.value)
-
-
-def test_names_of_settings() -> None:
-    """All that the caller gives are Spark's."""
+def test_what_is_no_setting() -> None:
+    """The error names it. All that the caller gives are Spark's."""
+    for pair in ("spark.a", "a=b", "spark.=b", "=b", "spark.a b=c", "x"):
+        reads: list[Callable[[], object]] = [
+            partial(read_pairs, [pair]),
+            partial(read_text, f"spark.good=1\n{pair}"),
+        ]
+        for read in reads:
+            with pytest.raises(InvalidInput) as caught:
+                read()
+            assert caught.value.kind == "invalid_argument"
+            assert repr(pair) in str(caught.value)
     assert check({"spark.a": "b=c"}) == {"spark.a": "b=c"}
     with pytest.raises(InvalidInput, match="is no setting"):
         check({"other.a": "b"})
@@ -346,9 +323,13 @@ class JavaError(Exception):
 REFUSED = Thrown("io.example.ClientException: Forbidden: cannot get pods\nmore")
 
 
-@pytest.mark.parametrize(
-    ("thrown", "told"),
-    [
+def test_why_spark_did_not_start() -> None:
+    """The error, and the first cause if the error does not have it already. Java forbids an error
+    to be its own cause, but not two that name each other."""
+    first, second = Thrown("first"), Thrown("second")
+    first.cause, second.cause = second, first
+    jvm: Any = None
+    for thrown, told in (
         (Thrown("SparkException: no master\nmore"), "SparkException: no master"),
         (
             Thrown("SparkException: External scheduler", Thrown("InvocationTarget", REFUSED)),
@@ -356,17 +337,6 @@ REFUSED = Thrown("io.example.ClientException: Forbidden: cannot get pods\nmore")
             " io.example.ClientException: Forbidden: cannot get pods",
         ),
         (Thrown("A: B: no room", Thrown("B: no room")), "A: B: no room"),
-    ],
-)
-def test_why_spark_did_not_start(thrown: Thrown, told: str) -> None:
-    """The error, and the first cause if the error does not have it already."""
-    jvm: Any = None
-    assert _reason(JavaError(thrown), jvm) == told
-
-
-def test_why_spark_did_not_start_in_a_loop() -> None:
-    """Java forbids an error to be its own cause, but not two that name each other."""
-    first, second = Thrown("first"), Thrown("second")
-    first.cause, second.cause = second, first
-    jvm: Any = None
-    assert _reason(JavaError(first), jvm) == "first"
+        (first, "first"),
+    ):
+        assert _reason(JavaError(thrown), jvm) == told

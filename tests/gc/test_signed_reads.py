@@ -20,16 +20,13 @@ from ebbtide.store.objects.signed_reads import SignedRead
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.boundaries import HeldMetadata
+from tests.support.collections import raises
 from tests.support.world import World
 
 LEASE: Final = timedelta(hours=1)
 SECOND: Final = timedelta(seconds=1)
 WAIT_SECONDS_MAX: Final = 60.0
 SHORT: Final[dict[str, Any]] = {"grace": SECOND, "unsafe": True, "allow_share": True}
-
-
-def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 @pytest.fixture(autouse=True)
@@ -63,70 +60,75 @@ def clear(world: World) -> None:
     Reclaimer(world.store).once()
 
 
-def check_until_its_end(world: World, signed: SignedRead) -> None:
-    """The object is there as long as the URL lasts, and goes later."""
-    place = world.root / signed.entry.address
+def check_until_its_end(world: World, *signed: SignedRead) -> None:
+    """The objects are there as long as their URLs last, and go later."""
+    places = [world.root / each.entry.address for each in signed]
+    (ends_at,) = {each.expires_at for each in signed}
     clear(world)
-    world.clock.now = signed.expires_at
+    world.clock.now = ends_at
     clear(world)
-    assert place.exists()
+    assert [place.exists() for place in places] == [True] * len(places)
     world.clock.advance(2 * LEASE)
     clear(world)
-    assert not place.exists()
+    assert not any(place.exists() for place in places)
 
 
-def commit_without(lake: Repository) -> object:
-    lake.objects.delete("side", "a")
-    return lake.commits.commit("side", "without")
+def commit_without(lake: Repository, branch: str) -> object:
+    lake.objects.delete(branch, "a")
+    return lake.commits.commit(branch, "without")
 
 
-COMMITTED: Final[dict[str, Callable[[Repository], object]]] = {
-    "deleted": commit_without,
-    "branch deleted": lambda lake: lake.branches.delete("side"),
-}
+Lose = Callable[[Repository, str], object]
+COMMITTED: Final[list[Lose]] = [
+    commit_without,
+    lambda lake, branch: lake.branches.delete(branch),
+]
 
 
-@pytest.mark.parametrize("lose", COMMITTED.values(), ids=COMMITTED)
-def test_a_committed_object(world: World, lose: Callable[[Repository], object]) -> None:
+def test_committed_objects(world: World) -> None:
     world.save("main", days_ago=30)
-    world.lake.branches.create("side", "main")
-    world.save("side", days_ago=20, put=["a"])
+    for number in range(len(COMMITTED)):
+        world.lake.branches.create(f"side{number}", "main")
+        world.save(f"side{number}", days_ago=20, put=["a"])
     world.keep(default={"keep_last": 1})
     world.clock.advance(2 * LEASE)
-    signed = world.lake.signed_reads.sign("side", "a")
-    assert signed.url == f"GET {signed.entry.address} {ends(world, signed).total_seconds():.0f}"
-    assert LEASE / 2 < ends(world, signed) < LEASE
-    lose(world.lake)
-    check_until_its_end(world, signed)
+    signed = [world.lake.signed_reads.sign(f"side{n}", "a") for n in range(len(COMMITTED))]
+    for number, lose in enumerate(COMMITTED):
+        seconds = ends(world, signed[number]).total_seconds()
+        assert signed[number].url == f"GET {signed[number].entry.address} {seconds:.0f}"
+        assert LEASE / 2 < ends(world, signed[number]) < LEASE
+        lose(world.lake, f"side{number}")
+    check_until_its_end(world, *signed)
 
 
-STAGED: Final[dict[str, Callable[[Repository], object]]] = {
-    "overwritten": lambda lake: lake.objects.put("side", "a", b"other"),
-    "deleted": lambda lake: lake.objects.delete("side", "a"),
-    "reset": lambda lake: lake.commits.reset_path("side", "a"),
-    "reset by prefix": lambda lake: lake.commits.reset_prefix("side", "a"),
-    "all reset": lambda lake: lake.commits.reset("side"),
-    "branch deleted": lambda lake: lake.branches.delete("side"),
-}
+STAGED: Final[list[Lose]] = [
+    lambda lake, branch: lake.objects.put(branch, "a", b"other"),
+    lambda lake, branch: lake.objects.delete(branch, "a"),
+    lambda lake, branch: lake.commits.reset_path(branch, "a"),
+    lambda lake, branch: lake.commits.reset_prefix(branch, "a"),
+    lambda lake, branch: lake.commits.reset(branch),
+    lambda lake, branch: lake.branches.delete(branch),
+]
 
 
-@pytest.mark.parametrize("lose", STAGED.values(), ids=STAGED)
 @pytest.mark.parametrize("leased_before", [False, True])
-def test_a_staged_object(
-    world: World, lose: Callable[[Repository], object], leased_before: bool
-) -> None:
-    """Also if its file is much older than the grace, and if an earlier URL made the lease."""
+def test_staged_objects(world: World, leased_before: bool) -> None:
+    """Also if a file is much older than the grace, and if an earlier URL made the lease."""
     world.save("main", days_ago=1)
-    world.lake.branches.create("side", "main")
-    world.lake.objects.put("side", "a", b"a")
+    branches = [f"side{number}" for number in range(len(STAGED))]
+    for branch in branches:
+        world.lake.branches.create(branch, "main")
+        world.lake.objects.put(branch, "a", b"a")
     world.clock.advance(timedelta(days=10))
     if leased_before:
-        world.lake.signed_reads.sign("side", "a")
+        for branch in branches:
+            world.lake.signed_reads.sign(branch, "a")
         world.clock.advance(LEASE / 2 - SECOND)
-    signed = world.lake.signed_reads.sign("side", "a")
-    assert LEASE / 2 < ends(world, signed) < LEASE
-    lose(world.lake)
-    check_until_its_end(world, signed)
+    signed = [world.lake.signed_reads.sign(branch, "a") for branch in branches]
+    for branch, lose, each in zip(branches, STAGED, signed, strict=True):
+        assert LEASE / 2 < ends(world, each) < LEASE
+        lose(world.lake, branch)
+    check_until_its_end(world, *signed)
 
 
 def test_one_that_is_committed_later(world: World) -> None:

@@ -22,6 +22,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import new_id
 from ebbtide.storage import LocalStorage, Storage
+from tests.support.copies import contents_of, listing
 from tests.support.dying import Died
 from tests.support.faulty import Hook, SharedFaultyStorage
 from tests.support.world import DAY, World
@@ -100,12 +101,7 @@ def history(world: World) -> dict[str, dict[str, bytes]]:
     commits.append(world.save("main", days_ago=10, put=["y"], delete=["a", "b", "c", "d"]))
     world.lake.branches.delete("side")
     world.clock.advance(2 * HOUR)
-    return {commit: contents(world, commit) for commit in commits}
-
-
-def contents(world: World, commit: str) -> dict[str, bytes]:
-    lake = world.lake
-    return {entry.path: lake.objects.get(commit, entry.path) for entry in lake.objects.walk(commit)}
+    return {commit: contents_of(world, commit) for commit in commits}
 
 
 def check(world: World, known: dict[str, dict[str, bytes]]) -> list[str]:
@@ -117,7 +113,7 @@ def check(world: World, known: dict[str, dict[str, bytes]]) -> list[str]:
         except EbbtideError as error:
             assert error.kind == "commit_expired"
             continue
-        assert contents(world, commit) == has
+        assert contents_of(world, commit) == has
         opened.append(commit)
     return opened
 
@@ -129,14 +125,9 @@ def let_lease_end(world: World) -> None:
 def expire_first(world: World) -> RunReport:
     """The first commit goes aside, the files that it shares stay."""
     world.keep(default="15d")
-    report = world.collect(quarantine=WEEK)
-    assert report.state == "swept"
+    report = world.swept(quarantine=WEEK)
     assert report.counts["quarantined"].objects > 0
     return report
-
-
-def lake_files(world: World) -> set[str]:
-    return world.files() | world.files("_ebbtide/ranges") | world.files("_ebbtide/trees")
 
 
 PLACES: Final = [
@@ -258,18 +249,13 @@ def test_the_record_of_the_later_run_is_gone(world: World) -> None:
     assert next(iter(known)) not in check(world, known)
 
 
-def purge_half(world: World, run_id: str) -> str:
-    """The purge of a run's quarantine that breaks off after one file; which that was."""
-    aside = world.root / quarantine.prefix_of(run_id)
-    name = min(str(path.relative_to(aside)) for path in aside.rglob("data/*/*"))
-    (aside / name).unlink()
-    return name
-
-
 def test_a_purge_broke_off_half_way(world: World) -> None:
+    """After one file."""
     known = history(world)
     first = expire_first(world)
-    gone = purge_half(world, first.run_id)
+    aside = world.root / quarantine.prefix_of(first.run_id)
+    gone = min(str(path.relative_to(aside)) for path in aside.rglob("data/*/*"))
+    (aside / gone).unlink()
     undone = collector(world).undo(first.run_id)
     assert undone.state == "swept", "something is unaccounted for"
     assert undone.quarantine is not None
@@ -281,7 +267,7 @@ def test_a_purge_broke_off_half_way(world: World) -> None:
 def test_a_listing_lags(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record says what must be there, and the storage is asked for it by name."""
     known = history(world)
-    before = lake_files(world)
+    before = listing(world.root)
     first = expire_first(world)
     listed: Callable[..., Iterator[pa.RecordBatch]] = LocalStorage.list
 
@@ -294,7 +280,7 @@ def test_a_listing_lags(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStorage, "list", late)
     undone = collector(world).undo(first.run_id)
     assert undone.state == "undone"
-    assert lake_files(world) == before
+    assert listing(world.root) == before
     assert check(world, known) == list(known)
 
 

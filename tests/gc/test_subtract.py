@@ -120,30 +120,40 @@ both = on_engines("joins", "inline")
 
 @pytest.mark.spark
 @randomized("subtractions")
-def test_all_find_what_the_definition_says(tmp_path: Path, seed: int) -> None:
+def test_all_engines_find_what_the_definition_says(tmp_path: Path, seed: int) -> None:
+    found = [check_subtraction(tmp_path / name, engine, seed) for name, engine in ENGINES.items()]
+    assert all(each.counts == found[0].counts for each in found)
+
+
+@randomized("subtractions in the process")
+def test_it_finds_what_the_definition_says(tmp_path: Path, seed: int) -> None:
+    """The same, more often."""
+    check_subtraction(tmp_path, INLINE, seed)
+
+
+def check_subtraction(directory: Path, engine: Engine, seed: int) -> Subtracted:
+    """A time in whole seconds stands for the whole second. A temporary file is protected with its
+    target alone."""
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(40)]
     live, protected, purged = ([n for n in names if choices.random() < 0.4] for _ in range(3))
-    found: list[Subtracted] = []
-    for name, engine in ENGINES.items():
-        choices.seed(seed)
-        relations = Relations(tmp_path / name, engine)
-        expected: dict[str, set[str]] = {}
-        for name in choices.sample(names, 30):
-            kind = choices.choice(["object", "tree", "temporary", "foreign"])
-            target = choices.choice(names) if kind == "temporary" else None
-            seconds = choices.choice([-86400, -1, -0.5, -0.000001, 0, 1])
-            modified = CUTOFF + timedelta(seconds=seconds)
-            relations.listed(name, modified=modified, kind=kind, target=target)
-            latest = modified + timedelta(microseconds=0 if modified.microsecond else 999_999)
-            key = target or name
-            kept = (key in live and target is None) or latest >= CUTOFF
-            stays = (kept and key not in purged) or key in protected
-            if kind != "foreign" and not stays:
-                expected.setdefault(kind, set()).add(name)
-        found.append(relations.subtract(live=live, protected=protected, purged=purged))
-        assert relations.candidates(found[-1]) == expected
-    assert all(each.counts == found[0].counts for each in found)
+    relations = Relations(directory, engine)
+    expected: dict[str, set[str]] = {}
+    for name in choices.sample(names, 30):
+        kind = choices.choice(["object", "tree", "temporary", "foreign"])
+        target = choices.choice(names) if kind == "temporary" else None
+        seconds = choices.choice([-86400, -1, -0.5, -0.000001, 0, 1])
+        modified = CUTOFF + timedelta(seconds=seconds)
+        relations.listed(name, modified=modified, kind=kind, target=target)
+        latest = modified + timedelta(microseconds=0 if modified.microsecond else 999_999)
+        key = target or name
+        kept = (key in live and target is None) or latest >= CUTOFF
+        stays = (kept and key not in purged) or key in protected
+        if kind != "foreign" and not stays:
+            expected.setdefault(kind, set()).add(name)
+    found = relations.subtract(live=live, protected=protected, purged=purged)
+    assert relations.candidates(found) == expected
+    return found
 
 
 @on_engines()
@@ -212,34 +222,6 @@ def test_each_file_is_in_one_class(tmp_path: Path, engine: Engine) -> None:
         "young": Count(1, 5),
         "candidate": Count(2, 15),
     }
-
-
-@both
-def test_a_time_in_whole_seconds_stands_for_the_whole_second(
-    tmp_path: Path, engine: Engine
-) -> None:
-    relations = Relations(tmp_path, engine)
-    relations.listed("exact", modified=CUTOFF - timedelta(microseconds=1))
-    relations.listed("truncated", modified=CUTOFF.replace(microsecond=0))
-    relations.listed("second before", modified=CUTOFF.replace(microsecond=0) - timedelta(seconds=1))
-
-    found = relations.subtract(live=[], protected=[])
-
-    assert relations.candidates(found) == {"object": {"exact", "second before"}}
-
-
-@both
-def test_a_temporary_file_is_protected_with_its_target_alone(
-    tmp_path: Path, engine: Engine
-) -> None:
-    relations = Relations(tmp_path, engine)
-    relations.listed("written#1", kind="temporary", target="written")
-    relations.listed("done#1", kind="temporary", target="done")
-    relations.listed("done")
-
-    found = relations.subtract(live=["done"], protected=["written"])
-
-    assert relations.candidates(found) == {"temporary": {"done#1"}}
 
 
 @both

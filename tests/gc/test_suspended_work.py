@@ -1,4 +1,4 @@
-"""Work that began before a run and ends in it or after it, and promises that outlive it.
+"""Work that began before a run and ends in it or after it.
 
 One run: every operation here has stopped half-way when it begins. Some go on between plan and
 sweep, the others when the sweep is over. The grace is zero: it is not what protects them.
@@ -10,27 +10,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from ebbtide.errors import NotFound
 from ebbtide.gc.report import RunReport
 from ebbtide.store.commits import committing, merging
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import Uploads
 from tests.gc.lines import (
-    AFTER_PLAN,
-    POINTS,
     Contents,
     Known,
     Line,
     Outcome,
     Reader,
-    at_points,
-    attempt,
     check_commit,
     check_gone,
     check_refs,
@@ -38,8 +34,6 @@ from tests.gc.lines import (
 )
 from tests.gc.operations import POLICY
 from tests.gc.suspended import Suspended, slow_content, stop_before
-from tests.support.copies import OpenedWorld
-from tests.support.templates import copy_store
 from tests.support.world import World
 
 pytestmark = pytest.mark.xdist_group("suspended work")
@@ -175,20 +169,11 @@ def make_run(directory: Path) -> Run:
     known = Known()
     initial = world.lake.commits.resolve("main")
     names = [f"{work.name}-{number}" for work in WORKS for number in range(len(MOMENTS))]
-    names += [f"{kind}-{n}" for kind in ("restored", "left") for n in range(len(POINTS))]
-    names.append("left-before")
     lines = {name: make_line(world, known, name, initial=initial) for name in names}
     world.clock.advance(2 * TRASH)
     for name, line in lines.items():
-        if name.startswith("restored"):
-            world.lake.branches.create(f"old-{name}", line.fresh)
-            line.young = line.save(f"old-{name}", 8, put=["trashed"])
-            world.lake.branches.delete(f"old-{name}")
         if name.startswith("commit"):
             line.head = line.save(name, 1, put=[f"many/{number}" for number in range(9)])
-        if name.startswith("left"):
-            world.lake.branches.create(f"moving-{name}", line.fresh)
-            line.young = line.save(f"moving-{name}", 12, put=["promised"])
     other = Reader(world)
     started = {
         (work.name, moment): Suspended(
@@ -199,39 +184,17 @@ def make_run(directory: Path) -> Run:
     }
     outcomes: dict[tuple[str, str], Outcome] = {}
 
-    def act(point: str) -> None:
-        number = list(POINTS).index(point)
-        outcomes["restored", point] = attempt(restore, lines[f"restored-{number}"])
-        outcomes["left", point] = attempt(leave, lines[f"left-{number}"])
-
-    outcomes["left", "before the plan"] = attempt(leave, lines["left-before"])
     planned = world.collector(grace=timedelta(0), unsafe=True).plan()
     assert planned.state == "planned"
-    act(AFTER_PLAN)
     for key, suspended in started.items():
         if key[1] == MOMENTS[0]:
             outcomes[key] = suspended.finish()
-    observer = at_points({point: partial(act, point) for point in POINTS if point != AFTER_PLAN})
-    sweeper = world.collector(observer=observer, grace=timedelta(0), unsafe=True)
+    sweeper = world.collector(grace=timedelta(0), unsafe=True)
     report = sweeper.sweep(planned.run_id)
     for key, suspended in started.items():
         if key[1] == MOMENTS[1]:
             outcomes[key] = suspended.finish()
     return Run(world, known, lines, report, Reader(world), outcomes)
-
-
-def restore(line: Line) -> dict[str, Contents]:
-    """A trashed branch comes back; one that is gone does not."""
-    line.lake.branches.restore(f"old-{line.name}")
-    with pytest.raises(NotFound):
-        line.lake.branches.restore(line.side)
-    return {f"old-{line.name}": line.known_of(line.young)}
-
-
-def leave(line: Line) -> dict[str, Contents]:
-    """A branch moves on: what it pointed at has expired, but was promised for a lease."""
-    line.save(f"moving-{line.name}", 11, delete=["promised"])
-    return {line.young: line.known_of(line.young)}
 
 
 def test_the_run_ends_well(run: Run) -> None:
@@ -241,42 +204,18 @@ def test_the_run_ends_well(run: Run) -> None:
     assert set(run.report.deleted_kinds) >= {"tree", "range", "object"}
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
-def test_suspended_work(run: Run, work: Work, moment: Moment) -> None:
-    outcome = run.outcomes[work.name, moment]
-    if work.needs_expired and moment == "after the run":
-        check_gone(outcome.error, run.report.run_id)
-        return
-    assert outcome.error is None
-    for ref, expected in outcome.reads.items():
-        assert run.reader.contents(ref) == expected
-
-
-@pytest.mark.parametrize(
-    ("what", "point"),
-    [("left", "before the plan"), *((w, p) for w in ("restored", "left") for p in POINTS)],
-)
-def test_promises_are_kept(run: Run, what: str, point: str) -> None:
-    outcome = run.outcomes[what, point]
-    assert outcome.error is None
-    for ref, expected in outcome.reads.items():
-        assert run.reader.contents(ref) == expected
+def test_suspended_work(run: Run) -> None:
+    for work, moment in product(WORKS, MOMENTS):
+        outcome = run.outcomes[work.name, moment]
+        if work.needs_expired and moment == "after the run":
+            check_gone(outcome.error, run.report.run_id)
+            continue
+        assert outcome.error is None, work.name
+        for ref, expected in outcome.reads.items():
+            assert run.reader.contents(ref) == expected, (work.name, moment)
 
 
 def test_every_commit_and_ref(run: Run) -> None:
     check_refs(run.reader, run.known)
     for commit_id, contents in run.known.contents.items():
         check_commit(run.reader, commit_id, contents)
-
-
-def test_promises_end(run: Run, tmp_path: Path) -> None:
-    """Two days later, the lease and the trash are over."""
-    copy_store(run.world.directory / "store", tmp_path / "store")
-    world = OpenedWorld(tmp_path, now=run.world.now + 2 * TRASH, **SETTINGS)
-    promised = {line.path("promised") for line in run.lines.values()}
-    assert promised & world.contents()
-    assert world.collect().state == "swept"
-    assert not promised & world.contents()
-    check_refs(Reader(world), run.known)
-    world.close()

@@ -23,6 +23,7 @@ from ebbtide.gc.steps import Event
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.store.purges.queries import insert_purged
+from tests.support.copies import contents_of, listing
 from tests.support.dying import Died
 from tests.support.engines import on_engines
 from tests.support.faulty import Hook, SharedFaultyStorage
@@ -55,108 +56,80 @@ def history(world: World) -> dict[str, dict[str, bytes]]:
     world.lake.objects.put("main", "dropped", b"dropped")
     world.lake.objects.delete("main", "dropped")
     world.clock.advance(2 * HOUR)
-    return {commit: contents(world, commit) for commit in commits}
-
-
-def contents(world: World, ref: str) -> dict[str, bytes]:
-    return {
-        entry.path: world.lake.objects.get(ref, entry.path)
-        for entry in world.lake.objects.walk(ref)
-    }
-
-
-def files(world: World) -> dict[str, bytes]:
-    """What is on the storage, but for what the collector keeps."""
-    found = (path for path in world.root.rglob("*") if path.is_file())
-    named = {str(path.relative_to(world.root)): path.read_bytes() for path in found}
-    apart = ("_ebbtide/gc/", "_ebbtide/OWNER")
-    return {name: data for name, data in named.items() if not name.startswith(apart)}
+    return {commit: contents_of(world, commit) for commit in commits}
 
 
 def sweep(world: World, **options: Any) -> RunReport:
-    report = world.collect(quarantine=WEEK, **options)
-    assert report.state == "swept", report.error
-    return report
-
-
-def test_what_is_swept_is_moved_aside(world: World) -> None:
-    history(world)
-    before = files(world)
-    report = sweep(world)
-    after = files(world)
-    gone = before.keys() - after.keys()
-    assert report.counts["deleted"].objects == 0
-    assert report.counts["quarantined"].objects == len(gone) > 4
-    aside = world.root / quarantine.prefix_of(report.run_id)
-    assert {name: (aside / name).read_bytes() for name in gone} == {
-        name: before[name] for name in gone
-    }
-    assert report.quarantine is not None
-    assert report.quarantine["objects"] == len(gone)
-    assert sweep(world).counts["candidate"].objects == 0, "nobody collects what is aside"
+    return world.swept(quarantine=WEEK, **options)
 
 
 @on_engines()
 def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: Engine) -> None:
+    """A sweep moves what it takes aside, where nobody collects it."""
     world.engine = engine
     known = history(world)
-    before = files(world)
+    before = listing(world.root)
     report = sweep(world)
-    gone = before.keys() - files(world).keys()
+    gone = before.keys() - listing(world.root).keys()
+    assert report.counts["deleted"].objects == 0
+    assert report.counts["quarantined"].objects == len(gone) > 4
     assert report.commits["forgotten"] == 1
+    aside = world.root / quarantine.prefix_of(report.run_id)
+    assert all((aside / name).read_bytes() == before[name] for name in gone)
+    assert report.quarantine is not None
+    assert report.quarantine["objects"] == len(gone)
+    assert sweep(world).counts["candidate"].objects == 0
     assert len([c for c in known if raises_kind(world, c)]) >= 2
+
     undone = world.collector().undo(report.run_id)
     assert undone.state == "undone"
-    assert files(world) == before
+    assert listing(world.root) == before
     for commit, has in known.items():
-        assert contents(world, commit) == has
+        assert contents_of(world, commit) == has
     assert undone.quarantine is not None
     assert undone.quarantine["objects"] == undone.quarantine["closed_commits"] == 0
-    # It is held for a week, whatever the policy says.
+
+    # It is closed for good.
+    with pytest.raises(Conflict, match="undone"):
+        world.collector().sweep(report.run_id)
+    with pytest.raises(Conflict, match="undone"):
+        world.collector().undo(report.run_id)
+    with pytest.raises(NotFound, match="has no plan to sweep"):
+        world.collector().sweep()
+    assert world.collector().show(report.run_id).state == "undone"
+
+    # What is back is held for a week, whatever the policy says.
     assert sweep(world).counts["candidate"].objects == 0
     world.clock.advance(WEEK - HOUR)
     assert world.collect().counts["candidate"].objects == 0
     world.clock.advance(2 * HOUR)
     world.collect()
-    assert not gone & files(world).keys()
+    assert not gone & listing(world.root).keys()
 
 
 def raises_kind(world: World, commit: str) -> str | None:
     try:
-        contents(world, commit)
+        contents_of(world, commit)
     except EbbtideError as error:
         return error.kind
     return None
 
 
-def test_an_undone_run_is_closed_for_good(world: World) -> None:
-    history(world)
-    run_id = sweep(world).run_id
-    world.collector().undo(run_id)
-    with pytest.raises(Conflict, match="undone"):
-        world.collector().sweep(run_id)
-    with pytest.raises(Conflict, match="undone"):
-        world.collector().undo(run_id)
-    with pytest.raises(NotFound, match="has no plan to sweep"):
-        world.collector().sweep()
-    assert world.collector().show(run_id).state == "undone"
-
-
 def test_a_selection_comes_back_and_is_held(world: World) -> None:
     history(world)
-    before = files(world)
+    before = listing(world.root)
     report = sweep(world)
-    gone = sorted(before.keys() - files(world).keys())
+    gone = sorted(before.keys() - listing(world.root).keys())
     name = next(each for each in gone if each.startswith("data/"))
     part = world.collector().undo(report.run_id, under=name)
     assert part.state == "swept"
     assert part.quarantine is not None
     assert part.quarantine["back_objects"] == 1
     assert part.quarantine["objects"] == len(gone) - 1
-    assert files(world)[name] == before[name]
+    assert listing(world.root)[name] == before[name]
     assert sweep(world).counts["candidate"].objects == 0
     assert world.collector().undo(report.run_id).state == "undone"
-    assert files(world) == before
+    assert listing(world.root) == before
 
 
 def test_purged_and_timed_out(world: World) -> None:
@@ -199,7 +172,7 @@ def test_an_older_plan_does_not_take_what_is_back(world: World, is_used_again: b
     assert swept.counts["deleted"].objects == 0
     assert swept.counts["revived"].objects == old.counts["candidate"].objects
     for commit, has in known.items():
-        assert contents(world, commit) == has
+        assert contents_of(world, commit) == has
 
 
 def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
@@ -215,7 +188,7 @@ def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
     assert undone.quarantine["closed_commits"] >= 1
     readable = [commit for commit in known if raises_kind(world, commit) is None]
     for commit in readable:
-        assert contents(world, commit) == known[commit]
+        assert contents_of(world, commit) == known[commit]
     assert newest not in readable
 
 
@@ -226,7 +199,7 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
     world = World(tmp_path, settings={"range_entries_target": 2})
     world.keep(default="3d")
     known = history(world)
-    before = files(world)
+    before = listing(world.root)
 
     def broken(steps: list[str]) -> Collector:
         """One that ends at a step, or at one of its changes of the storage: before or after it."""
@@ -263,9 +236,9 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
             broken(["bring back", "reopen"]).undo(planned.run_id, sweeps_ended=True)
     with suppress(Conflict, NotFound):  # undone before, or nothing had moved
         world.collector(patience=timedelta(0)).undo(planned.run_id, sweeps_ended=True)
-    assert files(world) == before
+    assert listing(world.root) == before
     for commit, has in known.items():
-        assert contents(world, commit) == has
+        assert contents_of(world, commit) == has
     assert not list((world.root / "_ebbtide" / "gc" / "runs").glob("*/quarantine/**/*"))
     world.close()
 
@@ -273,9 +246,9 @@ def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.Monk
 def test_what_was_purged_stays_gone(world: World) -> None:
     """A copy that is aside goes with the purge, and an undo that finds one leaves it there."""
     history(world)
-    before = files(world)
+    before = listing(world.root)
     report = sweep(world)
-    gone = sorted(before.keys() - files(world).keys())
+    gone = sorted(before.keys() - listing(world.root).keys())
     first, second = [name for name in gone if name.startswith("data/")][:2]
     aside = world.root / quarantine.prefix_of(report.run_id)
     assert quarantine.delete_copies(world.lake.storage, [first]) == {}
@@ -285,7 +258,7 @@ def test_what_was_purged_stays_gone(world: World) -> None:
     undone = world.collector().undo(report.run_id)
     assert undone.quarantine is not None
     assert undone.quarantine["purged_objects"] == 1
-    assert files(world).keys() == before.keys() - {first, second}
+    assert listing(world.root).keys() == before.keys() - {first, second}
     assert not (aside / second).exists()
     for commit in (row.commit_id for row in world.lake.commits.log("main")):
         assert raises_kind(world, commit) in (None, "purged")
@@ -295,7 +268,7 @@ def test_what_does_not_come_back_is_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history(world)
-    before = files(world)
+    before = listing(world.root)
     report = sweep(world)
     move = LocalStorage.move
 
@@ -307,7 +280,7 @@ def test_what_does_not_come_back_is_asked_for_again(
         world.collector().undo(report.run_id)
     monkeypatch.setattr(LocalStorage, "move", move)
     assert world.collector().undo(report.run_id).state == "undone"
-    assert files(world) == before
+    assert listing(world.root) == before
 
 
 def as_before(part: dict[str, Any]) -> dict[str, Any]:
@@ -320,7 +293,7 @@ def as_before(part: dict[str, Any]) -> dict[str, Any]:
 def test_records_of_an_earlier_version(world: World) -> None:
     """Its plan can be swept, and what was restored from its quarantine stays protected."""
     history(world)
-    before = files(world)
+    before = listing(world.root)
     planned = world.collector(quarantine=WEEK).plan()
     old = Forgery(world.format(), planned)
     for name in ("candidates", "protected", "remaining", "settled", "unsettled"):
@@ -330,7 +303,7 @@ def test_records_of_an_earlier_version(world: World) -> None:
     old.seal()
     report = world.collector(quarantine=WEEK).sweep(planned.run_id)
     assert report.state == "swept", report.error
-    gone = sorted(before.keys() - files(world).keys())
+    gone = sorted(before.keys() - listing(world.root).keys())
     assert len(gone) > 4
 
     name = next(each for each in gone if each.startswith("data/"))
@@ -342,7 +315,7 @@ def test_records_of_an_earlier_version(world: World) -> None:
     later = world.collect(mode="incremental")
     assert (later.state, later.counts["candidate"].objects) == ("swept", 0)
     assert world.collector().undo(report.run_id).state == "undone"
-    assert files(world) == before
+    assert listing(world.root) == before
 
 
 def test_a_purge_that_was_broken_off_is_asked_for_again(
@@ -350,7 +323,7 @@ def test_a_purge_that_was_broken_off_is_asked_for_again(
 ) -> None:
     history(world)
     report = sweep(world)
-    kept = files(world)
+    kept = listing(world.root)
     delete = LocalStorage.delete
 
     def failing(storage: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
@@ -366,4 +339,4 @@ def test_a_purge_that_was_broken_off_is_asked_for_again(
     assert held["state"] == "held"
     assert world.collector().purge(report.run_id).quarantine is not None
     assert not (world.root / quarantine.prefix_of(report.run_id)).exists()
-    assert files(world) == kept
+    assert listing(world.root) == kept

@@ -53,7 +53,7 @@ CHANGES: Final[dict[str, Callable[[Before], object]]] = {
     "branch": lambda now: now.lake.branches.create("rescue", now.old),
     "branch restored": lambda now: now.lake.branches.restore("trashed"),
     "branch that stays": lambda now: now.lake.branches.set_expiry("expiring", None),
-    "tag": lambda now: now.lake.tags.create("rescue", now.old),
+    "tag": lambda now: now.lake.tags.create("rescued", now.old),
     "tag restored": lambda now: now.lake.tags.restore("trashed-tag"),
     "locator": lambda now: now.lake.locators.sign_path(now.old, "one"),
     "hold": lambda now: now.lake.retention.hold(now.old, "needed"),
@@ -100,32 +100,29 @@ def prepare(world: PlannedWorld) -> Before:
     return Before(world.store, lake, old, project_id, trashed_project_id, collection_id, trashed)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_it_is_refused_after_any_change_of_what_is_kept(
-    template: Template, tmp_path: Path, change: str
-) -> None:
+def test_it_is_refused_after_any_change_of_what_is_kept(template: Template, tmp_path: Path) -> None:
     original = PlannedWorld(template, tmp_path / "original", trash_time=DAY)
     before = prepare(original)
-    # Within this minute no write moves the epoch by itself.
-    original.lake.objects.put("main", "staged last", b"staged last")
-    shutil.copytree(
-        original.directory / "store",
-        tmp_path / "clone" / "store",
-        ignore=shutil.ignore_patterns("storage"),
-    )
-    CHANGES[change](before)
-    files = listing(original.root)
-    contents = kept_contents(original, original.history)
-
-    clone = OpenedWorld(tmp_path / "clone", now=START + timedelta(hours=9))
-    for report in (clone.collector().plan(), clone.collector().sweep(template.run_id)):
-        check_refused(report, "storage_foreign", "restored from a backup or copied")
-    assert listing(original.root) == files
-    assert kept_contents(original, original.history) == contents
+    for change, carry_out in CHANGES.items():
+        # Within this minute no write moves the epoch by itself.
+        original.lake.objects.put("main", "staged last", b"staged last")
+        shutil.copytree(
+            original.directory / "store",
+            tmp_path / change / "store",
+            ignore=shutil.ignore_patterns("storage"),
+        )
+        carry_out(before)
+        files = listing(original.root)
+        contents = kept_contents(original, original.history)
+        clone = OpenedWorld(tmp_path / change, now=START + timedelta(hours=9))
+        for report in (clone.collector().plan(), clone.collector().sweep(template.run_id)):
+            check_refused(report, "storage_foreign", "restored from a backup or copied")
+        clone.close()
+        assert listing(original.root) == files
+        assert kept_contents(original, original.history) == contents
     original.lake.objects.put("main", "more", b"more")
     original.lake.commits.commit("main", "the original goes on")
     assert original.collector().plan().state == "planned"
-    clone.close()
     original.close()
 
 

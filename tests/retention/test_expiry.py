@@ -140,15 +140,6 @@ class TestWithoutPolicy:
         assert second.is_empty
         assert not second.released
 
-    def test_what_no_ref_reached_before_is_not_released(self) -> None:
-        commits = {name: Commit(name, (), NOW - 9 * DAY, name) for name in ("loose", "root")} | {
-            "head": Commit("head", ("root",), NOW, "head")
-        }
-        request = ExpiryRequest(older_than=NOW, younger=NOW)
-        expiry = plan_expiry(commits, [Ref("main", "branch", "head")], request, now=NOW)
-        assert expiry.is_empty
-        assert not expiry.released
-
     def test_a_ref_into_nothing_is_refused(self) -> None:
         commits = {"root": Commit("root", (), NOW, "root")}
         for policy in (None, Policy.parse({"default": "keep"})):
@@ -188,24 +179,6 @@ class TestDeletedRefs:
         assert self.plan(main, delete=KINDS) == set()
         tag = Ref("main", "tag", "c1")
         assert self.plan(main, tag, delete=KINDS) == {"tag main"}
-
-    def test_one_on_the_commit_of_the_default_branch_goes(self) -> None:
-        main, side = Ref("main", "branch", "c1"), Ref("side", "branch", "c1")
-        assert self.plan(main, side, delete=("branch",)) == {"branch side"}
-
-    def test_its_history_goes_with_it(self) -> None:
-        root = Commit("root", (), NOW - 9 * DAY, "root")
-        commits = {"root": root}
-        for name, parent in (("a", "root"), ("b", "a"), ("new", "root")):
-            ago = 0 if name == "new" else 5
-            commits[name] = Commit(name, (parent,), NOW - ago * DAY, name)
-        refs = [Ref("main", "branch", "new"), Ref("t", "tag", "b")]
-        for delete in DELETIONS:
-            released = {"a", "b"} if "tag" in delete else set()
-            request = ExpiryRequest(older_than=NOW - DAY, younger=NOW, delete_refs=delete)
-            expiry = plan_expiry(commits, refs, request, now=NOW)
-            assert expiry.released == released
-            assert not expiry.new_parents
 
 
 class TestWithPolicy:
@@ -249,17 +222,6 @@ class TestWithPolicy:
         # And no more than that: what stays is a ref's own commit, a root, chosen or young.
         roots = {name for name, parent in before.items() if parent is None}
         assert later <= chosen | young | roots | {ref.commit_id for ref in left}
-
-    @randomized("expiries")
-    def test_nothing_young_is_released_unless_its_ref_is_deleted(self, seed: int) -> None:
-        choices = random.Random(seed)
-        commits = forest(choices, 12)
-        refs = some_refs(choices, commits, 3)
-        younger = NOW - choices.randint(0, 9) * DAY
-        policy = Policy.parse({"default": {"keep_last": 1}})
-        request = ExpiryRequest(older_than=EPOCH, younger=younger, policy=policy)
-        expiry = plan_expiry(commits, refs, request, now=NOW)
-        assert all(commits[name].created_at < younger for name in expiry.released)
 
     def test_the_last_few_and_the_root(self) -> None:
         commits = {

@@ -31,6 +31,17 @@ START = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)
 DAY = timedelta(days=1)
 
 
+AT_ONCE: Final = Settings(lease_ttl=timedelta(0), trash_time=timedelta(0), share_max=1.0)
+"""Nothing is promised for later, so that a run takes all that is of no use."""
+
+
+def collector_of(store: Store, lake: Repository, **options: Any) -> Collector:
+    """A collector without a grace, of a repository on a server, whose clock nobody sets."""
+    chosen: dict[str, Any] = {"grace": timedelta(0), "unsafe": True, "mode": "clean"} | options
+    repository = EmbeddedRepository(lake.context, store_id=store.store_id)
+    return Collector(repository, engine=INLINE, options=RunOptions.of(store.settings, **chosen))
+
+
 SLICES_BEFORE: Final = timedelta(days=401)
 """By how much slices are named older than the injected now: files have dates of the real one, and
 none is older than its slice's name."""
@@ -135,6 +146,12 @@ class World:
     def collect(self, **options: Any) -> RunReport:
         """A whole run."""
         return self.collector(**options).run()
+
+    def swept(self, **options: Any) -> RunReport:
+        """A whole run, which must end as swept."""
+        report = self.collect(**options)
+        assert report.state == "swept", report.error
+        return report
 
     def files(self, kind: str = "data") -> set[str]:
         """The addresses of the files under `data/` (or another prefix), from the disk itself."""
