@@ -146,7 +146,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
 DRAWN: Final[Mapping[str, int]] = {
     "whole programs": 1,
     "shown outputs": 2,
-    "tools of tests on Icechunk": 8,
+    "tools of tests on Icechunk": 2,
     "flows through pages": 3,
     "planted faults": 2,
     "stray keys": 6,
