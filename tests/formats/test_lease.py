@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,11 +31,9 @@ SKEW_MAX = timedelta(minutes=5)
 ELSEWHERE = "another-machine pid:[1] 17 4711"
 
 
-@pytest.fixture(params=["local", "memory"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    return open_storage(
-        str(tmp_path / "root") if request.param == "local" else f"memory:{new_id()}"
-    )
+@pytest.fixture
+def storage() -> Storage:
+    return open_storage(f"memory:{new_id()}")
 
 
 @pytest.fixture
@@ -336,22 +333,20 @@ def test_of_two_takers_at_once_one_wins(
     assert refusals == ["run_in_progress"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"run_id": null}',
-     b'{"run_id": "x", "run_epoch": 1, "holder": null}',
-     b'{"run_id": "x", "run_epoch": "1", "holder": null, "beat_at": "2024-05-01T12:00:00Z"}',
-     b'{"run_id": "x", "run_epoch": 1, "holder": null, "beat_at": "2024-05-01T12:00:00"}',
-     b'{"run_id": 1, "run_epoch": 1, "holder": null, "beat_at": "2024-05-01T12:00:00Z"}'],
-)  # fmt: skip
-def test_a_damaged_file_is_left_to_people(storage: Storage, holding: Holding, data: bytes) -> None:
-    storage.put(LEASE_ADDRESS, data)
-    with pytest.raises(Refused) as refused, holding("new"):
-        pass
-    assert refused.value.kind == "run_in_progress"
-    assert f"{storage.url}/{LEASE_ADDRESS} is damaged" in refused.value.message
-    assert "then delete the file" in refused.value.message
-    assert storage.get(LEASE_ADDRESS) == data
+def test_a_damaged_file_is_left_to_people(storage: Storage, holding: Holding) -> None:
+    sound = b'{"run_id": "x", "run_epoch": 1, "holder": null, "beat_at": "2024-05-01T12:00:00Z"}'
+    for data in (
+        b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"run_id": null}',
+        sound.replace(b', "beat_at": "2024-05-01T12:00:00Z"', b""),
+        sound.replace(b'": 1', b'": "1"'), sound.replace(b"Z", b""), sound.replace(b'"x"', b"1"),
+    ):  # fmt: skip
+        storage.put(LEASE_ADDRESS, data)
+        with pytest.raises(Refused) as refused, holding("new"):
+            pass
+        assert refused.value.kind == "run_in_progress"
+        assert f"{storage.url}/{LEASE_ADDRESS} is damaged" in refused.value.message
+        assert "then delete the file" in refused.value.message
+        assert storage.get(LEASE_ADDRESS) == data
 
 
 def test_heartbeats_keep_a_hold(storage: Storage, holding: Holding, clock: ManualClock) -> None:

@@ -101,7 +101,7 @@ def cases(count: int) -> list[tuple[set[str], dict[str, list[str]]]]:
 def test_random_failures_and_absent_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = open_storage(f"az://{new_id()}", OPTIONS)
     seen: dict[str, int] = defaultdict(int)
-    for there, scripts in cases(2_000):
+    for there, scripts in cases(300):
         model = {
             name: expected(is_there=name in there, script=script)
             for name, script in scripts.items()
@@ -117,7 +117,7 @@ def test_random_failures_and_absent_keys(monkeypatch: pytest.MonkeyPatch) -> Non
             assert found == model, (there, scripts)
         for outcome in found.values():
             seen[outcome] += 1
-    assert min(seen[each] for each in ("deleted", "missing", "failed")) > 500
+    assert min(seen[each] for each in ("deleted", "missing", "failed")) > 60
 
 
 @pytest.mark.usefixtures("fast")

@@ -92,6 +92,9 @@ def test_local_paths_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("/no/a/b", "/no/a", False),
         ("/", "/no", True),
         ("/", "s3://b", False),
+        ("s3://bucket/a", "s3://bucket/a/b?c#d", True),
+        ("s3://bucket", "s3a://bucket/?", True),
+        ("s3://bucket/a", "s3://bucket/a?/b", False),
     ],
 )
 def test_containing(outer: str, inner: str, *, expected: bool) -> None:
@@ -166,22 +169,18 @@ def test_urls_that_name_no_object(url: str) -> None:
         assert "s3://bucket/" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "name", ["x", "é ü", "a%20b", "a#b?c", "a+b", "x#12", "~", ".hidden", "[1]"]
-)
-def test_streams_of_objects_anywhere(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "some where" / name
-    file.parent.mkdir()
-    file.write_bytes(b"0123456789")
-    url = file.as_uri()
-    assert b"".join(stream_external(url)) == b"0123456789"
-    assert b"".join(stream_external(url, start=3)) == b"3456789"
-    assert b"".join(stream_external(url, start=3, end=5)) == b"34"
-    assert b"".join(stream_external(url, start=8, end=50)) == b"89"
-    assert b"".join(stream_external(url, start=10)) == b""
-    (tmp_path / "alias").symlink_to(file.parent)
-    through = f"file://localhost{tmp_path}/alias/./{url.rpartition('/')[2]}"
-    assert b"".join(stream_external(through)) == b"0123456789"
+def test_streams_of_objects_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "some where").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "some where")
+    for name in ("x", "é ü", "a%20b", "a#b?c", "a+b", "x#12", "~", ".hidden", "[1]"):
+        file = tmp_path / "some where" / name
+        file.write_bytes(b"0123456789")
+        url = file.as_uri()
+        assert b"".join(stream_external(url)) == b"0123456789"
+        for start, end in ((3, None), (3, 5), (8, 50), (10, None)):
+            assert b"".join(stream_external(url, start=start, end=end)) == b"0123456789"[start:end]
+        through = f"file://localhost{tmp_path}/alias/./{url.rpartition('/')[2]}"
+        assert b"".join(stream_external(through)) == b"0123456789"
 
 
 def test_streams_come_in_pieces(tmp_path: Path) -> None:
@@ -199,10 +198,7 @@ def test_streams_of_nothing(tmp_path: Path) -> None:
         with pytest.raises(NotFound) as caught:
             stream_external((tmp_path / name).as_uri())
         assert caught.value.kind == "object_not_found"
-
-
-def test_a_stream_of_a_file_in_the_root_directory() -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFound) as caught:  # in the root directory
         stream_external("file:///no-such-file-here")
     assert caught.value.details == {"address": "no-such-file-here"}
 
@@ -225,17 +221,11 @@ def test_streams_from_a_bucket_keep_the_key(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [("s3://bucket", key) for key in keys]
 
 
-@pytest.mark.parametrize("key", ["a?b/c#d", "q?&=;", "#", "per%3Fcent"])
-def test_streams_from_a_bucket(s3_url: str, key: str) -> None:
+def test_streams_from_a_bucket(s3_url: str) -> None:
     place = f"{s3_url}/{new_id()}"
-    open_storage(place).put(key, b"0123")
-    assert b"".join(stream_external(f"{place}/{key}", start=1)) == b"123"
-
-
-def test_keys_with_signs_of_urls_lie_within_storages() -> None:
-    assert contains("s3://bucket/a", "s3://bucket/a/b?c#d")
-    assert contains("s3://bucket", "s3a://bucket/?")
-    assert not contains("s3://bucket/a", "s3://bucket/a?/b")
+    for key in ("a?b/c#d", "q?&=;", "#", "per%3Fcent"):
+        open_storage(place).put(key, b"0123")
+        assert b"".join(stream_external(f"{place}/{key}", start=1)) == b"123"
 
 
 def test_links_in_a_circle(tmp_path: Path) -> None:

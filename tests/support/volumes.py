@@ -145,7 +145,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
 DRAWN: Final[Mapping[str, int]] = {
     "whole programs": 1,
     "shown outputs": 2,
-    "tools of tests on Icechunk": 8,
+    "tools of tests on Icechunk": 2,
     "outputs that are closed": 4,
     "examples of commands": 30,
     "flows through pages": 3,

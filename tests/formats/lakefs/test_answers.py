@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from ebbtide.errors import EbbtideError, Failed, NotFound
+from ebbtide.errors import Failed, NotFound
 from ebbtide.formats.lakefs import server as answers
 from ebbtide.formats.lakefs.server import Account, LakefsServer
 
@@ -32,7 +32,6 @@ ASKED: dict[str, Ask] = {
     "address": lambda server: server.address_at("main", "a"),
     "view": lambda server: list(server.view("main")),
 }
-each = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
 
 
 class Answering:
@@ -82,50 +81,45 @@ def answering() -> Iterator[Answering]:
     opened.http.server_close()
 
 
-@each
-@pytest.mark.parametrize("status", [401, 403, 500, 503])
-def test_an_error_is_told_with_its_status(answering: Answering, ask: Ask, status: int) -> None:
-    answering.status, answering.body = status, b'{"message": "not now"}'
-    with pytest.raises(Failed) as failed:
-        ask(answering.lake())
-    assert failed.value.kind == "lakefs_error"
-    assert str(status) in failed.value.message
-    assert "not now" in failed.value.message
-    assert ("check its keys" in failed.value.message) == (status in (401, 403))
+def _fails(answering: Answering, subtests: pytest.Subtests, **said: object) -> list[Failed]:
+    """What each call raises where none has an answer."""
+    found: list[Failed] = []
+    for name, ask in ASKED.items():
+        with subtests.test(ask=name, **said), pytest.raises(Failed) as failed:
+            ask(answering.lake())
+        found.append(failed.value)
+    assert {each.kind for each in found} == {"lakefs_error"}
+    return found
 
 
-@each
+def test_an_error_is_told_with_its_status(answering: Answering, subtests: pytest.Subtests) -> None:
+    answering.body = b'{"message": "not now"}'
+    for status in (401, 403, 500, 503):
+        answering.status = status
+        for failed in _fails(answering, subtests, status=status):
+            assert str(status) in failed.message
+            assert "not now" in failed.message
+            assert ("check its keys" in failed.message) == (status in (401, 403))
+
+
 def test_who_says_nothing_is_not_waited_for(
-    answering: Answering, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    answering: Answering, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setitem(answers.WAITS, "_request_timeout", (1.0, 0.2))
+    monkeypatch.setitem(answers.WAITS, "_request_timeout", (1.0, 0.1))
     answering.silent = True
-    with pytest.raises(Failed, match="does not answer"):
-        ask(answering.lake())
+    for failed in _fails(answering, subtests):
+        assert "does not answer" in failed.message
 
 
-@each
-def test_a_page_of_a_proxy_is_no_empty_answer(answering: Answering, ask: Ask) -> None:
+def test_nonsense_is_no_empty_answer(answering: Answering, subtests: pytest.Subtests) -> None:
+    nonsense = (b"[]", b'{"results": 1}', b'{"run_id": "", "gc_uncommitted_location": ""}', b"")
+    for body in nonsense:
+        for status in (200, 201, 202):
+            answering.status, answering.body = status, body
+            _fails(answering, subtests, body=body, status=status)
     answering.content_type = "text/html; charset=utf-8"
-    answering.body = b"<!DOCTYPE html><html><body>Sign in</body></html>"
-    with pytest.raises(Failed) as failed:
-        ask(answering.lake())
-    assert failed.value.kind == "lakefs_error"
-
-
-@each
-@pytest.mark.parametrize(
-    "body",
-    [b"[]", b'{"results": 1}', b'{"run_id": "", "gc_uncommitted_location": ""}', b"<html>", b""],
-)
-@pytest.mark.parametrize("status", [200, 201, 202])
-def test_nonsense_is_no_empty_answer(
-    answering: Answering, ask: Ask, body: bytes, status: int
-) -> None:
-    answering.status, answering.body = status, body
-    with pytest.raises(EbbtideError) as failed:
-        ask(answering.lake())
-    assert failed.value.kind == "lakefs_error"
+    answering.status, answering.body = 200, b"<!DOCTYPE html><html><body>Sign in</body></html>"
+    _fails(answering, subtests, of="a proxy")
 
 
 def test_what_may_be_missing_and_what_may_not(answering: Answering) -> None:
@@ -167,41 +161,36 @@ def _page(names: Sequence[str], has_more: object, offset: object, counted: int =
     return json.dumps({"results": results, "pagination": paging}).encode()
 
 
+PAGES: Final[dict[str, list[bytes]]] = {
+    "no offset": [_page("ab", True, "")],
+    "an offset of null": [_page("ab", True, None)],
+    "the same page again": [_page("ab", True, "b"), _page("ab", True, "b")],
+    "pages in a circle": [_page(name, True, name) for name in "aba"],
+    "fewer than it counts": [_page("ab", False, "", 3)],
+    "none of those it counts": [_page("", False, "", 3)],
+    "the last page, with an offset": [_page("ab", False, "b")],
+    "more as text": [_page("ab", "false", "")],
+    "more as null": [_page("ab", None, "")],
+    "results as text": [_page("", False, "").replace(b"[]", b'""')],
+    "results by name": [_page("", False, "").replace(b"[]", b"{}")],
+    "results of null": [_page("", False, "").replace(b"[]", b"null")],
+    "half": [_page("ab", True, "b"), _page("cd", False, "")[:40]],
+    "a page of a proxy": [_page("ab", True, "b"), b"<html></html>"],
+    "no pages": [b'{"results": []}'],
+}
+
+
 @pytest.mark.parametrize("name", LISTS)
-def test_all_pages_are_one_list(answering: Answering, name: str) -> None:
+def test_all_pages_are_one_list_and_one_that_is_cut_off_is_an_error(
+    answering: Answering, name: str, subtests: pytest.Subtests
+) -> None:
     answering.pages = [_page("a", True, "a"), _page("b", True, "b"), _page("", False, "")]
     assert [*dict(LISTS[name](answering.lake()))] == ["a", "b"]
-
-
-@pytest.mark.parametrize("name", LISTS)
-@pytest.mark.parametrize(
-    "pages",
-    {
-        "no offset": [_page("ab", True, "")],
-        "an offset of null": [_page("ab", True, None)],
-        "the same page again": [_page("ab", True, "b"), _page("ab", True, "b")],
-        "pages in a circle": [_page(name, True, name) for name in "aba"],
-        "fewer than it counts": [_page("ab", False, "", 3)],
-        "none of those it counts": [_page("", False, "", 3)],
-        "the last page, with an offset": [_page("ab", False, "b")],
-        "more as text": [_page("ab", "false", "")],
-        "more as null": [_page("ab", None, "")],
-        "results as text": [_page("", False, "").replace(b"[]", b'""')],
-        "results by name": [_page("", False, "").replace(b"[]", b"{}")],
-        "results of null": [_page("", False, "").replace(b"[]", b"null")],
-        "half": [_page("ab", True, "b"), _page("cd", False, "")[:40]],
-        "a page of a proxy": [_page("ab", True, "b"), b"<html></html>"],
-        "no pages": [b'{"results": []}'],
-    }.items(),
-    ids=lambda each: each[0],
-)
-def test_a_list_that_is_cut_off_is_an_error(
-    answering: Answering, name: str, pages: tuple[str, list[bytes]]
-) -> None:
-    answering.pages = list(pages[1])
-    with pytest.raises(Failed) as failed:
-        LISTS[name](answering.lake())
-    assert failed.value.kind == "lakefs_error"
+    for wrong, pages in PAGES.items():
+        answering.pages = [*pages]
+        with subtests.test(pages=wrong), pytest.raises(Failed) as failed:
+            LISTS[name](answering.lake())
+        assert failed.value.kind == "lakefs_error"
 
 
 def _uncommitted(run: str, token: str | None) -> bytes:
@@ -219,20 +208,19 @@ def test_uncommitted_objects_are_of_one_run_and_end(answering: Answering) -> Non
         answering.lake().uncommitted()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"default_retention_days": 1.5, "branches": []},
-        {"default_retention_days": True, "branches": []},
-        {"default_retention_days": "7", "branches": []},
-        {"default_retention_days": 7, "branches": {}},
-        {"default_retention_days": 7, "branches": ""},
-        {"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": "7"}]},
-        {"default_retention_days": 7, "branches": [{"branch_id": 1, "retention_days": 7}]},
-    ],
-)
-def test_rules_of_another_kind_are_no_rules(answering: Answering, body: object) -> None:
-    answering.body = json.dumps(body).encode()
-    with pytest.raises(Failed) as failed:
-        answering.lake().rules()
-    assert failed.value.kind == "lakefs_error"
+def test_rules_of_another_kind_are_no_rules(
+    answering: Answering, subtests: pytest.Subtests
+) -> None:
+    branches: list[object] = [
+        {},
+        "",
+        [{"branch_id": "main", "retention_days": "7"}],
+        [{"branch_id": 1, "retention_days": 7}],
+    ]
+    rules = [{"default_retention_days": 7, "branches": each} for each in branches]
+    rules += [{"default_retention_days": days, "branches": []} for days in (1.5, True, "7")]
+    for body in rules:
+        answering.body = json.dumps(body).encode()
+        with subtests.test(body=body), pytest.raises(Failed) as failed:
+            answering.lake().rules()
+        assert failed.value.kind == "lakefs_error"

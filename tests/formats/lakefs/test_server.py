@@ -24,7 +24,6 @@ from lakefs_sdk.client import LakeFSClient
 from lakefs_sdk.exceptions import ApiException
 
 from ebbtide.clock import SystemClock
-from ebbtide.errors import Failed, NotFound
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository, find_namespace
 from ebbtide.formats.lakefs.server import Account, LakefsServer
 from ebbtide.gc.collector import Collector
@@ -368,16 +367,3 @@ def test_what_the_server_s_own_system_test_expects(lake: Lake) -> None:
     assert lake.collector().run().state == "swept"
 
     assert {number for number, each in addresses.items() if each in lake.objects()} == STAY
-
-
-def test_what_the_server_refuses_is_told(lake: Lake) -> None:
-    with pytest.raises(NotFound, match="does not find the repository"):
-        LakefsServer(lake.server.account, "none").repository()
-    with pytest.raises(NotFound, match="does not find commit"):
-        lake.server.commit("none")
-    wrong = Account(lake.server.account.endpoint, "wrong", "wrong")
-    with pytest.raises(Failed, match=r"answered 401.*check its keys"):
-        LakefsServer(wrong, lake.name).branches()
-    nobody = Account("http://127.0.0.1:9", "k", "s")
-    with pytest.raises(Failed, match="does not answer"):
-        LakefsServer(nobody, lake.name).branches()
