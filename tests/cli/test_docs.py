@@ -14,6 +14,7 @@ import pytest
 
 from ebbtide.program.reference import commands
 from ebbtide.settings import list_settings
+from tests.support.claims import anchors
 from tests.support.transcripts import unprinted
 
 ROOT = Path(__file__).parents[2]
@@ -123,13 +124,6 @@ def test_how_to_use_collections(tmp_path: Path) -> None:
     done = follow(COLLECTIONS + page, tmp_path, EBBTIDE_SPARK_MASTER="none")
     assert done.returncode == 0, done
     assert unprinted(page, done.stdout + done.stderr) == []
-
-
-def anchors(document: Path) -> set[str]:
-    """What its headings are called in links, as code hosts make it of their text."""
-    prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
-    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

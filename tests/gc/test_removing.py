@@ -12,9 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
+from ebbtide.formats.elsewhere import ASKED
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
+from ebbtide.gc.options import RunOptions, parse_quarantine
 from ebbtide.gc.report import RunReport
 from ebbtide.storage import DeleteOutcome
 from ebbtide.storage.local import LocalStorage
@@ -84,6 +85,15 @@ def test_a_whole_life(world: World) -> None:
     assert again.info.storage_url == removal.storage_url
     assert world.store.catalog.find_removed("lake") is None, "the name is another's"
     assert world.store.catalog.find_removed(repository_id) == removal
+
+
+def test_it_has_no_quarantine(world: World) -> None:
+    """A period is refused. Who does not name one gets none, and needs no option."""
+    found = gone_repository(world.store, expire_repository(world))
+    for asked in ("7d", WEEK):
+        with raises("invalid_argument"):
+            parse_quarantine(asked, found)
+    assert parse_quarantine(ASKED, found) is None
 
 
 def test_what_is_not_ours_is_kept_and_named(world: World, tmp_path: Path) -> None:

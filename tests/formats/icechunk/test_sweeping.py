@@ -90,6 +90,15 @@ def test_a_tag_on_what_goes_brings_it_back(
 
 
 @both
+def test_every_run_is_clean(doomed: tuple[IcechunkLake, str, dict[str, str]]) -> None:
+    """Also one that is to continue from an earlier run."""
+    lake, _, _ = doomed
+    assert lake.collect().state == "swept"
+    again = lake.collect(mode="incremental")
+    assert (again.state, again.mode) == ("swept", "clean")
+
+
+@both
 def test_a_branch_made_between_batches_stops_the_sweep(
     doomed: tuple[IcechunkLake, str, dict[str, str]], spec_version: int
 ) -> None:

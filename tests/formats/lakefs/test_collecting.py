@@ -61,6 +61,14 @@ def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
     assert world.collector().verify(swept.run_id).counts == {}
 
 
+def test_every_run_is_clean(world: LakefsWorld) -> None:
+    """Also one that is to continue from an earlier run."""
+    old_commit(world)
+    assert world.collector().run().state == "swept"
+    again = world.collector(mode="incremental").run()
+    assert (again.state, again.mode) == ("swept", "clean")
+
+
 def test_the_metaranges_of_expired_commits_are_not_read(
     world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,8 +36,9 @@ def test_relative(namespace: Namespace, url: str, address: str | None) -> None:
 def test_where_it_is_opened() -> None:
     assert REMOTE.storage_url == "s3://lake/repo"
     assert LOCAL.storage_url == "file:///srv/blocks/repo"
-    with pytest.raises(InvalidInput, match="cannot be collected yet"):
-        _ = Namespace("https://a.blob.example/c/", "https://a.blob.example/c/").storage_url
+    for other in ("https://a.blob.example/c/", "gs://lake/repo/"):
+        with pytest.raises(InvalidInput, match="cannot be collected yet: it has to begin with s3:"):
+            _ = Namespace(other, other).storage_url
 
 
 def test_a_server_over_a_directory_needs_its_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from ebbtide.errors import InvalidInput
 
 LOCAL: Final = "local://"
 _DATA: Final = "/data/"
-_SUPPORTED: Final = ("s3://", "gs://")
+_S3: Final = "s3://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Namespace:
         a storage of another kind."""
         if self.root.startswith(LOCAL):
             return "file://" + self.root.removeprefix(LOCAL).rstrip("/")
-        if self.root.startswith(_SUPPORTED):
+        if self.root.startswith(_S3):
             return self.root.rstrip("/")
         raise InvalidInput(
             "invalid_address",
             f"the storage namespace {self.url} is on a storage that cannot be collected yet: "
-            f"it has to begin with one of {', '.join((*_SUPPORTED, LOCAL))}",
+            f"it has to begin with {_S3} or {LOCAL}",
         )
 
     @property
