@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import InvalidInput
 from ebbtide.model import ONE_MICROSECOND
-from ebbtide.settings import Settings
+from ebbtide.settings import Settings, check_settings
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import promised_times
 
@@ -69,5 +69,4 @@ def promise(tx: Transaction, times: Mapping[str, timedelta]) -> None:
                 f"{name} is no promised time: it is one of {', '.join(PROMISED)}",
             )
     if times:
-        checked = Settings(**times)
-        write_times(tx, {name: getattr(checked, name) for name in times})
+        write_times(tx, check_settings(times))
