@@ -121,14 +121,6 @@ def _nothing(*_arguments: Any, **_options: Any) -> None:
     """Does nothing."""
 
 
-def _without_lease(original: Callable[..., None]) -> Callable[..., None]:
-    def release(*arguments: Any, lease_ttl: object, **options: Any) -> None:
-        del lease_ttl
-        original(*arguments, lease_ttl=LEASE * 0, **options)
-
-    return release
-
-
 FAULTS: Final[dict[str, tuple[object, str, Callable[[Any], Any], tuple[str, ...]]]] = {
     "a claim that does not look again": (
         claims,
@@ -136,41 +128,17 @@ FAULTS: Final[dict[str, tuple[object, str, Callable[[Any], Any], tuple[str, ...]
         lambda _: lambda *_arguments: set(),
         ("copy", "delete", "reclaim"),
     ),
-    "a release without a lease": (
-        staged,
-        "release",
-        _without_lease,
-        ("overwrite", "reclaim"),
-    ),
     "an overwrite that releases nothing": (
         staged,
         "release",
         lambda _: _nothing,
         ("overwrite", "upload"),
     ),
-    "a commit that does not mark what is shared": (
-        staged,
-        "_keep_shared",
-        lambda _: _nothing,
-        ("commit", "move", "reset"),
-    ),
-    "a commit that releases nothing of what it hides": (
-        staged,
-        "release_selected",
-        lambda _: _nothing,
-        ("commit", "overwrite", "commit"),
-    ),
     "a move that takes the row that a commit sealed": (
         moving,
         "share_row",
         lambda _: staged.take_row,
         ("commit", "move", "reset", "reclaim"),
-    ),
-    "dropped tokens that nobody takes apart": (
-        reclaiming,
-        "take_apart",
-        lambda _: _nothing,
-        ("delete branch", "reclaim"),
     ),
     "branches that are gone and stay": (
         reclaiming,
