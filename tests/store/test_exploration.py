@@ -96,6 +96,25 @@ def test_every_order_of_two_operations(start: Ground) -> None:
     assert states > 1_000, "each operation has several steps"
 
 
+RACES: Final = (
+    ("commit", "move", "reset"),
+    ("delete", "move", "reclaim"),
+    ("move", "move back", "reclaim"),
+    ("copy", "delete", "reclaim"),
+    ("copy", "reset", "reclaim"),
+    ("move", "fence", "reclaim"),
+)
+"""What design note 008 says cannot happen, with what follows it."""
+
+
+@pytest.mark.drawn("races of reclaiming")
+@pytest.mark.parametrize("names", RACES, ids=" ".join)
+def test_races_that_a_published_design_was_given_up_for(
+    start: Ground, names: tuple[str, ...]
+) -> None:
+    assert Search(start, named(names), 2).run() > 1
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("size", "preemptions_max"), [(3, None), (4, 2)])
 @randomized("orders of more operations")
