@@ -425,6 +425,20 @@ def test_copies_do_not_wait_for_one_another(repository: Repository) -> None:
 # Runs of the collector
 
 
+def test_a_record_protects_while_a_reading_needs_it(world: World) -> None:
+    """Here the copy is dropped too: the file is kept longer than it must be, and then goes."""
+    reading = begin(world.lake, lasts=DAY)
+    address = world.lake.objects.put("main", "a", b"a").address
+    world.lake.objects.copy("main", "b", "main", "a")
+    world.lake.commits.reset("main")
+    world.clock.advance(HOUR)
+    assert world.collect(**ZERO).state == "swept"
+    assert world.files() == {address}
+    end(world.lake, reading)
+    assert world.collect(**ZERO).state == "swept"
+    assert world.files() == set()
+
+
 STEPS = ("check", "list", "read", "subtract", "fence", "recheck", "forget", "delete object")
 BEFORE, AFTER = "before the run", "after the run"
 POINTS = (BEFORE, *STEPS, AFTER)

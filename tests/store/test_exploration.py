@@ -96,6 +96,25 @@ def test_every_order_of_two_operations(start: Ground) -> None:
     assert states > 1_000, "each operation has several steps"
 
 
+RACES: Final = (
+    ("commit", "move", "reset"),
+    ("delete", "move", "reclaim"),
+    ("move", "move back", "reclaim"),
+    ("copy", "delete", "reclaim"),
+    ("copy", "reset", "reclaim"),
+    ("move", "fence", "reclaim"),
+)
+"""What design note 008 says cannot happen, with what follows it."""
+
+
+@pytest.mark.drawn("races of reclaiming")
+@pytest.mark.parametrize("names", RACES, ids=" ".join)
+def test_races_that_a_published_design_was_given_up_for(
+    start: Ground, names: tuple[str, ...]
+) -> None:
+    assert Search(start, named(names), 2).run() > 1
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("size", "preemptions_max"), [(3, None), (4, 2)])
 @randomized("orders of more operations")
@@ -121,14 +140,6 @@ def _nothing(*_arguments: Any, **_options: Any) -> None:
     """Does nothing."""
 
 
-def _without_lease(original: Callable[..., None]) -> Callable[..., None]:
-    def release(*arguments: Any, lease_ttl: object, **options: Any) -> None:
-        del lease_ttl
-        original(*arguments, lease_ttl=LEASE * 0, **options)
-
-    return release
-
-
 FAULTS: Final[dict[str, tuple[object, str, Callable[[Any], Any], tuple[str, ...]]]] = {
     "a claim that does not look again": (
         claims,
@@ -136,41 +147,17 @@ FAULTS: Final[dict[str, tuple[object, str, Callable[[Any], Any], tuple[str, ...]
         lambda _: lambda *_arguments: set(),
         ("copy", "delete", "reclaim"),
     ),
-    "a release without a lease": (
-        staged,
-        "release",
-        _without_lease,
-        ("overwrite", "reclaim"),
-    ),
     "an overwrite that releases nothing": (
         staged,
         "release",
         lambda _: _nothing,
         ("overwrite", "upload"),
     ),
-    "a commit that does not mark what is shared": (
-        staged,
-        "_keep_shared",
-        lambda _: _nothing,
-        ("commit", "move", "reset"),
-    ),
-    "a commit that releases nothing of what it hides": (
-        staged,
-        "release_selected",
-        lambda _: _nothing,
-        ("commit", "overwrite", "commit"),
-    ),
     "a move that takes the row that a commit sealed": (
         moving,
         "share_row",
         lambda _: staged.take_row,
         ("commit", "move", "reset", "reclaim"),
-    ),
-    "dropped tokens that nobody takes apart": (
-        reclaiming,
-        "take_apart",
-        lambda _: _nothing,
-        ("delete branch", "reclaim"),
     ),
     "branches that are gone and stay": (
         reclaiming,

@@ -111,6 +111,23 @@ def test_what_is_dropped_goes_a_lease_later(
         reclaim(store, clock)
 
 
+def test_what_newer_sealed_tokens_hide_goes_with_the_commit(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    hidden = [repository.objects.put("main", path, b"1") for path in ("a", "b")]
+    repository.objects.put("main", "c", b"1")
+    seal(repository)
+    repository.objects.put("main", "a", b"2")
+    repository.objects.delete("main", "b")
+    seal(repository)
+    assert released_addresses(repository) == set(), "a reset may bring them back to light"
+    repository.commits.commit("main", "")
+    assert released_addresses(repository) == {entry.address for entry in hidden}
+    reclaim(store, clock)
+    assert not stored(repository) & {entry.address for entry in hidden}
+    assert contents(repository, "main") == {"a": b"2", "c": b"1"}
+
+
 @pytest.mark.parametrize("by", ["reclaimer", "fence"])
 def test_a_branch_that_is_gone(
     store: Store, repository: Repository, clock: ManualClock, by: str

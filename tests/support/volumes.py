@@ -172,6 +172,7 @@ DRAWN: Final[Mapping[str, int]] = {
     "movements between pages": 1,
     "operations at points of a run": 16,
     "operations whose COMMIT is lost": 1,
+    "races of reclaiming": 1,
 }
 """Sets of alike tests that each start programs, or go through every order of something: how many
 of a set each commit tries. A long run tries as many as it has time for, one of each set in turn;
