@@ -34,9 +34,9 @@ from tests.support.server import Server, eventually, new_server
 from tests.support.stray import put_key
 
 SOON = timedelta(milliseconds=20)
-LARGE = 100
+LARGE = 40
 """Thousands of objects."""
-MEMORY_MAX = 100 * MEGABYTE
+MEMORY_MAX = 50 * MEGABYTE
 
 
 def touch_files(root: Path, *, directories: int) -> None:
