@@ -40,16 +40,16 @@ def shown(repo: lakefs.Repository, ref: str = "main") -> dict[str, bytes]:
     return {each.path: found.object(each.path).reader().read() for each in found.objects()}
 
 
-@pytest.mark.parametrize("form", ["local://{}/deep/er", "local://{}/", "local://{}"])
-def test_a_storage_namespace_is_told_as_it_was_given(server: Server, form: str) -> None:
-    name = f"r-{new_id()}"
-    namespace = form.format(name)
-    made = lakefs.Repository(name, client=server.client()).create(storage_namespace=namespace)
-    assert made.properties.storage_namespace == namespace
-    put(made, a="1")
-    assert shown(made) == {"a": b"1"}
-    (listed,) = lakefs.repositories(client=server.client(), prefix=name)
-    assert listed.properties.storage_namespace == namespace
+def test_a_storage_namespace_is_told_as_it_was_given(server: Server) -> None:
+    for form in ("local://{}/deep/er", "local://{}/", "local://{}"):
+        name = f"r-{new_id()}"
+        namespace = form.format(name)
+        made = lakefs.Repository(name, client=server.client()).create(storage_namespace=namespace)
+        assert made.properties.storage_namespace == namespace
+        put(made, a="1")
+        assert shown(made) == {"a": b"1"}
+        (listed,) = lakefs.repositories(client=server.client(), prefix=name)
+        assert listed.properties.storage_namespace == namespace
 
 
 def test_repositories_without_a_namespace_of_their_own(server: Server) -> None:
@@ -92,7 +92,6 @@ def test_repositories(server: Server, repo: lakefs.Repository) -> None:
         server.repository(repo.id)
 
 
-@pytest.mark.twins
 def test_objects(repo: lakefs.Repository) -> None:
     branch = repo.branch("main")
     made = branch.object("a/ü b").upload("text", content_type="text/x", metadata={"k": "v"})
@@ -351,7 +350,6 @@ def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> Non
     assert caught.value.status == 409  # the server cannot tell what the ETag is of
 
 
-@pytest.mark.twins
 def test_a_link_that_is_repeated(server: Server, repo: lakefs.Repository) -> None:
     """As by a client that lost the answer."""
     api = sdk(server).staging_api
@@ -397,7 +395,6 @@ def test_objects_that_stay_outside(server: Server, repo: lakefs.Repository) -> N
         )
 
 
-@pytest.mark.twins
 def test_configuration(server: Server) -> None:
     client = server.client("reader")
     assert client.version == "1.88.0"

@@ -44,6 +44,12 @@ def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str,
     return found
 
 
+def leave_garbage(lake: lakefs.Repository) -> None:
+    """One file is staged, and one that it has replaced is of no use."""
+    for number in range(2):
+        lake.branch("main").object("a").upload(str(number))
+
+
 def read(url: str) -> bytes:
     storage, name = place_of(url)
     return storage.get(name)
@@ -74,34 +80,44 @@ def test_rules_in_days(server: Server, repo: lakefs.Repository) -> None:
     assert caught.value.status == 404
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
+def test_a_policy_that_days_cannot_express(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """It can be read and set at our own place, and is not overwritten by who cannot see it."""
+    own, days = place(lake, "settings/retention"), place(lake, "settings/gc_rules")
+    rules = {"default_retention_days": 1, "branches": []}
+    for policy in (
         {"default": {"keep_last": 3}},
         {"default": "12h"},
         {"default": "keep"},
         {"branches": {"main": "7d"}},
         {"default": "7d", "branches": {"user-*": "3d"}},
         {"default": "7d", "tags": "30d"},
-    ],
-)
-def test_a_policy_that_days_cannot_express(
-    http: httpx.Client, lake: lakefs.Repository, policy: dict[str, Any]
-) -> None:
-    """It can be read and set at our own place, and is not overwritten by who cannot see it."""
-    own, days = place(lake, "settings/retention"), place(lake, "settings/gc_rules")
-    answer = http.put(own, json={"policy": policy})
-    assert answer.status_code == 200, answer.text
-    assert http.get(own).json()["policy"] == answer.json()["policy"]
-    rules = {"default_retention_days": 1, "branches": []}
-    for refused in (http.get(days), http.put(days, json=rules), http.delete(days)):
-        assert (refused.status_code, refused.json()["kind"]) == (409, "policy_not_in_days")
-    assert http.delete(own).status_code == 204
-    assert http.put(days, json=rules).status_code == 204
-    assert http.get(days).json() == rules
+    ):
+        answer = http.put(own, json={"policy": policy})
+        assert answer.status_code == 200, answer.text
+        assert http.get(own).json()["policy"] == answer.json()["policy"]
+        for refused in (http.get(days), http.put(days, json=rules), http.delete(days)):
+            assert (refused.status_code, refused.json()["kind"]) == (409, "policy_not_in_days")
+        assert http.delete(own).status_code == 204
+        assert http.put(days, json=rules).status_code == 204
+        assert http.get(days).json() == rules
 
 
-@pytest.mark.twins
+def test_a_rule_twice(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """A request that says one thing twice is refused, naming it, and changes nothing."""
+    days = '{"branch_id": "main", "retention_days": 9}, {"branch_id": "main", "retention_days": 1}'
+    for where, text, named in (
+        ("retention", '{"policy": {"branches": {"main": "keep", "main": "1d"}}}', "'main'"),
+        ("retention", '{"policy": {"default": "9d"}, "policy": {"default": "1d"}}', "'policy'"),
+        ("gc_rules", f'{{"default_retention_days": 9, "branches": [{days}]}}', "'main'"),
+    ):
+        headers = {"Content-Type": "application/json"}
+        answer = http.put(place(lake, f"settings/{where}"), content=text, headers=headers)
+        assert answer.status_code == 400, answer.text
+        message = answer.json()["message"]
+        assert named in message and "keep one of them" in message
+        assert http.get(place(lake, f"settings/{where}")).status_code == 404
+
+
 def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
     head = put(repo, a="1")
     api = sdk(server).internal_api
@@ -119,7 +135,6 @@ def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -
     assert read(state.result.gc_commits_location)
 
 
-@pytest.mark.twins
 def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.Repository) -> None:
     stats = [repo.branch("main").object(name).upload(name).stat() for name in "abc"]
     api = sdk(server).internal_api
@@ -167,8 +182,7 @@ def test_a_run(server: Server, repo: lakefs.Repository) -> None:
 
 
 def test_a_run_comes_back(http: httpx.Client, lake: lakefs.Repository) -> None:
-    for number in range(2):
-        lake.branch("main").object("a").upload(str(number))
+    leave_garbage(lake)
     run_id = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "1d"}).json()["run_id"]
     run = ended(http, lake, run_id)
     assert (run["state"], run["report"]["quarantined_count"]) == ("swept", 1)
@@ -188,8 +202,7 @@ def test_a_run_comes_back(http: httpx.Client, lake: lakefs.Repository) -> None:
 
 
 def test_what_is_aside_is_purged(http: httpx.Client, lake: lakefs.Repository) -> None:
-    for number in range(2):
-        lake.branch("main").object("a").upload(str(number))
+    leave_garbage(lake)
     run_id = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "1d"}).json()["run_id"]
     ended(http, lake, run_id)
     assert http.post(place(lake, f"gc/runs/{run_id}/purge")).status_code == 202
@@ -199,8 +212,7 @@ def test_what_is_aside_is_purged(http: httpx.Client, lake: lakefs.Repository) ->
 
 
 def test_a_plan_that_is_swept_later(http: httpx.Client, lake: lakefs.Repository) -> None:
-    for number in range(2):
-        lake.branch("main").object("a").upload(str(number))
+    leave_garbage(lake)
     planned = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True, "mode": "clean"})
     run_id = planned.json()["run_id"]
     run = ended(http, lake, run_id)
@@ -223,8 +235,7 @@ def test_a_plan_that_is_swept_later(http: httpx.Client, lake: lakefs.Repository)
 
 def test_a_plan_that_somebody_else_sweeps(plain: Server, lake: lakefs.Repository) -> None:
     """A job that has ended is no news once others went on."""
-    for number in range(2):
-        lake.branch("main").object("a").upload(str(number))
+    leave_garbage(lake)
     with plain.http() as http:
         started = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True}).json()
         planned = ended(http, lake, started["run_id"])
@@ -261,8 +272,7 @@ def test_a_run_outlives_no_server(tmp_path: Path) -> None:
     # Its reclaimer would take the one file that the second run is to delete.
     server = new_server(tmp_path / "store", EBBTIDE_RECLAIM="false").start()
     lake = server.repository("lake")
-    for number in range(2):
-        lake.branch("main").object("a").upload(str(number))
+    leave_garbage(lake)
     with server.http() as http:
         started = http.post("/repositories/lake/gc/runs", json=SOON | {"dry_run": True})
     assert started.status_code == 202, started.text
@@ -319,7 +329,6 @@ def test_explaining(server: Server, repo: lakefs.Repository) -> None:
         assert http.get(place(repo, f"explain?commit={head}&limit=1")).json() == by_ref
 
 
-@pytest.mark.twins
 def test_a_dump_by_lakefs_own_client(server: Server, repo: lakefs.Repository) -> None:
     client = server.client().sdk_client
     repo.branch("main").object("a").upload("1")

@@ -34,13 +34,28 @@ from tests.support.server import Server, eventually, new_server
 from tests.support.stray import put_key
 
 SOON = timedelta(milliseconds=20)
-MEMORY_MAX = 100 * MEGABYTE
+LARGE = 40
+"""Thousands of objects."""
+MEMORY_MAX = 50 * MEGABYTE
+
+
+def touch_files(root: Path, *, directories: int) -> None:
+    """Makes directories with a thousand empty files each."""
+    for directory in range(directories):
+        (root / f"{directory}").mkdir(parents=True)
+        for number in range(1000):
+            (root / f"{directory}" / f"{number}").touch()
 
 
 @pytest.fixture
-def server(servers: Servers, server_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A server that may import what tests write, and all of S3."""
-    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
+def prefixes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What tests write, and all of S3."""
+    return f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
+
+
+@pytest.fixture
+def server(servers: Servers, server_kind: str, prefixes: str) -> Server:
+    """A server that may import that."""
     return servers(server_kind, EBBTIDE_IMPORT_PREFIXES=prefixes)
 
 
@@ -59,7 +74,6 @@ def read_all(branch: lakefs.Branch) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.twins
 def test_an_import(repo: lakefs.Repository, source: Storage) -> None:
     for name in ("a", "deep/b", "deep/ü #?%"):
         source.put(name, name.encode())
@@ -92,7 +106,6 @@ def test_an_import(repo: lakefs.Repository, source: Storage) -> None:
         manager.cancel()
 
 
-@pytest.mark.twins
 def test_keys_that_mark_directories(repo: lakefs.Repository, source: Storage) -> None:
     """S3 may have them; tools make them for empty directories."""
     if source.url.startswith("file:"):
@@ -108,11 +121,8 @@ def test_keys_that_mark_directories(repo: lakefs.Repository, source: Storage) ->
     assert read_all(branch) == {"in/nothing": b"", "in/x": b"x"}
 
 
-def test_a_key_that_no_address_can_have(
-    servers: Servers, tmp_path_factory: pytest.TempPathFactory, s3_url: str
-) -> None:
+def test_a_key_that_no_address_can_have(servers: Servers, prefixes: str, s3_url: str) -> None:
     """Such as one that would lead out of its prefix. Nothing is imported."""
-    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
     server = servers("shared", EBBTIDE_IMPORT_PREFIXES=prefixes)
     branch = server.repository(f"r-{new_id()}").branch("main")
     head = branch.get_commit().id
@@ -174,20 +184,15 @@ def test_imports_that_are_refused(server: Server, repo: lakefs.Repository, sourc
 
 
 def test_a_large_import_needs_little_memory(
-    servers: Servers, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    servers: Servers, prefixes: str, tmp_path: Path
 ) -> None:
-    """A hundred thousand objects."""
-    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/ s3://"
     server = servers("local", EBBTIDE_IMPORT_PREFIXES=prefixes)
     repo = server.repository(f"r-{new_id()}")
-    for directory in range(100):
-        (tmp_path / f"{directory}").mkdir()
-        for number in range(1000):
-            (tmp_path / f"{directory}" / f"{number}").touch()
+    touch_files(tmp_path, directories=LARGE)
     before = forget_peak(server)
     manager = repo.branch("main").import_data("data").prefix(f"{tmp_path.as_uri()}/", "in/")
     status = without_loop(lambda: manager.run(timedelta(milliseconds=200)))
-    assert status.ingested_objects == 100_000
+    assert status.ingested_objects == LARGE * 1000
     assert peak(server) - before < MEMORY_MAX
 
 
@@ -253,17 +258,11 @@ def test_imports_end_with_the_server(waiting: tuple[Waiting, ImportThreads, list
     assert sorted(imports.stopped) == names
 
 
-def test_a_server_that_ends_tells_its_imports_as_failed(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_server_that_ends_tells_its_imports_as_failed(tmp_path: Path, prefixes: str) -> None:
     """Any server of the store answers. This one only opens it again."""
-    prefixes = f"{tmp_path_factory.getbasetemp().as_uri()}/"
     server = new_server(tmp_path / "store", EBBTIDE_IMPORT_PREFIXES=prefixes).start()
     place = tmp_path / "place"
-    for directory in range(20):
-        (place / f"{directory}").mkdir(parents=True)
-        for number in range(1000):
-            (place / f"{directory}" / f"{number}").touch()
+    touch_files(place, directories=5)
     branch = server.repository("lake").branch("main")
     import_id = branch.import_data("data").prefix(f"{place.as_uri()}/", "in/").start()
     server.stop()

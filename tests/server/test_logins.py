@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import httpx
 import lakefs_sdk
-import pytest
 from lakefs_sdk.client import LakeFSClient
 
 from ebbtide.server.auth import COOKIE
@@ -26,7 +25,6 @@ def login(server: Server, role: str = "reader") -> httpx.Response:
         return client.post("/auth/login", json=pair_of(server, role))
 
 
-@pytest.mark.twins
 def test_a_login_by_lakefs_own_client(server: Server) -> None:
     """As web tools log in: the low-level client, first with nothing, then with the token."""
     nobody = LakeFSClient(lakefs_sdk.Configuration(host=server.url))

@@ -45,25 +45,18 @@ def test_all_ways_to_a_signed_url(remote: Server) -> None:
             assert anybody.get(stat["physical_address"]).content == data
             assert 2400 < stat["physical_address_expiry"] - time.time() < 3600
             changed = {"physical_address", "physical_address_expiry"}
-            assert {key: stat[key] for key in plain.keys() - changed} == {
-                key: plain[key] for key in plain.keys() - changed
-            }
+            assert all(stat[key] == plain[key] for key in plain.keys() - changed)
             etag = {"If-None-Match": f'"{plain["checksum"]}"'}
             assert http.get(place, params=asked, headers=etag).status_code == 304
 
         listed = done(http.get(f"{place}/ls", params={"presign": "true"}))["results"]
-        assert [anybody.get(each["physical_address"]).content for each in listed] == [
-            b"committed",
-            b"staged",
-        ]
+        contents = [anybody.get(each["physical_address"]).content for each in listed]
+        assert contents == [b"committed", b"staged"]
         grouped = done(http.get(f"{place}/ls", params={"presign": "true", "delimiter": "/"}))
         assert [each["path"] for each in grouped["results"]] == ["a", "d/"]
         assert grouped["results"][1]["physical_address"] == ""
-        refused(
-            http.get(f"{place}/stat", params={"path": "no", "presign": "true"}),
-            404,
-            "object_not_found",
-        )
+        missing = http.get(f"{place}/stat", params={"path": "no", "presign": "true"})
+        refused(missing, 404, "object_not_found")
 
 
 def test_lakefs_own_client(remote: Server) -> None:

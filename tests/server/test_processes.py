@@ -103,7 +103,7 @@ def test_the_processes_end_with_their_server(tmp_path: Path) -> None:
 
 def test_a_process_that_cannot_start_is_not_started_again(tmp_path: Path) -> None:
     worker = Worker(tmp_path / "missing", Settings(), tmp_path, "warning", access_log=False)
-    process = multiprocessing.get_context("spawn").Process(target=worker)
+    process = multiprocessing.get_context("fork").Process(target=worker)
     process.start()
     process.join(60)
     assert process.exitcode == STARTUP_FAILURE

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-import pytest
 
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
@@ -83,7 +82,6 @@ def test_a_server_that_reclaims_has_a_thread_for_it(store: Store) -> None:
         assert names.count(RECLAIM_THREAD) == 1
 
 
-@pytest.mark.twins
 def test_a_move(server: Server) -> None:
     name = "moving" + server.url.rpartition(":")[2]
     server.repository(name)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import httpx
 import lakefs
-import pytest
 
+from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.schedules.queries import update_schedule
 from ebbtide.store.schedules.schedules import ScheduledOptions
 from ebbtide.timetable import Timetable
 from tests.notify.loopback import receiver
 from tests.server.test_collecting import place
-from tests.support.server import eventually, new_server
+from tests.support.server import Key, eventually, new_server
 
 NIGHTLY = {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "jitter": "30min"}
 
@@ -45,23 +45,18 @@ def test_the_life_of_a_schedule(lake: lakefs.Repository, http: httpx.Client) -> 
     assert http.delete(where).json()["kind"] == "schedule_not_found"
 
 
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
+def test_what_is_refused(lake: lakefs.Repository, http: httpx.Client) -> None:
+    for wrong, kind in (
         ({"cron": "0 3 * *"}, "invalid_schedule"),
-        (NIGHTLY | {"timezone": "Mars/Olympus"}, "invalid_schedule"),
-        (NIGHTLY | {"jitter": "2d"}, "invalid_schedule"),
-        (NIGHTLY | {"jitter": "5"}, "invalid_duration"),
-        (NIGHTLY | {"run": {"grace": "soon"}}, "invalid_duration"),
-        (NIGHTLY | {"run": {"quarantine": "soon"}}, "invalid_duration"),
-    ],
-)
-def test_what_is_refused(
-    lake: lakefs.Repository, http: httpx.Client, body: dict[str, object], kind: str
-) -> None:
-    answer = http.put(place(lake, "schedule"), json=body)
-    assert (answer.status_code, answer.json()["kind"]) == (400, kind)
-    assert http.get(place(lake, "schedule")).status_code == 404
+        ({"timezone": "Mars/Olympus"}, "invalid_schedule"),
+        ({"jitter": "2d"}, "invalid_schedule"),
+        ({"jitter": "5"}, "invalid_duration"),
+        ({"run": {"grace": "soon"}}, "invalid_duration"),
+        ({"run": {"quarantine": "soon"}}, "invalid_duration"),
+    ):
+        answer = http.put(place(lake, "schedule"), json=NIGHTLY | wrong)
+        assert (answer.status_code, answer.json()["kind"]) == (400, kind), wrong
+        assert http.get(place(lake, "schedule")).status_code == 404
 
 
 def set_hours_ago(store: Store, name: str) -> None:
@@ -78,9 +73,10 @@ def test_a_server_starts_what_is_due(tmp_path: Path) -> None:
     """Due times that passed before its start are missed but for the latest. Other programs are told
     of the run's end, and of a schedule whose run cannot start."""
     with receiver() as found:
-        server = new_server(tmp_path / "store", EBBTIDE_RUN_WEBHOOK=found.url).start()
-        server.stop()
-        with Store.open(server.directory) as store:
+        server = new_server(tmp_path / "store", EBBTIDE_RUN_WEBHOOK=found.url)
+        with Store.init(server.directory, settings=server.settings) as store:
+            pair = store.keys.create(Role.ADMIN)
+            server.keys["admin"] = Key(pair.key.access_key_id, pair.secret)
             for name in ("lake", "lost"):
                 set_hours_ago(store, name)
             store.catalog.delete("lost")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from random import Random
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -159,10 +160,8 @@ class Requests:
         self.jobs: list[InThread] = []
         self._normal: dict[Asked, Normal] = {}
         patched.setattr("ebbtide.server.jobs.follow_parent", lambda: None)
-        patched.setattr("multiprocessing.context.SpawnContext.Process", self._process)
-        patched.setattr(
-            "multiprocessing.context.SpawnContext.Pipe", lambda *_, **__: (Messages(),) * 2
-        )
+        forks = SimpleNamespace(Process=self._process, Pipe=lambda **_: (Messages(),) * 2)
+        patched.setattr("ebbtide.server.jobs.fork_server", lambda: forks)
 
     def _process(self, **given: Any) -> InThread:
         self.jobs.append(InThread(**given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,55 +135,6 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured) -> None:
         assert open_before.get(f"{API}/repositories").status_code == 200
 
 
-Spoil = Callable[[Path, Path, Issuer], None]
-SPOILT: dict[str, tuple[Spoil, str, str]] = {
-    "no certificate": (lambda cert, _key, _i: cert.unlink(), "CERTIFICATE", "No such file"),
-    "no key": (lambda _cert, key, _i: key.unlink(), "KEY", "No such file"),
-    "a directory": (
-        lambda cert, _key, _i: _replace_by_directory(cert),
-        "CERTIFICATE",
-        "Is a directory",
-    ),
-    "of another certificate": (
-        lambda _cert, key, issuer: _write(key, issuer.issue().key),
-        "KEY",
-        "does not belong to the certificate",
-    ),
-    "encrypted": (
-        lambda cert, key, issuer: _write_encrypted(cert, key, issuer),
-        "KEY",
-        "the key is encrypted",
-    ),
-    "no PEM as certificate": (
-        lambda cert, _key, _i: _write(cert, b"no PEM"),
-        "CERTIFICATE",
-        "no certificate in PEM",
-    ),
-    "no PEM as key": (lambda _cert, key, _i: _write(key, b"no PEM"), "KEY", "no private key"),
-    "exchanged": (
-        lambda cert, key, _i: _write(cert, key.read_bytes()),
-        "CERTIFICATE",
-        "no certificate in PEM",
-    ),
-    "empty": (lambda cert, _key, _i: _write(cert, b""), "CERTIFICATE", "no certificate in PEM"),
-}
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def _replace_by_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _write_encrypted(certificate: Path, key: Path, issuer: Issuer) -> None:
-    issued = issuer.issue()
-    certificate.write_bytes(issued.certificate)
-    key.write_bytes(issued.encrypted)
-
-
 @pytest.fixture(scope="module")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Server:
     """A store that nobody serves."""
@@ -192,22 +143,44 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Server:
     return server
 
 
-@pytest.mark.parametrize("name", SPOILT)
-def test_files_that_cannot_be_used(idle: Server, tmp_path: Path, name: str) -> None:
+def test_files_that_cannot_be_used(idle: Server, tmp_path: Path) -> None:
     """The command ends before it listens, and names the setting, the file and the reason."""
-    spoil, setting, reason = SPOILT[name]
     issuer = Issuer(tmp_path)
-    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
-    issuer.issue().write(certificate, key)
-    spoil(certificate, key, issuer)
-    files = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    one, other = issuer.issue(), issuer.issue()
+    no_pem = ("CERTIFICATE", "no certificate in PEM")
+    # The contents of both files. None: there is no such file.
+    spoilt: dict[str, tuple[bytes | None, bytes | None, str, str]] = {
+        "no certificate": (None, one.key, "CERTIFICATE", "No such file"),
+        "no key": (one.certificate, None, "KEY", "No such file"),
+        "another's": (one.certificate, other.key, "KEY", "does not belong to the certificate"),
+        "encrypted": (one.certificate, one.encrypted, "KEY", "the key is encrypted"),
+        "no PEM as key": (one.certificate, b"no PEM", "KEY", "no private key"),
+        "no PEM as certificate": (b"no PEM", one.key, *no_pem),
+        "exchanged": (one.key, one.certificate, *no_pem),
+        "empty": (b"", one.key, *no_pem),
+    }
+    for name, (certificate, key, setting, reason) in spoilt.items():
+        directory = tmp_path / name
+        directory.mkdir()
+        for file, content in (("certificate", certificate), ("key", key)):
+            if content is not None:
+                (directory / file).write_bytes(content)
+        check_refused(idle, directory, setting, reason)
+    (tmp_path / "key").write_bytes(one.key)
+    (tmp_path / "certificate").mkdir()
+    check_refused(idle, tmp_path, "CERTIFICATE", "Is a directory")
+
+
+def check_refused(idle: Server, directory: Path, setting: str, reason: str) -> None:
+    """A server with the files of a directory does not start."""
+    certificate, key = str(directory / "certificate"), str(directory / "key")
+    files = ("--tls-certificate", certificate, "--tls-key", key)
     done = idle.command("serve", "--port", "0", *files, "--json")
-    assert done.returncode == ExitCode.USAGE, done.stdout
+    assert done.returncode == ExitCode.USAGE, (directory, done.stdout)
     error = json.loads(done.stdout)["error"]
-    assert error["kind"] == "invalid_setting"
-    assert f"EBBTIDE_TLS_{setting}" in error["message"]
-    assert str(certificate if setting == "CERTIFICATE" else key) in error["message"]
-    assert reason in error["message"]
+    assert error["kind"] == "invalid_setting", directory
+    for part in (f"EBBTIDE_TLS_{setting}", str(directory / setting.lower()), reason):
+        assert part in error["message"], directory
 
 
 @pytest.mark.parametrize(("given", "lacking"), [("certificate", "key"), ("key", "certificate")])

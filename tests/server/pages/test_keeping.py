@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import re
 
+import pytest
+
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers
@@ -47,18 +49,21 @@ def test_holds(store: Store, browsers: Browsers) -> None:
     assert again.status_code == 404 and "there is no hold" in text_of(again.text).lower()
 
 
-def test_many_holds_are_cut_into_pages(store: Store, browsers: Browsers) -> None:
+def test_many_holds_are_cut_into_pages(
+    store: Store, browsers: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.server.pages.holds.PAGE_ROWS", 3)
     lake = store.create_repository("lake")
-    for number in range(53):
+    for number in range(7):
         lake.objects.put("main", "a", str(number).encode())
         lake.retention.hold(lake.commits.commit("main", "c").commit_id, f"reason {number}")
-    admin, place, seen = browsers(), "/repositories/lake/holds", 0
+    admin, place, seen = browsers(), "/repositories/lake/holds", []
     while place:
         page = admin.get(place).text
-        seen += len(rows_of(page)[1:])
+        seen.append(len(rows_of(page)[1:]))
         older = re.search(r'rel="next" href="/ui([^"]+)"', page)
         place = html.unescape(older[1]) if older else ""
-    assert seen == 53
+    assert seen == [3, 3, 1]
 
 
 def test_protection(store: Store, browsers: Browsers) -> None:
