@@ -192,11 +192,28 @@ def _other(path: Path) -> None:
     path.write_bytes(others[0].read_bytes())
 
 
+def _changed(path: Path) -> None:
+    """Well-formed still, as if a disk changed some bits: other keys of nodes, fewer nodes of trees.
+    If it were believed, live files would go."""
+    with pa.OSFile(str(path), "rb") as file:
+        table = pa.ipc.open_file(file).read_all()
+    rows = table.to_pylist()
+    for row in rows:
+        if path.name.startswith("nodes"):
+            row["keys"] = [key ^ 1 for key in row["keys"]]
+        elif row["nodes"] is not None:
+            row["nodes"] = row["nodes"][:1]
+    changed = pa.Table.from_pylist(rows, schema=table.schema)
+    assert not changed.equals(table)
+    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(changed)
+
+
 def test_parts_that_are_not_as_they_were_written(world: World, read: list[str]) -> None:
     fill(world)
     world.swept()
     first = set(read)
-    damages: list[Callable[[Path], None]] = [_truncated, _foreign, _other, Path.unlink]
+    damages: list[Callable[[Path], None]] = [_truncated, _foreign, _other, _changed, Path.unlink]
     for damage, family in product(damages, ("trees", "nodes")):
         read.clear()
         for path in index_files(world, family):

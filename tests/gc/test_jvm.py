@@ -279,9 +279,9 @@ def test_the_key(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     for change in (
         partial(monkeypatch.setenv, "JAVA_TOOL_OPTIONS", "-Da=b"),
         partial(monkeypatch.setenv, "SPARK_DIST_CLASSPATH", "/more"),
+        partial(write, "conf/log4j2.properties"),  # the first file there
         partial(write, "conf/spark-defaults.conf"),
         partial(write, "jars/another.jar"),
-        partial(write, "conf/log4j2.properties"),
         partial(write, "../java/release"),
     ):
         change()

@@ -1,143 +1,63 @@
-"""Get A, let A go, collect, make B of A's locators: at every position of a run, around every
-instant at which something ends, whatever A is and however it is let go.
+"""Get A, let A go, collect, make B of A's locator: to the instant at which the locator ends,
+whatever A is and however it is let go.
 
-Source: the Arvados wiki, "Expiring collections", whose example of lost blocks this is. Each order
-of the steps has an A of its own, all in one run.
+Source: the Arvados wiki, "Expiring collections", whose example of lost blocks this is. A locator
+that is made while a run is under way: `test_suspended_work.py`, and the simulation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import combinations_with_replacement, product
-from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict, NotFound
-from ebbtide.gc.report import RunReport
-from ebbtide.gc.steps import Event
 from ebbtide.store.collections.contents import ContentChange, Files, Located
 from ebbtide.store.database.schema import collections, commits, pending
 from ebbtide.store.staging.uploads import NewObject
 from tests.gc.histories import fast_place
+from tests.support.collections import raises
 from tests.support.memory_world import MemoryWorld, Place
-from tests.support.randomized import randomized, sample
+from tests.support.world import START
 
 LEASE: Final = timedelta(hours=1)
 EXPIRY: Final = timedelta(minutes=30)
 """In how long an A ends by itself, where it does."""
-SHORT, LONG = LEASE / 4, LEASE * 3
 INSTANT: Final = timedelta(microseconds=1)
-GRACE: Final = timedelta(seconds=1)
-
-ORDERS_AT_A_TIME: Final = 40
-"""Of 220 over all points; the 20 over few points are all gone through."""
-
-Point = tuple[str, Event] | str
-POINTS: Final[list[Point]] = [
-    "before the run",
-    ("list", "end"),
-    ("read", "end"),
-    ("subtract", "end"),
-    "planned",
-    ("fence", "end"),
-    ("recheck", "end"),
-    ("forget", "end"),
-    ("delete object", "start"),
-    "after the run",
-]
-FEW_POINTS: Final[list[Point]] = ["before the run", "planned", ("fence", "end"), "after the run"]
-
-
-class SequenceWorld(MemoryWorld):
-    """Where the Bs are put."""
-
-    target_id: str = ""
+COLLECT: Final[dict[str, Any]] = {
+    "grace": timedelta(seconds=1),
+    "mode": "clean",
+    "unsafe": True,
+    "allow_share": True,
+}
 
 
 @dataclass(slots=True)
 class Line:
-    """One A and what becomes of it. `until` is when its locator ends by the definition."""
+    """One A. `token` is its locator, which ends at `until`."""
 
     name: str
-    world: SequenceWorld
+    world: MemoryWorld
+    target_id: str
     way: Way
-    at: tuple[Point, Point, Point]
     item_id: str = ""
     project_id: str = ""
-    ends_at: datetime | None = None
-    token: str | None = None
-    until: datetime | None = None
-    used_at: datetime | None = None
-    error: Conflict | None = None
-    made_id: str | None = None
+    token: str = ""
+    until: datetime = START
 
     @property
     def data(self) -> bytes:
         """What is in A's file."""
         return self.name.encode()
 
-    def step(self, number: int) -> None:
-        """Get, let go, make."""
-        (self._get, self._let_go, self._make)[number]()
-
-    def _get(self) -> None:
-        if self.ends_at is not None and self.world.now >= self.ends_at:
-            with pytest.raises(NotFound):
-                self.way.sign(self)
-            return
-        signed = self.way.sign(self)
-        lasts_until = self.world.now + LEASE
-        self.until = min(lasts_until, self.ends_at or lasts_until)
-        assert signed.expires_at == self.until
-        self.token = signed.locator
-
-    def _let_go(self) -> None:
-        if self.ends_at is None or self.world.now < self.ends_at:
-            self.way.let_go(self)
-
-    def _make(self) -> None:
-        if self.token is None:
-            return
-        lake, self.used_at = self.world.lake, self.world.now
-        before = counted(self.world)
-        try:
-            made = lake.collections.create(
-                self.world.target_id,
-                f"B of {self.name}",
-                ContentChange([Located({"file": self.token})]),
-            )
-        except Conflict as error:
-            self.error = error
-            assert counted(self.world) == before, "nothing is half made"
-        else:
-            self.made_id = made.collection_id
-
-    def end(self) -> None:
-        """Nobody has an A any more."""
-        if self.item_id:
-            with suppress(NotFound):
-                self.world.lake.collections.delete(self.item_id)
-
-    def check(self) -> None:
-        """B is there and reads back whole, or was refused because the locator had ended."""
-        if self.token is None:
-            return
-        assert self.until is not None
-        assert self.used_at is not None
-        if self.used_at >= self.until:
-            assert self.error is not None
-            assert self.error.kind == "token_expired"
-            return
-        assert self.made_id is not None, self.error
-        readable = self.world.lake.collections.open(self.made_id, "file")
-        assert b"".join(readable.stream()) == self.data
+    def use(self) -> str:
+        """Make a B of the locator; its id."""
+        content = ContentChange([Located({"file": self.token})])
+        made = self.world.lake.collections.create(self.target_id, f"B of {self.name}", content)
+        return made.collection_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +80,7 @@ def counted(world: MemoryWorld) -> tuple[int, ...]:
 
 def make_collection(line: Line) -> None:
     lake = line.world.lake
-    line.project_id = line.project_id or line.world.target_id
+    line.project_id = line.project_id or line.target_id
     made = lake.collections.create(line.project_id, line.name, one_file(line))
     line.item_id = made.collection_id
 
@@ -212,7 +132,7 @@ def release_data(line: Line) -> object:
 
 WAYS: Final[dict[str, Way]] = {
     "collection": Way(make_collection, sign_collection, delete_collection),
-    "expiring": Way(make_collection, sign_collection, delete_collection),
+    "expiring": Way(make_collection, sign_collection, lambda _: None),
     "project above": Way(
         make_in_project,
         sign_collection,
@@ -241,145 +161,63 @@ WAYS: Final[dict[str, Way]] = {
 }
 
 
-@dataclass(slots=True)
-class Sequence:
-    """A run, and what users did at each of its points; `jumps` is how far time goes at one."""
-
-    world: SequenceWorld
-    lines: list[Line]
-    jumps: dict[Point, timedelta] = field(default_factory=dict)
-    report: RunReport | None = None
-
-    def run(self) -> None:
-        """Plan and sweep, with everything that happens at the points."""
-        self.at("before the run")
-        planned = self.world.collector(
-            observer=self._observe, grace=GRACE, mode="clean", unsafe=True
-        ).plan()
-        assert planned.state == "planned"
-        self.at("planned")
-        self.report = self.world.collector(
-            observer=self._observe, grace=GRACE, unsafe=True, allow_share=True
-        ).sweep(planned.run_id)
-        assert self.report.state == "swept"
-        self.at("after the run")
-        assert not any(any(line.at) for line in self.lines), "every point was met"
-
-    def _observe(self, step: str, event: Event) -> None:
-        self.at((step, event))
-
-    def at(self, point: Point) -> None:
-        """Time goes on, then every user does what is to be done here, once."""
-        jump = self.jumps.pop(point, None)
-        if jump is not None:
-            self.world.clock.advance(jump)
-        for number in range(3):
-            for line in self.lines:
-                if line.at[number] == point:
-                    line.step(number)
-        for line in self.lines:
-            first, second, third = ("" if each == point else each for each in line.at)
-            line.at = (first, second, third)
-
-    def collect(self) -> None:
-        """A run that nobody disturbs."""
-        report = self.world.collect(grace=GRACE, mode="clean", unsafe=True, allow_share=True)
-        assert report.state == "swept"
-
-    def check(self) -> None:
-        """All that was made stays, and what nobody needs is gone after the last promise has
-        ended."""
-        self.collect()
-        for line in self.lines:
-            line.check()
-        for line in self.lines:
-            line.end()
-        self.world.clock.advance(LEASE + LONG + timedelta(days=2))
-        self.collect()
-        self.collect()
-        for line in self.lines:
-            line.check()
-        kept = {
-            self.world.bucket.objects[f"{self.world.prefix}{address}"].data
-            for address in self.world.files("data/")
-        }
-        needed = {line.data for line in self.lines if line.made_id is not None}
-        assert kept == needed
-
-
-def make_sequence(place: Place, *, trash: timedelta, points: list[Point], way: str) -> Sequence:
-    """Lines of a way, one for each of some orders of the three steps over the points, by chance."""
-    world = SequenceWorld(
-        place, settings={"lease_ttl": LEASE, "trash_time": trash, "range_entries_target": 2}
-    )
-    # What a branch that is gone leaves behind has expired.
-    world.keep(default="1h", branches={"older-*": "7d"})
-    world.target_id = world.lake.projects.create("target").project_id
-    lines = []
-    orders = list(combinations_with_replacement(points, 3))
-    for number, at in enumerate(sample(f"orders of {way}", orders, ORDERS_AT_A_TIME)):
-        line = Line(f"{way} {number}".replace(" ", "-").replace("'", ""), world, WAYS[way], at)
-        lines.append(line)
-        line.way.make(line)
-    # Garbage of every kind: what the run has to delete, whatever users do.
-    garbage = Line("garbage", world, WAYS["replaced"], ("", "", ""))
-    make_collection(garbage)
-    replace_content(garbage)
-    world.clock.advance(2 * LEASE)
-    for line in lines:
-        if line.way is WAYS["expiring"]:
-            line.ends_at = world.now + EXPIRY
-            world.lake.collections.update(line.item_id, expires_at=line.ends_at)
-    return Sequence(world, lines)
-
-
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """A database for all runs."""
+    """A database for all worlds."""
     with fast_place() as made:
         yield made
 
 
-@pytest.mark.drawn("orders around locators")
-@pytest.mark.parametrize("way", WAYS)
-def test_orders_at_every_point(place: Place, way: str) -> None:
-    """Without a trash, in which everything would be kept."""
-    sequence = make_sequence(place, trash=timedelta(0), points=POINTS, way=way)
-    sequence.run()
-    assert sequence.report is not None
-    assert sequence.report.counts["deleted"].objects >= 3
-    assert all(line.made_id for line in sequence.lines), "no locator has ended"
-    sequence.check()
+@pytest.mark.parametrize("trash", [timedelta(0), LEASE / 4, LEASE * 3])
+def test_each_lasts_to_the_instant(place: Place, trash: timedelta) -> None:
+    """Two of each: one is used just before its end, the other at it."""
+    world = MemoryWorld(
+        place, settings={"lease_ttl": LEASE, "trash_time": trash, "range_entries_target": 2}
+    )
+    # What a branch that is gone leaves behind has expired.
+    world.keep(default="1h", branches={"older-*": "7d"})
+    target_id = world.lake.projects.create("target").project_id
+    lines = [
+        Line(f"{name}-{number}".replace(" ", "-").replace("'", ""), world, target_id, way)
+        for name, way in WAYS.items()
+        for number in range(2)
+    ]
+    for line in lines:
+        line.way.make(line)
+    world.clock.advance(2 * LEASE)
+    for line in lines:
+        line.until = world.now + LEASE
+        if line.way is WAYS["expiring"]:
+            line.until = world.now + EXPIRY
+            world.lake.collections.update(line.item_id, expires_at=line.until)
+        signed = line.way.sign(line)
+        assert signed.expires_at == line.until, line.name
+        line.token = signed.locator
+    for line in lines:
+        line.way.let_go(line)
+    world.swept(**COLLECT)
 
+    made: dict[str, bytes] = {}
+    for until in sorted({line.until for line in lines}):
+        ending = [line for line in lines if line.until == until]
+        world.clock.now = until - INSTANT
+        world.swept(**COLLECT)
+        made |= {line.use(): line.data for line in ending[::2]}
+        world.clock.now = until
+        before = counted(world)
+        for line in ending[1::2]:
+            with raises("token_expired"):
+                line.use()
+        assert counted(world) == before, "nothing is half made"
+        world.swept(**COLLECT)
 
-TRASHES: Final = {"no trash": timedelta(0), "short trash": SHORT, "long trash": LONG}
-ENDING: Final = ["collection", "expiring", "project above"]
-AROUND: Final = [
-    *(("lease", LEASE, trash, way) for trash in TRASHES for way in WAYS),
-    *(("expiry", EXPIRY, trash, "expiring") for trash in TRASHES),
-    *(("trash", SHORT, "short trash", way) for way in ENDING),
-    *(("trash", LONG, "long trash", way) for way in ENDING),
-]
-
-
-@pytest.mark.drawn("ends around locators")
-@pytest.mark.parametrize(
-    ("end", "span", "trash", "way"), AROUND, ids=[f"{e} {t} {w}" for e, _, t, w in AROUND]
-)
-@randomized("ends of locators")
-def test_around_every_end(
-    place: Place, tmp_path: Path, seed: int, end: str, span: timedelta, trash: str, way: str
-) -> None:
-    """Time goes on at a point of the run, to where a lease, a collection or its trash ends: at two
-    of its points, to an instant before that, to it, or to one after. What is there before the run
-    is made once."""
-    del end
-    made = make_sequence(place, trash=TRASHES[trash], points=FEW_POINTS, way=way)
-    begin_again = made.world.remember(tmp_path / "before.db")
-    for point, off in Random(seed).sample(list(product(FEW_POINTS[1:3], (-1, 0, 1))), 2):
-        begin_again()
-        sequence = Sequence(made.world, [replace(line) for line in made.lines])
-        sequence.jumps[point] = span + off * INSTANT
-        sequence.run()
-        assert any(line.made_id for line in sequence.lines)
-        sequence.check()
+    world.clock.advance(LEASE + trash + timedelta(days=2))
+    world.swept(**COLLECT)
+    world.swept(**COLLECT)
+    for collection_id, data in made.items():
+        readable = world.lake.collections.open(collection_id, "file")
+        assert b"".join(readable.stream()) == data
+    kept = {
+        world.bucket.objects[f"{world.prefix}{address}"].data for address in world.files("data/")
+    }
+    assert kept == {*made.values()}

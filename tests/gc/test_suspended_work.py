@@ -65,6 +65,12 @@ def copy(line: Line, lake: Repository) -> dict[str, Contents]:
     return {line.name: line.known_of(line.head) | copied}
 
 
+def sign(line: Line, lake: Repository) -> dict[str, Contents]:
+    """A locator of a file that only an expired commit has."""
+    lake.locators.sign_path(line.old, line.path("lost"))
+    return {line.old: line.known_of(line.old)}
+
+
 def upload(line: Line, lake: Repository) -> dict[str, Contents]:
     """Of a file in two pieces."""
     (path,) = line.held("upload")
@@ -123,6 +129,7 @@ WORKS = (
     Work(revert, "publish", True),
     Work(revert, "merge_trees", True),
     Work(copy, "_stage", True),
+    Work(sign, "tree_of", True),
     Work(listing, "tree_of", True),
     Work(reading, "tree_of", True),
     Work(comparing, "tree_of", True),

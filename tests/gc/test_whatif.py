@@ -174,8 +174,13 @@ def test_nothing_is_left_behind(
     own = tmp_path / "own"
     ask(world, {"default": "1d"}, run_dir=str(own))
     assert state_of(world) == before
-    assert list(temporary.iterdir()) == []
     assert list(own.iterdir()) == []
+    tree_id, _ = world.lake.commits.get("main").require_tree()
+    (world.root / tree_address(tree_id)).unlink()
+    with pytest.raises(Refused) as caught:
+        ask(world, {"default": "1d"})
+    assert caught.value.kind == "missing_tree"
+    assert list(temporary.iterdir()) == []
 
 
 def test_beside_a_run(world: World) -> None:
@@ -189,20 +194,6 @@ def test_beside_a_run(world: World) -> None:
             line for line in before[1] if "gc_leases" not in line
         ]
         assert state_of(world)[0] == before[0]
-
-
-def test_a_refusal_leaves_nothing_behind(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    tree_id, _ = world.lake.commits.get("main").require_tree()
-    (world.root / tree_address(tree_id)).unlink()
-    with pytest.raises(Refused) as caught:
-        ask(world, {"default": "1d"})
-    assert caught.value.kind == "missing_tree"
-    assert list(temporary.iterdir()) == []
 
 
 def test_the_grace_counts(world: World) -> None:

@@ -114,14 +114,14 @@ def test_precedence() -> None:
     branches = {"a?": "5d", "?b": "6d", "user-a*": "4d", "user-*": "3d", "main?": "2d"}
     policy = Policy.parse({"default": "9d", "branches": {**branches, "main": "1d"}})
     for name, days in (
-        ("main", 1),  # an exact name
-        ("main2", 2),  # the only glob
-        ("user-ann", 4),  # the longer glob
-        ("user-bob", 3),  # the shorter, where the longer does not match
-        ("user-b/c", 3),  # a glob crosses slashes
-        ("ab", 6),  # of two globs of one length, the one that sorts first
-        ("User-bob", 9),  # letter case counts
-        ("x/y", 9),  # nothing but the default
+        ("main", 1),  # An exact name.
+        ("main2", 2),  # The only glob.
+        ("user-ann", 4),  # The longer glob.
+        ("user-bob", 3),  # The shorter, where the longer does not match.
+        ("user-b/c", 3),  # A glob crosses slashes.
+        ("ab", 6),  # Of two globs of one length, the one that sorts first.
+        ("User-bob", 9),  # Letter case counts.
+        ("x/y", 9),  # Nothing but the default.
     ):
         assert policy.lookup().rule(name) == Rule(keep_within=days * DAY), name
 

@@ -6,9 +6,8 @@ random ids is read in the same order when a history is told again.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +21,6 @@ from ebbtide.settings import Settings
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
 from ebbtide.store.content.slices import CurrentSlice
-from ebbtide.store.database.engine import database_file
 from ebbtide.store.database.schema import metadata as tables
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories.owner import Ownership
@@ -73,23 +71,6 @@ class Place:
                 if "repository_id" in table.c or table.name == "promised_times":
                     tx.execute(table.delete())
 
-    def copy_database(self, target: Path) -> None:
-        """Write what the database holds to a file."""
-        with closing(sqlite3.connect(target)) as copy, self._database() as database:
-            database.backup(copy)
-
-    def bring_database_back(self, source: Path) -> None:
-        """Make the database what it was when it was copied to a file."""
-        with closing(sqlite3.connect(source)) as copy, self._database() as database:
-            copy.backup(database)
-
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        file = database_file(self.store.metadata.engine)
-        assert file is not None
-        with closing(sqlite3.connect(file)) as connection:
-            yield connection
-
 
 @contextmanager
 def open_place(directory: Path) -> Iterator[Place]:
@@ -133,20 +114,6 @@ class MemoryWorld(World):
     def prefix(self) -> str:
         """What the keys of the repository's objects begin with."""
         return "lake/"
-
-    def remember(self, file: Path) -> Callable[[], None]:
-        """What makes this world again what it is now. Its database is copied to `file`."""
-        self.place.copy_database(file)
-        now, objects = self.clock.now, dict(self.bucket.objects)
-        random = self.place.ids.random.getstate()
-
-        def bring_back() -> None:
-            self.place.bring_database_back(file)
-            self.clock.now, self.bucket.objects = now, dict(objects)
-            self.place.ids.random.setstate(random)
-            self.lake = self.another_process()
-
-        return bring_back
 
     def another_process(self) -> Repository:
         """The repository as a process that has just been started has it."""
