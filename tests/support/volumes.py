@@ -128,7 +128,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "undoing, broken off": seeds(3, long=100),
     "work between plan and sweep": seeds(2, long=100),
     "Icechunk refs over time": seeds(4, long=200),
-    "Icechunk logs over time": seeds(2, long=20, share=0.3),
+    "Icechunk logs over time": seeds(3, long=20, share=0.3),
     "Icechunk ids": seeds(2, long=100, share=0.3),
     "Icechunk files made by hand": seeds(60, long=5_000, share=0.3),
     "damaged Icechunk files": seeds(2, long=200, share=0.7),
