@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import icechunk
 import pytest
@@ -24,7 +23,6 @@ from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
 from tests.support.faulty import FaultyStorage
 from tests.support.icechunk import (
-    SPEC_VERSIONS,
     build_random,
     create_repository,
     open_repository,
@@ -128,22 +126,8 @@ def test_a_name_that_was_copied_to_where_it_is_keeps_its_snapshot(
 
 def test_on_s3_names_are_as_they_were_given(s3_url: str) -> None:
     """Icechunk encodes nothing there."""
-    prefix, names = new_id(), {*NAMES, *ENCODED} - CONTROLS
-    options: dict[str, Any] = {"spec_version": 1} if len(SPEC_VERSIONS) > 1 else {}
-    repository = Repository.create(
-        icechunk.s3_storage(
-            bucket=s3_url.removeprefix("s3://"),
-            prefix=prefix,
-            endpoint_url=os.environ["AWS_ENDPOINT"],
-            allow_http=True,
-            region="us-east-1",
-            access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
-            secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
-            force_path_style=True,
-        ),
-        **options,
-    )
-    storage = open_storage(f"{s3_url}/{prefix}")
+    place, names = f"{s3_url}/{new_id()}", {*NAMES, *ENCODED} - CONTROLS
+    repository, storage = create_repository(place, 1), open_storage(place)
     for name in names:
         repository.create_branch(name, ROOT_ID)
         repository.create_tag(name, ROOT_ID)
