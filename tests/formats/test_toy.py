@@ -62,14 +62,6 @@ def left(lake: Path) -> set[str]:
     return {each for each in found if not each.startswith("_ebbtide/")}
 
 
-def refusal(lake: Path) -> str:
-    """The kind of the error that refuses a run."""
-    report = collector(lake).run()
-    assert report.state == "refused"
-    assert report.error is not None
-    return str(report.error["kind"])
-
-
 def test_a_run_deletes_what_no_ref_reaches(lake: Path) -> None:
     before = left(lake)
     planned = collector(lake).plan()
@@ -82,12 +74,6 @@ def test_a_run_deletes_what_no_ref_reaches(lake: Path) -> None:
     assert before - left(lake) == {"data/c", "data/d", "snapshots/s3.json"}
 
 
-def test_a_young_file_stays(lake: Path) -> None:
-    os.utime(lake / "data/d")
-    assert collector(lake).run().state == "swept"
-    assert "data/d" in left(lake)
-
-
 def test_a_snapshot_that_got_a_branch_since_the_plan_stays(lake: Path) -> None:
     planned = collector(lake).plan()
     listed = json.loads((lake / LIST).read_text())
@@ -98,17 +84,13 @@ def test_a_snapshot_that_got_a_branch_since_the_plan_stays(lake: Path) -> None:
     assert "data/d" not in left(lake)
 
 
-@pytest.mark.parametrize("name", ["s1", "s2"])
-def test_a_snapshot_that_cannot_be_read_refuses_the_run(lake: Path, name: str) -> None:
-    (lake / f"snapshots/{name}.json").write_text("{")
+def test_a_snapshot_that_cannot_be_read_refuses_the_run(lake: Path) -> None:
+    (lake / "snapshots/s1.json").write_text("{")
     before = left(lake)
-    assert refusal(lake) == "corrupt_node"
+    report = collector(lake).run()
+    assert report.state == "refused"
+    assert report.error is not None and report.error["kind"] == "corrupt_node"
     assert left(lake) == before
-
-
-def test_a_missing_file_of_a_needed_snapshot_refuses_the_run(lake: Path) -> None:
-    (lake / "data/a").unlink()
-    assert refusal(lake) == "missing_object"
 
 
 def test_it_is_little_code() -> None:

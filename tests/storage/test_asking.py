@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from email.message import Message
 from http.client import IncompleteRead
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
-from threading import Thread
 from types import SimpleNamespace
 from urllib.error import HTTPError
 
@@ -14,6 +12,7 @@ import pytest
 
 from ebbtide.storage import asking
 from ebbtide.storage.asking import FailedAnswer, headers_of_each, repeated
+from tests.support.answers import answering
 
 
 def test_a_busy_storage_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,32 +20,17 @@ def test_a_busy_storage_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=lambda _seconds: None))
     asked: list[str] = []
 
-    class Busy(BaseHTTPRequestHandler):
+    def give(_method: str, path: str) -> tuple[int, bytes]:
         """The first request of `/later` is refused as too many, and all of `/never`."""
+        asked.append(path)
+        if path == "/never":
+            return 403, b""
+        return (200 if asked.count(path) > 1 else 503), b""
 
-        def do_HEAD(self) -> None:
-            """Answers."""
-            asked.append(self.path)
-            is_ready = self.path == "/later" and asked.count("/later") > 1
-            self.send_response(200 if is_ready else 503 if self.path == "/later" else 403)
-            self.send_header("x-ebbtide", "here")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Is silent."""
-
-    server = HTTPServer(("127.0.0.1", 0), Busy)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        place = f"http://127.0.0.1:{server.server_port}"
+    with answering(give) as place:
         found = headers_of_each(lambda name: f"{place}/{name}", ["later", "never"])
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert found[0] is not None
-    assert found[0]["X-Ebbtide"] == "here"
+    assert found[0]["Content-Length"] == "0"
     assert found[1] is None
     assert sorted(asked) == ["/later", "/later", "/never"]
     assert headers_of_each(lambda name: f"{place}/{name}", ["later"]) == [None]

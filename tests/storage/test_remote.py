@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import obstore
@@ -18,7 +17,7 @@ from ebbtide.errors import Conflict, Failed, InvalidInput, Refused
 from ebbtide.ids import new_id
 from ebbtide.storage import RemoteStorage, deleting, open_storage, remote
 from ebbtide.storage.pace import Pace
-from tests.support.answers import broken, failed
+from tests.support.answers import answering, broken, failed, xml
 
 
 class FaultyDelete:
@@ -282,52 +281,26 @@ def test_a_storage_without_versions_says_so(
     assert "no ETag" in caught.value.message
 
 
-class SingleDeletes(BaseHTTPRequestHandler):
-    """A server of S3's interface that has no bulk deletes, as Google's, and fails at some keys."""
-
-    def do_POST(self) -> None:
-        """The bulk delete."""
-        self.rfile.read(int(self.headers["content-length"]))
-        self._answer(501, b"<Error><Code>NotImplemented</Code></Error>")
-
-    def do_DELETE(self) -> None:
-        """One key."""
-        denied = self.path.endswith("denied")
-        self._answer(403 if denied else 204, b"<Error><Code>AccessDenied</Code></Error>" * denied)
-
-    def _answer(self, status: int, body: bytes) -> None:
-        assert isinstance(self.server, RecordingServer)
-        self.server.requests.append((self.command, self.path))
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-class RecordingServer(ThreadingHTTPServer):
-    """Keeps what it was asked for."""
-
-    requests: list[tuple[str, str]]
-
-
 def test_where_there_are_no_bulk_deletes_each_key_is_deleted_by_itself() -> None:
-    with RecordingServer(("127.0.0.1", 0), SingleDeletes) as server:
-        server.requests = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    """A server of S3's interface that has none, as Google's, and fails at some keys."""
+    requests: list[tuple[str, str]] = []
+
+    def give(method: str, path: str) -> tuple[int, bytes]:
+        requests.append((method, path))
+        if method == "POST":
+            return 501, xml("NotImplemented")
+        return (403, xml("AccessDenied")) if path.endswith("denied") else (204, b"")
+
+    with answering(give) as endpoint:
         options = {"endpoint": endpoint, "allow_http": "true", "region": "us-east-1"}
         options |= {"access_key_id": "key", "secret_access_key": "secret"}
         storage = open_storage("s3://bucket/x", options)
         names = [f"data/{number}" for number in range(50)]
         assert {each.outcome for each in storage.delete(names)} == {"deleted"}
-        asked = [path for method, path in server.requests if method == "DELETE"]
+        asked = [path for method, path in requests if method == "DELETE"]
         assert sorted(asked) == sorted(f"/bucket/x/{name}" for name in names)
         outcomes = storage.delete(["data/1", "denied", "data/2"])
-        assert [each.outcome for each in outcomes] == ["deleted", "failed", "deleted"]
-        assert "AccessDenied" in (outcomes[1].error or "")
-        # It is asked once whether there are any.
-        assert [method for method, _ in server.requests].count("POST") == 1
-        server.shutdown()
+    assert [each.outcome for each in outcomes] == ["deleted", "failed", "deleted"]
+    assert "AccessDenied" in (outcomes[1].error or "")
+    # It is asked once whether there are any.
+    assert [method for method, _ in requests].count("POST") == 1

@@ -5,23 +5,41 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import zarr
 from icechunk import Repository
 
 from ebbtide.errors import Refused
-from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, Edit, RepoFile, write_repo
+from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, RepoFile
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import RECENT, load_repo, read_state
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
 from tests.support.icechunk import create_repository, instant_between, open_repository
 from tests.support.icechunk_files import files_of
+
+
+def operate(path: Path, choices: random.Random) -> str:
+    """One operation that the log names, and its name there."""
+    repository = open_repository(path)
+    match choices.randrange(4):
+        case 0:
+            repository.create_tag(f"{choices.random()}", repository.lookup_branch("main"))
+            return "TagCreated"
+        case 1 if tags := repository.list_tags():
+            repository.delete_tag(min(tags))
+            return "TagDeleted"
+        case 2:
+            repository.set_metadata({"number": choices.random()})
+            return "MetadataChanged"
+        case _:
+            commit(repository)
+            return "NewCommit"
 
 
 def commit(repository: Repository, branch: str = "main", **metadata: Any) -> str:
@@ -44,95 +62,6 @@ def chain_of(storage: Storage, file: RepoFile) -> set[str]:
         found.add(file.previous)
         file = load_repo(storage, f"{BACKUPS_PREFIX}{file.previous}")
     return found
-
-
-class LogSimulation:
-    """Rounds of work and collections. Copies grow old by rounds: `graces` says after how many.
-
-    A round has one of the numbers of `OPERATIONS`, and one of the graces. All of them come equally
-    often; chance decides on their order. The first grace of all comes last: it is 0, so that what
-    may go has gone in the end.
-    """
-
-    OPERATIONS: Final = (0, 1, 1, 2, 4, 8)
-
-    def __init__(
-        self, path: Path, seed: int, *, updates_per_file: int, graces: tuple[int, ...]
-    ) -> None:
-        self.path = path
-        self.updates_per_file = updates_per_file
-        self.choices = random.Random(seed)
-        self.rounds = self._shuffled(2 * self.OPERATIONS)
-        last, *others = graces * (len(self.rounds) // len(graces))
-        self.graces = [*self._shuffled(others), last]
-        create_repository(path, 2, updates_per_file=updates_per_file)
-        self.round = self.grace = self.deleted = 0
-        self.births: dict[str, int] = {}
-        self.log = log_of(path)
-
-    def run(self) -> None:
-        """All rounds. In the end the log is in several files, and many copies were deleted, unless
-        it goes on in every one."""
-        for operations, grace in zip(self.rounds, self.graces, strict=True):
-            self.work(operations, grace)
-            self.collect()
-        assert len(self.log) > sum(self.rounds)
-        assert self.deleted > 10 or self.updates_per_file == 1
-        assert load_repo(open_storage(str(self.path))).previous is not None
-
-    def work(self, operations: int, grace: int) -> None:
-        """So many operations of Icechunk; the next collection has this grace."""
-        for _ in range(operations):
-            self._expect(self._operate())
-        self.round += 1
-        self.grace = grace
-        for name in files_of(self.path, "overwritten"):
-            self.births.setdefault(name, self.round)
-
-    def young(self) -> set[str]:
-        """The copies that stay for their age."""
-        return {name for name, birth in self.births.items() if birth > self.round - self.grace}
-
-    def collect(self) -> None:
-        """As the repository's own: read what must stay, and if something is left, let the entries
-        forget their copies and delete it."""
-        storage = open_storage(str(self.path))
-        files, file = set(files_of(self.path, "overwritten")), load_repo(storage)
-        going = files - self.young() - chain_of(storage, file)
-        if going:
-            edit = Edit(kind="GCRan", forget_backups=True)
-            write_repo(storage, file, edit, datetime.now(UTC))
-            for name in going:
-                (self.path / "overwritten" / name).unlink()
-            self.deleted += len(going)
-            self._expect("GCRan")
-
-    def _shuffled(self, values: Sequence[int]) -> list[int]:
-        return self.choices.sample(values, len(values))
-
-    def _expect(self, kind: str) -> None:
-        """The log has one entry more."""
-        found = log_of(self.path)
-        assert found[1:] == self.log, f"round {self.round}"
-        assert kind in found[0][0]
-        self.log = found
-
-    def _operate(self) -> str:
-        repository = open_repository(self.path)
-        match self.choices.randrange(4):
-            case 0:
-                name = f"{self.choices.random()}"
-                repository.create_tag(name, repository.lookup_branch("main"))
-                return "TagCreated"
-            case 1 if tags := repository.list_tags():
-                repository.delete_tag(min(tags))
-                return "TagDeleted"
-            case 2:
-                repository.set_metadata({"number": self.choices.random()})
-                return "MetadataChanged"
-            case _:
-                commit(repository)
-                return "NewCommit"
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,18 @@ from tests.support.icechunk import (
     open_repository,
 )
 from tests.support.icechunk_lake import GRACE, IcechunkLake, candidates
-from tests.support.randomized import randomized
+from tests.support.randomized import choose, randomized
 
 ASKED_MAX = 10
 QUARANTINE = timedelta(days=7)
 each_version = pytest.mark.parametrize("version", SPEC_VERSIONS)
 NOT_COLLECTED = ("system", "foreign")
+
+
+@pytest.fixture
+def version(request: pytest.FixtureRequest) -> int:
+    """One of them, for what is explained alike in both."""
+    return choose(request.node.nodeid, SPEC_VERSIONS)
 
 
 def explainer(repository: IcechunkRepository, **options: object) -> Explainer:
@@ -58,7 +64,6 @@ def commit(repository: Repository, branch: str, name: str) -> str:
     return session.commit(name)
 
 
-@each_version
 @randomized("Icechunk repositories, explained")
 def test_random_repositories_by_the_definition(tmp_path: Path, version: int, seed: int) -> None:
     path, choices = tmp_path / "repository", random.Random(seed)
@@ -157,7 +162,6 @@ def test_what_nothing_reaches_stays_for_a_grace(tmp_path: Path, version: int) ->
     assert f"snapshots/{lost}" in candidates(lake.collector(quiet=False).plan())
 
 
-@each_version
 def test_a_snapshot_by_ref_and_by_id(tmp_path: Path, version: int) -> None:
     path = tmp_path / "repository"
     repository = create_repository(path, version)
@@ -177,7 +181,6 @@ def test_a_snapshot_by_ref_and_by_id(tmp_path: Path, version: int) -> None:
         explaining.explain("chunks/" + "0" * 20)
 
 
-@each_version
 def test_what_cannot_be_read_is_an_error(tmp_path: Path, version: int) -> None:
     path = tmp_path / "repository"
     commit(create_repository(path, version), "main", "a")
@@ -189,7 +192,6 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, version: int) -> None:
     assert caught.value.kind == "corrupt_node"
 
 
-@each_version
 def test_a_snapshot_is_quarantined_until_the_quarantine_has_ended(
     tmp_path: Path, version: int
 ) -> None:

@@ -50,7 +50,7 @@ def test_the_plan_names_what_icechunk_deletes(tmp_path: Path, seed: int) -> None
 @randomized("Icechunk repositories of all kinds on S3")
 def test_on_s3_as_well(s3_url: str, tmp_path: Path, seed: int) -> None:
     """Of fewer operations: the server takes its time for each."""
-    check(tmp_path, f"{s3_url}/{new_id()}", seed, steps=(3, 10))
+    check(tmp_path, f"{s3_url}/{new_id()}", seed, steps=(2, 6))
 
 
 def check(tmp_path: Path, place: Place, seed: int, *, steps: tuple[int, int]) -> None:
@@ -86,6 +86,20 @@ def check(tmp_path: Path, place: Place, seed: int, *, steps: tuple[int, int]) ->
     assert listing(place).keys() >= sizes.keys() - planned.keys()
     assert contents(place, refs) == before
     assert not deleted_by_icechunk(place, history)
+    check_usable(place)
+
+
+def check_usable(place: Place) -> None:
+    """Diffs along main can be told, and commits on every branch be made."""
+    repository = open_repository(place)
+    ancestry = [snapshot.id for snapshot in repository.ancestry(branch="main")]
+    if len(ancestry) > 1:
+        repository.diff(from_snapshot_id=ancestry[-1], to_snapshot_id=ancestry[0])
+    for branch in sorted(repository.list_branches()):
+        session = repository.writable_session(branch)
+        root = zarr.open_group(session.store, mode="a")
+        root.require_array("after", shape=(4,), chunks=(1,), dtype="float64")[...] = 7
+        session.commit("after the sweep")
 
 
 def replaces(place: Place) -> bool:
@@ -162,9 +176,8 @@ class TestDifferences:
         assert report.state == "swept", report.error
         assert candidates(report) == {}
 
-    @pytest.mark.parametrize("name", ENCODED_NAMES)
-    def test_a_tag_whose_name_a_directory_encodes(self, lake: IcechunkLake, name: str) -> None:
-        repository = open_repository(lake.path)
+    def test_a_tag_whose_name_a_directory_encodes(self, lake: IcechunkLake) -> None:
+        repository, name = open_repository(lake.path), random.choice(ENCODED_NAMES)
         repository.create_tag(name, self.made)
         assert repository.list_tags() == set()
         self.keeps_all(lake)
@@ -172,9 +185,8 @@ class TestDifferences:
         assert {f"snapshots/{self.made}", f"transactions/{self.made}"} < deleted
         assert [each for each in deleted if each.startswith("chunks/")]
 
-    @pytest.mark.parametrize("name", ENCODED_NAMES)
-    def test_a_branch_whose_name_a_directory_encodes(self, lake: IcechunkLake, name: str) -> None:
-        open_repository(lake.path).create_branch(name, self.made)
+    def test_a_branch_whose_name_a_directory_encodes(self, lake: IcechunkLake) -> None:
+        open_repository(lake.path).create_branch(random.choice(ENCODED_NAMES), self.made)
         self.keeps_all(lake)
         for asks in (
             lambda: collect_with_icechunk(lake.path),

@@ -23,6 +23,7 @@ from tests.formats.icechunk.test_undoing import all_readable, files, rewritten
 from tests.support.clock import ManualClock
 from tests.support.icechunk import SPEC_VERSIONS, open_repository
 from tests.support.icechunk_lake import IcechunkLake
+from tests.support.randomized import choose
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -59,9 +60,10 @@ class Lakes:
         return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(params=SPEC_VERSIONS)
-def lakes(tmp_path: Path, request: pytest.FixtureRequest) -> Lakes:
-    return Lakes(tmp_path, request.param)
+@pytest.fixture
+def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Lakes:
+    """Of one version: what a bucket says of places is read alike in both."""
+    return Lakes(tmp_path, choose(request.node.nodeid, SPEC_VERSIONS))
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -149,61 +151,59 @@ def test_a_plan_of_the_original_is_not_swept_in_a_copy(lakes: Lakes) -> None:
     expire_more(lakes.original)
     plan = lakes.original.collector().plan()
     copy, before = lakes.copy(), tree(lakes.original.path)
+    copied = files(copy.path)
     shown = copy.collector().show(plan.run_id)
     assert shown.state == "planned"
     own(copy, shown)
     assert copy.collector().plan_of(plan.run_id).candidate_total == plan.counts["candidate"]
     report = copy.collector().sweep(plan.run_id)
     assert report.error is not None
-    assert report.error["kind"] == "plan_foreign"
+    assert (report.state, report.error["kind"]) == ("refused", "plan_foreign")
     assert tree(lakes.original.path) == before
+    assert files(copy.path) == copied
 
 
-@pytest.mark.parametrize("form", ["a path", "a URL", "a path in the bucket", "no record of a run"])
-def test_a_forged_record_of_an_old_run(lakes: Lakes, form: str) -> None:
+def test_a_forged_record_of_an_old_run(lakes: Lakes) -> None:
     """It makes no run delete anything elsewhere, or anything that is not in the folder of its
     id."""
     lake = lakes.original
     victim = lakes.directory / "victim"
     victim.mkdir()
     (victim / "precious").write_text("not Ebbtide's")
-    inside = next(iter((lake.path / "snapshots").iterdir()))
-    places = {
-        "a path": str(victim),
-        "a URL": f"file://{victim}",
-        "a path in the bucket": str(lake.path / "snapshots"),
-        "no record of a run": 7,
-    }
-    old = descending_id(lakes.clock.host_now() - 800 * DAY)
-    forged = lake.path / f"{RUNS_PREFIX}{old}"
-    forged.mkdir()
-    content = {"state": "swept", "run_path": places[form], "plan_checksum": None}
-    (forged / "record.json").write_text(json.dumps(content))
+    snapshots = lake.path / "snapshots"
+    inside = next(iter(snapshots.iterdir()))
+    made = []
+    for number, place in enumerate([str(victim), f"file://{victim}", str(snapshots), 7]):
+        old = descending_id(lakes.clock.host_now() - (800 + number) * DAY)
+        made.append(lake.path / f"{RUNS_PREFIX}{old}")
+        made[-1].mkdir()
+        content = {"state": "swept", "run_path": place, "plan_checksum": None}
+        (made[-1] / "record.json").write_text(json.dumps(content))
     expire_more(lake)
     report = lake.collect()
     assert (report.state, report.unfinished) == ("swept", ())
     assert (victim / "precious").exists()
     assert inside.exists()
-    assert not forged.exists()
+    assert not [each for each in made if each.exists()]
 
 
-@pytest.mark.parametrize("name", ["..", "up/../..", "short", "F" * 32, "f" * 33])
-def test_a_name_that_is_no_id_is_no_run(lakes: Lakes, name: str) -> None:
+def test_a_name_that_is_no_id_is_no_run(lakes: Lakes) -> None:
     """Neither as a folder, nor as a record of a quarantine, nor as an argument."""
     lake = lakes.original
-    for folder in (f"{RUNS_PREFIX}{name}", f"{QUARANTINES_PREFIX}{name}.json"):
-        path = (lake.path / folder).resolve()
-        if not path.is_relative_to(lake.path / "_ebbtide/gc") or path.exists():
-            continue
-        if folder.startswith(RUNS_PREFIX):
-            path.mkdir(parents=True)
-            (path / "record.json").write_text('{"state": "swept", "plan_checksum": null}')
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"run_id": "../../..", "state": "held"}))
-    assert [each.run_id for each in lake.collector().runs()] == [lakes.run.run_id]
-    with pytest.raises(NotFound):
-        lake.collector().show(name)
+    for name in ("..", "up/../..", "short", "F" * 32, "f" * 33):
+        for folder in (f"{RUNS_PREFIX}{name}", f"{QUARANTINES_PREFIX}{name}.json"):
+            path = (lake.path / folder).resolve()
+            if not path.is_relative_to(lake.path / "_ebbtide/gc") or path.exists():
+                continue
+            if folder.startswith(RUNS_PREFIX):
+                path.mkdir(parents=True)
+                (path / "record.json").write_text('{"state": "swept", "plan_checksum": null}')
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps({"run_id": "../../..", "state": "held"}))
+        assert [each.run_id for each in lake.collector().runs()] == [lakes.run.run_id]
+        with pytest.raises(NotFound):
+            lake.collector().show(name)
     expire_more(lake)
     report = lake.collect()
     assert (report.state, report.unfinished) == ("swept", ())
@@ -236,12 +236,20 @@ def test_a_forged_report_and_quarantine(lakes: Lakes) -> None:
     assert tree(victim) == before
 
 
-def test_a_folder_elsewhere_counts_if_it_is_named(tmp_path: Path) -> None:
-    """Without --run-dir the run is not found, its commits cannot be opened, and the message says
-    what to do. Its files in quarantine lie in the repository: they can be restored and end."""
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> tuple[IcechunkLake, ManualClock, Path]:
+    """A repository, its clock, and a folder for runs that is not in it."""
     rewritten(IcechunkLake(tmp_path / "lake"), SPEC_VERSIONS[-1])
     clock = ManualClock(datetime.now(UTC))
-    lake, runs = IcechunkLake(tmp_path / "lake", clock=clock), tmp_path / "runs"
+    return IcechunkLake(tmp_path / "lake", clock=clock), clock, tmp_path / "runs"
+
+
+def test_a_folder_elsewhere_counts_if_it_is_named(
+    elsewhere: tuple[IcechunkLake, ManualClock, Path],
+) -> None:
+    """Without --run-dir the run is not found, its commits cannot be opened, and the message says
+    what to do. Its files in quarantine lie in the repository: they can be restored and end."""
+    lake, clock, runs = elsewhere
     before, readable = files(lake.path), all_readable(lake.path)
     report = lake.collect(quarantine=WEEK, run_dir=runs)
     assert report.run_path == str(runs / report.run_id)
@@ -267,10 +275,10 @@ def test_a_folder_elsewhere_counts_if_it_is_named(tmp_path: Path) -> None:
     assert before.items() <= files(lake.path).items()
 
 
-def test_the_quarantine_of_a_folder_elsewhere_ends(tmp_path: Path) -> None:
-    rewritten(IcechunkLake(tmp_path / "lake"), SPEC_VERSIONS[-1])
-    clock = ManualClock(datetime.now(UTC))
-    lake, runs = IcechunkLake(tmp_path / "lake", clock=clock), tmp_path / "runs"
+def test_the_quarantine_of_a_folder_elsewhere_ends(
+    elsewhere: tuple[IcechunkLake, ManualClock, Path],
+) -> None:
+    lake, clock, runs = elsewhere
     report = lake.collect(quarantine=WEEK, run_dir=runs)
     before = tree(runs)
     clock.advance(8 * DAY)

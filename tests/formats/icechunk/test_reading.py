@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import timedelta
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
 from ebbtide.formats.icechunk.manifests import manifest_chunks
 from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot, with_parent
 from ebbtide.model import EPOCH
-from tests.support.icechunk import SPEC_VERSIONS, build_random, create_repository
+from tests.support.icechunk import SPEC_VERSIONS, build_random
 from tests.support.icechunk_files import (
     ID_BYTES,
     MadeManifest,
@@ -104,25 +105,23 @@ class TestRealFiles:
 
 
 class TestMadeManifests:
-    @pytest.mark.parametrize("rows_max", [1 << 20, 4, 1])
     @randomized("Icechunk files made by hand")
-    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int, seed: int) -> None:
-        monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
+    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        monkeypatch.setattr(flatbuffer, "ROWS_MAX", (1 << 20, 4, 1)[seed % 3])
         made = random_manifest(random.Random(seed))
         assert slow_manifest(made.payload()) == (spell(made.manifest_id), made.count, made.chunks)
         assert chunks(made) == made.chunks
 
-    @pytest.mark.parametrize("rows_max", [1, 2, 999, 1000, 1001])
+    @pytest.mark.parametrize("rows_max", [1, 2, 200])
     def test_as_many_as_are_read_together_or_one_more(
         self, monkeypatch: pytest.MonkeyPatch, rows_max: int
     ) -> None:
         monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
         choices = random.Random(rows_max)
         for count in sorted({0, 1, rows_max - 1, rows_max, rows_max + 1, 2 * rows_max}):
-            if count <= 1001:
-                refs = [random_ref(choices) for _ in range(count)]
-                made = MadeManifest(SOME_ID, [refs, refs[:1], []])
-                assert chunks(made) == made.chunks
+            refs = [random_ref(choices) for _ in range(count)]
+            made = MadeManifest(SOME_ID, [refs, refs[:1], []])
+            assert chunks(made) == made.chunks
 
     def test_one_without_arrays(self) -> None:
         assert chunks(MadeManifest(SOME_ID)) == []
@@ -133,38 +132,26 @@ class TestMadeManifests:
         made = MadeManifest(SOME_ID, [[native, long, native, long]])
         assert chunks(made) == [f"chunks/{spell(SOME_ID)}"] * 2
 
-    @pytest.mark.parametrize("count", [0, 2, 4, 1 << 31])
-    def test_another_number_of_references_is_refused(self, count: int) -> None:
+    def test_another_number_of_references_is_refused(self) -> None:
         made = MadeManifest(SOME_ID, [[MadeRef(("native",))] * 2, [MadeRef(("inline",))]])
-        with pytest.raises(DamagedError, match="has 3 references"):
-            chunks(made, count=count)
+        for count in (0, 2, 4, 1 << 31):
+            with pytest.raises(DamagedError, match="has 3 references"):
+                chunks(made, count=count)
 
     def test_another_manifest_is_refused(self) -> None:
         made = MadeManifest(SOME_ID, [[MadeRef(("native",))]])
         with pytest.raises(DamagedError, match=f"holds manifest {spell(SOME_ID)}"):
             manifest_chunks(made.payload(), spell(b"\1" * ID_BYTES), entry_count=1)
 
-    @pytest.mark.parametrize(
-        "kinds",
-        [
-            (),
-            ("inline", "native"),
-            ("inline", "virtual"),
-            ("inline", "packed"),
-            ("native", "virtual"),
-            ("native", "packed"),
-            ("inline", "native", "virtual"),
-            ("inline", "native", "virtual", "packed"),
-        ],
-    )
-    @pytest.mark.parametrize("place", [0, 3, 6])
-    def test_a_reference_that_is_not_of_one_kind_is_refused(
-        self, kinds: tuple[RefKind, ...], place: int
-    ) -> None:
-        refs = [random_ref(random.Random(i)) for i in range(7)]
-        refs[place] = replace(refs[place], kinds=kinds)
-        with pytest.raises(DamagedError, match="not of one kind"):
-            chunks(MadeManifest(SOME_ID, [[], refs]))
+    def test_a_reference_that_is_not_of_one_kind_is_refused(self) -> None:
+        mixed: tuple[RefKind, ...] = ("inline", "native", "virtual", "packed")
+        wrong = [each for n in range(5) for each in combinations(mixed, n) if n != 1]
+        for kinds in {*wrong} - {("virtual", "packed")}:
+            for place in (0, 3, 6):
+                refs = [random_ref(random.Random(i)) for i in range(7)]
+                refs[place] = replace(refs[place], kinds=kinds)
+                with pytest.raises(DamagedError, match="not of one kind"):
+                    chunks(MadeManifest(SOME_ID, [[], refs]))
 
     def test_a_virtual_one_may_have_its_place_twice(self) -> None:
         assert chunks(MadeManifest(SOME_ID, [[MadeRef(("virtual", "packed"))]])) == []
@@ -197,10 +184,9 @@ class TestMadeManifests:
 
 
 class TestMadeSnapshots:
-    @pytest.mark.parametrize("rows_max", [1 << 20, 2])
     @randomized("Icechunk files made by hand")
-    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, rows_max: int, seed: int) -> None:
-        monkeypatch.setattr(flatbuffer, "ROWS_MAX", rows_max)
+    def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        monkeypatch.setattr(flatbuffer, "ROWS_MAX", (1 << 20, 2)[seed % 2])
         choices = random.Random(seed)
         made = random_snapshot(choices)
         data = packed(made, choices)
@@ -259,17 +245,14 @@ class TestEnvelope:
         assert unpack(self.DATA, FileType.SNAPSHOT).writer == "by hand"
         assert unpack(self.DATA, FileType.SNAPSHOT).spec_version == 2
 
-    @pytest.mark.parametrize("version", [0, 3, 255])
-    def test_an_unknown_version_is_refused(self, version: int) -> None:
-        with pytest.raises(UnknownVersionError, match=f"spec version {version}, written by by h"):
-            self.read(self.DATA[:36] + bytes([version]) + self.DATA[37:])
-
-    @pytest.mark.parametrize("file_type", [0, 2, 3, 4, 5, 6, 255])
-    def test_another_type_of_file_is_refused(self, file_type: int) -> None:
-        with pytest.raises(DamagedError, match=f"file type {file_type}, not 1"):
-            self.read(self.DATA[:37] + bytes([file_type]) + self.DATA[38:])
-
-    def test_an_unknown_compression_is_refused(self) -> None:
+    def test_an_unknown_version_type_or_compression_is_refused(self) -> None:
+        for version in (0, 3, 255):
+            message = f"spec version {version}, written by by h"
+            with pytest.raises(UnknownVersionError, match=message):
+                self.read(self.DATA[:36] + bytes([version]) + self.DATA[37:])
+        for file_type in (0, 2, 3, 4, 5, 6, 255):
+            with pytest.raises(DamagedError, match=f"file type {file_type}, not 1"):
+                self.read(self.DATA[:37] + bytes([file_type]) + self.DATA[38:])
         with pytest.raises(UnknownVersionError, match="compression 2"):
             self.read(self.DATA[:38] + b"\2" + self.DATA[39:])
 
@@ -283,20 +266,9 @@ class TestEnvelope:
             with pytest.raises(DamagedError, match="after its end"):
                 self.read(self.DATA + more)
 
-    @pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
-    def test_a_real_one_cut_at_any_length_is_refused(
-        self, tmp_path: Path, spec_version: int
-    ) -> None:
-        create_repository(tmp_path / "repo", spec_version)
-        ((name, data),) = files_of(tmp_path / "repo", "snapshots").items()
-        assert read_snapshot(data, name).parent_id is None
-        for length in range(len(data)):
-            with pytest.raises(DamagedError):
-                read_snapshot(data[:length], name)
-
-    @pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20])
-    def test_what_is_packed_is_unpacked(self, size: int) -> None:
-        payload = random.Random(size).randbytes(size // 2) + bytes(size - size // 2)
-        data = pack(payload, FileType.REPO, writer="somebody-1.2", spec_version=2)
-        opened = unpack(data, FileType.REPO)
-        assert (opened.writer, opened.spec_version, opened.payload) == ("somebody-1.2", 2, payload)
+    def test_what_is_packed_is_unpacked(self) -> None:
+        for size in (0, 1, 1000, 1 << 20):
+            payload = random.Random(size).randbytes(size // 2) + bytes(size - size // 2)
+            data = pack(payload, FileType.REPO, writer="somebody-1.2", spec_version=2)
+            found = unpack(data, FileType.REPO)
+            assert (found.writer, found.spec_version, found.payload) == ("somebody-1.2", 2, payload)

@@ -15,6 +15,7 @@ from icechunk import Repository
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2
 from ebbtide.formats.icechunk.ids import ROOT_ID
+from ebbtide.formats.icechunk.repo import backup_time
 from ebbtide.formats.icechunk.state import (
     NEWLY_SEEN,
     RECENT,
@@ -125,12 +126,10 @@ class TestHistory:
         example = design_example(path, version)
         date(path, NOW - timedelta(days=1))
         storage = open_storage(str(path))
-        for tag in (False, True):
+        for delete_refs in ((), TAGS):
             before = read(path, quiet=True)
             request = ExpiryRequest(
-                older_than=example.threshold,
-                younger=example.threshold,
-                delete_refs=TAGS if tag else (),
+                older_than=example.threshold, younger=example.threshold, delete_refs=delete_refs
             )
             expiry = plan_expiry(before.history.commits, before.history.refs, request, now=NOW)
             assert not expiry.is_empty
@@ -186,17 +185,22 @@ class TestYoung:
         assert read(path, NOW + MICROSECOND, quiet=True).held.keys() == set(ids[3:])
         assert not read(path, NOW + 2 * MICROSECOND, quiet=True).held
 
-    @pytest.mark.parametrize("fraction", [0, 1, 500_000, 999_999])
-    def test_may_be_since(self, fraction: int) -> None:
-        day = NOW.replace(microsecond=fraction)
-        instants = range(1_000_000) if fraction == 0 else (fraction,)
-        assert may_be_since(day, NOW + timedelta(microseconds=instants[-1]))
-        assert not may_be_since(day, NOW + timedelta(microseconds=instants[-1] + 1))
+    def test_may_be_since(self) -> None:
+        for fraction, latest in ((0, 999_999), (1, 1), (500_000, 500_000), (999_999, 999_999)):
+            day = NOW.replace(microsecond=fraction)
+            assert may_be_since(day, NOW + timedelta(microseconds=latest))
+            assert not may_be_since(day, NOW + timedelta(microseconds=latest + 1))
 
     @each_version
-    def test_a_file_that_is_in_no_list_is_unreachable(self, tmp_path: Path, version: int) -> None:
+    def test_files_that_are_in_no_list(self, tmp_path: Path, version: int) -> None:
+        """A snapshot is unreachable; other files beside snapshots are none."""
         path = tmp_path / "repo"
         loose(path, version)
+        for name in ("1CECHNKREP0F1RSTCMT1", "1cechnkrep0f1rstcmt0", "x", f"{ROOT_ID}#12"):
+            (path / "snapshots" / name).write_bytes(b"x")
+        (path / "snapshots" / "deep").mkdir()
+        (path / "snapshots" / "deep" / ROOT_ID).write_bytes(b"x")
+        assert len(read(path).unreachable) == 2
         stranger = commit(create_repository(tmp_path / "other", version))
         shutil.copy(tmp_path / "other" / "snapshots" / stranger, path / "snapshots")
         date(path, NOW - timedelta(days=1))
@@ -206,39 +210,20 @@ class TestYoung:
         date(path, NOW + MICROSECOND, stranger)
         assert read(path, quiet=True).held == {stranger: YOUNG}
 
-    @each_version
-    def test_other_files_beside_snapshots_are_none(self, tmp_path: Path, version: int) -> None:
-        path = tmp_path / "repo"
-        loose(path, version)
-        for name in ("1CECHNKREP0F1RSTCMT1", "1cechnkrep0f1rstcmt0", "x", f"{ROOT_ID}#12"):
-            (path / "snapshots" / name).write_bytes(b"x")
-        (path / "snapshots" / "deep").mkdir()
-        (path / "snapshots" / "deep" / ROOT_ID).write_bytes(b"x")
-        assert len(read(path).unreachable) == 2
-
 
 class TestNewlySeen:
     """Version 1 does not know what was reachable when."""
 
-    def test_what_no_run_saw_before_stays(self, tmp_path: Path) -> None:
+    def test_what_no_run_saw_unreachable_before_the_cutoff_stays(self, tmp_path: Path) -> None:
+        """With nobody there only age counts."""
         path = tmp_path / "repo"
         _, ids = loose(path, 1)
         date(path, NOW - timedelta(days=9))
         assert read(path).held == {ids[3]: NEWLY_SEEN, ids[4]: NEWLY_SEEN}
         assert read(path, first_seen={ids[1]: NOW - MICROSECOND}).held.keys() == set(ids[3:])
-
-    def test_what_was_seen_before_the_cutoff_goes(self, tmp_path: Path) -> None:
-        path = tmp_path / "repo"
-        _, ids = loose(path, 1)
-        date(path, NOW - timedelta(days=9))
         for since, stays in ((NOW - MICROSECOND, False), (NOW, True), (NOW + MICROSECOND, True)):
             held = read(path, first_seen={ids[3]: since, ids[4]: NOW - timedelta(days=1)}).held
             assert held == ({ids[3]: NEWLY_SEEN} if stays else {})
-
-    def test_with_nobody_there_only_age_counts(self, tmp_path: Path) -> None:
-        path = tmp_path / "repo"
-        _, ids = loose(path, 1)
-        date(path, NOW - timedelta(days=9))
         assert read(path, quiet=True).held == {}
         date(path, NOW, ids[4])
         assert read(path, quiet=True).held == {ids[4]: YOUNG}
@@ -379,19 +364,28 @@ class TestRecent:
     @randomized("Icechunk refs over time")
     def test_whatever_was_reachable_since_the_cutoff_stays(self, tmp_path: Path, seed: int) -> None:
         path = tmp_path / "repo"
-        history = History(path, seed, revives=False)
-        for _ in range(15):
+        history = History(path, seed, revives=seed % 2 == 0)
+        for _ in range(20):
             history.operate()
         check_history(path, history)
 
-    def test_what_a_tag_brought_back_for_a_while_stays(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("how", ["deleted", "expired", "cut off"])
+    def test_what_a_ref_brought_back_for_a_while_stays(self, tmp_path: Path, how: str) -> None:
+        """Nothing reached it at the cutoff, nothing reaches it now, and a ref did in between."""
         path = tmp_path / "repo"
         repository = create_repository(path, 2)
-        lost = commit(repository)
+        lost, head = commit(repository), commit(repository)
         repository.reset_branch("main", ROOT_ID)
         cutoff = instant_between(path)
-        repository.create_tag("back", lost)
-        repository.delete_tag("back")
+        if how == "cut off":
+            repository.create_branch("back", head)
+            repository.expire_snapshots(repository.lookup_snapshot(head).written_at)
+        else:
+            repository.create_tag("back", lost)
+            if how == "deleted":
+                repository.delete_tag("back")
+            else:
+                repository.expire_snapshots(cutoff, delete_expired_tags=True)
         assert self.hold(path, cutoff) == {lost: RECENT}
 
 
@@ -424,6 +418,18 @@ class TestLists:
             found = read(path, datetime.now(UTC) + timedelta(days=1), quiet=True)
             assert found.backups >= chain
             assert found.backups <= files_of(path, "overwritten").keys()
+
+    def test_a_copy_made_within_the_millisecond_of_the_cutoff_stays(self, tmp_path: Path) -> None:
+        """Its name has whole milliseconds: it may have been made later than that says."""
+        path = tmp_path / "repo"
+        commit(create_repository(path, 2))
+        (name,) = files_of(path, "overwritten")
+        os.utime(path / "overwritten" / name, (0, 0))
+        made_at = backup_time(name)
+        assert made_at is not None
+        for micros, stays in ((0, True), (999, True), (1001, False)):
+            found = read(path, made_at + timedelta(microseconds=micros), quiet=True)
+            assert found.backups == ({name} if stays else set())
 
     def test_a_log_that_somebody_cut_ends_there(self, tmp_path: Path) -> None:
         path = tmp_path / "repo"

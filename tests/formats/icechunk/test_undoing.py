@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -222,20 +221,11 @@ def commit_array(repository: Repository, name: str, value: float) -> str:
     return session.commit(name)
 
 
-@dataclass(frozen=True)
-class InTwoRuns:
-    """A history of which the `first` run took the newest half, and the `second` what that rests
-    on; what its snapshots read as."""
-
-    lake: IcechunkLake
-    made: list[str]
-    reads: dict[str, dict[str, str]]
-    first: str
-    second: str
-
-
-@pytest.fixture
-def in_two_runs(tmp_path: Path) -> InTwoRuns:
+@newest
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_undos_of_two_runs(tmp_path: Path, newest_first: bool) -> None:
+    """The first run took the newest half of a history, and the second what that rests on. So long
+    as the second run is not undone, what the first undo brings back stays closed."""
     lake = IcechunkLake(tmp_path / "lake")
     made = rewritten(lake, 2, commits=5)
     repository = open_repository(lake.path)
@@ -246,29 +236,18 @@ def in_two_runs(tmp_path: Path) -> InTwoRuns:
     lake.age()
     second = sweep(lake).run_id
     assert not set(made) & set(all_listed(lake.path))
-    return InTwoRuns(lake, made, reads, first, second)
-
-
-@newest
-def test_a_snapshot_stays_closed_whose_parent_a_later_run_took(in_two_runs: InTwoRuns) -> None:
-    """An undo of that one first brings both."""
-    lake, made, reads = in_two_runs.lake, in_two_runs.made, in_two_runs.reads
-    undo(lake, in_two_runs.first, closed=2)
-    assert not set(made) & set(all_listed(lake.path))
-    undo(lake, in_two_runs.second)
-    listed = set(all_listed(lake.path))
-    assert set(made[:2]) <= listed
-    for name in made[:2]:
-        assert read_snapshot(open_repository(lake.path), name) == reads[name]
-
-
-@newest
-def test_both_runs_undone_newest_first(in_two_runs: InTwoRuns) -> None:
-    undo(in_two_runs.lake, in_two_runs.second)
-    undo(in_two_runs.lake, in_two_runs.first)
-    repository = open_repository(in_two_runs.lake.path)
-    found = {name: read_snapshot(repository, name) for name in in_two_runs.made}
-    assert found == in_two_runs.reads
+    if newest_first:
+        undo(lake, second)
+        undo(lake, first)
+        back = made
+    else:
+        undo(lake, first, closed=2)
+        assert not set(made) & set(all_listed(lake.path))
+        undo(lake, second)
+        back = made[:2]
+        assert set(back) <= set(all_listed(lake.path))
+    repository = open_repository(lake.path)
+    assert {name: read_snapshot(repository, name) for name in back} == {n: reads[n] for n in back}
 
 
 @both
