@@ -151,6 +151,7 @@ class World:
         self.clock.now = state.now
         self.bucket.objects = dict(state.objects)
         self.bucket.numbers = count(1)
+        self.bucket.late = set()
         self.database.bring_back(state.database)
         self.outside = Random(0)
         self.has_copy = False
