@@ -97,6 +97,11 @@ class Known:
     """By run: the commits that had expired when its plan was made, where nothing else was under way."""
     uploads: list[Any] = field(default_factory=list)
     reading: Any = None
+    signatures: list[Any] = field(default_factory=list)
+    manifests: list[tuple[str, list[Any]]] = field(default_factory=list)
+    arvados: dict[str, str] = field(default_factory=dict)
+    """The ids of collections by Arvados's ones; `preserved` has whether their version is kept."""
+    preserved: dict[str, bool] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
     """Files that are nobody's to delete."""
     copied_run: bool = False

@@ -16,7 +16,7 @@ from ebbtide.purge.purger import Purges
 from ebbtide.store.collections.contents import ContentChange, FromRef, Located
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from tests.simulation import projects, uploads, versions
+from tests.simulation import blocks, projects, uploads, versions
 from tests.simulation.acting import Act
 from tests.simulation.choosing import Nothing
 from tests.simulation.definition import State
@@ -505,6 +505,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **versions.OPERATIONS,
     **uploads.OPERATIONS,
     **projects.OPERATIONS,
+    **blocks.OPERATIONS,
     "save": save,
     "stage": stage,
     "describe": describe,
@@ -544,6 +545,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 INSTEAD: Final[Mapping[str, str]] = {
     **uploads.INSTEAD,
     **projects.INSTEAD,
+    **blocks.INSTEAD,
     "delete branch": "branch",
     "restore branch": "branch",
     "change collection": "collect files",

@@ -29,6 +29,7 @@ from tests.simulation.knowledge import Given, micros
 from tests.simulation.looking import look
 from tests.simulation.scheduler import Violation
 from tests.simulation.shelves import (
+    EITHER,
     NOW,
     Declined,
     Item,
@@ -43,9 +44,6 @@ from tests.simulation.world import LAKE, LEASE, TRASH
 NAMES: Final = ("red", "green")
 SPANS: Final = (timedelta(minutes=1), LEASE / 2, LEASE, TRASH, timedelta(days=1))
 PLACES: Final = (("", ""), ("a", "x/a"), ("", "y/"))
-
-EITHER: Final = -2
-"""A version that is the one before it or the next one."""
 
 Rule = Callable[[Shelves], Item]
 
@@ -62,7 +60,7 @@ class Wanted:
 # How an operation is compared
 
 
-def _exactly(act: Act, lake: Repository, call: Callable[[], Any], rule: Rule) -> Any:
+def exactly(act: Act, lake: Repository, call: Callable[[], Any], rule: Rule) -> Any:
     """Does it. Where nothing happened beside it, its item is what the rule says then, and all
     others are what they were. Raises Violation."""
     repository_id, was_exact = lake.info.repository_id, act.is_exact
@@ -125,7 +123,7 @@ def _items(act: Act, lake: Repository, kind: Kind) -> list[Item]:
     return [each for each in found if each.kind == kind][-6:]
 
 
-def _item(act: Act, lake: Repository, kind: Kind, place: int = 0) -> Item:
+def find_item(act: Act, lake: Repository, kind: Kind, place: int = 0) -> Item:
     return act.newest(_items(act, lake, kind), place)
 
 
@@ -156,7 +154,7 @@ def make_project(act: Act) -> object:
     parents = [None, *(each.item_id for each in _items(act, lake, "project"))]
     parent_id, name, date = act.pick(parents, 0), act.pick(NAMES, 1), _date(act)
     new = Item("project", "", parent_id, name, _stored(date))
-    return _exactly(
+    return exactly(
         act,
         lake,
         lambda: lake.projects.create(
@@ -173,7 +171,7 @@ def _stored(date: datetime | None) -> int | None:
 def change_project(act: Act) -> object:
     """Rename a project, move it, or let it expire."""
     lake, unique = act.process.lake(), _is_unique(act)
-    item, kind = _item(act, lake, "project"), act.numbers[1] % 3
+    item, kind = find_item(act, lake, "project"), act.numbers[1] % 3
     _loosen(act)
     asked: dict[str, Any] = {"name": act.pick(NAMES, 2)}
     if kind == 1:
@@ -182,7 +180,7 @@ def change_project(act: Act) -> object:
     if kind == 2:
         asked = {"expires_at": _date(act)}
     fields = asked | ({"expires_at": _stored(asked["expires_at"])} if kind == 2 else {})
-    return _exactly(
+    return exactly(
         act,
         lake,
         lambda: lake.projects.update(item.item_id, **asked, ensure_unique_name=unique),
@@ -194,10 +192,10 @@ def end(act: Act) -> object:
     """Put a project or collection in the trash."""
     lake = act.process.lake()
     kind: Kind = "project" if act.numbers[1] % 4 == 0 else "collection"
-    item, store = _item(act, lake, kind), lake.projects if kind == "project" else lake.collections
+    item, store = find_item(act, lake, kind), lake.projects if kind == "project" else lake.collections
     _loosen(act)
     call: Callable[[], Any] = lambda: store.delete(item.item_id)  # noqa: E731
-    return _exactly(act, lake, call, lambda shelves: shelves.trashed(item)).state
+    return exactly(act, lake, call, lambda shelves: shelves.trashed(item)).state
 
 
 def bring_back(act: Act) -> object:
@@ -213,20 +211,20 @@ def bring_back(act: Act) -> object:
     def rule(shelves: Shelves) -> Item:
         return shelves.restored(item, unique=unique)
 
-    return _exactly(act, lake, call, rule).state
+    return exactly(act, lake, call, rule).state
 
 
 def shelve(act: Act) -> object:
     """Make a collection of new files, of locators, of a ref, or of another collection."""
     lake, unique = act.process.lake(), _is_unique(act)
-    project, wanted = _item(act, lake, "project", 1), _wanted(act, lake)
+    project, wanted = find_item(act, lake, "project", 1), _wanted(act, lake)
     name, copies = act.pick(NAMES, 1), int(act.numbers[3] % 7 != 0)
     new = Item("collection", "", project.item_id, name, copies=copies, contents=wanted.files)
 
     def rule(shelves: Shelves) -> Item:
-        return _with(lambda: shelves.made(new, unique=unique), wanted.kinds)
+        return with_kinds(lambda: shelves.made(new, unique=unique), wanted.kinds)
 
-    return _exactly(
+    return exactly(
         act,
         lake,
         lambda: lake.collections.create(
@@ -240,7 +238,7 @@ def shelve(act: Act) -> object:
     ).collection_id
 
 
-def _with(made: Callable[[], Item], more: tuple[str, ...]) -> Item:
+def with_kinds(made: Callable[[], Item], more: tuple[str, ...]) -> Item:
     """What is made, unless it is refused for these or for other reasons."""
     try:
         item = made()
@@ -272,7 +270,7 @@ def _wanted(act: Act, lake: Repository) -> Wanted:
         source: Source = FromRef(commit_id, prefix, into)
         contents = view.committed(commit_id) if view.can_be_read(commit_id) else None
         return _from(source, contents, (), prefix, into)
-    item = _item(act, lake, "collection", 2)
+    item = find_item(act, lake, "collection", 2)
     shelves = read_shelves(act.checker, lake.info.repository_id)
     kinds = ("collection_not_found",) if shelves.is_hidden(item) else ()
     kinds += () if item.copies else ("data_released",)
@@ -295,27 +293,22 @@ def _from(
 def refill(act: Act) -> object:
     """Change the content of a collection, and keep the version before perhaps."""
     lake, wanted = act.process.lake(), _wanted(act, lake=act.process.lake())
-    item, replaces = _item(act, lake, "collection", 3), act.numbers[1] % 4 == 0
+    item, replaces = find_item(act, lake, "collection", 3), act.numbers[1] % 4 == 0
     keep = act.numbers[2] % 5 < 2
     _loosen(act)
     removed = [] if replaces else sorted(item.contents or ())[: act.numbers[1] % 2]
     kept = {} if replaces else {p: e for p, e in (item.contents or {}).items() if p not in removed}
     versions = {**item.versions, item.version: item.contents} if keep else item.versions
-    changed = replace(
-        item,
-        contents={**kept, **wanted.files},
-        version=item.version + 1 if keep else EITHER,
-        versions=versions,
-    )
+    changed = item.with_contents({**kept, **wanted.files}, versions, is_kept=keep)
 
     def rule(shelves: Shelves) -> Item:
         kinds = [*wanted.kinds]
         kinds += ["collection_not_found"] if shelves.is_hidden(item, expired=True) else []
         kinds += ["trashed"] if shelves.state(item) == "trashed" else []
         kinds += ["commit_expired"] if item.contents is None and not replaces else []
-        return _with(lambda: changed, tuple(kinds))
+        return with_kinds(lambda: changed, tuple(kinds))
 
-    return _exactly(
+    return exactly(
         act,
         lake,
         lambda: lake.collections.update(
@@ -328,14 +321,14 @@ def refill(act: Act) -> object:
 def change_shelved(act: Act) -> object:
     """Rename a collection, move it, let it expire, describe it, or keep its data no longer."""
     lake, unique = act.process.lake(), _is_unique(act)
-    item, kind = _item(act, lake, "collection"), act.numbers[1] % 5
+    item, kind = find_item(act, lake, "collection"), act.numbers[1] % 5
     _loosen(act)
     asked: dict[str, Any] = {"description": f"{act.number}"}
     fields: dict[str, Any] = {}
     if kind == 1:
         fields = asked = {"name": act.pick(NAMES, 2)}
     if kind == 2:
-        project_id = _item(act, lake, "project", 3).item_id
+        project_id = find_item(act, lake, "project", 3).item_id
         asked, fields = {"project_id": project_id}, {"parent_id": project_id}
     if kind == 3:
         asked = {"expires_at": _date(act)}
@@ -343,7 +336,7 @@ def change_shelved(act: Act) -> object:
     if kind == 4:
         asked = {"replication_desired": 0 if item.copies else 2}
         fields = {"copies": asked["replication_desired"]}
-    return _exactly(
+    return exactly(
         act,
         lake,
         lambda: lake.collections.update(item.item_id, **asked, ensure_unique_name=unique),
@@ -361,9 +354,9 @@ def drop_version(act: Act) -> object:
 
     def rule(shelves: Shelves) -> Item:
         kinds = ("collection_not_found",) if shelves.is_hidden(item) else ()
-        return _with(lambda: replace(item, versions=left), kinds)
+        return with_kinds(lambda: replace(item, versions=left), kinds)
 
-    return _exactly(
+    return exactly(
         act, lake, lambda: lake.collections.drop_version(item.item_id, number), rule
     )
 
@@ -374,7 +367,7 @@ def drop_version(act: Act) -> object:
 def sign_shelved(act: Act) -> object:
     """Have locators of all of a collection, or of a version of it."""
     lake, began = act.process.lake(), act.world.clock.now
-    item = _item(act, lake, "collection")
+    item = find_item(act, lake, "collection")
     version = act.pick([None, *sorted(item.versions)], 1)
     contents = item.contents if version is None else item.versions[version]
 
@@ -382,11 +375,11 @@ def sign_shelved(act: Act) -> object:
         kinds = ["collection_not_found"] if shelves.is_hidden(item) else []
         kinds += ["data_released"] if not item.copies else []
         kinds += ["commit_expired"] if contents is None else []
-        return _with(lambda: item, tuple(kinds))
+        return with_kinds(lambda: item, tuple(kinds))
 
     shelves = read_shelves(act.checker, lake.info.repository_id)
     ends_at = shelves.ends_at(item)
-    page = _exactly(act, lake, lambda: lake.collections.locators(item.item_id, version=version), rule)
+    page = exactly(act, lake, lambda: lake.collections.locators(item.item_id, version=version), rule)
     for signed in page.entries:
         given = signed.entry.checksum, frozenset(signed.entry.metadata.items())
         note_locator(act, lake, signed.locator, signed.entry.address, signed.expires_at, given)

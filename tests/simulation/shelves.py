@@ -18,6 +18,8 @@ from tests.simulation.world import TRASH
 
 NOW: Final = -1
 """The date of an operation."""
+EITHER: Final = -2
+"""A version that is the one before it or the next one."""
 Kind = Literal["project", "collection"]
 ItemState = Literal["persistent", "expiring", "trashed", "gone"]
 LIVE: Final = ("persistent", "expiring")
@@ -39,6 +41,13 @@ class Item:
     contents: Contents | None = None
     versions: Mapping[int, Contents | None] = field(default_factory=dict)
     content_hash: str = field(default="", compare=False)
+
+    def with_contents(
+        self, contents: Contents, versions: Mapping[int, Contents | None], *, is_kept: bool
+    ) -> Item:
+        """It with other content. If the one before is kept, this is a new version."""
+        version = self.version + 1 if is_kept else EITHER
+        return replace(self, contents=contents, versions=versions, version=version)
 
 
 class Declined(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from tests.simulation import projects, uploads, versions
+from tests.simulation import blocks, projects, uploads, versions
 from tests.simulation.histories import MINUTE, Vocabulary
 from tests.simulation.operations import INSTEAD
 from tests.simulation.world import LEASE, RUN_LEASE
@@ -96,6 +96,11 @@ TOURS: Final[Mapping[int, tuple[str, ...]]] = {
         "sign shelved",
         "end",
         "bring back",
+        "put block",
+        "save manifest",
+        "show manifest",
+        "update manifest",
+        "end manifest",
     ),
     7: ("purge whole", "resume purge", "create repository"),
     6: ("delete repository", "restore repository", "delete repository", "save", "save", "remove"),
@@ -107,6 +112,7 @@ PARTS: Final[Mapping[str, Mapping[str, int]]] = {
     "versions": versions.PART,
     "uploads": uploads.PART,
     "projects": projects.PART,
+    "blocks": blocks.PART,
 }
 
 STORE: Final = Vocabulary(

@@ -137,7 +137,7 @@ class World:
         with SimulatedMetadata(self.database, self.clock).transaction() as tx:
             insert_store(tx, STORE_ID)
             promise(tx, times_of(SETTINGS))
-            insert_signing_key(tx, SigningKey("k" * 32, b"k" * 32))
+            insert_signing_key(tx, SigningKey("e" * 32, b"k" * 32))
         self.empty = self.remember()
 
     def remember(self) -> State:
