@@ -17,7 +17,7 @@ from tests.simulation.exact import Refused, View
 from tests.simulation.knowledge import Checker, Known
 from tests.simulation.looking import compare, look, require_refused
 from tests.simulation.scheduler import Violation
-from tests.simulation.world import TRASH, Process, World
+from tests.simulation.world import Process, World
 
 Rule = Callable[[View], View]
 
@@ -65,7 +65,7 @@ class Act(Chances):
     def lessen(self, name: str) -> None:
         """This may move a ref to the trash."""
         self.begin(name)
-        self.known.lessen(name, self.world.clock.now + TRASH)
+        self.known.lessen(name, self.world.clock.now + self.world.trash)
 
     def take_back(self, name: str) -> None:
         """This may end a promise."""

@@ -1,4 +1,4 @@
-"""The part of Arvados: blocks with signatures, and collections of manifests, by two holders of keys.
+"""The part of Arvados: signed blocks, and collections of manifests, by two holders of keys.
 
 The race in the Arvados wiki, "Expiring collections", is one of its histories: a client gets a
 manifest, another deletes the collection, a run collects, and the client saves the manifest.
@@ -189,15 +189,13 @@ def update(act: Act) -> object:
     wanted = item.with_contents(_contents(found), versions, is_kept=was_kept)
 
     def rule(shelves: Shelves) -> Item:
-        kinds = ("collection_not_found",) if shelves.is_hidden(item) else ()
+        kinds = ("collection_not_found", "trashed") if shelves.is_hidden(item) else ()
         return with_kinds(lambda: wanted, (*kinds, *_late(found, shelves)))
 
     answer = exactly(
         act,
         lake,
-        lambda: change(
-            uuid, holder=holder, manifest_text=_manifest(found), preserve_version=keeps
-        ),
+        lambda: change(uuid, holder=holder, manifest_text=_manifest(found), preserve_version=keeps),
         rule,
     )
     act.known.preserved[uuid] = keeps

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.simulation.knowledge import micros
 from tests.simulation.scheduler import Violation
-from tests.simulation.world import LEASE, TRASH, World
+from tests.simulation.world import LEASE, World
 
 HOUR_MICROS: Final = 3_600_000_000
 UNITS: Final = {"h": HOUR_MICROS, "d": 24 * HOUR_MICROS}
@@ -53,10 +53,11 @@ class State:
     left: tuple[tuple[str, int], ...]
     kept: tuple[Kept, ...]
     policy: Mapping[str, Any]
+    trash: int
 
     def active(self, now: datetime) -> set[str]:
         """The commits whose data stays."""
-        instant, lease, trash = micros(now), LEASE // timedelta(microseconds=1), _micros(TRASH)
+        instant, lease, trash = micros(now), LEASE // timedelta(microseconds=1), self.trash
         heads = [(name, head) for name, head, end in self.branches if _lasts(end, trash, instant)]
         found = {head for _, head in heads} | self.holds
         found |= {head for _, head, end in self.tags if _lasts(end, trash, instant)}
@@ -110,7 +111,9 @@ class State:
     def _loose(self, heads: set[str]) -> set[str]:
         """The ends of lines that no branch points at."""
         known = {
-            each for each, row in self.commits.items() if self._is_known(each) and not row.is_content
+            each
+            for each, row in self.commits.items()
+            if self._is_known(each) and not row.is_content
         }
         return known - {p for each in known for p in self.commits[each].parent_ids[:1]} - heads
 
@@ -134,8 +137,8 @@ def read_state(world: World, repository_id: str) -> State | None:
     if policy is None:
         return None
     commits = {
-        row[0]: Row(tuple(row[1].split()), *row[2:5], row[5] or 0, row[6] is not None)
-        for row in rows(
+        commit_id: Row(tuple(parents.split()), made, closed, forgotten, leased or 0, bool(owner))
+        for commit_id, parents, made, closed, forgotten, leased, owner in rows(
             "SELECT commit_id, parent_ids, created_at, tombstoned_by, forgotten_by, leased_until,"
             " collection_id FROM commits"
         )
@@ -148,6 +151,7 @@ def read_state(world: World, repository_id: str) -> State | None:
         left=tuple(rows("SELECT commit_id, left_at FROM reflog")),
         kept=tuple(_kept(rows)),
         policy=_parsed(policy),
+        trash=_micros(world.trash),
     )
 
 

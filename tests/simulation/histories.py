@@ -47,7 +47,7 @@ BETWEEN: Final = 0.7
 LONG: Final = 0.15
 """How many histories are long. Their steps cost little, but for runs."""
 LONG_STEPS: Final = 30
-RUN_SHARE: Final = 0.08
+RUN_SHARE: Final = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,14 @@ from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
 from ebbtide.store.access.signing import verify
+from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.repositories.queries import repository_by_id
 from tests.simulation.exact import Value
 from tests.simulation.scheduler import Violation
-from tests.simulation.world import LEASE, TRASH, Process, World
+from tests.simulation.world import LEASE, Process, World
 
 STAGED: Final = "what is staged"
 EPOCH_START: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -58,7 +59,7 @@ class Given:
     token: str
     path: str
     until: datetime
-    value: Value | None = None
+    value: Value
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Known:
     ended: set[str] = field(default_factory=set)
     """Those that somebody began to end, perhaps before it was known that they were made."""
     doomed: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By run: the commits that had expired when its plan was made, where nothing else was under way."""
+    """By run: the commits that had expired when its plan was made, if it was made alone."""
     uploads: list[Any] = field(default_factory=list)
     reading: Any = None
     signatures: list[Any] = field(default_factory=list)
@@ -242,9 +243,7 @@ class Checker:
             by_path = {entry.path: self._key(prefix, entry.address) for entry in entries}
             ranges = [prefix + range_address(each.range_id) for each in tree.ranges]
             keys = frozenset([prefix + tree_address(tree_id), *ranges, *by_path.values()])
-            values = {
-                entry.path: (entry.checksum, frozenset(entry.metadata.items())) for entry in entries
-            }
+            values = {entry.path: value_of(entry) for entry in entries}
             found = Content(keys, by_path, values)
             self.known.contents[(prefix + tree_id, checksum)] = found
             self._check_bytes(found)
@@ -298,7 +297,7 @@ class Checker:
         """Returns the keys that can be opened or are staged according to the database. A staged
         file at a purged path may be missing, or may have been written after the purge."""
         found: dict[str, frozenset[str]] = {}
-        gone = micros(self.world.clock.now - TRASH)
+        gone = micros(self.world.clock.now - self.world.trash)
         plain = self.world.database.plain
         for repository_id, url in plain.execute(
             "SELECT repository_id, storage_url FROM repositories"
@@ -319,7 +318,7 @@ class Checker:
 
     def staged(self, repository_id: str) -> frozenset[str]:
         """The keys of all that is staged in a repository."""
-        gone = micros(self.world.clock.now - TRASH)
+        gone = micros(self.world.clock.now - self.world.trash)
         return self._staged(repository_id, self.prefix_of(repository_id), gone, ())
 
     def _staged(
@@ -363,6 +362,11 @@ class Checker:
             and f"{key.split('/')[0]}/{key.partition('/quarantine/')[2]}" in found
         }
         return frozenset(found | aside)
+
+
+def value_of(entry: Entry) -> Value:
+    """What people see of an entry."""
+    return entry.checksum, frozenset(entry.metadata.items())
 
 
 def micros(instant: datetime) -> int:

@@ -15,7 +15,7 @@ from ebbtide.errors import EbbtideError
 from tests.simulation.exact import Head, Made, Refused, Trash, Value, View, differences, in_order
 from tests.simulation.knowledge import Checker, micros
 from tests.simulation.scheduler import Violation
-from tests.simulation.world import TRASH, Process
+from tests.simulation.world import Process
 
 _RUNS = ("run_in_progress", "plan_used", "plan_missing")
 """Errors of runs that come from what others left."""
@@ -60,7 +60,9 @@ class Look:
     def _rows(self, statement: str) -> list[Row]:
         plain = self.checker.world.database.plain
         where = "AND" if " WHERE " in statement else "WHERE"
-        return plain.execute(f"{statement} {where} repository_id = ?", (self.repository_id,)).fetchall()
+        return plain.execute(
+            f"{statement} {where} repository_id = ?", (self.repository_id,)
+        ).fetchall()
 
     def _sort(
         self,
@@ -73,7 +75,7 @@ class Look:
         now = self.checker.world.clock.now
         if expires_at is None or expires_at > micros(now):
             live[name] = head
-        elif expires_at > micros(now - TRASH):
+        elif expires_at > micros(now - self.checker.world.trash):
             trash.append((name, head))
 
     def _head(self, commit_id: str, layers: list[dict[str, Value | None]]) -> Head:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ebbtide.errors import NotFound
+from ebbtide.gc.options import SIZES
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
@@ -21,9 +22,9 @@ from tests.simulation.acting import Act
 from tests.simulation.choosing import Nothing
 from tests.simulation.definition import State
 from tests.simulation.exact import View, value
-from tests.simulation.knowledge import Given, Known
+from tests.simulation.knowledge import Given, Known, value_of
 from tests.simulation.simulation import require_no_defect
-from tests.simulation.world import LAKE, QUARANTINE, TRASH, URL, Process
+from tests.simulation.world import LAKE, QUARANTINE, URL, Process
 from tests.support.purging import request
 
 PATHS: Final = ("a", "b")
@@ -228,7 +229,8 @@ def sign(act: Act) -> object:
     key = f"{LAKE}/{signed.entry.address}"
     name = f"locator {len(act.known.locators)} of {path} at {ref} until {signed.expires_at}"
     act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
-    act.known.locators.append(Given(signed.locator, path, signed.expires_at))
+    given = Given(signed.locator, path, signed.expires_at, value_of(signed.entry))
+    act.known.locators.append(given)
     return f"{key} until {signed.expires_at}"
 
 
@@ -239,7 +241,8 @@ def upload_located(act: Act) -> object:
     key = f"{LAKE}/{signed.entry.address}"
     name = f"locator {len(act.known.locators)} of an upload until {signed.expires_at}"
     act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
-    act.known.locators.append(Given(signed.locator, "object", signed.expires_at))
+    given = Given(signed.locator, "object", signed.expires_at, value_of(signed.entry))
+    act.known.locators.append(given)
     return key
 
 
@@ -295,7 +298,11 @@ def _collected(act: Act, lake: Repository, collection_id: str) -> None:
 
 def _chosen(act: Act) -> dict[str, Any]:
     aside: timedelta | None = (None, QUARANTINE)[act.numbers[0] % 2]
-    return {"quarantine": aside, "mode": ("clean", "auto")[act.numbers[1] % 2]}
+    return {
+        "quarantine": aside,
+        "mode": ("clean", "auto")[act.numbers[1] % 2],
+        "sizes": act.pick(SIZES, 3),
+    }
 
 
 def run(act: Act) -> object:
@@ -440,10 +447,10 @@ def resume_purge(act: Act) -> object:
 
 def delete_repository(act: Act) -> object:
     """Put the repository in the trash."""
-    act.known.lessen_all(_lake_id(act), act.world.clock.now + TRASH)
+    act.known.lessen_all(_lake_id(act), act.world.clock.now + act.world.trash)
     deleted = act.process.store.catalog.delete(LAKE)
     # Perhaps another repository had the name by then.
-    act.known.lessen_all(deleted.info.repository_id, act.world.clock.now + TRASH)
+    act.known.lessen_all(deleted.info.repository_id, act.world.clock.now + act.world.trash)
     return deleted.state
 
 

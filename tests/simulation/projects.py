@@ -20,12 +20,13 @@ from ebbtide.store.collections.contents import (
     Located,
     Source,
 )
+from ebbtide.store.objects.locators import Signed
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.simulation.acting import Act
 from tests.simulation.choosing import Nothing
 from tests.simulation.exact import Contents, Refused, View, value
-from tests.simulation.knowledge import Given, micros
+from tests.simulation.knowledge import Checker, Given, micros, value_of
 from tests.simulation.looking import look
 from tests.simulation.scheduler import Violation
 from tests.simulation.shelves import (
@@ -35,7 +36,7 @@ from tests.simulation.shelves import (
     Item,
     Kind,
     Shelves,
-    content_hash,
+    hash_of,
     read_shelves,
 )
 from tests.simulation.versions import DATA, PATHS
@@ -83,7 +84,7 @@ def exactly(act: Act, lake: Repository, call: Callable[[], Any], rule: Rule) -> 
 def _both(act: Act, before: Shelves, rule: Rule) -> tuple[Item | None, tuple[str, ...]]:
     """What the rule says at the beginning and at the end. Where these differ, anything of both may
     be; the last kind is not empty then."""
-    outcomes = []
+    outcomes: list[tuple[Item | None, tuple[str, ...]]] = []
     for now in (before.now, micros(act.world.clock.now)):
         try:
             outcomes.append((rule(replace(before, now=now)), ()))
@@ -192,7 +193,10 @@ def end(act: Act) -> object:
     """Put a project or collection in the trash."""
     lake = act.process.lake()
     kind: Kind = "project" if act.numbers[1] % 4 == 0 else "collection"
-    item, store = find_item(act, lake, kind), lake.projects if kind == "project" else lake.collections
+    item, store = (
+        find_item(act, lake, kind),
+        lake.projects if kind == "project" else lake.collections,
+    )
     _loosen(act)
     call: Callable[[], Any] = lambda: store.delete(item.item_id)  # noqa: E731
     return exactly(act, lake, call, lambda shelves: shelves.trashed(item)).state
@@ -260,8 +264,8 @@ def _wanted(act: Act, lake: Repository) -> Wanted:
     if kind == 1:
         given = act.newest(act.known.locators, 2)
         ended = given.until <= act.world.clock.now
-        files = {"a": given.value} if given.value else {}
-        return Wanted([Located({"a": given.token})], files, ("token_expired",) if ended else ())
+        late = ("token_expired",) if ended else ()
+        return Wanted([Located({"a": given.token})], {"a": given.value}, late)
     if kind == 2 or not _items(act, lake, "collection"):
         commit_id = act.newest(act.known.commits, 2)
         view = look(act.checker, lake.info.repository_id)
@@ -272,9 +276,11 @@ def _wanted(act: Act, lake: Repository) -> Wanted:
         return _from(source, contents, (), prefix, into)
     item = find_item(act, lake, "collection", 2)
     shelves = read_shelves(act.checker, lake.info.repository_id)
-    kinds = ("collection_not_found",) if shelves.is_hidden(item) else ()
+    kinds: tuple[str, ...] = ("collection_not_found",) if shelves.is_hidden(item) else ()
     kinds += () if item.copies else ("data_released",)
-    return _from(FromCollection(item.item_id, None, prefix, into), item.contents, kinds, prefix, into)
+    return _from(
+        FromCollection(item.item_id, None, prefix, into), item.contents, kinds, prefix, into
+    )
 
 
 def _from(
@@ -356,9 +362,7 @@ def drop_version(act: Act) -> object:
         kinds = ("collection_not_found",) if shelves.is_hidden(item) else ()
         return with_kinds(lambda: replace(item, versions=left), kinds)
 
-    return exactly(
-        act, lake, lambda: lake.collections.drop_version(item.item_id, number), rule
-    )
+    return exactly(act, lake, lambda: lake.collections.drop_version(item.item_id, number), rule)
 
 
 # Locators
@@ -379,10 +383,11 @@ def sign_shelved(act: Act) -> object:
 
     shelves = read_shelves(act.checker, lake.info.repository_id)
     ends_at = shelves.ends_at(item)
-    page = exactly(act, lake, lambda: lake.collections.locators(item.item_id, version=version), rule)
+    page = exactly(
+        act, lake, lambda: lake.collections.locators(item.item_id, version=version), rule
+    )
     for signed in page.entries:
-        given = signed.entry.checksum, frozenset(signed.entry.metadata.items())
-        note_locator(act, lake, signed.locator, signed.entry.address, signed.expires_at, given)
+        _note_locator(act, lake, signed)
         until = micros(signed.expires_at)
         is_full = began + LEASE <= signed.expires_at <= act.world.clock.now + LEASE
         if act.is_exact and not (until == ends_at if ends_at and not is_full else is_full):
@@ -390,13 +395,12 @@ def sign_shelved(act: Act) -> object:
     return len(page.entries)
 
 
-def note_locator(
-    act: Act, lake: Repository, token: str, address: str, until: datetime, given: Any
-) -> None:
+def _note_locator(act: Act, lake: Repository, signed: Signed) -> None:
     """Somebody has a locator: its file stays until its end."""
-    name = f"locator {len(act.known.locators)} of {address} until {until}"
-    act.known.promise(name, lake.info.repository_id, [f"{LAKE}/{address}"], until)
-    act.known.locators.append(Given(token, "a", until, given))
+    key, until = f"{LAKE}/{signed.entry.address}", signed.expires_at
+    name = f"locator {len(act.known.locators)} of {key} until {until}"
+    act.known.promise(name, lake.info.repository_id, [key], until)
+    act.known.locators.append(Given(signed.locator, "a", until, value_of(signed.entry)))
 
 
 def sign_shown(act: Act) -> object:
@@ -412,8 +416,7 @@ def sign_shown(act: Act) -> object:
 
     act.expects(lake, rule)
     signed = lake.locators.sign_path(branch, path)
-    given = signed.entry.checksum, frozenset(signed.entry.metadata.items())
-    note_locator(act, lake, signed.locator, signed.entry.address, signed.expires_at, given)
+    _note_locator(act, lake, signed)
     return signed.entry.address
 
 
@@ -427,7 +430,7 @@ def read_locator(act: Act) -> object:
         if is_good and act.is_exact:
             raise Violation("answer", f"a good locator: {error.message}") from error
         raise
-    if given.value and value(data)[0] != given.value[0]:
+    if value(data)[0] != given.value[0]:
         raise Violation("answer", f"a locator reads {data!r}")
     return data
 
@@ -447,7 +450,7 @@ def look_up(act: Act) -> object:
     return item.item_id
 
 
-def check_all(checker: Any, lake: Repository) -> None:
+def check_all(checker: Checker, lake: Repository) -> None:
     """All items are got and listed as they should be. Raises Violation."""
     shelves = read_shelves(checker, lake.info.repository_id)
     for item in shelves.items.values():
@@ -477,7 +480,7 @@ def _check_content(lake: Repository, item: Item, found: Any, *, expired: bool) -
     entries = [*lake.collections.walk(item.item_id, include_expired=expired)]
     said = {each.path: (each.checksum, frozenset(each.metadata.items())) for each in entries}
     sizes = {each.checksum: each.size_bytes for each in entries}
-    if said != item.contents or found.content_hash != content_hash(item.contents or {}, sizes):
+    if said != item.contents or found.content_hash != hash_of(item.contents or {}, sizes):
         raise Violation("answer", f"{item} has {said}, {found.content_hash}")
 
 

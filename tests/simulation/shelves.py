@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 
 from tests.simulation.exact import Contents
 from tests.simulation.knowledge import Checker, micros
-from tests.simulation.world import TRASH
 
 NOW: Final = -1
 """The date of an operation."""
@@ -59,6 +58,7 @@ class Shelves:
     """All projects and collections at an instant."""
 
     now: int
+    trash: int
     items: Mapping[str, Item]
 
     def line(self, item: Item) -> Iterator[Item]:
@@ -79,8 +79,7 @@ class Shelves:
             return "persistent"
         if self.now < ends_at:
             return "expiring"
-        trash: int = TRASH // timedelta.resolution
-        return "trashed" if self.now < ends_at + trash else "gone"
+        return "trashed" if self.now < ends_at + self.trash else "gone"
 
     def state(self, item: Item) -> ItemState:
         """With all that it lies in."""
@@ -179,9 +178,11 @@ class Shelves:
         return item if item.expires_at == NOW else replace(item, expires_at=self._date(item))
 
 
-def content_hash(contents: Contents, sizes: Mapping[str, int]) -> str:
+def hash_of(contents: Contents, sizes: Mapping[str, int]) -> str:
     """Of paths and bytes: what the files are, wherever they lie. `sizes` are by SHA-256."""
-    lines = [f"{path}\0{sizes[contents[path][0]]}\0{contents[path][0]}\0" for path in sorted(contents)]
+    lines = [
+        f"{path}\0{sizes[contents[path][0]]}\0{contents[path][0]}\0" for path in sorted(contents)
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -206,14 +207,18 @@ def read_shelves(checker: Checker, repository_id: str) -> Shelves:
     ):
         versions.setdefault(collection_id, {})[version] = contents.get(content_id)
     items = [
-        Item("project", *row)
-        for row in rows("SELECT project_id, parent_id, name, expires_at FROM projects")
-    ]
-    items += [
-        Item("collection", *row[:6], contents.get(row[6]), versions.get(row[0], {}), row[7])
-        for row in rows(
-            "SELECT collection_id, project_id, name, expires_at, version, replication_desired,"
-            " content_id, content_hash FROM collections"
+        Item("project", project_id, parent_id, name, end)
+        for project_id, parent_id, name, end in rows(
+            "SELECT project_id, parent_id, name, expires_at FROM projects"
         )
     ]
-    return Shelves(micros(checker.world.clock.now), {each.item_id: each for each in items})
+    for row in rows(
+        "SELECT collection_id, project_id, name, expires_at, version, replication_desired,"
+        " content_id, content_hash FROM collections"
+    ):
+        collection_id, project_id, name, end, version, copies, content_id, content_hash = row
+        held, kept = contents.get(content_id), versions.get(collection_id, {})
+        made = Item("collection", collection_id, project_id, name, end, version, copies)
+        items.append(replace(made, contents=held, versions=kept, content_hash=content_hash))
+    trash = checker.world.trash // timedelta.resolution
+    return Shelves(micros(checker.world.clock.now), trash, {each.item_id: each for each in items})

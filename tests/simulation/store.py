@@ -11,11 +11,12 @@ from ebbtide.errors import EbbtideError
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
 from ebbtide.store.reclaim.reclaimer import Reclaimer
+from tests.simulation.acting import Act
 from tests.simulation.histories import Step
 from tests.simulation.knowledge import Checker, Known
-from tests.simulation.acting import Act
 from tests.simulation.looking import require_all_readable
 from tests.simulation.operations import perform
+from tests.simulation.projects import check_all
 from tests.simulation.scheduler import Scheduler, Violation
 from tests.simulation.simulation import Simulation, simulating
 from tests.simulation.stage import Stage
@@ -74,6 +75,7 @@ class StoreStage(Stage[Known]):
             if not known.purged_paths:
                 for repository_id in known.repositories:
                     require_all_readable(checker, repository_id)
+                    check_all(checker, Process(self.world, self.world.database).lake())
             clean_up(self.world, self.world.scheduler, checker)
 
 

@@ -1,5 +1,5 @@
-"""The part of uncommitted data: uploads past the store and their tokens, imported and planted files,
-and readings of what is uncommitted in pages.
+"""The part of uncommitted data: uploads past the store and their tokens, imported and planted
+files, and readings of what is uncommitted in pages.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def stage_external(act: Act) -> object:
 def plant(act: Act) -> object:
     """Put a file beside the objects, with a name of the store's own shape, or another one."""
     prefix = f"{LAKE}/{DATA_PREFIX}"
-    slices = sorted({key.split("/")[2] for key in act.world.bucket.objects if key.startswith(prefix)})
+    slices = sorted(
+        {key.split("/")[2] for key in act.world.bucket.objects if key.startswith(prefix)}
+    )
     place = f"{prefix}{act.pick(slices, 0)}"
     if act.numbers[1] % 2:
         key = f"{place}/{act.number:032x}"

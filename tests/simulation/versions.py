@@ -5,7 +5,6 @@ with its rule, and reading back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 from tests.simulation.acting import Act
@@ -34,7 +33,8 @@ def delete(act: Act) -> object:
     """Stage a delete of any path."""
     lake, branch, path = act.process.lake(), act.pick(act.known.branches, 0), act.pick(PATHS, 1)
     act.expects(lake, lambda view: view.delete(branch, path))
-    return lake.objects.delete(branch, path)
+    lake.objects.delete(branch, path)
+    return None
 
 
 def copy(act: Act) -> object:
@@ -59,9 +59,16 @@ def commit(act: Act) -> object:
 
 def reset_part(act: Act) -> object:
     """Drop what is staged below a prefix."""
-    lake, branch, prefix = act.process.lake(), act.pick(act.known.branches, 0), act.pick(PREFIXES, 1)
+    lake, branch, prefix = (
+        act.process.lake(),
+        act.pick(act.known.branches, 0),
+        act.pick(PREFIXES, 1),
+    )
     act.expects(lake, lambda view: view.reset(branch, prefix))
-    return lake.commits.reset_prefix(branch, prefix) if prefix else lake.commits.reset(branch)
+    if prefix:
+        return lake.commits.reset_prefix(branch, prefix)
+    lake.commits.reset(branch)
+    return None
 
 
 def merge_plainly(act: Act) -> object:

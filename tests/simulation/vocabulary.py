@@ -106,7 +106,14 @@ TOURS: Final[Mapping[int, tuple[str, ...]]] = {
     6: ("delete repository", "restore repository", "delete repository", "save", "save", "remove"),
 }
 
-RUNS: Final[Mapping[str, int]] = {"run": 3, "plan": 1, "sweep": 1, "run aside": 1, "undo": 1, "reclaim": 2}
+RUNS: Final[Mapping[str, int]] = {
+    "run": 3,
+    "plan": 1,
+    "sweep": 1,
+    "run aside": 1,
+    "undo": 1,
+    "reclaim": 2,
+}
 
 PARTS: Final[Mapping[str, Mapping[str, int]]] = {
     "versions": versions.PART,
