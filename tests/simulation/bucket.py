@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -37,6 +38,11 @@ RUNS: Final = "_ebbtide/gc/runs/"
 TOLD: Final = ("deleted", "intended", "quarantine", "fence.json", "report.json", "plan.json")
 """Files of a run that others than the run itself read."""
 
+RUN_KINDS: Final = ("run", "run aside", "sweep", "copied run")
+GRACE: Final = timedelta(hours=1)
+REGISTERED: Final = timedelta(hours=1)
+"""A write that takes longer may have no registration any more."""
+
 _Answer = TypeVar("_Answer")
 
 
@@ -57,6 +63,8 @@ class SimulatedBucket(Bucket):
     scheduler: Scheduler = field(kw_only=True)
     shown: str = ""
     """The name by which it is found, where it is not the first one."""
+    late: set[str] = field(default_factory=set)
+    """Files that were written when nothing was registered for them any more."""
     moved_by: int | None = None
     """The number of the operation that gave it another name."""
 
@@ -107,9 +115,13 @@ class SimulatedStorage(MemoryStorage):
         return key.removeprefix(LAKE_PREFIX)
 
     @property
-    def _scheduler(self) -> Scheduler:
+    def _bucket(self) -> SimulatedBucket:
         assert isinstance(self.bucket, SimulatedBucket)
-        return self.bucket.scheduler
+        return self.bucket
+
+    @property
+    def _scheduler(self) -> Scheduler:
+        return self._bucket.scheduler
 
     def get(self, address: str) -> bytes:
         """See `Storage.get`."""
@@ -139,6 +151,9 @@ class SimulatedStorage(MemoryStorage):
             lambda: self._plain.put(address, data, create_only=create_only, durable=durable),
             effect=is_noticed(self._shown(address)),
         )
+        task, now = self._scheduler.current, self._scheduler.clock.now
+        if task is not None and now - task.began >= REGISTERED:
+            self._bucket.late.add(f"{self.prefix}{address}")
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
         """See `Storage.replace`."""
@@ -198,6 +213,7 @@ class SimulatedStorage(MemoryStorage):
         scheduler, count = self._scheduler, len(addresses)
         failed, lost = count, False
         for place, address in enumerate(addresses):
+            self._require_old(address)
             text = f"{method} {place + 1} of {count}: {self._shown(address)}"
             fault = scheduler.point(text, allowed=ANY if place else BATCH, effect=True)
             if fault in ("fail", "part"):
@@ -212,6 +228,16 @@ class SimulatedStorage(MemoryStorage):
         if lost:
             return [DeleteOutcome(each, "failed", "its answer was lost") for each in addresses]
         return outcomes
+
+    def _require_old(self, address: str) -> None:
+        """A run takes no file that is younger than the grace. Raises Violation."""
+        key, task = f"{self.prefix}{address}", self._scheduler.current
+        stored = self.bucket.objects.get(key)
+        if task is None or stored is None or key in self._bucket.late:
+            return
+        age = self._scheduler.clock.now - stored.written_at
+        if task.kind in RUN_KINDS and address.startswith(CONTENT) and age < GRACE:
+            raise Violation("young", f"a run takes {key} at the age of {age}")
 
     def _below(self, prefix: str) -> Iterator[tuple[str, Stored]]:
         """See `MemoryStorage`: what is below a prefix is looked up by listings of prefixes."""

@@ -8,6 +8,7 @@ before it has ended or sleeps. All of it follows from the seed. Not for: carryin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -43,6 +44,11 @@ IN_ORDER: Final = 0.5
 TWICE: Final = 0.25
 BETWEEN: Final = 0.7
 
+LONG: Final = 0.15
+"""How many histories are long. Their steps cost little, but for runs."""
+LONG_STEPS: Final = 30
+RUN_SHARE: Final = 0.12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
@@ -54,7 +60,8 @@ class Vocabulary:
     `sleeps` is how long a process may be suspended. `first`, then some of `more`, then `late` make
     a base. From some bases, `tours` go through all kinds of steps, to see what points these have;
     a kind of step for which there is nothing to do yet is `instead` another. Times between steps
-    are `hours` times as long as drawn.
+    are `hours` times as long as drawn. A long history draws its steps from one or two of `parts`,
+    each with the weights of its kinds of steps, and from `runs` now and then.
     """
 
     themes: Mapping[tuple[str, ...], int]
@@ -67,6 +74,8 @@ class Vocabulary:
     tours: Mapping[int, tuple[str, ...]]
     instead: Mapping[str, str]
     last_of: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
     hours: int = 1
 
 
@@ -102,6 +111,8 @@ class History:
 def draw(vocabulary: Vocabulary, seed: int, words: Words) -> History:
     """The history of a seed, where steps have points with these words."""
     random = Random(f"history {seed}")
+    if vocabulary.parts and random.random() < LONG:
+        return _draw_long(vocabulary, random, words)
     themes, always = vocabulary.themes, vocabulary.always
     # A few kinds at a time meet more often than all of them would.
     some = random.choices([*themes], [*themes.values()], k=random.choice((1, 1, 1, 1, 2, 3)))
@@ -121,6 +132,24 @@ def draw(vocabulary: Vocabulary, seed: int, words: Words) -> History:
     name = fitting[0] if fitting else random.choice(vocabulary.last)
     steps.append(_last(random, count + 1, name))
     return History(random.randrange(BASES), tuple(steps), settles=random.random() < 0.1)
+
+
+def _draw_long(vocabulary: Vocabulary, random: Random, words: Words) -> History:
+    """Many steps of few parts, hardly disturbed, so that most of them are alone."""
+    chosen = random.choices([*vocabulary.parts.values()], k=random.choice((1, 1, 2)))
+    kinds = Counter[str]()
+    for part in chosen:
+        kinds.update(part)
+    steps = []
+    for number in range(1, LONG_STEPS + 1):
+        some = vocabulary.runs if random.random() < RUN_SHARE else kinds
+        name = random.choices([*some], [*some.values()])[0]
+        steps.append(_step(random, number, name))
+    for _ in range(random.choice((0, 1, 2))):
+        place = random.randrange(LONG_STEPS)
+        disturbance = _disturbance(random, words.get(steps[place].name, {}), vocabulary.sleeps)
+        steps[place] = replace(steps[place], disturbances=(disturbance,))
+    return History(random.randrange(BASES), tuple(steps), settles=True)
 
 
 def _in_order(random: Random, themes: Sequence[tuple[str, ...]], always: str) -> list[str]:

@@ -7,21 +7,25 @@ can be opened has all of its files. Not for: what the store should answer, which
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
 from ebbtide.store.access.signing import verify
+from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.reading import iterate_entries
 from ebbtide.store.content.trees import read_tree
 from ebbtide.store.repositories.queries import repository_by_id
+from tests.simulation.exact import Value
 from tests.simulation.scheduler import Violation
-from tests.simulation.world import LEASE, TRASH, Process, World
+from tests.simulation.world import LEASE, Process, World
 
+STAGED: Final = "what is staged"
 EPOCH_START: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -31,6 +35,8 @@ class Content:
 
     keys: frozenset[str]
     by_path: dict[str, str]
+    values: dict[str, Value]
+    """What people see of the entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Given:
     token: str
     path: str
     until: datetime
+    value: Value
 
 
 @dataclass(slots=True)
@@ -87,6 +94,17 @@ class Known:
     """Those that were made, and that nobody began to end."""
     ended: set[str] = field(default_factory=set)
     """Those that somebody began to end, perhaps before it was known that they were made."""
+    doomed: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By run: the commits that had expired when its plan was made, if it was made alone."""
+    uploads: list[Any] = field(default_factory=list)
+    reading: Any = None
+    signatures: list[Any] = field(default_factory=list)
+    manifests: list[tuple[str, list[Any]]] = field(default_factory=list)
+    arvados: dict[str, str] = field(default_factory=dict)
+    """The ids of collections by Arvados's ones; `preserved` has whether their version is kept."""
+    preserved: dict[str, bool] = field(default_factory=dict)
+    outside: set[str] = field(default_factory=set)
+    """Files that are nobody's to delete."""
     copied_run: bool = False
     """Whether a run over a copy of the database got so far that the store's own one may be wrong
     about what can be opened."""
@@ -175,6 +193,7 @@ class Checker:
         for name, promise in self.known.promises.items():
             if promise.until is None or now < promise.until:
                 self._require(promise.keys - there - excused, "promise", name)
+        self._require(frozenset(self.known.outside - there), "outside", "whoever put it there")
         for name, keys in open_keys.items():
             self._require(keys - there - excused, "open", name)
         self._check_tokens()
@@ -218,15 +237,36 @@ class Checker:
             storage = self.world.bucket.plain(f"{self.world.bucket.url}/{prefix}")
             try:
                 tree = read_tree(storage, tree_id, checksum)
-                by_path = {
-                    entry.path: prefix + entry.address for entry in iterate_entries(storage, tree)
-                }
+                entries = [*iterate_entries(storage, tree)]
             except EbbtideError as error:
                 raise Violation("open", f"a tree cannot be read: {error.message}") from error
+            by_path = {entry.path: self._key(prefix, entry.address) for entry in entries}
             ranges = [prefix + range_address(each.range_id) for each in tree.ranges]
             keys = frozenset([prefix + tree_address(tree_id), *ranges, *by_path.values()])
-            found = self.known.contents[(prefix + tree_id, checksum)] = Content(keys, by_path)
+            values = {entry.path: value_of(entry) for entry in entries}
+            found = Content(keys, by_path, values)
+            self.known.contents[(prefix + tree_id, checksum)] = found
+            self._check_bytes(found)
         return found
+
+    def _key(self, prefix: str, address: str) -> str:
+        """Where in the bucket an object is, also one that was imported."""
+        outside = f"{self.world.bucket.url}/"
+        return address.removeprefix(outside) if "://" in address else prefix + address
+
+    def _check_bytes(self, content: Content) -> None:
+        """What is there is what its entries say. Raises Violation."""
+        for path, key in content.by_path.items():
+            stored, checksum = self.world.bucket.objects.get(key), content.values[path][0]
+            if stored and checksum and hashlib.sha256(stored.data).hexdigest() != checksum:
+                raise Violation("open", f"{path} has other bytes than it should: {key}")
+
+    def prefix_of(self, repository_id: str) -> str:
+        """What the keys of a repository's files begin with."""
+        row = self.world.database.plain.execute(
+            "SELECT storage_url FROM repositories WHERE repository_id = ?", (repository_id,)
+        ).fetchone()
+        return self._prefix(row[0])
 
     def content_of(self, repository_id: str, commit_id: str) -> Content | None:
         """The files of a commit that can be opened; None for any other."""
@@ -238,12 +278,13 @@ class Checker:
         ).fetchone()
         return None if row is None else self.content(self._prefix(row[0]), row[1], row[2])
 
-    def needed(self) -> set[str]:
+    def needed(self, *, staged: bool = True) -> set[str]:
         """The keys of all that can be opened, and is staged; of closed commits that the log still
         knows, trees and ranges."""
         found: set[str] = set()
-        for keys in self._open(with_purged_paths=True).values():
-            found |= keys
+        for name, keys in self._open(with_purged_paths=True).items():
+            if staged or name != STAGED:
+                found |= keys
         for url, tree_id, checksum in self.world.database.plain.execute(
             "SELECT storage_url, tree_id, tree_checksum FROM commits JOIN repositories"
             " USING (repository_id) WHERE forgotten_by IS NULL AND expires_at IS NULL"
@@ -256,7 +297,7 @@ class Checker:
         """Returns the keys that can be opened or are staged according to the database. A staged
         file at a purged path may be missing, or may have been written after the purge."""
         found: dict[str, frozenset[str]] = {}
-        gone = micros(self.world.clock.now - TRASH)
+        gone = micros(self.world.clock.now - self.world.trash)
         plain = self.world.database.plain
         for repository_id, url in plain.execute(
             "SELECT repository_id, storage_url FROM repositories"
@@ -272,8 +313,13 @@ class Checker:
                 content = self.content(prefix, tree_id, checksum)
                 found[f"commit {commit_id}"] = content.keys
             purged = frozenset() if with_purged_paths else self.known.purged_paths
-            found["what is staged"] = self._staged(repository_id, prefix, gone, purged)
+            found[STAGED] = self._staged(repository_id, prefix, gone, purged)
         return found
+
+    def staged(self, repository_id: str) -> frozenset[str]:
+        """The keys of all that is staged in a repository."""
+        gone = micros(self.world.clock.now - self.world.trash)
+        return self._staged(repository_id, self.prefix_of(repository_id), gone, ())
 
     def _staged(
         self, repository_id: str, prefix: str, gone: int, without: Collection[str]
@@ -289,7 +335,7 @@ class Checker:
             for token in (staging, *sealed.split())
         }
         return frozenset(
-            prefix + address
+            self._key(prefix, address)
             for token, path, address in plain.execute(
                 "SELECT token, path, address FROM staged WHERE repository_id = ?"
                 " AND address IS NOT NULL",
@@ -316,6 +362,11 @@ class Checker:
             and f"{key.split('/')[0]}/{key.partition('/quarantine/')[2]}" in found
         }
         return frozenset(found | aside)
+
+
+def value_of(entry: Entry) -> Value:
+    """What people see of an entry."""
+    return entry.checksum, frozenset(entry.metadata.items())
 
 
 def micros(instant: datetime) -> int:

@@ -6,21 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ebbtide.errors import NotFound
+from ebbtide.gc.options import SIZES
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
 from ebbtide.store.collections.contents import ContentChange, FromRef, Located
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from tests.simulation.choosing import Chances, Nothing
-from tests.simulation.knowledge import Checker, Given, Known
+from tests.simulation import blocks, projects, uploads, versions
+from tests.simulation.acting import Act
+from tests.simulation.choosing import Nothing
+from tests.simulation.definition import State
+from tests.simulation.exact import View, value
+from tests.simulation.knowledge import Given, Known, value_of
 from tests.simulation.simulation import require_no_defect
-from tests.simulation.world import LAKE, QUARANTINE, TRASH, URL, Process, World
+from tests.simulation.world import LAKE, QUARANTINE, URL, Process
 from tests.support.purging import request
 
 PATHS: Final = ("a", "b")
@@ -31,46 +35,6 @@ POLICIES: Final[tuple[dict[str, Any] | None, ...]] = (
     {"default": {"keep_within": "3h"}},
     None,
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Act(Chances):
-    """An operation under way: where, and by which process."""
-
-    world: World
-    known: Known
-    process: Process
-
-    @property
-    def checker(self) -> Checker:
-        return Checker(self.world, self.known)
-
-    def points_at(self, lake: Repository, name: str, commit_id: str) -> None:
-        """An answer said that a ref points at a commit."""
-        repository_id = lake.info.repository_id
-        content = self.checker.content_of(repository_id, commit_id)
-        if commit_id not in self.known.commits:
-            self.known.commits.append(commit_id)
-        if content is not None:
-            self.known.points_at(name, self.number, repository_id, content.keys)
-
-    def begin(self, name: str) -> None:
-        """This may give or take back a promise."""
-        self.known.begin(name, self.number, self.world.clock.now)
-
-    def moving(self, name: str) -> None:
-        """This may move a ref."""
-        self.known.moving(name, self.number, self.world.clock.now)
-
-    def lessen(self, name: str) -> None:
-        """This may move a ref to the trash."""
-        self.begin(name)
-        self.known.lessen(name, self.world.clock.now + TRASH)
-
-    def take_back(self, name: str) -> None:
-        """This may end a promise."""
-        self.begin(name)
-        self.known.promises.pop(name, None)
 
 
 Operation = Callable[[Act], object]
@@ -84,15 +48,29 @@ def save(act: Act) -> object:
     lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
     name = f"branch {branch}"
     act.moving(name)
-    for offset in range(1 + act.numbers[1] % 2):
-        path = PATHS[(act.numbers[2] + offset) % len(PATHS)]
-        lake.objects.put(branch, path, f"{path} of {act.number}".encode())
-    if act.numbers[3] % 3 == 0:
+    paths = [PATHS[(act.numbers[2] + each) % len(PATHS)] for each in range(1 + act.numbers[1] % 2)]
+    deleted = PATHS[(act.numbers[2] + 1) % len(PATHS)] if act.numbers[3] % 3 == 0 else None
+
+    def rule(view: View) -> View:
+        for path in paths:
+            view = view.put(branch, path, value(_data(act, path)))
+        if deleted in view.shown(branch):
+            view = view.delete(branch, deleted)
+        return view.commit(branch)
+
+    act.expects(lake, rule)
+    for path in paths:
+        lake.objects.put(branch, path, _data(act, path))
+    if deleted is not None:
         with suppress(NotFound):
-            lake.objects.delete(branch, PATHS[(act.numbers[2] + 1) % len(PATHS)])
+            lake.objects.delete(branch, deleted)
     commit = lake.commits.commit(branch, f"step {act.number}")
     act.points_at(lake, name, commit.commit_id)
     return commit.commit_id
+
+
+def _data(act: Act, path: str) -> bytes:
+    return f"{path} of {act.number}".encode()
 
 
 def stage(act: Act) -> object:
@@ -101,19 +79,25 @@ def stage(act: Act) -> object:
     path, other = act.pick(PATHS, 1), act.pick(PATHS, 2)
     kind = act.numbers[3] % 5
     if kind == 0:
+        act.expects(lake, lambda view: view.put(branch, other, view.object_at(branch, path)))
         return lake.objects.copy(branch, other, branch, path)
     if kind == 1:
+        act.expects(lake, lambda view: view.move(branch, other, path))
         return lake.objects.move(branch, other, path)
     if kind == 2:
+        act.expects(lake, lambda view: view.reset(branch))
         lake.commits.reset(branch)
         return None
-    return lake.objects.put(branch, path, f"{path} of {act.number}".encode())
+    act.expects(lake, lambda view: view.put(branch, path, value(_data(act, path))))
+    return lake.objects.put(branch, path, _data(act, path))
 
 
 def describe(act: Act) -> object:
     """Give an object other metadata, and leave that uncommitted."""
-    lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
-    return lake.objects.set_metadata(branch, act.pick(PATHS, 1), {"Step": str(act.number)})
+    lake, branch, path = act.process.lake(), act.pick(act.known.branches, 0), act.pick(PATHS, 1)
+    metadata = {"Step": str(act.number)}
+    act.expects(lake, lambda view: view.describe(branch, path, metadata))
+    return lake.objects.set_metadata(branch, path, metadata)
 
 
 def hard_reset(act: Act) -> object:
@@ -122,6 +106,7 @@ def hard_reset(act: Act) -> object:
     name = f"branch {target}"
     act.moving(name)
     source = act.pick([*act.known.branches, *act.known.commits], 1)
+    act.expects(lake, lambda view: view.hard_reset(target, source, force=True))
     found = lake.commits.reset_to(target, source, force=True)
     act.points_at(lake, name, found.commit_id)
     return found.commit_id
@@ -131,8 +116,9 @@ def upload(act: Act) -> object:
     """Upload past the store, and link."""
     lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
     path = act.pick(PATHS, 1)
+    act.expects(lake, lambda view: view.put(branch, path, value(_data(act, path))))
     given = lake.addresses.get(branch, path)
-    lake.storage.put(given.address, f"{path} of {act.number}".encode())
+    lake.storage.put(given.address, _data(act, path))
     return lake.addresses.link(branch, path, given.token)
 
 
@@ -141,6 +127,7 @@ def branch(act: Act) -> object:
     lake, name = act.process.lake(), f"branch-{act.number}"
     source = act.pick([*act.known.branches, *act.known.commits], 0)
     act.begin(f"branch {name}")
+    act.expects(lake, lambda view: view.branch(name, source))
     made = lake.branches.create(name, source)
     act.known.branches.append(name)
     act.points_at(lake, f"branch {name}", made.commit_id)
@@ -153,6 +140,7 @@ def delete_branch(act: Act) -> object:
     act.lessen(f"branch {name}")
     act.known.branches.remove(name)
     act.known.trashed.append(name)
+    act.expects(lake, lambda view: view.delete_branch(name))
     return lake.branches.delete(name)
 
 
@@ -160,6 +148,7 @@ def restore_branch(act: Act) -> object:
     """Bring a branch back."""
     lake, name = act.process.lake(), act.newest(act.known.trashed, 0)
     act.begin(f"branch {name}")
+    act.expects(lake, lambda view: view.restore_branch(name))
     found = lake.branches.restore(name)
     act.known.trashed.remove(name)
     act.known.branches.append(name)
@@ -174,10 +163,12 @@ def tag(act: Act) -> object:
         name = act.newest(act.known.tags, 0)
         act.lessen(f"tag {name}")
         act.known.tags.remove(name)
+        act.expects(lake, lambda view: view.delete_tag(name))
         return lake.tags.delete(name)
-    name = f"tag-{act.number}"
+    name, ref = f"tag-{act.number}", act.pick([*act.known.branches, *act.known.commits], 0)
     act.begin(f"tag {name}")
-    made = lake.tags.create(name, act.pick([*act.known.branches, *act.known.commits], 0))
+    act.expects(lake, lambda view: view.tag(name, ref))
+    made = lake.tags.create(name, ref)
     act.known.tags.append(name)
     act.points_at(lake, f"tag {name}", made.commit_id)
     return made.commit_id
@@ -190,10 +181,12 @@ def hold(act: Act) -> object:
         commit_id = act.newest(act.known.held, 0)
         act.take_back(f"hold on {commit_id}")
         act.known.held.remove(commit_id)
+        act.expects(lake, lambda view: view.release(commit_id))
         lake.retention.release(commit_id)
         return commit_id
     commit_id = act.newest(act.known.commits, 0)
     act.begin(f"hold on {commit_id}")
+    act.expects(lake, lambda view: view.hold(commit_id))
     found = lake.retention.hold(commit_id, "simulated")
     act.points_at(lake, f"hold on {found.commit_id}", found.commit_id)
     act.known.held.append(found.commit_id)
@@ -216,9 +209,12 @@ def merge(act: Act) -> object:
     name = f"branch {target}"
     act.moving(name)
     if act.numbers[2] % 2:
+        act.expects(lake, lambda view: view.merge(source, target, source_wins=True))
         made = lake.commits.merge(source, target, strategy="source-wins")
     else:
-        made = lake.commits.revert(target, act.newest(act.known.commits, 3))
+        reverted = act.newest(act.known.commits, 3)
+        act.expects(lake, lambda view: view.revert(target, reverted))
+        made = lake.commits.revert(target, reverted)
     act.points_at(lake, name, made.commit_id)
     return made.commit_id
 
@@ -233,7 +229,8 @@ def sign(act: Act) -> object:
     key = f"{LAKE}/{signed.entry.address}"
     name = f"locator {len(act.known.locators)} of {path} at {ref} until {signed.expires_at}"
     act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
-    act.known.locators.append(Given(signed.locator, path, signed.expires_at))
+    given = Given(signed.locator, path, signed.expires_at, value_of(signed.entry))
+    act.known.locators.append(given)
     return f"{key} until {signed.expires_at}"
 
 
@@ -244,7 +241,8 @@ def upload_located(act: Act) -> object:
     key = f"{LAKE}/{signed.entry.address}"
     name = f"locator {len(act.known.locators)} of an upload until {signed.expires_at}"
     act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
-    act.known.locators.append(Given(signed.locator, "object", signed.expires_at))
+    given = Given(signed.locator, "object", signed.expires_at, value_of(signed.entry))
+    act.known.locators.append(given)
     return key
 
 
@@ -300,26 +298,51 @@ def _collected(act: Act, lake: Repository, collection_id: str) -> None:
 
 def _chosen(act: Act) -> dict[str, Any]:
     aside: timedelta | None = (None, QUARANTINE)[act.numbers[0] % 2]
-    return {"quarantine": aside, "mode": ("clean", "auto")[act.numbers[1] % 2]}
+    return {
+        "quarantine": aside,
+        "mode": ("clean", "auto")[act.numbers[1] % 2],
+        "sizes": act.pick(SIZES, 3),
+    }
 
 
 def run(act: Act) -> object:
     """Plan and sweep."""
-    options = _chosen(act)
+    options, lake, began = _chosen(act), act.process.lake(), act.world.clock.now
+    act.expects(lake, _unchanged, forgets=True)
+    before = act.state(lake)
 
     def known(plan: Plan) -> bool:
         act.known.runs.append(plan.run_id)
         _note_aside(act, plan.run_id, options)
+        _note_doomed(act, plan.run_id, before, began)
         return True
 
-    return _swept(act, act.process.collector(**options).run(known))
+    report = act.process.collector(**options).run(known)
+    if report.state == "swept":
+        act.check_closed(lake, before, began, report.run_id)
+    return _swept(act, report)
+
+
+def _unchanged(view: View) -> View:
+    """Runs change no ref, and nothing that is staged."""
+    return view
+
+
+def _note_doomed(act: Act, run_id: str, before: State | None, began: datetime) -> None:
+    if before is not None:
+        act.known.doomed[run_id] = frozenset(before.expired(began))
 
 
 def plan(act: Act) -> object:
     """Plan alone."""
+    lake, began = act.process.lake(), act.world.clock.now
+    act.expects(lake, _unchanged)
+    before = act.state(lake)
     report = act.process.collector(**_chosen(act)).plan()
     if report.state == "planned":
         act.known.runs.append(report.run_id)
+        if act.is_exact:
+            _note_doomed(act, report.run_id, before, began)
     return _told(report)
 
 
@@ -327,7 +350,13 @@ def sweep(act: Act) -> object:
     """Sweep a plan that is there, perhaps again."""
     run_id, options = act.newest(act.known.runs, 2), _chosen(act)
     _note_aside(act, run_id, options)
-    return _swept(act, act.process.collector(**options).sweep(run_id))
+    lake, began = act.process.lake(), act.world.clock.now
+    act.expects(lake, _unchanged, forgets=True)
+    before = act.state(lake)
+    report = act.process.collector(**options).sweep(run_id)
+    if report.state == "swept":
+        act.check_closed(lake, before, began, run_id)
+    return _swept(act, report)
 
 
 def run_aside(act: Act) -> object:
@@ -418,10 +447,10 @@ def resume_purge(act: Act) -> object:
 
 def delete_repository(act: Act) -> object:
     """Put the repository in the trash."""
-    act.known.lessen_all(_lake_id(act), act.world.clock.now + TRASH)
+    act.known.lessen_all(_lake_id(act), act.world.clock.now + act.world.trash)
     deleted = act.process.store.catalog.delete(LAKE)
     # Perhaps another repository had the name by then.
-    act.known.lessen_all(deleted.info.repository_id, act.world.clock.now + TRASH)
+    act.known.lessen_all(deleted.info.repository_id, act.world.clock.now + act.world.trash)
     return deleted.state
 
 
@@ -480,6 +509,10 @@ def copied_run(act: Act) -> object:
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
+    **versions.OPERATIONS,
+    **uploads.OPERATIONS,
+    **projects.OPERATIONS,
+    **blocks.OPERATIONS,
     "save": save,
     "stage": stage,
     "describe": describe,
@@ -517,6 +550,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 INSTEAD: Final[Mapping[str, str]] = {
+    **uploads.INSTEAD,
+    **projects.INSTEAD,
+    **blocks.INSTEAD,
     "delete branch": "branch",
     "restore branch": "branch",
     "change collection": "collect files",
@@ -533,8 +569,9 @@ INSTEAD: Final[Mapping[str, str]] = {
 
 
 def perform(name: str, act: Act) -> object:
-    """Do it, or what it needs first. Raises EbbtideError."""
-    try:
-        return OPERATIONS[name](act)
-    except Nothing:
-        return OPERATIONS[INSTEAD.get(name, "save")](act)
+    """Do it, or what it needs first, or what that needs. Raises EbbtideError."""
+    while True:
+        try:
+            return OPERATIONS[name](act)
+        except Nothing:
+            name = INSTEAD.get(name, "save")

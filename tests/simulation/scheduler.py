@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from random import Random
 from typing import Any, Final, Literal, TypeVar
@@ -119,7 +119,9 @@ class Task(threading.Thread):
         self.waiting_for: Callable[[], bool] | None = None
         self.wakes_at = 0
         self.sleeps_for = timedelta(0)
+        self.began = datetime.max.replace(tzinfo=UTC)
         self.is_over = False
+        self.was_disturbed = False
         self.is_dead = False
         self.is_stopping = False
         self.answer: Any = None
@@ -134,6 +136,7 @@ class Task(threading.Thread):
     def bind(self, scheduler: Scheduler) -> None:
         """Whose baton it takes."""
         self._scheduler = scheduler
+        self.began = scheduler.clock.now
 
     def run(self) -> None:
         """The work, once the baton is here."""
@@ -160,6 +163,7 @@ class Task(threading.Thread):
                 and disturbance.fault in allowed
             ):
                 self._left.remove(disturbance)
+                self.was_disturbed = True
                 return disturbance
         return None
 
@@ -186,6 +190,15 @@ class Scheduler:
         """The task that this thread is."""
         thread = threading.current_thread()
         return thread if isinstance(thread, Task) else None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the task that this thread is was not disturbed, and nothing is or was under way
+        beside it."""
+        task = self.current
+        others = [each for each in self.tasks if each is not task]
+        is_last = task is not None and self.tasks[-1] is task and not task.was_disturbed
+        return is_last and all(each.is_over for each in others)
 
     def tell(self, text: str, *, is_told: bool = True) -> None:
         """Write a line of the history."""

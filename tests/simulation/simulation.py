@@ -62,7 +62,9 @@ class Simulation:
         if not self._words:
             found: dict[str, Counter[str]] = {}
             for base, names in self.stage.vocabulary.tours.items():
-                self.run(draw_tour(base, names))
+                outcome = self.run(draw_tour(base, names))
+                if outcome.violation is not None:
+                    raise outcome.violation
                 for task in self.stage.world.scheduler.tasks:
                     found.setdefault(task.kind, Counter()).__ior__(task.counts)
             for name, instead in self.stage.vocabulary.instead.items():

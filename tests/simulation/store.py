@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,9 +11,12 @@ from ebbtide.errors import EbbtideError
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
 from ebbtide.store.reclaim.reclaimer import Reclaimer
+from tests.simulation.acting import Act
 from tests.simulation.histories import Step
 from tests.simulation.knowledge import Checker, Known
-from tests.simulation.operations import Act, perform
+from tests.simulation.looking import require_all_readable
+from tests.simulation.operations import perform
+from tests.simulation.projects import check_all
 from tests.simulation.scheduler import Scheduler, Violation
 from tests.simulation.simulation import Simulation, simulating
 from tests.simulation.stage import Stage
@@ -49,7 +52,13 @@ class StoreStage(Stage[Known]):
             number=step.number,
             numbers=step.numbers,
         )
-        return perform(step.name, act)
+        try:
+            answer = perform(step.name, act)
+        except EbbtideError as error:
+            act.check(error)
+            raise
+        act.check(None)
+        return answer
 
     def check(self, known: Known) -> None:
         """See `Stage.check`."""
@@ -62,7 +71,12 @@ class StoreStage(Stage[Known]):
     def settle(self, known: Known) -> None:
         """See `Stage.settle`."""
         if not known.copied_run:
-            clean_up(self.world, self.world.scheduler, Checker(self.world, known))
+            checker = Checker(self.world, known)
+            if not known.purged_paths:
+                for repository_id in known.repositories:
+                    require_all_readable(checker, repository_id)
+                    check_all(checker, Process(self.world, self.world.database).lake())
+            clean_up(self.world, self.world.scheduler, checker)
 
 
 def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:
@@ -70,17 +84,24 @@ def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:
     does not come to its end."""
     process = Process(world, world.database)
     _end_purges(process, checker.known)
-    for _ in range(2):
+    late = world.bucket.late
+    # Two incremental runs delete all but what was written too late: that waits for a clean run.
+    for mode, may_stay in (("auto", None), ("auto", late), ("clean", set[str]())):
         world.clock.now += SETTLED
         process = Process(world, world.database)
         Reclaimer(process.store).once()
-        for report in _last_runs(process):
+        for report in _last_runs(process, mode):
             scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
             if report.state != "swept":
                 raise Violation("end", f"the last run is {report.state}: {report.error}")
         checker.check()
-    needed = checker.needed()
-    left = {key for key in world.bucket.objects if not is_record(key)} - needed
+        if may_stay is not None:
+            _require_none_left(world, checker, may_stay)
+
+
+def _require_none_left(world: World, checker: Checker, may_stay: Set[str]) -> None:
+    there = {key for key in world.bucket.objects if not is_record(key)}
+    left = there - checker.needed() - checker.known.outside - may_stay
     if left:
         raise Violation("left", f"nobody needs {', '.join(sorted(left))}")
 
@@ -95,13 +116,13 @@ def _end_purges(process: Process, known: Known) -> None:
             continue  # ended, refused, or of a repository that is no more
 
 
-def _last_runs(process: Process) -> Iterator[RunReport]:
+def _last_runs(process: Process, mode: str) -> Iterator[RunReport]:
     """Of the repository, and of one that is gone."""
     remover = process.remover()
     if remover is not None:
         yield remover.run()
     try:
-        collector = process.collector(mode="clean")
+        collector = process.collector(mode=mode)
     except EbbtideError:
         return
     yield collector.run()

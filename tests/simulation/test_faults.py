@@ -97,6 +97,19 @@ KNOWN: Final[dict[str, tuple[History, str]]] = {
 """By the fault: a history that shows it, and the check that does."""
 
 
+KNOWN_BLOCK: Final = history(
+    2,
+    step("make project"),
+    step("put block"),
+    step("save manifest", 0, 1, 0, 1),
+    step("end manifest", 0, 0, 1),
+    step("put block", later=LEASE - 10 * MINUTE),
+    step("run", later=15 * MINUTE, process=2),
+)
+"""A block is written again when its collection is gone. The new signature outlasts the end of what
+the collection promised, and the run comes in between."""
+
+
 UNACKNOWLEDGED: Final = history(
     1,
     step("save", 29, 1, 51, 27, process=2, disturbed=Disturbance("sleep", "INSERT reflog", 0, 5)),
@@ -123,3 +136,11 @@ def test_what_was_never_acknowledged_is_not_promised_beside_a_copy(simulation: S
     outcome = simulation.run(UNACKNOWLEDGED)
     assert outcome.violation is None, told(outcome)
     assert any("refused: storage_foreign" in line.text for line in outcome.lines), told(outcome)
+
+
+def test_a_block_that_is_written_again_stays_until_its_signature_ends(
+    simulation: Simulation,
+) -> None:
+    outcome = simulation.run(KNOWN_BLOCK)
+    assert outcome.violation is None, told(outcome)
+    assert any(line.text.startswith("delete ") for line in outcome.lines), told(outcome)

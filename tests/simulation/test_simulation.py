@@ -16,7 +16,7 @@ from tests.simulation.store import open_simulation
 from tests.simulation.world import LEASE
 from tests.support.randomized import randomized
 
-SHARES = 4
+SHARES = 3
 """Tests that divide the histories among the processes of a test run."""
 SEEDS = range(40, 42)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
+from tests.simulation import blocks, projects, uploads, versions
 from tests.simulation.histories import MINUTE, Vocabulary
 from tests.simulation.operations import INSTEAD
 from tests.simulation.world import LEASE, RUN_LEASE
@@ -77,11 +78,53 @@ TOURS: Final[Mapping[int, tuple[str, ...]]] = {
         "restore branch",
     ),
     4: ("save", "copy database", "copied run"),
+    5: (
+        "put",
+        "copy",
+        "commit",
+        "name branch",
+        "merge plainly",
+        "address",
+        "send",
+        "link",
+        "stage external",
+        "reset part",
+        "read page",
+        "make project",
+        "shelve",
+        "refill",
+        "sign shelved",
+        "end",
+        "bring back",
+        "put block",
+        "save manifest",
+        "show manifest",
+        "update manifest",
+        "end manifest",
+    ),
     7: ("purge whole", "resume purge", "create repository"),
     6: ("delete repository", "restore repository", "delete repository", "save", "save", "remove"),
 }
 
+RUNS: Final[Mapping[str, int]] = {
+    "run": 3,
+    "plan": 1,
+    "sweep": 1,
+    "run aside": 1,
+    "undo": 1,
+    "reclaim": 2,
+}
+
+PARTS: Final[Mapping[str, Mapping[str, int]]] = {
+    "versions": versions.PART,
+    "uploads": uploads.PART,
+    "projects": projects.PART,
+    "blocks": blocks.PART,
+}
+
 STORE: Final = Vocabulary(
+    parts=PARTS,
+    runs=RUNS,
     themes=THEMES,
     always="save",
     last=("run", "run", "reclaim"),

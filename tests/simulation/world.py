@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -66,20 +66,26 @@ RUN_LEASE: Final = timedelta(seconds=30)
 SETTLED: Final = timedelta(days=2)
 """Longer than anything lasts."""
 
-SETTINGS: Final = Settings(
-    storage_url=URL,
-    secret_key=SECRET_KEY,
-    lease_ttl=LEASE,
-    trash_time=TRASH,
-    write_ttl=3 * HOUR,
-    upload_ttl=HOUR,
-    prepare_ttl=2 * HOUR,
-    reclaim_claim_ttl=timedelta(minutes=10),
-    run_lease_ttl=RUN_LEASE,
-    run_heartbeat=timedelta(seconds=10),
-    share_max=1.0,
-    range_entries_target=2,
+_CHOSEN: Final[Mapping[str, Any]] = {
+    "storage_url": URL,
+    "secret_key": SECRET_KEY,
+    "lease_ttl": LEASE,
+    "trash_time": TRASH,
+    "write_ttl": 3 * HOUR,
+    "upload_ttl": HOUR,
+    "prepare_ttl": 2 * HOUR,
+    "reclaim_claim_ttl": timedelta(minutes=10),
+    "run_lease_ttl": RUN_LEASE,
+    "run_heartbeat": timedelta(seconds=10),
+    "share_max": 1.0,
+    "range_entries_target": 2,
+}
+SETTINGS: Final = Settings(**_CHOSEN)
+OTHER: Final = Settings(
+    **{**_CHOSEN, "trash_time": HOUR / 6}, slice_objects_max=3, slice_age_max=HOUR
 )
+"""The trash is shorter than a lease. Slices of data are closed after a few objects, and stay open
+for long otherwise."""
 OPTIONS: Final = replace(
     RunOptions.of(SETTINGS, grace=LEASE, patience=timedelta(0), sizes="all"), undo_hold=TRASH
 )
@@ -91,7 +97,8 @@ class Process:
     def __init__(self, world: World, database: Database) -> None:
         self.world = world
         metadata = SimulatedMetadata(database, world.clock)
-        self.store = Store(directory=None, settings=SETTINGS, metadata=metadata, store_id=STORE_ID)
+        settings = world.settings
+        self.store = Store(directory=None, settings=settings, metadata=metadata, store_id=STORE_ID)
 
     def lake(self) -> Repository:
         """The repository."""
@@ -129,6 +136,7 @@ class World:
         self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
         self.database = Database(directory / "store.db", self.scheduler)
         self.copied = Database(directory / "copy.db", self.scheduler)
+        self.settings = SETTINGS
         self.servers: list[Process] = []
         self.outside = Random(0)
         self.has_copy = False
@@ -137,8 +145,13 @@ class World:
         with SimulatedMetadata(self.database, self.clock).transaction() as tx:
             insert_store(tx, STORE_ID)
             promise(tx, times_of(SETTINGS))
-            insert_signing_key(tx, SigningKey("k" * 32, b"k" * 32))
+            insert_signing_key(tx, SigningKey("e" * 32, b"k" * 32))
         self.empty = self.remember()
+
+    @property
+    def trash(self) -> timedelta:
+        """How long what was deleted can be restored."""
+        return self.settings.trash_time
 
     def remember(self) -> State:
         """What it is now."""
@@ -151,6 +164,14 @@ class World:
         self.clock.now = state.now
         self.bucket.objects = dict(state.objects)
         self.bucket.numbers = count(1)
+        self.bucket.late = set()
+        # Both follow from the state alone, so that a seed gives the same history everywhere.
+        self.bucket.dates_to_seconds = len(state.objects) % 2 == 1
+        self.settings = OTHER if len(state.objects) % 3 == 1 else SETTINGS
+        self.database.plain.execute(
+            "UPDATE promised_times SET microseconds = ? WHERE name = 'trash_time'",
+            (self.trash // timedelta.resolution,),
+        )
         self.database.bring_back(state.database)
         self.outside = Random(0)
         self.has_copy = False
