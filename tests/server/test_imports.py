@@ -160,15 +160,8 @@ def test_imports_that_fail(repo: lakefs.Repository, source: Storage) -> None:
 def test_imports_that_are_refused(server: Server, repo: lakefs.Repository, source: Storage) -> None:
     source.put("a", b"a")
     branch = repo.branch("main")
-    own = branch.object("own").upload("own").stat().physical_address
     with pytest.raises(BadRequestException):
-        branch.import_data("data").prefix(f"{source.url}/", "in/").start()
-    branch.reset_changes()
-    for path in (f"{own.rpartition('/')[0]}/", f"{own.partition('/data/')[0]}/", source.url):
-        with pytest.raises(BadRequestException):
-            branch.import_data("data").prefix(path, "in/").start()
-    with pytest.raises(BadRequestException):
-        branch.import_data("data").prefix(f"{source.url}/", "x" * 2000).start()
+        branch.import_data("data").prefix(source.url, "in/").start()
     with pytest.raises(ForbiddenException):
         branch.import_data("data").prefix("file:///etc/", "in/").start()
     with pytest.raises(NotFoundException):

@@ -82,31 +82,22 @@ def test_what_is_no_locator(http: httpx.Client) -> None:
     """Each is refused with a kind of its own, to readers and in new content alike."""
     repository, other = (new_repository(http, a="abc") for _ in range(2))
     project = new_project(http, repository)["id"]
-    token = signed(http, repository)
-    key, body, mac = token.split(".")
-    foreign = signed(http, other).split(".")
-    upload = done(http.get(f"/repositories/{repository}/branches/main/staging/backing?path=a"))[
-        "physical_address"
-    ]
+    token, foreign = signed(http, repository), signed(http, other)
+    upload = done(http.get(f"/repositories/{repository}/branches/main/staging/backing?path=a"))
     for wrong, kind in (
-        (f"{key}.{foreign[1]}.{mac}", "token_invalid"),
-        (f"{key}.{body}.{'A' * 43}", "token_invalid"),
-        (f"{new_id()}.{body}.{mac}", "token_invalid"),
         (f"{token}A", "token_invalid"),
         ("ü", "token_invalid"),
-        (upload.rpartition("/")[2] + "!", "token_invalid"),
+        (upload["physical_address"].rpartition("/")[2] + "!", "token_invalid"),
         (token[:-1], "token_truncated"),
-        (token[:40], "token_truncated"),
-        (key, "token_truncated"),
-        (key[:5], "token_truncated"),
+        (token.partition(".")[0], "token_truncated"),
     ):
         error = refused(http.get(f"/locators/{httpx.URL(path=wrong)}"), 400, kind)
         assert set(error) - {"detail"} == {"message", "kind"}
         asked = {"project_id": project, "name": "n", "locators": {"a": wrong}}
         refused(http.post("/collections", json=asked), 400, kind)
     # Another repository's can be read, and made nothing of here.
-    assert http.get(f"/locators/{'.'.join(foreign)}").content == b"abc"
-    asked = {"project_id": project, "name": "n", "locators": {"a": ".".join(foreign)}}
+    assert http.get(f"/locators/{foreign}").content == b"abc"
+    asked = {"project_id": project, "name": "n", "locators": {"a": foreign}}
     refused(http.post("/collections", json=asked), 400, "token_foreign")
 
 
@@ -157,36 +148,20 @@ def test_urls(http: httpx.Client) -> None:
 
 
 def test_they_end(timed: httpx.Client, store: Store, clock: ManualClock) -> None:
-    lease = store.settings.lease_ttl
+    """By time, and with the key that signed them."""
     token = signed(timed, "lake")
     project = new_project(timed, "lake")["id"]
-    clock.advance(lease - timedelta(microseconds=1))
-    assert timed.get(f"/locators/{token}").content == b"abc"
+    clock.advance(store.settings.lease_ttl - timedelta(microseconds=1))
     new_collection(timed, project, locators={"a": token})
+    rotated = done(timed.post("/signing-keys/rotate"))
+    assert (rotated["retired_ids"], rotated["verifying_ids"]) == ([], [token.partition(".")[0]])
+    assert datetime.fromisoformat(rotated["retirable_at"]) > clock.now
+    assert timed.get(f"/locators/{token}").content == b"abc"
+    assert signed(timed, "lake").partition(".")[0] == rotated["key_id"]
     clock.advance(timedelta(microseconds=1))
     refused(timed.get(f"/locators/{token}"), 409, "token_expired")
     asked = {"project_id": project, "name": "n", "locators": {"a": token}}
     refused(timed.post("/collections", json=asked), 409, "token_expired")
-
-
-def test_keys_rotate(timed: httpx.Client, store: Store, clock: ManualClock) -> None:
-    """An older key verifies until all that it signed has ended; at once, if it leaked."""
-    settings = store.settings
-    longest = max(settings.lease_ttl, settings.upload_ttl, settings.prepare_ttl)
-    token = signed(timed, "lake")
-    first = token.partition(".")[0]
-    rotated = done(timed.post("/signing-keys/rotate"))
-    assert (rotated["retired_ids"], rotated["verifying_ids"]) == ([], [first])
-    assert datetime.fromisoformat(rotated["retirable_at"]) == clock.now + longest
-    assert timed.get(f"/locators/{token}").content == b"abc"
-    newer = signed(timed, "lake")
-    assert newer.partition(".")[0] == rotated["key_id"]
-    clock.advance(longest)
-    kept = done(timed.post("/signing-keys/rotate", json={}))
-    assert (kept["retired_ids"], len(kept["verifying_ids"])) == ([], 2)
-    clock.advance(timedelta(milliseconds=1))
-    assert done(timed.post("/signing-keys/rotate"))["retired_ids"] == [first]
-    refused(timed.get(f"/locators/{token}"), 400, "token_key_retired")
 
     leaked = signed(timed, "lake")
     done(timed.post("/signing-keys/rotate", json={"at_once": True}))

@@ -272,23 +272,6 @@ def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
     assert changed == {*KEYS, *(f"copied/{key}" for key in KEYS)} - {"//", "/lead", "a/../b"}
 
 
-def test_moves_and_explanations_of_such_keys(http: httpx.Client, lake: lakefs.Repository) -> None:
-    lake.branch("main").object("a").upload("x")
-    place = f"/repositories/{lake.id}"
-    source = "a"
-    for key in KEYS:
-        moved = http.post(
-            f"{place}/branches/main/objects/move",
-            params={"dest_path": key},
-            json={"src_path": source},
-        )
-        assert (moved.status_code, moved.json()["path"]) == (201, key)
-        told = http.get(f"{place}/explain", params={"ref": "main", "path": key})
-        assert told.status_code == 200, told.text
-        source = key
-    assert shown(lake) == {KEYS[-1]: b"x"}
-
-
 def test_such_keys_never_leave_a_directory(plain: Server, tmp_path: Path) -> None:
     lake = plain.repository(f"r-{new_id()}")
     for key in KEYS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 
 import httpx
 
@@ -13,7 +12,6 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import ORIGIN, Browsers
 from tests.server.test_roles import place_of, table_of
-from tests.support.clock import ManualClock
 
 PAGES = table_of("pages.md")
 POSTED = [place_of(path) for method, path in PAGES if method == "POST"]
@@ -84,21 +82,6 @@ def test_logging_out(browsers: Browsers) -> None:
     assert done.status_code == 303 and "notice=logged_out" in done.headers["location"]
     browser.http.cookies.set(COOKIE, token, domain="test.local", path="/ui")
     assert browser.get("", headers={"Cookie": f"{COOKIE}={token}"}).status_code == 303
-
-
-def test_a_session_ends_by_time_and_with_its_key(
-    store: Store, browsers: Browsers, clock: ManualClock
-) -> None:
-    browser, other = browsers(Role.READER), browsers(Role.READER)
-    clock.advance(timedelta(hours=11))
-    assert browser.get("").status_code == 200
-    session = store.sessions.find(browser.http.cookies[COOKIE])
-    assert session is not None
-    store.keys.revoke(session.key.access_key_id)
-    assert browser.get("").status_code == 303
-    assert other.get("").status_code == 200
-    clock.advance(timedelta(hours=1))
-    assert other.get("").status_code == 303
 
 
 def test_logging_in_anew_ends_the_session_before(store: Store, browsers: Browsers) -> None:
