@@ -44,6 +44,11 @@ class Watched:
                 self.vanishing.unlink()
                 self.vanishing = None
 
+    def dropped(self) -> Path:
+        """The file that nothing holds."""
+        files = (path for path in (self.world.root / "data").rglob("*") if path.is_file())
+        return next(path for path in files if path.read_bytes() == b"dropped")
+
     def plan(self, **options: Any) -> RunReport:
         """A plan of what is there now."""
         self.sizes = 0
@@ -94,19 +99,14 @@ def test_fewer_than_there_were(lake: Watched, monkeypatch: pytest.MonkeyPatch) -
     """The newest plan knew of many, and now they are few."""
     monkeypatch.setattr(listed, "SIZED_FILES_MAX", FILES - 1)
     lake.plan()
-    next(path for path in (lake.world.root / "data").rglob("*") if path.is_file()).unlink()
+    lake.dropped().unlink()
     found = lake.plan(allow_share=True)
     assert (lake.sizes, found.counts["listed"].sized) == (OBJECTS - 1, True)
 
 
 def test_gone_between_name_and_size(lake: Watched) -> None:
     """It was not there."""
-    (path,) = (
-        path
-        for path in (lake.world.root / "data").rglob("*")
-        if path.is_file() and path.read_bytes() == b"dropped"
-    )
-    lake.vanishing = path
+    lake.vanishing = path = lake.dropped()
     found = lake.plan()
     assert lake.sizes == OBJECTS
     assert not path.exists()
