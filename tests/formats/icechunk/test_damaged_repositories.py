@@ -117,7 +117,7 @@ DAMAGES: list[Damage] = [
     ("repo", half, "corrupt_repo"),
     ("repo", partial(version, 9), "unknown_format_version"),
     ("repo", lambda data: b"X" + data[1:], "corrupt_repo"),
-    *((REF, lambda _, to=to: to, "corrupt_ref") for to in (b"", b"{", b"[]")),  # type: ignore[misc]
+    *((REF, lambda _, to=to: to, "corrupt_ref") for to in (b"", b"{", b"[]")),
     (REF, lambda _: b'{"snapshot": "nonsense"}', "corrupt_ref"),
 ]
 """A file; what becomes of it, if it is not deleted; and the refusal. Of a damaged ref of version 1
@@ -162,7 +162,7 @@ def test_a_flipped_bit_lets_go_nothing_that_is_needed(lake: IcechunkLake, seed: 
         bit = choices.randrange(8 * len(original))
         changed = bytearray(original)
         changed[bit // 8] ^= 1 << bit % 8
-        rewrite(path, changed)
+        rewrite(path, bytes(changed))
         report = lake.collector().plan()
         if report.state == "planned":
             assert candidates(report).keys() <= allowed, f"{path.name} at {bit}"
