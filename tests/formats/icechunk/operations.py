@@ -50,6 +50,15 @@ def commit(repository: Repository, branch: str = "main", **metadata: Any) -> str
     return session.commit("a commit", metadata=metadata)
 
 
+def commit_array(repository: Repository, name: str, value: float) -> str:
+    """Make a commit of an array with two chunks; its id."""
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    array = root.require_array(name, shape=(8,), chunks=(4,), dtype="float64", compressors=None)
+    array[...] = value
+    return session.commit(name)
+
+
 def log_of(path: Path) -> list[tuple[str, datetime]]:
     """The whole log as Icechunk tells it, the newest entry first."""
     return [(str(each.kind), each.updated_at) for each in open_repository(path).ops_log()]

@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import zarr
-from icechunk import Repository
 
+from tests.formats.icechunk.operations import commit_array
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     build_random,
@@ -117,7 +116,7 @@ DAMAGES: list[Damage] = [
     ("repo", half, "corrupt_repo"),
     ("repo", partial(version, 9), "unknown_format_version"),
     ("repo", lambda data: b"X" + data[1:], "corrupt_repo"),
-    *((REF, lambda _, to=to: to, "corrupt_ref") for to in (b"", b"{", b"[]")),  # type: ignore[misc]
+    *((REF, lambda _, to=to: to, "corrupt_ref") for to in (b"", b"{", b"[]")),
     (REF, lambda _: b'{"snapshot": "nonsense"}', "corrupt_ref"),
 ]
 """A file; what becomes of it, if it is not deleted; and the refusal. Of a damaged ref of version 1
@@ -162,7 +161,7 @@ def test_a_flipped_bit_lets_go_nothing_that_is_needed(lake: IcechunkLake, seed: 
         bit = choices.randrange(8 * len(original))
         changed = bytearray(original)
         changed[bit // 8] ^= 1 << bit % 8
-        rewrite(path, changed)
+        rewrite(path, bytes(changed))
         report = lake.collector().plan()
         if report.state == "planned":
             assert candidates(report).keys() <= allowed, f"{path.name} at {bit}"
@@ -200,22 +199,13 @@ def test_an_empty_repository_has_nothing_to_collect(tmp_path: Path, spec_version
     assert contents(lake.path).refs["branch/main"]
 
 
-def commit(repository: Repository, name: str, value: float) -> str:
-    """A commit of an array of that name."""
-    session = repository.writable_session("main")
-    root = zarr.open_group(session.store)
-    array = root.create_array(name, shape=(4,), chunks=(2,), dtype="float64", compressors=None)
-    array[...] = value
-    return session.commit(name)
-
-
 def test_a_chunk_of_what_stays_for_sessions_alone(tmp_path: Path, spec_version: int) -> None:
     """Whoever still reads the snapshot may miss it; a run does not, and keeps the rest."""
     path = tmp_path / "lake"
     repository = create_repository(path, spec_version, inline_bytes_max=0)
-    first = commit(repository, "first", 1.0)
+    first = commit_array(repository, "first", 1.0)
     before = set(listing(path))
-    commit(repository, "second", 2.0)
+    commit_array(repository, "second", 2.0)
     added = {each for each in set(listing(path)) - before if each.startswith("chunks/")}
     repository.reset_branch("main", first)
     (path / min(added)).unlink()

@@ -21,6 +21,7 @@ from ebbtide.retention import Policy
 from ebbtide.retention.expiry import ExpiryRequest
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
+from tests.formats.icechunk.operations import commit
 from tests.support.faulty import FaultyStorage
 from tests.support.icechunk import (
     build_random,
@@ -48,13 +49,6 @@ CONTROLS = {"\t", "\x7f"}
 """Keys with these can't be listed on S3."""
 BRANCH = "forschung-m\u00fcller"
 NAMES = ("a b", "v1.2.3", "x.json.deleted", "branch.x", "ref.json", "..", "tag.")
-
-
-def commit(repository: Repository) -> str:
-    session = repository.writable_session("main")
-    root = zarr.open_group(session.store, mode="a")
-    root.attrs["number"] = root.attrs.get("number", 0) + 1  # type: ignore[operator]
-    return session.commit("a commit")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import zarr
-from icechunk import IcechunkError, Repository
+from icechunk import IcechunkError
 
 from ebbtide.errors import Conflict, NotFound
 from ebbtide.formats.holds import HOLDS_ADDRESS, read_holds, write_holds
@@ -20,6 +20,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.storage import open_storage
+from tests.formats.icechunk.operations import commit_array
 from tests.support.clock import ManualClock
 from tests.support.dying import Died
 from tests.support.faulty import FaultyStorage, Hook, SharedFaultyStorage
@@ -210,15 +211,6 @@ def test_what_is_back_keeps_what_it_shares(tmp_path: Path, spec_version: int) ->
         clock.advance(2 * GRACE)
         assert lake.collect().state == "swept"
     assert not {f"snapshots/{top}", f"snapshots/{shared}"} & listing(lake.path).keys()
-
-
-def commit_array(repository: Repository, name: str, value: float) -> str:
-    session = repository.writable_session("main")
-    root = zarr.open_group(session.store, mode="a")
-    root.require_array(name, shape=(8,), chunks=(4,), dtype="float64", compressors=None)[...] = (
-        value
-    )
-    return session.commit(name)
 
 
 @newest

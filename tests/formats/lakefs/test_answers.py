@@ -81,11 +81,11 @@ def answering() -> Iterator[Answering]:
     opened.http.server_close()
 
 
-def _fails(answering: Answering, subtests: pytest.Subtests, **said: object) -> list[Failed]:
+def _fails(answering: Answering, subtests: pytest.Subtests, said: object = None) -> list[Failed]:
     """What each call raises where none has an answer."""
     found: list[Failed] = []
     for name, ask in ASKED.items():
-        with subtests.test(ask=name, **said), pytest.raises(Failed) as failed:
+        with subtests.test(ask=name, said=said), pytest.raises(Failed) as failed:
             ask(answering.lake())
         found.append(failed.value)
     assert {each.kind for each in found} == {"lakefs_error"}
@@ -96,7 +96,7 @@ def test_an_error_is_told_with_its_status(answering: Answering, subtests: pytest
     answering.body = b'{"message": "not now"}'
     for status in (401, 403, 500, 503):
         answering.status = status
-        for failed in _fails(answering, subtests, status=status):
+        for failed in _fails(answering, subtests, status):
             assert str(status) in failed.message
             assert "not now" in failed.message
             assert ("check its keys" in failed.message) == (status in (401, 403))
@@ -116,10 +116,10 @@ def test_nonsense_is_no_empty_answer(answering: Answering, subtests: pytest.Subt
     for body in nonsense:
         for status in (200, 201, 202):
             answering.status, answering.body = status, body
-            _fails(answering, subtests, body=body, status=status)
+            _fails(answering, subtests, (body, status))
     answering.content_type = "text/html; charset=utf-8"
     answering.status, answering.body = 200, b"<!DOCTYPE html><html><body>Sign in</body></html>"
-    _fails(answering, subtests, of="a proxy")
+    _fails(answering, subtests, "a page of a proxy")
 
 
 def test_what_may_be_missing_and_what_may_not(answering: Answering) -> None:

@@ -4,7 +4,7 @@ after the plan."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -31,12 +31,6 @@ from tests.support.icechunk_lake import candidates, planned_rows
 from tests.support.randomized import randomized
 
 RULE = 7 * DAY
-
-
-@pytest.fixture
-def world() -> Iterator[LakefsWorld]:
-    with open_lakefs_world() as opened:
-        yield opened
 
 
 def old_commit(world: LakefsWorld, *, branch: str = "main") -> tuple[str, Entry]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.gc.explaining.explainer import Explainer
 from tests.formats.lakefs.test_needed_again import WEEK, lacks, run
-from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld
 from tests.support.engines import INLINE
-
-
-@pytest.fixture
-def world() -> Iterator[LakefsWorld]:
-    with open_lakefs_world() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -22,12 +22,6 @@ from tests.support.randomized import randomized
 
 OBJECTS = 6
 WEEK = 7 * DAY
-
-
-@pytest.fixture
-def world() -> Iterator[LakefsWorld]:
-    with open_lakefs_world() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,15 +13,9 @@ from ebbtide.formats.lakefs.server import AnsweredCommit
 from tests.formats.lakefs import fake
 from tests.formats.lakefs.fake import FakeLakefs
 from tests.formats.lakefs.tables import message
-from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld
 
 FRACTION = timedelta(microseconds=597_174)
-
-
-@pytest.fixture
-def world() -> Iterator[LakefsWorld]:
-    with open_lakefs_world() as opened:
-        yield opened
 
 
 def commit(world: LakefsWorld, name: str) -> str:
