@@ -168,11 +168,11 @@ class World:
         # Both follow from the state alone, so that a seed gives the same history everywhere.
         self.bucket.dates_to_seconds = len(state.objects) % 2 == 1
         self.settings = OTHER if len(state.objects) % 3 == 1 else SETTINGS
+        self.database.bring_back(state.database)
         self.database.plain.execute(
             "UPDATE promised_times SET microseconds = ? WHERE name = 'trash_time'",
             (self.trash // timedelta.resolution,),
         )
-        self.database.bring_back(state.database)
         self.outside = Random(0)
         self.has_copy = False
         scheduler = Scheduler(self.clock, after_slice)

@@ -94,12 +94,11 @@ class MemoryWorld(World):
         *,
         settings: dict[str, Any],
         seed: int = 0,
-        dates_to_seconds: bool = False,
     ) -> None:
         place.clear(seed)
         self.place = place
         self.clock: TruthfulClock = place.clock
-        self.bucket = Bucket(BUCKET, self.clock.host_now, dates_to_seconds=dates_to_seconds)
+        self.bucket = Bucket(BUCKET, self.clock.host_now)
         place.buckets[BUCKET] = self.bucket
         self.settings = Settings(share_max=1.0, run_heartbeat="1h", **settings)
         self.store = Store(
