@@ -26,6 +26,7 @@ from fastapi import FastAPI
 from ebbtide.server.api.routing import PREFIX
 from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.server.errors import STATUS
+from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
 from ebbtide.storage import LocalStorage
 from ebbtide.store.embedded import Store
@@ -150,15 +151,14 @@ class InThread:
 
 
 class Requests:
-    """Requests to a server on a small world. `app` is the application that served last."""
-
-    app: FastAPI
+    """Requests to a server on a small world."""
 
     def __init__(self, program: Program, patched: pytest.MonkeyPatch) -> None:
         self.program = program
         self.world = program.world
         self.jobs: list[InThread] = []
         self._normal: dict[Asked, Normal] = {}
+        self._app: FastAPI | None = None
         patched.setattr("ebbtide.server.jobs.follow_parent", lambda: None)
         forks = SimpleNamespace(Process=self._process, Pipe=lambda **_: (Messages(),) * 2)
         patched.setattr("ebbtide.server.jobs.fork_server", lambda: forks)
@@ -167,14 +167,30 @@ class Requests:
         self.jobs.append(InThread(**given))
         return self.jobs[-1]
 
+    @property
+    def app(self) -> FastAPI:
+        """The application, once it has served."""
+        assert self._app is not None
+        return self._app
+
     @contextmanager
     def serving(self) -> Iterator[httpx.Client]:
-        """A client with the key of an admin."""
+        """A client with the key of an admin. To make the application takes longer than all else:
+        it is handed from store to store."""
         names = self.world.names
-        settings = Settings(reclaim=False, schedules=False)
-        with Store.open(self.world.store, settings=settings) as store:
-            self.app = create_app(store)
-            with asking(self.app, (names["admin"], names["secret"])) as client:
+        with Store.open(
+            self.world.store, settings=Settings(reclaim=False, schedules=False)
+        ) as store:
+            if self._app is None:
+                self._app = create_app(store)
+            app = self._app
+            app.state.store, app.state.settings = store, store.settings
+            app.state.jobs = Jobs(app.state.metrics.jobs.set)
+            for each in app.user_middleware:
+                if "keys" in each.kwargs:
+                    each.kwargs["keys"] = store.keys
+            app.middleware_stack = None
+            with asking(app, (names["admin"], names["secret"])) as client:
                 yield client
 
     def request(self, client: httpx.Client, asked: Asked) -> httpx.Request:
