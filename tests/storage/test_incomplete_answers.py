@@ -79,6 +79,7 @@ CUTS: Final[dict[str, Cut]] = {
     "html that is no xml": lambda _: b"<!DOCTYPE html><html><br><p>Sign in</html>",
     "an error": lambda _: b"<Error><Code>InternalError</Code></Error>",
     "another document": lambda _: b"<ListAllMyBucketsResult/>",
+    "another document that is whole": lambda _: b"<html><IsTruncated>false</IsTruncated></html>",
     "an empty listing": lambda _: b"<ListBucketResult></ListBucketResult>",
     "json": lambda _: b'{"message": "Sign in"}',
     "nothing": lambda _: b"",
