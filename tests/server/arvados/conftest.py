@@ -34,7 +34,7 @@ class ArvadosServer:
         return httpx.Client(base_url=self.server.url, headers=headers, verify=trusting, timeout=60)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def arvados(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArvadosServer]:
     directory = tmp_path_factory.mktemp("arvados")
     issuer = Issuer(directory)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX
 from tests.server.arvados.conftest import ArvadosServer
 
 PROGRAMS = Path(sys.executable).parent
+FILES = 60
 SDK = """
 import arvados, sys
 from arvados.collection import Collection, CollectionReader
@@ -165,16 +167,16 @@ def clients(arvados: ArvadosServer, tmp_path: Path) -> Clients:
     return Clients(arvados, tmp_path)
 
 
-def test_a_tree_of_300_files(clients: Clients, tmp_path: Path) -> None:
+def test_a_tree_of_files(clients: Clients, tmp_path: Path) -> None:
     tree, drawn = tmp_path / "tree", random.Random(1)
-    for number in range(300):
+    for number in range(FILES):
         path = tree / f"d {number % 7}" / f"e{number % 3}" / f"f{number} \u00fc"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(drawn.randbytes(drawn.randrange(20_000)))
     uuid = clients.put("--name", "tree", str(tree))
     expected = {f"tree/{path}": data for path, data in contents(tree).items()}
     assert clients.get(uuid) == expected
-    assert len(clients("arv-ls", uuid).splitlines()) == 300
+    assert len(clients("arv-ls", uuid).splitlines()) == FILES
     more = tmp_path / "more"
     more.mkdir()
     (more / "new").write_bytes(b"new")
@@ -184,7 +186,7 @@ def test_a_tree_of_300_files(clients: Clients, tmp_path: Path) -> None:
 
 def test_a_file_of_several_blocks(clients: Clients, tmp_path: Path) -> None:
     big = tmp_path / "big"
-    big.write_bytes(random.Random(2).randbytes(200_000_000))
+    big.write_bytes(random.Random(2).randbytes(BLOCK_BYTES_MAX + 1_000_000))
     uuid = clients.put("--trash-after", "7", "--name", "big", str(big))
     assert clients.get(uuid) == {"big": big.read_bytes()}
 

@@ -15,11 +15,13 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.ids import new_id
+from ebbtide.server.arvados.discovery import RESOURCES
 from ebbtide.store.access.keys import Role
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK, parse_manifest
 from ebbtide.store.arvados.trashing import Timers
 from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.database.schema import collections, projects
+from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.server.arvados.conftest import ArvadosServer
 from tests.server.arvados.test_clients import Clients
@@ -42,6 +44,14 @@ def instant(text: str) -> datetime:
 def made(http: httpx.Client) -> dict[str, Any]:
     """A new collection of one block."""
     return create(http, manifest_of(put(http, new_id().encode())))
+
+
+def versions(arvados: ArvadosServer, uuid: str) -> list[int]:
+    """The earlier versions that are kept."""
+    with Store.open(arvados.server.directory, settings=arvados.server.settings) as store:
+        kept = store.repository("lake").collections
+        collection_id = kept.find(uuid).collection_id
+        return [each.version for each in kept.versions(collection_id, before=None, amount=9)]
 
 
 @pytest.fixture
@@ -180,8 +190,7 @@ def test_preserve_version_keeps_one_version(http: httpx.Client, arvados: Arvados
         made = create(http, manifest_of(put(http, b"data")), preserve_version=True)
         changed = http.put(f"{API}/{made['uuid']}", json=change).json()
         assert (changed["version"], changed["preserve_version"]) == (2, False)
-        done = arvados.server.command("collection", "versions", "lake", made["uuid"], "--json")
-        assert [each["version"] for each in json.loads(done.stdout)["versions"]] == [1]
+        assert versions(arvados, made["uuid"]) == [1]
 
 
 def test_trashing_makes_no_version(http: httpx.Client, arvados: ArvadosServer) -> None:
@@ -189,8 +198,7 @@ def test_trashing_makes_no_version(http: httpx.Client, arvados: ArvadosServer) -
     for change in ("trash", "untrash"):
         found = http.post(f"{API}/{made['uuid']}/{change}").json()
         assert (found["version"], found["preserve_version"]) == (1, True)
-    done = arvados.server.command("collection", "versions", "lake", made["uuid"], "--json")
-    assert json.loads(done.stdout)["versions"] == []
+    assert versions(arvados, made["uuid"]) == []
 
 
 def test_old_versions_keep_their_blocks(http: httpx.Client, arvados: ArvadosServer) -> None:
@@ -243,7 +251,9 @@ def test_the_discovery_document(arvados: ArvadosServer) -> None:
         found = http.get("/discovery/v1/apis/arvados/v1/rest").json()
     assert (found["blobSignatureTtl"], found["defaultCollectionReplication"]) == (3600, 1)
     assert (len(found["uuidPrefix"]), found["maxRequestSize"] > 2**20) == (5, True)
+    assert found["rootUrl"] == f"{arvados.server.url}/"
     assert found["baseUrl"] == f"{found['rootUrl']}arvados/v1/"
+    assert {each.record for each in RESOURCES} <= set(found["schemas"])
     methods = found["resources"]["collections"]["methods"]
     assert "ensure_unique_name" in methods["untrash"]["parameters"]
     assert "include_trash" in methods["update"]["parameters"]

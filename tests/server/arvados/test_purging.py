@@ -144,9 +144,9 @@ def test_explain_and_the_commands_of_collections(arvados: ArvadosServer, pair: P
     for name in (uuid, pdh, path):
         found = ebbtide(arvados, "explain", "lake", name, block(pair.own))
         assert (found["state"], found["kept_by"]) == ("kept", f"collection {path}")
-        commit = ebbtide(arvados, "explain", "lake", name)
-        assert [each["name"] for each in commit["refs"]] == [path]
-        files = ebbtide(arvados, "collection", "files", "lake", name)
-        assert block(pair.shared) in json.dumps(files)
+    commit = ebbtide(arvados, "explain", "lake", pdh)
+    assert [each["name"] for each in commit["refs"]] == [path]
+    files = ebbtide(arvados, "collection", "files", "lake", pdh)
+    assert block(pair.shared) in json.dumps(files)
     missing = ebbtide(arvados, "explain", "lake", f"{uuid[:-5]}00000", code=1)
     assert missing["error"]["kind"] == "ref_not_found"

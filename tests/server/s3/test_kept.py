@@ -59,21 +59,17 @@ def test_headers_of_an_upload(s3: Client, repo: lakefs.Repository) -> None:
     assert chosen(s3.head_object(**where)) == {"ContentLanguage": "fr"}
 
 
-@pytest.mark.parametrize(
-    ("sent", "kept"),
-    [
+def test_the_encoding_of_a_body_is_not_kept(s3: Client, bucket: str) -> None:
+    for sent, kept in (
         ("gzip", "gzip"),
         ("deflate, gzip", "deflate, gzip"),
         ("aws-chunked, gzip", "gzip"),
         ("gzip,aws-chunked", "gzip"),
         ("aws-chunked", None),
-    ],
-)
-def test_the_encoding_of_a_body_is_not_kept(
-    s3: Client, bucket: str, sent: str, kept: str | None
-) -> None:
-    s3.put_object(Bucket=bucket, Key="main/a", Body=b"1", ContentEncoding=sent)
-    assert s3.head_object(Bucket=bucket, Key="main/a").get("ContentEncoding") == kept
+    ):
+        s3.put_object(Bucket=bucket, Key="main/a", Body=b"1", ContentEncoding=sent)
+        found = s3.head_object(Bucket=bucket, Key="main/a").get("ContentEncoding")
+        assert found == kept, sent
 
 
 def test_headers_that_the_api_set(s3: Client, server: Server, bucket: str) -> None:

@@ -14,7 +14,7 @@ from tests.server.test_streaming import MEGABYTE, forget_peak, peak
 from tests.support.databases import new_database
 from tests.support.server import Server, new_server
 
-LARGE = 256 * MEGABYTE
+LARGE = 128 * MEGABYTE
 PART = 32 * MEGABYTE
 AT_ONCE = 4
 GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 90 * MEGABYTE}

@@ -26,7 +26,7 @@ from ebbtide.server.s3.signing import (
 )
 from tests.support.randomized import randomized
 
-CASES: Final = 1500
+CASES: Final = 400
 HOST: Final = "lake.example:8000"
 TEXT: Final = string.ascii_letters + string.digits + " /-_.~!*'()+&=,;:@$?#%[]äß€😀\u200b"
 
@@ -142,7 +142,7 @@ def test_a_changed_request_is_refused(
     seed: int, change: Callable[[SignedParts, random.Random], SignedParts], is_presigned: bool
 ) -> None:
     rng = random.Random(seed)
-    for _ in range(150):
+    for _ in range(60):
         keys, request = drawn_secret(rng), drawn_request(rng, is_presigned=is_presigned)
         maker: Any = S3SigV4QueryAuth if is_presigned else S3SigV4Auth
         now = signed_now(maker(keys, "s3", "r"), request)

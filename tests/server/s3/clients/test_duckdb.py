@@ -31,6 +31,7 @@ def duck(plain: Server, lake: lakefs.Repository) -> Iterator[duckdb.DuckDBPyConn
         yield connection
 
 
+@pytest.mark.drawn("clients of S3")
 def test_partitions(
     duck: duckdb.DuckDBPyConnection, http: httpx.Client, lake: lakefs.Repository
 ) -> None:
@@ -65,6 +66,7 @@ def test_partitions(
     assert read("v1") == [(0, 2), (1, 4)]
 
 
+@pytest.mark.drawn("clients of S3")
 def test_a_large_file(
     duck: duckdb.DuckDBPyConnection, plain: Server, lake: lakefs.Repository
 ) -> None:

@@ -66,6 +66,7 @@ def answered(server: Server, operation: str) -> int:
     return sum(int(float(count)) for count in found)
 
 
+@pytest.mark.drawn("clients of S3")
 def test_files(client: S3Files, plain: Server, lake: lakefs.Repository, http: httpx.Client) -> None:
     main = lake.branch("main")
     client.write("main/table/day=1/a", b"0123456789", color="blue")
@@ -104,6 +105,7 @@ def test_files(client: S3Files, plain: Server, lake: lakefs.Repository, http: ht
     assert ("HTTP status 410" if isinstance(client, Pyarrow) else said) in str(refused.value)
 
 
+@pytest.mark.drawn("clients of S3")
 def test_hadoop_renames(hadoop: Hadoop, plain: Server, lake: lakefs.Repository) -> None:
     """It copies what it renames on the server, a large file in parts."""
     large = random.Random(2).randbytes(2 * PART_BYTES + 100)
@@ -120,6 +122,7 @@ def test_hadoop_renames(hadoop: Hadoop, plain: Server, lake: lakefs.Repository) 
     assert hadoop.listed("main/new/") == (["a", "large"], [])
 
 
+@pytest.mark.drawn("clients of S3")
 def test_s3cmd_sends_what_has_changed(
     plain: Server, lake: lakefs.Repository, tmp_path: Path
 ) -> None:
@@ -141,6 +144,7 @@ def test_s3cmd_sends_what_has_changed(
     assert sent() == {"a"}
 
 
+@pytest.mark.drawn("clients of S3")
 def test_the_commands_of_the_page(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> None:
     """As they stand, and the URL that `aws s3 presign` makes after what the page says."""
     page = Page(plain, lake.id)

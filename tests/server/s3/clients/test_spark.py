@@ -98,6 +98,7 @@ def spark_sql(directory: Path, configuration: dict[str, str]) -> Iterator[Sql]:
         assert process.wait(60) == 0, (directory / "spark.log").read_text()
 
 
+@pytest.mark.drawn("clients of S3")
 def test_a_table(
     plain: Server, lake: lakefs.Repository, http: httpx.Client, jars: Sequence[Path], tmp_path: Path
 ) -> None:
