@@ -161,7 +161,7 @@ def bare_select(directory: Path, database_url: str | None) -> float:
     return time.monotonic() - started
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Fills the store, prepares in a process of its own, compares and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--objects", type=int, default=5_000_000)
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--database-url", help="PostgreSQL; without it, SQLite in the directory")
     parser.add_argument("--only", choices=("prepare", "bare"), help=argparse.SUPPRESS)
     parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.only == "prepare":
         print(json.dumps(prepare(options.directory, options.database_url, options.target)))
         return
