@@ -137,8 +137,8 @@ def prepare(directory: Path, database_url: str | None, target: Path) -> dict[str
     }
 
 
-def bare_select(directory: Path, database_url: str | None) -> float:
-    """Returns the seconds to fetch the same addresses without anything else."""
+def bare_select(directory: Path, database_url: str | None) -> tuple[float, int]:
+    """Fetches the same addresses without anything else. Returns the seconds and the number."""
     query = "SELECT address FROM staged"
     started = time.monotonic()
     count = 0
@@ -158,7 +158,7 @@ def bare_select(directory: Path, database_url: str | None) -> float:
             cursor.execute(query)
             while batch := cursor.fetchmany(ROWS_PER_FETCH):
                 count += len(batch)
-    return time.monotonic() - started
+    return time.monotonic() - started, count
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -195,8 +195,10 @@ def report(directory: Path, database_url: str | None, target: Path) -> None:
     """Measures and prints."""
     print(f"load average before: {os.getloadavg()[0]:.2f}")
     figures = in_fresh_process("prepare", directory, database_url, target)
-    limit = in_fresh_process("bare", directory, database_url, target)
+    limit, expected = in_fresh_process("bare", directory, database_url, target)
     seconds, count = figures["seconds"], sum(figures["rows"])
+    if count != expected:
+        raise SystemExit(f"{count:,} addresses, not {expected:,}")
     print(f"{count:,} addresses in {seconds:.1f} s ({figures['cpu_seconds']:.1f} s of processor)")
     print(f"  {count / seconds:,.0f} a second, peak {figures['rss_bytes_max'] / 2**20:.0f} MiB")
     for rows_count, size in zip(figures["rows"], figures["sizes"], strict=True):

@@ -3,12 +3,12 @@ fail.
 """
 
 import importlib
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import bottom_line, join, select_commits
+from benchmarks import bottom_line, join, prepare_uncommitted, select_commits
 from ebbtide.model import Ref
 
 SMALLEST = {
@@ -20,27 +20,15 @@ SMALLEST = {
         *("--ways", "none", "duckdb"),
     ),
     "many_collections": ("--collections", "20"),
-    "large_objects": ("--mib", "1", "--storage", "disk"),
     "prepare_uncommitted": ("--objects", "200", "--branches", "5"),
-    "reclaim": ("--releases-seconds", "0.05"),
     "select_commits": ("--commits", "200", "--branches", "5", "--shape", "bushy"),
-    "server": ("--requests", "4"),
-    "small_objects": ("--requests", "8"),
 }
-SMALLER: dict[str, dict[str, Any]] = {
-    "reclaim": {"ROUNDS": 1, "LEASE": timedelta(seconds=1)},
-    "server": {"LISTED": 100, "COMMITTED": 100},
-    "small_objects": {"LISTED": 100},
-}
-"""Constants of a benchmark that its options do not change."""
 
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_smallest_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
     benchmark = importlib.import_module(f"benchmarks.{name}")
-    for constant, value in SMALLER.get(name, {}).items():
-        monkeypatch.setattr(benchmark, constant, value)
     benchmark.main([*SMALLEST[name]])
 
 
@@ -68,3 +56,14 @@ def test_join_tells_another_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(join, "measure", measured)
     with pytest.raises(SystemExit, match="another number of rows"):
         join.main([*SMALLEST["join"]])
+
+
+def test_prepare_uncommitted_tells_another_number_of_addresses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = {"prepare": {"seconds": 1.0, "rows": [2], "sizes": [1]}, "bare": [1.0, 3]}
+    monkeypatch.setattr(
+        prepare_uncommitted, "in_fresh_process", lambda what, *_arguments: answers[what]
+    )
+    with pytest.raises(SystemExit, match="2 addresses, not 3"):
+        prepare_uncommitted.report(tmp_path, None, tmp_path)
