@@ -129,7 +129,7 @@ def in_process(directory: Path, master: str, deleted: int | None = None) -> None
         raise SystemExit(process.exitcode)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Reads the arguments and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collections", type=int, default=100_000)
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--ended", type=int, default=10)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--master")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=asked.directory) as scratch:
         directory = Path(scratch) / "store"
         with (

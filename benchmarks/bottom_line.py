@@ -14,8 +14,7 @@ not part of the figures. Then runs `ebbtide gc run`, each time as a program of i
 A directory that was built before is used again, with a change of 1 % before each run. Each run must
 delete exactly the objects that nothing needs. They are known from the way the history was made.
 Prints the ratio of each run to a bare listing of the same files. Before a cold run the system's
-caches are emptied, if the program may do that. Figures go to `benchmarks/results/`, beside those of
-earlier runs of other kinds.
+caches are emptied, if the program may do that.
 
 With `--peers` each clean run is compared with the programs of `benchmarks.peers`, or with the named
 ones. `common` is the method in common use, on the same store, before the run. `deletes` is obstore
@@ -98,8 +97,8 @@ class Figures:
             "seconds": self.seconds,
             "steps": self.report["seconds"],
             **{name: self.report[name] for name in counted},
-            "program_bytes_max": self.program,
-            "all_processes_bytes_max": self.everything,
+            "program_mib": self.program / 2**20,
+            "all_processes_mib": self.everything / 2**20,
             **({"peers": self.peers} if self.peers else {}),
         }
 
@@ -267,8 +266,9 @@ def measure(
     peers: Sequence[str],
     has_files: bool = True,
     sizes: str = "auto",
-) -> None:
-    """Builds the store, and makes, checks and prints each run, with a change before it."""
+) -> dict[str, Any]:
+    """Builds the store, and makes, checks and prints each run, with a change before it. Returns the
+    figures."""
     suffix = "" if sizes == "auto" else f", sizes of {sizes}"
     with built(directory, scale, has_files=has_files) as (history, store, lake):
         content: dict[str, Any] = {"scale": history.scale, "files": len(history.slice_of)}
@@ -277,7 +277,6 @@ def measure(
             limit = bare_listing(directory / "storage")
             print(f"bare listing: {limit:.1f} s", flush=True)
             content["bare_listing_seconds"] = limit
-        seconds: dict[str, float] = {}
         for kind in kinds:
             if history.is_collected:
                 change(history, lake, store)
@@ -306,13 +305,9 @@ def measure(
             if found:
                 figures.peers = found
                 found["ratios"] = ratios(figures)
-            seconds[kind] = figures.seconds
             content[kind + suffix] = figures.to_json() | {"caches_emptied": are_read_anew}
-        if seconds:
-            name = f"bottom-line-{'' if history.has_files else 'inventory-'}{history.scale:g}"
-            content = results.read(name) | content
-            compare_kinds(content, suffix)
-            print(results.write(name, content))
+        compare_kinds(content, suffix)
+        return content
 
 
 def compare_kinds(content: dict[str, Any], suffix: str) -> None:
@@ -338,7 +333,7 @@ def collect(
     os.sync()  # the run must not wait for the disk to have the files that were made for it
     time.sleep(2)  # the grace is one second
     mode = "incremental" if kind == "incremental" else "clean"
-    work = ("run", "lake", "--yes", "--mode", mode)
+    work = ("run", "lake", "--yes", "--quarantine", "none", "--mode", mode)
     figures = run(NAMES[kind], directory, work, more or {})
     check(figures, deleted_objects(figures.report), history, expected)
     history.gone |= expected
@@ -367,8 +362,8 @@ def check(figures: Figures, found: set[str], history: History, expected: set[int
     history.is_collected = True
 
 
-def main() -> None:
-    """Reads the options and measures."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--directory", type=Path, help="where to build, or what was built; kept")
@@ -379,16 +374,20 @@ def main() -> None:
     parser.add_argument(
         *("--peers", "-p"), nargs="*", choices=PEERS, help="compare clean runs with these, or all"
     )
-    options = parser.parse_args()
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Reads the options and measures."""
+    options = parsed(arguments)
     has_files = options.objects == "files"
     kinds = [each for each in NAMES if has_files or each != "incremental"]
     if not has_files and (options.peers is not None or "incremental" in (options.runs or ())):
-        parser.error(
-            "by an inventory there are clean plans alone, and nothing to compare them with"
-        )
+        sys.exit("by an inventory there are clean plans alone, and nothing to compare them with")
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         directory = options.directory or Path(temporary) / "store"
-        measure(
+        content = measure(
             directory,
             options.scale,
             kinds if options.runs is None else options.runs,
@@ -397,6 +396,7 @@ def main() -> None:
             has_files=has_files,
             sizes=options.sizes,
         )
+        results.save(options, content)
 
 
 if __name__ == "__main__":

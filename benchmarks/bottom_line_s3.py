@@ -115,26 +115,32 @@ def loop_rate(history: History, numbers: set[int], lake: Repository, target: str
         return len(names) / PAGE / (time.monotonic() - started)
 
 
-def main() -> None:
-    """Builds the store and measures."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
-    scale = parser.parse_args().scale
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Builds the store and measures."""
+    options = parsed(arguments)
     server = start_ceph()
     try:
         with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
             os.environ.update(server.environment())
             directory = Path(temporary) / "store"
             settings = Settings(lease_ttl="0s", trash_time="0s")
-            history = begun(scale)
+            history = begun(options.scale)
             started = time.monotonic()
             with Store.init(directory, settings=settings) as store:
                 url = f"s3://{BUCKET}/{PREFIX}"
                 lake = store.create_repository("lake", storage_url=url)
                 write(history, lake, store)
                 print(f"made in {time.monotonic() - started:.0f} s", flush=True)
-                content: dict[str, Any] = {"scale": scale}
-                for name, options in {
+                content: dict[str, Any] = {"scale": options.scale}
+                for name, faults in {
                     "a twentieth refused": {"busy_share": BUSY},
                     "half a second more": {"delay_seconds": DELAY_SECONDS},
                     "as it is": {},
@@ -142,9 +148,9 @@ def main() -> None:
                     if history.is_collected:
                         change(history, lake, store)
                     content[name] = measured(
-                        name, history, lake, directory, server.endpoint, **options
+                        name, history, lake, directory, server.endpoint, **faults
                     )
-            print(results.write(f"bottom-line-s3-{scale:g}", content))
+            results.save(options, content)
     finally:
         server.stop()
 

@@ -60,14 +60,19 @@ def replace_worker(cluster: Cluster) -> None:
     cluster.add_worker()
 
 
-def main() -> None:
-    """Builds the store and measures."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", required=True)
     parser.add_argument("--served", required=True, type=Path)
     parser.add_argument("--scale", type=float, default=0.1)
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/cluster.json")
-    options = parser.parse_args()
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Builds the store and measures."""
+    options = parsed(arguments)
     known = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         directory, archive = Path(temporary) / "store", Path(temporary) / "environment.tar.gz"
@@ -107,8 +112,7 @@ def main() -> None:
                     measure("workers die", {**of_cluster(cluster, archive), **storage})
                     if waiting:
                         raise SystemExit(f"no worker died at {waiting}")
-    if options.save:
-        print(results.write("cluster", content))
+    results.save(options, content)
 
 
 if __name__ == "__main__":

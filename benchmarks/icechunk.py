@@ -43,6 +43,7 @@ from flatbuffers import number_types
 from flatbuffers.table import Table
 from zarr.buffer.cpu import Buffer
 
+from benchmarks import results
 from benchmarks.measuring import Measured, measure, mib
 from ebbtide.formats.icechunk.envelope import FileType, unpack
 from ebbtide.formats.icechunk.manifests import manifest_chunks
@@ -94,6 +95,18 @@ class Comparison:
 
     icechunk: dict[str, Measured] = field(default_factory=dict)
     ebbtide: dict[str, Measured] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the part that is stored in the results."""
+        return {
+            step: {
+                "seconds": mine.seconds,
+                "peak_mib": mib(mine.peaks.tree),
+                "peer_seconds": self.icechunk[step].seconds,
+                "peer_peak_mib": mib(self.icechunk[step].peaks.tree),
+            }
+            for step, mine in self.ebbtide.items()
+        }
 
     def show(self) -> None:
         """Prints the table."""
@@ -260,8 +273,9 @@ def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Mea
     return measured
 
 
-def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) -> None:
-    """Collects copies of the repository with both programs, compares and prints."""
+def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) -> dict[str, Any]:
+    """Collects copies of the repository with both programs, compares and prints. Returns the
+    figures."""
     source = built(directory, shape)
     newest = open_repository(source).ancestry(branch="main")
     threshold = next(info for number, info in enumerate(newest, 1) if number == keep).written_at
@@ -284,6 +298,7 @@ def collect(directory: Path, shape: Shape, *, keep: int, ebbtide_first: bool) ->
         check(found, before, {"Icechunk": its, "Ebbtide": mine}, values)
         started = time.monotonic()
     print(f"the copies are gone in {time.monotonic() - started:.0f} s")
+    return {"files": len(before), "steps": found.to_json()}
 
 
 def check(found: Comparison, before: frozenset[str], after: dict[str, Path], values: str) -> None:
@@ -390,8 +405,8 @@ def cpu_seconds(work: Callable[[], object], *, times: int = 7) -> float:
     return statistics.median(spent)
 
 
-def main() -> None:
-    """Builds the repository, runs both programs, compares and prints."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--commits", type=int, default=1_000)
     parser.add_argument("--chunks", type=int, default=500, help="that each commit replaces")
@@ -402,7 +417,13 @@ def main() -> None:
     parser.add_argument("--decode", action="store_true", help="time the reading of a manifest")
     parser.add_argument("--references", type=int, default=200_000, help="with --decode")
     parser.add_argument("--directory", type=Path, help="build here and leave it for the next time")
-    options = parser.parse_args()
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Builds the repository, runs both programs, compares and prints."""
+    options = parsed(arguments)
     shape = Shape(options.spec_version, options.commits, options.chunks, options.array_chunks)
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         directory = (options.directory or Path(temporary)).resolve()
@@ -410,7 +431,10 @@ def main() -> None:
         if options.decode:
             decode(directory, references=options.references, spec_version=shape.spec_version)
         else:
-            collect(directory, shape, keep=options.keep, ebbtide_first=options.ebbtide_first)
+            content = collect(
+                directory, shape, keep=options.keep, ebbtide_first=options.ebbtide_first
+            )
+            results.save(options, content)
 
 
 if __name__ == "__main__":

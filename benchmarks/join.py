@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -171,8 +170,8 @@ def _memory(pid: int) -> int:
         return 0
 
 
-def main() -> None:
-    """Measures the given ways; or, with `--do`, carries out one of them."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--listed", type=float, default=20.0)
     parser.add_argument("--kept", type=float, default=35.0)
@@ -181,7 +180,13 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=64)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--do", choices=WAYS)
-    given = parser.parse_args()
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures the given ways; or, with `--do`, carries out one of them."""
+    given = parsed(arguments)
     if given.do is not None:
         started = time.monotonic()
         left = DO[given.do](given.directory, given.partitions)
@@ -195,11 +200,13 @@ def main() -> None:
         for way in given.ways:
             found[way] = measure(way, directory, given.partitions)
             print(f"{way:8} {found[way]}", flush=True)
-            assert found[way]["left"] == counts[2], "another number of rows"
+            if found[way]["left"] != counts[2]:
+                raise SystemExit(f"{way}: another number of rows than {counts[2]:,}")
         if {"ours", "native"} <= found.keys():
             ratio = found["ours"]["seconds"] / found["native"]["seconds"]
             print(f"ours / native: {ratio:.2f}")
-        results.write("join", {"millions": counts, "ways": found, "cores": os.cpu_count()})
+        shape = dict(zip(("listed", "kept", "left"), counts, strict=True))
+        results.save(given, {**shape, "ways": found})
 
 
 if __name__ == "__main__":

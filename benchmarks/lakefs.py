@@ -255,8 +255,8 @@ def show(step: str, mine: Measured, theirs: Measured | None) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Builds a repository, and measures."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--server", required=True)
     parser.add_argument("--namespace", required=True)
@@ -266,8 +266,13 @@ def main() -> None:
     parser.add_argument("--peer-mark")
     parser.add_argument("--peer-sweep")
     parser.add_argument("--quarantine", default="none", help="of our sweep; peers have none")
-    parser.add_argument("--save", metavar="NAME", help="write benchmarks/results/NAME.json")
-    options = parser.parse_args()
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Builds a repository, and measures."""
+    options = parsed(arguments)
     lake = create(connect(options.server), options.namespace, options.directory)
     started = time.monotonic()
     lake.build(options.objects, options.commits)
@@ -294,9 +299,8 @@ def main() -> None:
     swept = ours(lake, "sweep", report["run_id"], *asked)
     lake.again()
     steps["sweep"] = show("sweep", swept, peer(options.peer_sweep, mark))
-    if options.save:
-        shape = {"objects": options.objects, "commits": options.commits, "dead": len(lake.dead)}
-        print(results.write(options.save, {**shape, "steps": steps}))
+    shape = {"objects": options.objects, "commits": options.commits, "dead": len(lake.dead)}
+    results.save(options, {**shape, "steps": steps})
 
 
 if __name__ == "__main__":

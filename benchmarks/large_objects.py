@@ -245,7 +245,7 @@ def peak_of(pid: int) -> int:
     raise SystemExit("the system does not tell a process's peak memory")
 
 
-def parsed() -> argparse.Namespace:
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, help="where the objects and stores go")
@@ -253,12 +253,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--storage", choices=("disk", "s3", "both"), default="both")
     parser.add_argument("--only", default="", help="only cases that have these words")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
-    options = parsed()
+    options = parsed(arguments)
     os.environ.update(each.partition("=")[::2] for each in options.set)
     size = options.mib * MIB
     kinds = ("disk", "s3") if options.storage == "both" else (options.storage,)

@@ -128,13 +128,13 @@ def show(what: str, found: tuple[float, object], limit: float) -> None:
     print(f"{what}: {seconds:.3f} s, {seconds / limit:.3f} x the fetching ({outcome})")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Reads the arguments and measures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collections", type=int, default=COLLECTIONS)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--database-url")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         run(asked.directory or Path(scratch), asked.database_url, asked.collections)
 

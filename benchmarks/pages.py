@@ -34,7 +34,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from playwright.sync_api import sync_playwright
 
-from benchmarks.results import write
+from benchmarks.results import option, save
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
@@ -68,14 +68,19 @@ PAINT: Final = (
 )
 
 
-def main() -> None:
-    """Builds the store, serves it, and visits each page."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", help="where the store is made; a temporary one without it")
     parser.add_argument("--commits", type=int, default=30_000)
     parser.add_argument("--candidates", type=int, default=1_000_000)
-    parser.add_argument("--save", action="store_true", help="as benchmarks/results/pages.json")
-    asked = parser.parse_args()
+    option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Builds the store, serves it, and visits each page."""
+    asked = parsed(arguments)
     with tempfile.TemporaryDirectory(dir=asked.directory) as directory:
         settings = Settings(reclaim=False)
         with Store.init(Path(directory) / "store", settings=settings) as store:
@@ -89,10 +94,9 @@ def main() -> None:
     for page, (paint, plain, cpu) in found.items():
         late = "  above the aim" if paint > SECONDS_MAX else ""
         print(f"{page:<24}{paint:>7.2f}s{plain:>7.2f}s{paint / plain:>7.1f}{cpu:>7.2f}s{late}")
-    if asked.save:
-        names = ("paint_s", "plain_s", "server_cpu_s")
-        pages = {name: dict(zip(names, figures, strict=True)) for name, figures in found.items()}
-        write("pages", {"commits": asked.commits, "candidates": asked.candidates, "pages": pages})
+    names = ("paint_s", "plain_s", "server_cpu_s")
+    pages = {name: dict(zip(names, figures, strict=True)) for name, figures in found.items()}
+    save(asked, {"commits": asked.commits, "candidates": asked.candidates, "pages": pages})
 
 
 def _fill(lake: Repository, count: int) -> None:

@@ -162,13 +162,13 @@ def deletes(directory: Path, listed: Path) -> dict[str, Any]:
     return {"seconds": steps.seconds, "deleted": len(names)}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Runs the chosen peer."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["common", "deletes"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("more", nargs="?", default="")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     started = time.monotonic()
     if given.what == "common":
         found = common(given.directory)

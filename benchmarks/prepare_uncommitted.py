@@ -137,8 +137,8 @@ def prepare(directory: Path, database_url: str | None, target: Path) -> dict[str
     }
 
 
-def bare_select(directory: Path, database_url: str | None) -> float:
-    """Returns the seconds to fetch the same addresses without anything else."""
+def bare_select(directory: Path, database_url: str | None) -> tuple[float, int]:
+    """Fetches the same addresses without anything else. Returns the seconds and the number."""
     query = "SELECT address FROM staged"
     started = time.monotonic()
     count = 0
@@ -158,10 +158,10 @@ def bare_select(directory: Path, database_url: str | None) -> float:
             cursor.execute(query)
             while batch := cursor.fetchmany(ROWS_PER_FETCH):
                 count += len(batch)
-    return time.monotonic() - started
+    return time.monotonic() - started, count
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Fills the store, prepares in a process of its own, compares and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--objects", type=int, default=5_000_000)
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--database-url", help="PostgreSQL; without it, SQLite in the directory")
     parser.add_argument("--only", choices=("prepare", "bare"), help=argparse.SUPPRESS)
     parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.only == "prepare":
         print(json.dumps(prepare(options.directory, options.database_url, options.target)))
         return
@@ -195,8 +195,10 @@ def report(directory: Path, database_url: str | None, target: Path) -> None:
     """Measures and prints."""
     print(f"load average before: {os.getloadavg()[0]:.2f}")
     figures = in_fresh_process("prepare", directory, database_url, target)
-    limit = in_fresh_process("bare", directory, database_url, target)
+    limit, expected = in_fresh_process("bare", directory, database_url, target)
     seconds, count = figures["seconds"], sum(figures["rows"])
+    if count != expected:
+        raise SystemExit(f"{count:,} addresses, not {expected:,}")
     print(f"{count:,} addresses in {seconds:.1f} s ({figures['cpu_seconds']:.1f} s of processor)")
     print(f"  {count / seconds:,.0f} a second, peak {figures['rss_bytes_max'] / 2**20:.0f} MiB")
     for rows_count, size in zip(figures["rows"], figures["sizes"], strict=True):

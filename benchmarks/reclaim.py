@@ -45,13 +45,13 @@ RELEASES_PER_SECOND = 100
 LEASE = timedelta(seconds=5)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", default=None)
     parser.add_argument("--releases-seconds", type=float, default=30)
     parser.add_argument("--objects", choices=["memory", "directory"], default="memory")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory:
         settings = Settings(database_url=given.database_url, lease_ttl=LEASE)
         with Store.init(Path(directory), settings=settings) as store:

@@ -16,10 +16,12 @@ import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
+from benchmarks import results
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy, select_commits
 
@@ -146,6 +148,7 @@ def measure(case: Case, commits: int, branches: int) -> Figures:
     selection = select_commits(made, refs, policy, NOW)
     cpu_seconds = time.process_time() - cpu_started
     seconds = time.perf_counter() - started
+    check(refs, set(selection.active))
     return Figures(
         seconds=seconds,
         cpu_seconds=cpu_seconds,
@@ -154,6 +157,13 @@ def measure(case: Case, commits: int, branches: int) -> Figures:
         rss_bytes_before=before,
         rss_bytes_max=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+
+
+def check(refs: Sequence[Ref], active: AbstractSet[str]) -> None:
+    """Ends the program unless the head of each branch is kept."""
+    lost = [ref.name for ref in refs if ref.commit_id not in active]
+    if lost:
+        raise SystemExit(f"the heads of {len(lost)} branches are not kept, such as {lost[0]}")
 
 
 def cases(shape: str | None) -> list[Case]:
@@ -167,20 +177,29 @@ def cases(shape: str | None) -> list[Case]:
     return found
 
 
-def main() -> None:
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--commits", type=int, default=1_000_000)
     parser.add_argument("--branches", type=int, default=1_000)
     parser.add_argument("--shape", choices=SHAPES)
-    arguments = parser.parse_args()
-    print(f"{arguments.commits:,} commits, {arguments.branches:,} branches, seed {SEED}")
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parsed(arguments)
+    rows = []
+    print(f"{options.commits:,} commits, {options.branches:,} branches, seed {SEED}")
     print(
         "shape   policy  dates     seconds      cpu  x limit  peak MiB  (input)    active  verdict"
     )
     context = multiprocessing.get_context("spawn")
-    for case in cases(arguments.shape):
+    for case in cases(options.shape):
         with context.Pool(1) as pool:
-            figures = pool.apply(measure, (case, arguments.commits, arguments.branches))
+            figures = pool.apply(measure, (case, options.commits, options.branches))
+        rows.append({"shape": case.shape, "rules": case.policy_name, "shuffled": case.shuffled})
+        rows[-1] |= asdict(figures)
         fits = figures.cpu_seconds <= SECONDS_MAX and figures.rss_bytes_max <= RSS_BYTES_MAX
         print(
             f"{case.shape:<7} {case.policy_name:<7} {'shuffled' if case.shuffled else 'rising':<8}"
@@ -190,6 +209,7 @@ def main() -> None:
             f" {figures.active_count:>9,}  {'ok' if fits else 'OVER'}",
             flush=True,
         )
+    results.save(options, {"commits": options.commits, "rows": rows})
 
 
 if __name__ == "__main__":

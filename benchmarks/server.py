@@ -322,13 +322,13 @@ def measure_large(running: Running, key: tuple[str, str]) -> None:
         )
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Makes a store, serves it, measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, help="where the store and other files go")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.bare:
         serve_bare(options.bare)
         return

@@ -253,7 +253,7 @@ def measure_peers(options: argparse.Namespace, limits: Mapping[str, Figure]) -> 
             server.stop()
 
 
-def parsed() -> argparse.Namespace:
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, help="where the stores and other files go")
@@ -267,12 +267,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--peer-lakefs-key", metavar="ID:SECRET", default=":")
     parser.add_argument("--peer-lakefs-repository", default="benchmark", help="it must exist")
     parser.add_argument("--peer-lakefs-host", default="s3.local.lakefs.io")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Measures and prints."""
-    options = parsed()
+    options = parsed(arguments)
     print(f"load average before: {os.getloadavg()[0]:.2f}")
     print("| server | request | per second | x bare FastAPI | server µs | client µs |")
     print("|---|---|---|---|---|---|")
