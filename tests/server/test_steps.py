@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from random import Random
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -160,8 +159,10 @@ class Requests:
         self._normal: dict[Asked, Normal] = {}
         self._app: FastAPI | None = None
         patched.setattr("ebbtide.server.jobs.follow_parent", lambda: None)
-        forks = SimpleNamespace(Process=self._process, Pipe=lambda **_: (Messages(),) * 2)
-        patched.setattr("ebbtide.server.jobs.fork_server", lambda: forks)
+        patched.setattr("multiprocessing.context.SpawnContext.Process", self._process)
+        patched.setattr(
+            "multiprocessing.context.SpawnContext.Pipe", lambda *_, **__: (Messages(),) * 2
+        )
 
     def _process(self, **given: Any) -> InThread:
         self.jobs.append(InThread(**given))

@@ -179,7 +179,9 @@ def check_refused(idle: Server, directory: Path, setting: str, reason: str) -> N
     assert done.returncode == ExitCode.USAGE, (directory, done.stdout)
     error = json.loads(done.stdout)["error"]
     assert error["kind"] == "invalid_setting", directory
-    for part in (f"EBBTIDE_TLS_{setting}", str(directory / setting.lower()), reason):
+    # A message has the first hundred characters of a path.
+    path = str(directory / setting.lower())[:90]
+    for part in (f"EBBTIDE_TLS_{setting}", path, reason):
         assert part in error["message"], directory
 
 

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -163,6 +164,8 @@ def _prepared(
     show_requests(shown=access_log)
     app = create_app(store, arvados_repository=settings.arvados_repository)
     config = _config(app, settings, access_log=access_log)
+    # A signal that comes before the event loop ends the program: that is no mistake in it.
+    warnings.filterwarnings("ignore", "coroutine 'Server.serve' was never awaited", RuntimeWarning)
     return partial(uvicorn.Server(config).run, sockets=[listening])
 
 
