@@ -106,6 +106,17 @@ class Act(Chances):
             after, found = replace(after, commits={}), replace(found, commits={})
         compare(after, found)
 
+    def make_branch(self, name: str) -> str:
+        """Makes a branch of a branch or of any commit. Returns the id of its head."""
+        lake = self.process.lake()
+        source = self.pick([*self.known.branches, *self.known.commits], 0)
+        self.begin(f"branch {name}")
+        self.expects(lake, lambda view: view.branch(name, source))
+        made = lake.branches.create(name, source)
+        self.known.branches.append(name)
+        self.points_at(lake, f"branch {name}", made.commit_id)
+        return made.commit_id
+
     def state(self, lake: Repository) -> State | None:
         """The repository for the definition; None where others may change it meanwhile."""
         return read_state(self.world, lake.info.repository_id) if self.is_exact else None

@@ -124,14 +124,7 @@ def upload(act: Act) -> object:
 
 def branch(act: Act) -> object:
     """Make a branch of a branch or of any commit."""
-    lake, name = act.process.lake(), f"branch-{act.number}"
-    source = act.pick([*act.known.branches, *act.known.commits], 0)
-    act.begin(f"branch {name}")
-    act.expects(lake, lambda view: view.branch(name, source))
-    made = lake.branches.create(name, source)
-    act.known.branches.append(name)
-    act.points_at(lake, f"branch {name}", made.commit_id)
-    return made.commit_id
+    return act.make_branch(f"branch-{act.number}")
 
 
 def delete_branch(act: Act) -> object:

@@ -97,15 +97,8 @@ def reset_if_clean(act: Act) -> object:
 
 def name_branch(act: Act) -> object:
     """Make a branch of a name that may be taken, or was."""
-    lake, name = act.process.lake(), act.pick(NAMES, 1)
-    source = act.pick([*act.known.branches, *act.known.commits], 0)
     # What had the name is in the trash, or the operation is refused.
-    act.begin(f"branch {name}")
-    act.expects(lake, lambda view: view.branch(name, source))
-    made = lake.branches.create(name, source)
-    act.known.branches.append(name)
-    act.points_at(lake, f"branch {name}", made.commit_id)
-    return made.commit_id
+    return act.make_branch(act.pick(NAMES, 1))
 
 
 def rules(act: Act) -> object:
