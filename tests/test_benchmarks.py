@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import bottom_line, join, prepare_uncommitted, select_commits
 from ebbtide.model import Ref
+from tests.support.loops import without_loop
 
 SMALLEST = {
     "arvados": ("--collections", "20", "--blocks", "2"),
@@ -29,7 +30,7 @@ SMALLEST = {
 def test_smallest_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
     benchmark = importlib.import_module(f"benchmarks.{name}")
-    benchmark.main([*SMALLEST[name]])
+    without_loop(lambda: benchmark.main([*SMALLEST[name]]))
 
 
 @pytest.mark.parametrize(
