@@ -1,1 +1,0 @@
-"""Histories of a lakeFS repository: clients of a server that knows of no collector, beside it."""
