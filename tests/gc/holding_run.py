@@ -14,7 +14,6 @@ from tests.support.copies import OpenedWorld
 
 
 def main(store: str, now: str, run_id: str, held: str) -> None:
-    """Hold it, and wait."""
     context = OpenedWorld(Path(store), now=datetime.fromisoformat(now)).lake.context
     take_lease(
         context.metadata,

@@ -39,7 +39,6 @@ class Known:
     contents: dict[str, Contents] = field(default_factory=dict)
 
     def note(self, commit_id: str, contents: Contents) -> str:
-        """Remember a commit; its id."""
         self.contents[commit_id] = dict(contents)
         return commit_id
 
@@ -61,7 +60,6 @@ class Line:
 
     @property
     def lake(self) -> Repository:
-        """The repository."""
         return self.world.lake
 
     @property
@@ -74,13 +72,11 @@ class Line:
         return f"{self.name}/{name}"
 
     def held(self, *names: str) -> Contents:
-        """What is in a commit that has these paths."""
         return {self.path(name): self.path(name).encode() for name in names}
 
     def save(
         self, branch: str, days_ago: float, *, put: Iterable[str] = (), delete: Iterable[str] = ()
     ) -> str:
-        """Commit on a branch of the line."""
         before = self.known.contents.get(self.lake.commits.resolve(branch), {})
         added = self.held(*put)
         removed = [self.path(name) for name in delete]
@@ -89,12 +85,10 @@ class Line:
         return self.known.note(commit_id, after | added)
 
     def known_of(self, commit_id: str) -> Contents:
-        """What a commit must hold."""
         return self.known.contents[commit_id]
 
 
 def make_line(world: World, known: Known, name: str, *, initial: str) -> Line:
-    """A line with its whole history."""
     line = Line(name, world, known)
     world.lake.branches.create(name, initial)
     line.old = line.save(name, 30, put=["kept", "lost"])
@@ -121,7 +115,6 @@ Operation = Callable[[Line], dict[str, Contents]]
 
 
 def attempt(operation: Operation, line: Line) -> Outcome:
-    """Do it, and keep the error if it is one of ours."""
     try:
         return Outcome(reads=operation(line))
     except EbbtideError as error:
@@ -155,12 +148,10 @@ class Reader:
         }
 
     def heads(self) -> dict[str, str]:
-        """All refs that can be named, with their commits."""
         found = {branch.name: branch.commit_id for branch in self.lake.branches.list()}
         return found | {tag.name: tag.commit_id for tag in self.lake.tags.list()}
 
     def commit(self, commit_id: str) -> CommitRecord:
-        """The record of a commit."""
         return self.lake.commits.get(commit_id)
 
 
@@ -185,7 +176,6 @@ def check_commit(reader: Reader, commit_id: str, expected: Mapping[str, bytes]) 
 
 
 def check_gone(error: EbbtideError | None, run_id: str | None) -> None:
-    """It tells which run it was."""
     assert run_id is not None
     assert isinstance(error, Gone), repr(error)
     assert error.kind == "commit_expired"

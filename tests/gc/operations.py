@@ -46,27 +46,12 @@ def shorter_period(line: Line) -> dict[str, Contents]:
     return _active(line)
 
 
-def moved_to_a_shorter_period(line: Line) -> dict[str, Contents]:
-    """A branch is replaced by one whose rule keeps less."""
-    made = branch_with_a_shorter_period(line)
-    line.lake.branches.delete(line.name)
-    return made
-
-
-def deleted_branch(line: Line) -> dict[str, Contents]:
-    """Its line is dangling from now on."""
-    line.lake.branches.delete(line.name)
-    return _active(line)
-
-
 def tag_on_an_old_commit(line: Line) -> dict[str, Contents]:
-    """A tag keeps its commit."""
     line.lake.tags.create(f"tag-{line.name}", line.old)
     return {f"tag-{line.name}": line.known_of(line.old)}
 
 
 def hold_on_an_old_commit(line: Line) -> dict[str, Contents]:
-    """A hold keeps its commit."""
     line.lake.retention.hold(line.old, "an audit")
     return {line.old: line.known_of(line.old)}
 
@@ -92,13 +77,6 @@ def copy_from_an_old_commit(line: Line) -> dict[str, Contents]:
     return {line.name: line.known_of(line.head) | copied}
 
 
-def read_of_an_old_commit(line: Line) -> dict[str, Contents]:
-    """A read promises nothing for later."""
-    path = line.path("lost")
-    assert line.lake.objects.get(line.old, path) == path.encode()
-    return {}
-
-
 def old_commit_in_a_chain(line: Line) -> dict[str, Contents]:
     """A commit is made on an old one, is expired itself at once, and its branch goes. Whoever has
     its id may still make a branch from it, unless it is closed."""
@@ -121,23 +99,11 @@ def merge_into_a_branch_that_goes(line: Line) -> dict[str, Contents]:
     return {}
 
 
-def hard_reset_to_an_old_commit(line: Line) -> dict[str, Contents]:
-    """The branch goes back to a commit of its own history."""
-    line.lake.commits.reset_to(line.name, line.old)
-    return {ref: line.known_of(line.old) for ref in (line.name, line.old)}
-
-
 def hard_reset_to_a_dangling_commit(line: Line) -> dict[str, Contents]:
     """The branch goes to a commit that was not in its history; what is staged is dropped."""
     line.lake.objects.put(line.name, line.path("staged"), b"")
     line.lake.commits.reset_to(line.name, line.dangling, force=True)
     return {ref: line.known_of(line.dangling) for ref in (line.name, line.dangling)}
-
-
-def hard_reset_to_a_young_commit(line: Line) -> dict[str, Contents]:
-    """The branch's own head is dangling from now on."""
-    line.lake.commits.reset_to(line.name, line.young)
-    return _active(line) | {line.name: line.known_of(line.young)}
 
 
 def other_metadata(line: Line) -> dict[str, Contents]:
@@ -154,26 +120,20 @@ NEEDS_EXPIRED: tuple[Operation, ...] = (
     branch_from_a_dangling_commit,
     merge_of_a_dangling_commit,
     copy_from_an_old_commit,
-    read_of_an_old_commit,
     old_commit_in_a_chain,
     dangling_commit_in_a_chain,
     merge_into_a_branch_that_goes,
-    hard_reset_to_an_old_commit,
     hard_reset_to_a_dangling_commit,
 )
 """Allowed before the fence, HTTP 410 behind it."""
 
-ALWAYS_ALLOWED: tuple[Operation, ...] = (
+OPERATIONS: tuple[Operation, ...] = (
+    *NEEDS_EXPIRED,
     branch_with_a_shorter_period,
-    moved_to_a_shorter_period,
-    deleted_branch,
     shorter_period,
-    hard_reset_to_a_young_commit,
     other_metadata,
+    longer_period,
 )
-"""They need nothing that is expired."""
-
-OPERATIONS: tuple[Operation, ...] = (*NEEDS_EXPIRED, *ALWAYS_ALLOWED, longer_period)
 
 
 def _active(line: Line) -> dict[str, Contents]:

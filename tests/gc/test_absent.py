@@ -100,21 +100,3 @@ def test_imported_objects_are_not_looked_up(world: World) -> None:
     for mode in ("clean", "clean", "incremental", "incremental", "clean"):
         report = run(world, mode)
         assert report.recovered is None
-
-
-def test_a_second_look_reads_only_nodes_that_have_the_file(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(world, "clean")
-    (world.root / address_of(world, "4")).unlink()
-    read: list[str] = []
-    layout = type(world.format().layout)
-    original = layout.read_node
-
-    def noted(self: Any, storage: Any, node_id: str, *given: Any, **named: Any) -> Any:
-        read.append(node_id)
-        return original(self, storage, node_id, *given, **named)
-
-    monkeypatch.setattr(layout, "read_node", noted)
-    assert run(world, "clean").recovered is not None
-    assert len(set(read)) == 1

@@ -67,20 +67,3 @@ def test_a_run_with_quarantine_undo_and_purge(azure_url: str, tmp_path: Path) ->
     clock = ManualClock(datetime.now(UTC))
     with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
         check_quarantine(store, clock, f"{azure_url}/{new_id()}")
-
-
-def test_one_absent_file_is_counted_as_such(azure_url: str, tmp_path: Path) -> None:
-    """Sixty files go, and another program has deleted one of them after the plan was made."""
-    clock = ManualClock(datetime.now(UTC))
-    with Store.init(tmp_path / "store", settings=AT_ONCE, clock=clock) as store:
-        lake, _, useless = filled(store, f"{azure_url}/{new_id()}")
-        clock.advance(timedelta(seconds=5))
-
-        def absent_by_now(*_: object) -> bool:
-            lake.storage.delete([min(useless)])
-            return True
-
-        report = collector_of(store, lake).run(confirm=absent_by_now)
-        assert report.state == "swept", report.error
-        assert report.counts["missing"].objects == 1
-        assert report.counts["deleted"].objects == USELESS - 1

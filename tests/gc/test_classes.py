@@ -42,11 +42,9 @@ class ColdStorage(MemoryStorage):
 
     @property
     def has_classes(self) -> bool:
-        """There are some."""
         return True
 
     def classes(self, addresses: Any) -> list[StorageClass | None]:
-        """See `Storage.classes`."""
         self.asked[:] = addresses
         names = {"glacier": OLD, "cool": COOL}
         return [names.get(each.partition("/")[0]) for each in addresses]

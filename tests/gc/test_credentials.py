@@ -23,9 +23,10 @@ from ebbtide.ids import new_id
 from ebbtide.storage import clients, open_storage, profiles
 from ebbtide.store.embedded import Store
 from ebbtide.store.staging.uploads import NewObject
+from tests.gc.test_cluster import OPTIONS, environment
 from tests.support.ceph import find_ceph, make_bucket, make_user
 from tests.support.clock import wait_for_next_second
-from tests.support.cluster import JAVA_OPTIONS, running_cluster
+from tests.support.cluster import running_cluster
 from tests.support.proxy import Proxy, proxied
 from tests.support.requirements import require_or_skip
 from tests.support.services import DIRECTORY_VARIABLE
@@ -146,9 +147,9 @@ def test_executors_get_the_keys_and_nothing_shows_them(
     events = tmp_path / "events"
     events.mkdir()
     workers = tmp_path / "workers"
-    environment = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    known = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
     shown: list[bytes] = []
-    with running_cluster(workers, environment=environment, workers=1) as cluster:
+    with running_cluster(workers, environment=known, workers=1) as cluster:
         for name in USERS:
             report, text = run_on(cluster.url, name, tmp_path / "store", events)
             assert report["state"] == "swept"
@@ -172,9 +173,7 @@ def test_executors_get_the_keys_and_nothing_shows_them(
 def run_on(master: str, name: str, store: Path, events: Path) -> tuple[dict[str, Any], bytes]:
     """Collects a repository by the program; its report, and all that it printed. Spark's log is as
     verbose as an operator would set it."""
-    command = [sys.executable, "-m", "ebbtide", "gc", "run", name, "--yes", "--json"]
-    command += ["--grace", "0s", "--unsafe", "--mode", "clean", "--master", master]
-    command += ["--quarantine", "none"]
+    command = [sys.executable, "-m", "ebbtide", "gc", "run", name, *OPTIONS, "--master", master]
     for setting in (
         "spark.eventLog.enabled=true",
         f"spark.eventLog.dir={events}",
@@ -182,15 +181,7 @@ def run_on(master: str, name: str, store: Path, events: Path) -> tuple[dict[str,
         "spark.log.level=INFO",
     ):
         command += ["--conf", setting]
-    environment = {key: value for key, value in os.environ.items() if key[:7] != "PYSPARK"} | {
-        "EBBTIDE_STORE": str(store),
-        "EBBTIDE_LEASE_TTL": "0s",
-        "EBBTIDE_TRASH_TIME": "0s",
-        "EBBTIDE_SHARE_MAX": "1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=SECONDS_MAX)
+    done = subprocess.run(command, env=environment(store), capture_output=True, timeout=SECONDS_MAX)
     assert done.returncode == 0, done.stdout + done.stderr
     assert b"INFO" in done.stderr
     report: dict[str, Any] = json.loads(done.stdout)

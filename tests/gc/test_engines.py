@@ -113,8 +113,6 @@ def test_steps_together(engine: Engine) -> None:
 
 
 def test_what_a_step_did_not_expect() -> None:
-    """An error of the step itself, and one of Python's."""
-
     def fail(error: Exception) -> Work:
         def work(_number: int, task: int, _answer: PartRows) -> None:
             if task:

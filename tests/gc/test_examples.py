@@ -15,26 +15,6 @@ def kept(world: World, run_id: str) -> set[str]:
     return set(world.collector().reasons(run_id))
 
 
-def test_simple(world: World) -> None:
-    world.keep(default="7d")
-    a = world.save("main", days_ago=10, put=["1", "2", "3"])
-    b = world.save("main", days_ago=8, delete=["3"])
-    c = world.save("main", days_ago=5, delete=["2"])
-    d = world.save("main", days_ago=2, delete=["1"])
-    trees = world.files("_ebbtide/trees")
-
-    report = world.collect()
-
-    assert report.state == "swept"
-    assert world.contents() == {"1", "2"}
-    assert kept(world, report.run_id) == {b, c, d}
-    assert report.counts["deleted"].objects == report.counts["candidate"].objects == 1
-    assert [entry.path for entry in world.lake.objects.walk(b)] == ["1", "2"]
-    # A is expired, but main still reaches it: its record and tree stay.
-    assert world.lake.commits.get(a).tombstoned_by == report.run_id
-    assert world.files("_ebbtide/trees") == trees
-
-
 def two_branches(world: World, *, days_later: int = 0) -> dict[str, str]:
     """The history of the complex example, as it will be in so many days."""
 
@@ -68,35 +48,3 @@ def test_a_deleted_branch_is_no_dangling_one_until_its_trash_time_has_ended(
     assert kept(world, report.run_id) & of_feature == {ids[name] for name in after_it}
     assert world.contents() == {"7d": {"1", "2", "3"}, "3d": {"2"}}[default]
     world.close()
-
-
-def test_staged_and_outside_files_stay(world: World) -> None:
-    world.keep(default="7d")
-    world.save("main", days_ago=10, put=["old"])
-    world.save("main", days_ago=9, delete=["old"])
-    world.save("main", days_ago=8, put=["new"])
-    world.lake.objects.put("main", "staged", b"staged")
-    (world.root / "notes.txt").write_text("not ours")
-    beside = world.root.parent / "beside.txt"
-    beside.write_text("outside the root")
-
-    report = world.collect()
-
-    assert world.contents() == {"new", "staged"}
-    assert report.counts["protected"].objects == 1
-    assert report.kinds["foreign"].objects == 1
-    assert (world.root / "notes.txt").exists()
-    assert beside.exists()
-
-
-def test_the_second_run_finds_nothing(world: World) -> None:
-    world.keep(default="7d")
-    two_branches(world)
-    world.collect()
-    files = world.files("")
-
-    report = world.collect()
-
-    assert report.state == "swept"
-    assert report.counts["candidate"].objects == 0
-    assert world.files("data") | world.files("_ebbtide/trees") <= files

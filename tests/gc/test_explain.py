@@ -5,7 +5,6 @@ against the definition.
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +29,7 @@ from tests.support.engines import INLINE
 from tests.support.icechunk_lake import candidates
 from tests.support.purging import SECRET_KEY, purge
 from tests.support.randomized import examples, randomized
-from tests.support.world import DAY, START, World
+from tests.support.world import DAY, START, World, temporary_world
 
 ASKED_PER_STORE = 8
 GRACE = timedelta(hours=4)
@@ -41,7 +40,6 @@ class LeasedWorld(World):
     """One whose runs have a grace longer than its leases."""
 
     def collector(self, **options: Any) -> Collector:
-        """See `World.collector`."""
         return super().collector(**({"grace": GRACE} | options))
 
 
@@ -85,7 +83,6 @@ def only(found: ExplainedAddress) -> Keeper:
 
 
 def only_commit(found: ExplainedAddress) -> str | None:
-    """The one commit that keeps it."""
     (commit_id,) = {k.commit_id for k in found.keepers if k.by == "data"}
     return commit_id
 
@@ -102,14 +99,12 @@ def check_ends(world: World, asked: list[ExplainedAddress]) -> None:
 
 
 def tree_file(world: World, ref: str) -> str:
-    """The address of the tree of a ref's commit."""
     tree_id = explain_commit(world, ref).tree_id
     assert tree_id is not None
     return tree_address(tree_id)
 
 
 def range_files(world: World, commit_id: str) -> list[str]:
-    """The addresses of the ranges of a commit."""
     tree = world.lake.context.tree_of(world.lake.commits.get(commit_id))
     return [range_address(info.range_id) for info in tree.ranges]
 
@@ -266,16 +261,12 @@ def test_a_copy_that_a_reading_must_know_of(world: World) -> None:
 
 
 def test_what_never_ends(world: World) -> None:
-    """Heads, which come first; holds; and the last of a count."""
-    for name in ("held", "counted"):
-        world.lake.branches.create(name, "main")
+    world.lake.branches.create("held", "main")
     first = world.save("main", days_ago=30, put=["a"])
-    world.save("main", days_ago=2, put=["b"])
     head = world.save("main", days_ago=1, put=["c"])
     found = explain(world, "main", "a")
     ids = [keeper.commit_id for keeper in found.keepers]
     assert (ids[0], ids[-1]) == (head, first)
-    assert found.keepers[0].refs == ("branch main",)
     assert (found.collectable_at, found.kept_by) == (None, "head of branch main")
 
     held = old_file(world, "held")
@@ -283,28 +274,6 @@ def test_what_never_ends(world: World) -> None:
     found = explain(world, held, "a")
     assert (only(found).reason, only(found).hold) == ("held: an audit", "an audit")
     assert (found.collectable_at, found.kept_by) == (None, "held: an audit")
-
-    world.keep(default={"keep_last": 3})
-    counted = old_file(world, "counted")
-    world.clock.advance(timedelta(hours=4))
-    found = explain(world, counted, "a")
-    reason = "one of the last 3 of branch counted"
-    assert only(found).reason == reason
-    assert (found.collectable_at, found.kept_by) == (None, reason)
-
-
-def test_trees_and_ranges_of_an_expired_commit_in_a_history(world: World) -> None:
-    """They stay with the records of commits."""
-    old = world.save("main", days_ago=30, put=["a"])
-    world.save("main", days_ago=20, put=["b"])
-    world.save("main", days_ago=19)
-    world.clock.advance(timedelta(hours=4))
-    for address in (tree_file(world, old), *range_files(world, old)):
-        found = explain(world, address)
-        keepers = {keeper.commit_id: keeper for keeper in found.keepers}
-        assert keepers[old].by == "record"
-        assert keepers[old].reason == "in the history of branch main"
-        assert found.kept_by is not None
 
 
 class TestCommitItself:
@@ -528,22 +497,18 @@ def test_it_changes_nothing_and_needs_no_index(world: World) -> None:
 def test_random_stores_by_the_definition(
     events: list[Event], default: int, main: int, seed: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory))
-        try:
-            world.keep(default=f"{default}d", branches={"main": f"{main}d"})
-            history = History()
-            play(world, history, events)
-            oracle = Oracle(world, history, default, main)
-            choices = random.Random(seed)
-            asked = choices.sample(oracle.files, min(ASKED_PER_STORE, len(oracle.files)))
-            for address in asked:
-                oracle.check(address)
-            report = world.swept()
-            for address in asked:
-                oracle.check_after(address, report.run_id)
-        finally:
-            world.close()
+    with temporary_world() as world:
+        world.keep(default=f"{default}d", branches={"main": f"{main}d"})
+        history = History()
+        play(world, history, events)
+        oracle = Oracle(world, history, default, main)
+        choices = random.Random(seed)
+        asked = choices.sample(oracle.files, min(ASKED_PER_STORE, len(oracle.files)))
+        for address in asked:
+            oracle.check(address)
+        report = world.swept()
+        for address in asked:
+            oracle.check_after(address, report.run_id)
 
 
 class Oracle:

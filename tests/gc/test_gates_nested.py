@@ -15,7 +15,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.content.layout import OWNER_ADDRESS
 from tests.formats.lakefs.tables import partition
-from tests.formats.lakefs.world import DAY, START, LakefsWorld, on_disk, open_lakefs_world
+from tests.formats.lakefs.world import DAY, START, on_disk, open_lakefs_world
 from tests.support.gone import expire_repository, fill, remover
 from tests.support.icechunk import build_random
 from tests.support.icechunk_lake import IcechunkLake
@@ -160,17 +160,3 @@ def test_a_gone_repository_with_another_inside_is_not_removed(tmp_path: Path) ->
     check_refused(report, "nested_root", "inner", "root of its own")
     assert all(storage.head(f"inner/{name}") for name in ICECHUNK)
     world.close()
-
-
-def test_only_so_many_roots_are_told(world: LakefsWorld) -> None:
-    """A bucket of repositories does not make a report of the same size."""
-    for number in range(50):
-        world.state.storage.put(f"many/{number}/_lakefs/dummy", b"")
-    report = world.collector().plan()
-    check_refused(report, "nested_root", "'many/0/_lakefs/dummy'")
-
-
-@pytest.fixture
-def world() -> Iterator[LakefsWorld]:
-    with open_lakefs_world() as opened:
-        yield opened

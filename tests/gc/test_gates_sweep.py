@@ -8,8 +8,13 @@ import pytest
 
 from ebbtide.errors import Gone
 from ebbtide.formats.base import RUNS_PREFIX
-from tests.support.copies import contents_of, tombstoned
+from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.storage.failures import LOCKED
+from tests.support.copies import contents_of, listing, tombstoned, verify
+from tests.support.engines import INLINE
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld, kept_contents
+from tests.support.icechunk_lake import candidates
 from tests.support.refusals import check_readable, check_refused, nothing_deleted
 
 
@@ -102,21 +107,49 @@ def test_half_written_record_is_no_record(planned: PlannedWorld) -> None:
     assert report.counts["deleted"] == report.counts["candidate"]
 
 
-@pytest.mark.parametrize("ref", ["branch", "tag", "hold", "policy"])
-def test_plan_whose_candidates_came_back(planned: PlannedWorld, ref: str) -> None:
-    """No reason to refuse: what came back is kept and counted, the rest goes."""
-    expired = planned.history.expired
-    if ref == "branch":
-        planned.lake.branches.create("back", expired)
-    elif ref == "tag":
-        planned.lake.tags.create("back", expired)
-    elif ref == "hold":
-        planned.lake.retention.hold(expired, "needed")
-    else:
-        planned.keep(default="20d")
+FOLDERS = {"tree": "_ebbtide/trees/", "range": "_ebbtide/ranges/", "object": "data/"}
+
+
+@pytest.mark.parametrize("kind", ["tree", "range"])
+def test_what_it_points_at_stays(planned: PlannedWorld, kind: str) -> None:
+    doomed = candidates(planned.collector().show(planned.run_id))
+    locked = planned.root / next(name for name in doomed if name.startswith(FOLDERS[kind]))
+    data = locked.read_bytes()
+    locked.unlink()
+    locked.mkdir()  # a file that cannot be deleted
+
     report = planned.collector().sweep(planned.run_id)
-    assert report.state == "swept"
-    assert report.counts["revived"].objects == 1
-    settled = report.counts["deleted"].objects + report.counts["revived"].objects
-    assert settled == report.counts["candidate"].objects
-    check_readable(planned)
+
+    assert (report.state, report.counts["failed"].objects) == ("incomplete", 1)
+    order = EmbeddedLayout().delete_order
+    behind = [FOLDERS[each] for each in order[order.index(kind) + 1 :] if each in FOLDERS]
+    held_back = {name for name in doomed if name.startswith(tuple(behind))}
+    assert held_back
+    assert held_back <= listing(planned.root).keys()
+    locked.rmdir()
+    locked.write_bytes(data)
+    assert planned.collector().sweep(planned.run_id).state == "swept"
+    assert not doomed.keys() & listing(planned.root).keys()
+    verify(planned)
+
+
+def test_files_of_which_a_lock_keeps_versions_hold_nothing_back(
+    planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are hidden. A directory stands for a bucket with object lock."""
+
+    def refuse(_self: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
+        return [DeleteOutcome(each, "failed", f"{LOCKED}until tomorrow") for each in addresses]
+
+    planned.engine = INLINE
+    doomed = candidates(planned.collector().show(planned.run_id))
+    assert len({each.partition("/")[0] for each in doomed}) > 1
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete_versions", refuse)
+        report = planned.collector(delete_versions=True).sweep(planned.run_id)
+    assert report.state == "incomplete"
+    assert report.counts["locked"] == report.counts["failed"]
+    assert report.counts["failed"].objects == len(doomed)
+    assert not doomed.keys() & listing(planned.root).keys()
+    assert planned.collector(delete_versions=True).sweep(planned.run_id).state == "swept"
+    verify(planned)

@@ -7,10 +7,9 @@ is younger than these dates. So it outlasts each promise that begins at one of t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -26,6 +25,7 @@ from tests.support.boundaries import HeldMetadata, SteppingMetadata
 from tests.support.world import World
 
 LEASE: Final = timedelta(hours=1)
+SETTINGS: Final = {"lease_ttl": LEASE}
 HELD: Final = LEASE / 2
 """How long the transaction stays open until the locator is asked for."""
 SECOND: Final = timedelta(seconds=1)
@@ -76,13 +76,6 @@ WAYS: Final = {
         sa.select(collections.c.name).where(collections.c.expires_at.is_not(None)),
     ),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, settings={"lease_ttl": LEASE})
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

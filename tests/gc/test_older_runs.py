@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,10 @@ from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.repositories.leases import take_lease
 from tests.support.world import DAY, START, World
 
+KEEP = {"default": "2h"}
 WEEK = 7 * DAY
 HOUR = timedelta(hours=1)
 HALF_A_DAY = 12 * HOUR
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "world")
-    made.keep(default="2h")
-    yield made
-    made.close()
 
 
 def expire(world: World, *names: str) -> None:
@@ -198,7 +191,6 @@ def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path) -> None
 
 
 def stolen(world: World) -> None:
-    """Another run has the repository now."""
     take_lease(
         world.store.metadata,
         repository_id=world.lake.info.repository_id,
@@ -389,3 +381,21 @@ def test_a_plan_names_runs_and_not_places() -> None:
     assert SettledPart.from_json(settled.to_json()) == settled
     before = part.to_json() | {"run_path": f"/old/{RUNS_PREFIX}{run_id}"}
     assert SettledPart.from_json(before) == settled
+
+
+def test_a_damaged_report_stops_its_own_run_alone(world: World) -> None:
+    old = sweep(world, "old")
+    world.collector().plan()
+    file = Path(old.run_path) / "report.json"
+    whole = json.loads(file.read_text())
+    without = {key: value for key, value in whole.items() if key != "kinds"}
+    for damaged in (without, whole | {"kinds": {"object": "many"}}, whole | {"by_ref": 7}):
+        file.write_text(json.dumps(damaged))
+        with pytest.raises(Refused, match="delete that file and sweep the run again") as caught:
+            world.collector().show(old.run_id)
+        assert caught.value.kind == "report_corrupt"
+        states = {report.run_id: report.state for report in world.collector().runs()}
+        assert states.pop(old.run_id) == "refused"
+        assert {*states.values()} == {"planned"}
+        assert world.collector(mode="auto").plan().state == "planned"
+    world.swept()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.errors import EbbtideError, Failed, NotFound
+from ebbtide.errors import EbbtideError, Failed
 from ebbtide.formats.base import ListingItem
 from ebbtide.gc import prefetching as ahead
-from ebbtide.gc.prefetching import AT_ONCE, TOGETHER, fetched, listed
+from ebbtide.gc.prefetching import AT_ONCE, fetched, listed
 from ebbtide.ids import new_id
 from ebbtide.storage import Storage, base, open_storage
 from tests.support.faulty import FaultyStorage
@@ -33,12 +33,10 @@ def storage() -> Storage:
 
 
 def threads() -> list[str]:
-    """Those that fetch or list ahead."""
     return [each.name for each in threading.enumerate() if each.name.startswith("ahead")]
 
 
 def read(found: Iterator[tuple[int, Storage]]) -> list[bytes | str]:
-    """What is at each place, or the kind of the error."""
     answers: list[bytes | str] = []
     for number, storage in found:
         try:
@@ -65,26 +63,6 @@ def test_a_file_is_read_once(storage: Storage) -> None:
     assert sorted(asked) == sorted(map(str, numbers))
 
 
-def test_files_are_fetched_at_the_same_time(storage: Storage) -> None:
-    """Nobody gets past before two are there."""
-    meeting = threading.Barrier(2, timeout=30)
-
-    def meet(_method: str, _address: str) -> None:
-        meeting.wait()
-
-    watched = FaultyStorage(storage, before=meet)
-    assert read(fetched(watched, range(20, 20 + 2 * TOGETHER), str, at_once=2))
-
-
-def test_another_error_is_raised_where_it_belongs(storage: Storage) -> None:
-    def fail(_method: str, address: str) -> None:
-        if address == "333":
-            raise Failed("storage_error", "the disk is gone")
-
-    answers = read(fetched(FaultyStorage(storage, before=fail), range(300, 400), str))
-    assert [n for n, answer in enumerate(answers, 300) if answer == "storage_error"] == [333]
-
-
 def test_what_is_large_is_not_held(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files fetched together those are, up to the bound and one more."""
     monkeypatch.setattr(ahead, "BYTES_MAX", 5)
@@ -100,14 +78,6 @@ def test_who_breaks_off_leaves_no_thread(storage: Storage) -> None:
     assert len(list(islice(found, 20))) == 20
     found.close()  # type: ignore[attr-defined]
     assert not threads()
-
-
-def test_other_methods_are_the_storage_s(storage: Storage) -> None:
-    (_, given), *_ = fetched(storage, [1], str)
-    assert given.head("1") == storage.head("1")
-    with pytest.raises(NotFound):
-        given.get("none")
-    assert given.get("2") == b"2"
 
 
 DIRECTORIES = 20
@@ -153,17 +123,6 @@ def test_listings_ahead_are_what_one_after_the_other_says(
     assert not threads()
 
 
-def test_directories_are_listed_at_the_same_time(directory: Storage) -> None:
-    """Nobody gets past before two are there."""
-    meeting = threading.Barrier(2, timeout=30)
-
-    def meet(_method: str, _address: str) -> None:
-        meeting.wait()
-
-    watched = FaultyStorage(directory, before=meet)
-    assert list(listed(watched, items()[:10], at_once=2))
-
-
 def test_no_more_is_listed_ahead_than_was_agreed(directory: Storage) -> None:
     """Of the directories that are next, up to the bound and one batch more; none behind them."""
     begun: list[str] = []
@@ -189,11 +148,4 @@ def test_what_cannot_be_listed_is_told_in_its_turn(directory: Storage) -> None:
         for batch in listed(FaultyStorage(directory, before=fail), items()):
             seen += texts(batch.column("address"))
     assert {address.split("/")[0] for address in seen} == {"01", "02", "03", "04"}
-    assert not threads()
-
-
-def test_who_breaks_a_listing_off_leaves_no_thread(directory: Storage) -> None:
-    found = listed(directory, items(), at_once=4)
-    next(found)
-    found.close()  # type: ignore[attr-defined]
     assert not threads()

@@ -84,7 +84,6 @@ class Child:
     """What it wrote to stderr."""
 
     def wait(self) -> None:
-        """Wait until its JVM has ended."""
         if self.process is not None:
             self.process.wait(SECONDS_MAX)
 
@@ -115,7 +114,6 @@ def run(cache: Path, **conf: str) -> Child:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Child:
-    """The process that filled an empty cache."""
     child = run(tmp_path_factory.mktemp("cache"), **{"spark.ui.retainedJobs": "8"})
     child.wait()
     assert len(list(child.cache.rglob("classes-*.jsa"))) == 1
@@ -163,16 +161,6 @@ def test_a_damaged_archive_and_an_event_log(first: Child, tmp_path: Path) -> Non
     child.wait()
 
 
-@pytest.mark.spark
-@pytest.mark.drawn("whole programs")
-@pytest.mark.parametrize("level", ["INFO", "WARN"])
-def test_a_log_level_has_its_effect(tmp_path: Path, level: str) -> None:
-    """Also below the level that PySpark itself shows."""
-    child = run(tmp_path, **{"spark.log.level": level})
-    child.wait()
-    assert ("INFO SparkContext" in child.log) == (level == "INFO")
-
-
 def test_the_order_of_settings() -> None:
     """The caller's, those of the file, then this program's; but its own interpreter."""
     name = "spark.sql.shuffle.partitions"
@@ -189,7 +177,6 @@ def test_the_order_of_settings() -> None:
 
 
 def test_a_log_level_needs_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours, unless the user has one."""
     options, level = "spark.driver.extraJavaOptions", {"spark.log.level": "INFO"}
     monkeypatch.delenv("LOG4J_CONFIGURATION_FILE", raising=False)
     assert LOG_CONFIG.exists()
@@ -265,7 +252,6 @@ def test_what_is_no_setting() -> None:
 
 
 def test_the_file(tmp_path: Path) -> None:
-    """In the format of Java's properties."""
     assert read_defaults_file(tmp_path) == {}
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.no 1\n  ! spark.no 2\n\nspark.a  1 2 \nspark.b=x=y\nspark.c : z\n"
@@ -283,7 +269,6 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line: what to install, and how to do without."""
     monkeypatch.setattr(java, "_candidates", list)
     with pytest.raises(Failed, match="--master none") as caught:
         find_java()

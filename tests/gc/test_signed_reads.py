@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.support.collections import raises
 from tests.support.world import World
 
 LEASE: Final = timedelta(hours=1)
+SETTINGS: Final = {"lease_ttl": LEASE}
 SECOND: Final = timedelta(seconds=1)
 WAIT_SECONDS_MAX: Final = 60.0
 SHORT: Final[dict[str, Any]] = {"grace": SECOND, "unsafe": True, "allow_share": True}
@@ -39,13 +40,6 @@ def signing(monkeypatch: pytest.MonkeyPatch) -> None:
         return f"{method} {address} {lasts.total_seconds():.0f}"
 
     monkeypatch.setattr(LocalStorage, "sign_get", sign_get)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, settings={"lease_ttl": LEASE})
-    yield made
-    made.close()
 
 
 def ends(world: World, signed: SignedRead) -> timedelta:

@@ -45,19 +45,16 @@ class Watched:
                 self.vanishing = None
 
     def dropped(self) -> Path:
-        """The file that nothing holds."""
         files = (path for path in (self.world.root / "data").rglob("*") if path.is_file())
         return next(path for path in files if path.read_bytes() == b"dropped")
 
     def plan(self, **options: Any) -> RunReport:
-        """A plan of what is there now."""
         self.sizes = 0
         return self.world.collector(**options).plan()
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Watched]:
-    """One for each test."""
     made = Watched(tmp_path)
     yield made
     made.world.close()
@@ -89,23 +86,7 @@ def test_many_files(lake: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lake.plan(sizes="all").counts == known.counts
 
 
-def test_as_many_as_are_few(lake: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound itself is within."""
-    monkeypatch.setattr(listed, "SIZED_FILES_MAX", FILES)
-    assert lake.plan().counts["listed"].sized
-
-
-def test_fewer_than_there_were(lake: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest plan knew of many, and now they are few."""
-    monkeypatch.setattr(listed, "SIZED_FILES_MAX", FILES - 1)
-    lake.plan()
-    lake.dropped().unlink()
-    found = lake.plan(allow_share=True)
-    assert (lake.sizes, found.counts["listed"].sized) == (OBJECTS - 1, True)
-
-
 def test_gone_between_name_and_size(lake: Watched) -> None:
-    """It was not there."""
     lake.vanishing = path = lake.dropped()
     found = lake.plan()
     assert lake.sizes == OBJECTS

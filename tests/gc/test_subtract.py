@@ -19,7 +19,7 @@ from ebbtide.gc.counts import Count
 from ebbtide.gc.engine import Engine, Frame
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.planning import subtract as subtraction
-from ebbtide.gc.planning.subtract import Subtracted, flagged, placed, subtract, unlisted
+from ebbtide.gc.planning.subtract import Subtracted, flagged, subtract
 from ebbtide.gc.relations import inventory, keys
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.runs import RunFolder
@@ -40,14 +40,11 @@ class Objects:
     gone: Set[str]
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """See `Storage.sizes`."""
         there = [None if name in self.gone else self.rows[name] for name in addresses]
         return sizes_of(addresses, [row and ObjectInfo(*row[:3]) for row in there])
 
 
 class Relations:
-    """The three relations as parts in a folder."""
-
     def __init__(self, directory: Path, engine: Engine = INLINE) -> None:
         self.engine = engine
         self.folder = RunFolder(open_storage(str(directory)), "run/")
@@ -95,7 +92,6 @@ class Relations:
         return subtract(self.engine, given)
 
     def keys(self, name: str, addresses: list[str]) -> Frame:
-        """Their keys, as a frame with a column `key`."""
         parts = self.write(name, pa.table([addresses], schema=ADDRESS_SCHEMA))
         return flagged(self.engine, self.folder, parts, name).select("judged").named("key")
 
@@ -107,7 +103,6 @@ class Relations:
         return answer.parts()
 
     def candidates(self, found: Subtracted) -> dict[str, set[str]]:
-        """Addresses by kind, as the parts have them."""
         by_kind: dict[str, set[str]] = {}
         for part in found.candidates:
             table = read_part(self.folder, part.name, part.checksum)
@@ -127,7 +122,6 @@ def test_all_engines_find_what_the_definition_says(tmp_path: Path, seed: int) ->
 
 @randomized("subtractions in the process")
 def test_it_finds_what_the_definition_says(tmp_path: Path, seed: int) -> None:
-    """The same, more often."""
     check_subtraction(tmp_path, INLINE, seed)
 
 
@@ -267,60 +261,3 @@ def test_keys_that_an_earlier_run_wrote_are_those_of_the_files(
     with pytest.raises(Refused, match="--mode clean") as refused:
         relations.subtract(**kept, keyed=otherwise)
     assert refused.value.kind == "plan_corrupt"
-
-
-@both
-def test_nothing_live_or_protected(tmp_path: Path, engine: Engine) -> None:
-    relations = Relations(tmp_path, engine)
-    relations.listed("garbage")
-
-    found = relations.subtract(live=[], protected=[])
-
-    assert found.counts["candidate"] == Count(1, 7)
-
-
-@both
-@pytest.mark.parametrize("missing", [[], ["lost"], ["lost", "gone"]])
-def test_what_must_be_there_is_looked_for(
-    tmp_path: Path, engine: Engine, missing: list[str]
-) -> None:
-    relations = Relations(tmp_path, engine)
-    for name in ("a", "b", "c", "garbage"):
-        relations.listed(name)
-    relations.listed("lost#1", kind="temporary", target="lost")
-    columns = [list(column) for column in zip(*relations.rows, strict=True)]
-    given = subtraction.Relations(
-        folder=relations.folder,
-        storage=relations.folder.storage,
-        inventory=relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA)),
-        listed=Count(),
-        live=None,
-        protected=[],
-        kinds=("object", "temporary"),
-        cutoff=CUTOFF,
-    )
-    required = relations.keys("required", ["a", "b", "c", "a", *missing])
-    found = unlisted(engine, given, required)
-    assert found.tolist() == sorted(keys.keys_of(pa.array(missing, pa.string())).tolist())
-
-
-@both
-@randomized("subtractions")
-def test_places_are_those_of_the_rows(tmp_path: Path, engine: Engine, seed: int) -> None:
-    """Whatever order they come in."""
-    choices = random.Random(seed)
-    relations = Relations(tmp_path, engine)
-    for number in range(choices.randrange(1, 30)):
-        relations.listed(f"file {number}", kind=choices.choice(["object", "foreign"]))
-    columns = [list(column) for column in zip(*relations.rows, strict=True)]
-    parts = relations.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
-    found = placed(engine, relations.folder, parts, kinds=("object",)).collect().to_pylist()
-    named = {}
-    for place in found:
-        part = parts[place["part"]]
-        table = read_part(relations.folder, part.name)
-        named[place["judged"]] = table.slice(place["row"], 1)
-    expected = [row[0] for row in relations.rows if row[3] == "object"]
-    assert sorted(texts(each.column("address"))[0] for each in named.values()) == sorted(expected)
-    for key, row in named.items():
-        assert keys.keys_of(row.column("address")).tolist() == [key]

@@ -50,7 +50,6 @@ class Versioned:
         self.clock.advance(datetime.now(UTC) + timedelta(seconds=2) - self.clock.now)
 
     def data(self) -> dict[str, tuple[int, int]]:
-        """Versions and markers of each key of data."""
         return self.bucket.left("lake/data/")
 
     def collector(self, **options: Any) -> Collector:

@@ -31,13 +31,11 @@ def no_tree_is_one_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trees(repository: Repository) -> dict[str, str]:
-    """Checksums of all trees, by their ids."""
     with repository.context.metadata.snapshot() as tx:
         return trees_of(intact_commits(tx, repository.context.repository_id))
 
 
 def entries(repository: Repository) -> dict[str, list[tuple[str, str]]]:
-    """By tree, the paths and addresses of its entries."""
     found: dict[str, list[tuple[str, str]]] = {}
     for commit in repository.commits.log("main", amount=100):
         assert commit.tree_id is not None
@@ -47,7 +45,6 @@ def entries(repository: Repository) -> dict[str, list[tuple[str, str]]]:
 
 
 def scan_of(repository: Repository, addresses: list[str], asked: set[str], by: Engine) -> TreeScan:
-    """A scan of the repository."""
     known = AddressSet([pa.array(sorted(set(addresses)), pa.string())])
     storage = repository.context.storage
     return TreeScan(storage, EmbeddedLayout(), known, asked=frozenset(asked), engine=lambda: by)
@@ -86,7 +83,6 @@ def test_what_refers_is_found(repository: Repository, engine: Engine) -> None:
 
 @on_engines("inline", "spark")
 def test_what_cannot_be_read_may_refer_to_any(repository: Repository, engine: Engine) -> None:
-    """It is refused, and nothing counts as looked at."""
     save(repository, "a")
     save(repository, "b")
     there = trees(repository)
@@ -97,15 +93,3 @@ def test_what_cannot_be_read_may_refer_to_any(repository: Repository, engine: En
         scan.look_at(there)
     assert refused.value.kind == "missing_tree"
     assert lost in scan.unseen(there)
-
-
-def test_few_trees_are_read_in_this_process(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No engine is asked."""
-    monkeypatch.setattr(scanning, "FEW_TREES", 1)
-    scan = scan_of(repository, ["data/x"], set(), None)  # type: ignore[arg-type]
-    there = trees(repository)
-    assert len(there) == 1
-    scan.look_at(there)
-    assert scan.unseen(there) == {}

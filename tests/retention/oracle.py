@@ -39,7 +39,6 @@ class Move:
 def active_ids(
     commits: Iterable[Commit], refs: Iterable[Ref], policy: Mapping[str, Any], now: datetime
 ) -> set[str]:
-    """The ids of the commits that the policy keeps."""
     known = {commit.commit_id: commit for commit in commits}
     # A ref that keeps no data is one more name for a record.
     pointed = [ref for ref in refs if ref.keeps_data]

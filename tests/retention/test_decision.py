@@ -10,7 +10,7 @@ import pytest
 from ebbtide.errors import Refused
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Roots, decide, reachable
+from ebbtide.retention.decision import Roots, decide
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -63,12 +63,6 @@ def test_without_a_policy_everything_is_kept_and_said_so() -> None:
 
     assert set(decision.active) == {each.commit_id for each in HISTORY}
     assert any("no retention policy" in warning for warning in decision.warnings)
-
-
-def test_rewritten_history_is_live_as_far_as_refs_reach() -> None:
-    decision = decide(roots(policy=Policy.parse({"default": "1d", "mode": "rewrite"})))
-
-    assert set(decision.active) == {"head", "merge", "old", "side", "root"}
 
 
 def test_a_lost_parent_is_an_alarm_and_a_stub_is_not() -> None:
@@ -142,13 +136,3 @@ def test_a_ref_without_data_keeps_the_records_of_a_history() -> None:
 def roots_with(ref: Ref) -> Roots:
     reading = roots(policy=Policy.parse({"default": "1d"}))
     return replace(reading, refs=(*reading.refs, ref))
-
-
-def test_a_ref_without_data_to_lost_content_is_an_alarm() -> None:
-    with pytest.raises(Refused) as caught:
-        decide(roots_with(Ref("set", "collection", "content", keeps_data=False)))
-    assert caught.value.kind == "missing_parent"
-
-
-def test_reachable_goes_through_all_parents() -> None:
-    assert reachable(HISTORY, ["merge", "unknown"]) == {"merge", "old", "side", "root"}

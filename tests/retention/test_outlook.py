@@ -7,7 +7,6 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Decision, Roots, decide
 from ebbtide.retention.outlook import Outlook, outlook
@@ -95,42 +94,3 @@ def _check(found: Outlook, kept: Mapping[datetime, Container[str]], name: str) -
     first = next((i for i, names in kept.items() if name not in names), None)
     assert found.ends_at == first, name
     assert (found.reason is not None) == (first is None), name
-
-
-def roots_of(
-    *commits: Commit, refs: tuple[Ref, ...], trash_days: int = 0, **policy: object
-) -> Roots:
-    return Roots(
-        now=NOW,
-        refs=refs,
-        commits=commits,
-        stub_ids=frozenset(),
-        tree_checksums={commit.tree_id: "" for commit in commits},
-        policy=Policy.parse(policy),
-        trash_time=trash_days * DAY,
-    )
-
-
-def test_what_a_branch_let_go_the_default_rule_may_keep_again() -> None:
-    """The first end counts: a run in between takes it."""
-    old, head = (Commit("old", (), NOW - DAY, "t1"), Commit("head", ("old",), NOW, "t2"))
-    roots = roots_of(
-        old,
-        head,
-        refs=(Ref("brief", "branch", "head", NOW + 4 * DAY),),
-        default="30d",
-        branches={"brief": "2d"},
-    )
-
-    assert outlook(roots, data=["old"]).ends_at == NOW + 2 * DAY
-    assert "old" in decide(roots.at(NOW + 5 * DAY)).active
-
-
-def test_a_tag_that_goes_lets_another_be_counted() -> None:
-    young, old = (Commit("young", (), NOW, "t1"), Commit("old", (), NOW - 50 * DAY, "t2"))
-    refs = (Ref("a", "tag", "young", NOW + 3 * DAY), Ref("b", "tag", "old"))
-    roots = roots_of(young, old, refs=refs, trash_days=2, default="1d", tags={"keep_last": 1})
-
-    assert outlook(roots, data=["old"]).ends_at == NOW
-    assert "old" in decide(roots.at(NOW + 5 * DAY)).active
-    assert outlook(roots, data=["young"]).ends_at == NOW + 5 * DAY
