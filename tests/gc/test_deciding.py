@@ -15,7 +15,7 @@ from ebbtide.arrow import texts
 from ebbtide.errors import Refused
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, read_rows
+from ebbtide.gc.parts import PartRows
 from ebbtide.gc.planning.deciding import (
     decide_at_fence,
     decide_behind,
@@ -28,7 +28,6 @@ from ebbtide.gc.relations import protected
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
 from ebbtide.gc.relations.live import Mark, MarkedTrees, write_trees
 from ebbtide.gc.relations.protected import protected_among
-from ebbtide.gc.relations.trees import TREES_SCHEMA
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.ids import new_id
 from ebbtide.model import Commit
@@ -82,22 +81,6 @@ def later(roots: Roots, rng: random.Random) -> Roots:
         lenient_trees=roots.lenient_trees,
         companions=roots.companions,
     )
-
-
-@randomized("decisions")
-def test_what_is_written_for_a_plan(folder: RunFolder, seed: int) -> None:
-    roots = some_roots(seed)
-    read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-    found = write_decision(read, roots)
-    marked = trees_of(roots, decide(roots))
-    rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
-    assert {row["tree_id"]: row["checksum"] for row in rows} == roots.tree_checksums
-    assert {row["tree_id"] for row in rows if row["recorded"]} == marked.recorded
-    assert {row["tree_id"] for row in rows if row["data"]} == marked.data
-    there = roots.tree_checksums.keys()
-    assert {row["tree_id"] for row in rows if not row["required"]} == marked.lenient & there
-    companions = read_rows(read, found.trees.companions, ADDRESS_SCHEMA)
-    assert set(texts(companions.column("address"))) == marked.companions
 
 
 @randomized("decisions")

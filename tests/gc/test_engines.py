@@ -17,7 +17,6 @@ from tests.support.engines import ENGINES, on_engines, shared_session
 from tests.support.histories import PlannedWorld, Template
 from tests.support.icechunk_lake import candidates
 
-ROOT = Path(__file__).parents[2]
 JOBS_MAX = 12
 
 Work = Callable[[int, int, PartRows], None]

@@ -60,14 +60,6 @@ def on_disk(lake: Repository, disk: Disk) -> Repository:
     return Repository(replace(there.context, metadata=OnDisk(lake.context.metadata, disk)))
 
 
-@pytest.fixture
-def disk(planned: PlannedWorld) -> Disk:
-    """The disk of the planned world."""
-    found = Disk()
-    planned.lake = on_disk(planned.lake, found)
-    return found
-
-
 def attempt(world: PlannedWorld, *, new: bool = False) -> RunReport | Failed:
     """What becomes of a sweep of the plan, or of a run. A full disk takes no word that the one
     before has ended, and its process is this one."""
@@ -145,22 +137,6 @@ def fill_up(
     verify(world)
     assert listing(world.root) == left
     world.close()
-
-
-@pytest.mark.parametrize("room", [0, 8])
-def test_a_run_that_cannot_plan_deletes_nothing(
-    planned: PlannedWorld, disk: Disk, room: int
-) -> None:
-    before = listing(planned.root)
-    runs = planned.root / "_ebbtide" / "gc" / "runs"
-    disk.room = room
-    found = attempt(planned, new=True)
-    assert isinstance(found, Failed) and "is full" in found.message
-    assert "deleted nothing" in found.message
-    assert listing(planned.root) == before
-    assert [each.name for each in runs.iterdir()] == [planned.run_id], "it leaves no files"
-    disk.room = None
-    assert attempt(planned, new=True).state == "swept"  # type: ignore[union-attr]
 
 
 def test_a_directory_without_room_says_so(planned: PlannedWorld) -> None:

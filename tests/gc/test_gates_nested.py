@@ -15,7 +15,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.content.layout import OWNER_ADDRESS
 from tests.formats.lakefs.tables import partition
-from tests.formats.lakefs.world import DAY, START, on_disk, open_lakefs_world
+from tests.formats.lakefs.world import DAY, START, open_lakefs_world
 from tests.support.gone import expire_repository, fill, remover
 from tests.support.icechunk import build_random
 from tests.support.icechunk_lake import IcechunkLake
@@ -131,23 +131,6 @@ def test_the_owner_of_an_ended_repository_does_not_refuse(tmp_path: Path, name: 
         grow_old()
         assert case.collector().run().state == "swept"
         assert not case.lacks(ENDED)
-
-
-def test_a_repository_in_the_root_of_another_is_collected(tmp_path: Path) -> None:
-    """The outer one's files are not listed."""
-    with open_lakefs_world() as world:
-        world.state.upload("main", "a", b"dropped")
-        world.state.delete("main", "a")
-        world.state.upload("main", "b", b"kept")
-        world.state.commit("main")
-        world.grow_old(3 * DAY)
-        outer = open_storage(str(tmp_path))
-        for name, data in LAKEFS.items():
-            outer.put(name, data)
-        inner = on_disk(world, tmp_path / "data" / "inner")
-        report = world.collector(inner).run()
-        assert (report.state, report.counts["deleted"].objects) == ("swept", 1)
-        assert all(outer.head(name) for name in LAKEFS)
 
 
 def test_a_gone_repository_with_another_inside_is_not_removed(tmp_path: Path) -> None:

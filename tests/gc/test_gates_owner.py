@@ -17,11 +17,15 @@ from ebbtide.store.repositories.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS, O
 from tests.support.copies import OpenedWorld, contents_of, listing
 from tests.support.faulty import FaultyStorage, OncePut
 from tests.support.histories import PlannedWorld, Template
-from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
+from tests.support.refusals import (
+    check_both_refused,
+    check_readable,
+    check_refused,
+    nothing_deleted,
+)
 from tests.support.world import START, World
 
 ADOPT = "ebbtide repo adopt"
-ACTIONS = ("plan", "sweep")
 
 
 def check_writes_refused(world: World) -> None:
@@ -71,10 +75,7 @@ def test_owner_file(planned: PlannedWorld) -> None:
         kind, way = ("storage_foreign", ADOPT)
         if change is newer:
             kind, way = ("unknown_format_version", "use a newer")
-        for action in ACTIONS:
-            with nothing_deleted(planned):
-                report = attempt(planned, action)
-            check_refused(report, kind, str(file), why, way)
+        check_both_refused(planned, kind, str(file), why, way)
         check_readable(planned)
         if change is not newer:
             check_writes_refused(planned)
@@ -178,10 +179,7 @@ def execute(world: World, statement: str) -> None:
 def test_emptied_database(planned: PlannedWorld, table: str, kind: str, advice: str) -> None:
     execute(planned, f"DELETE FROM {table}")
     count = planned.collector().plan_of(planned.run_id).counts["listed"].objects
-    for action in ACTIONS:
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, kind, f"{count} files", advice)
+    check_both_refused(planned, kind, f"{count} files", advice)
 
 
 @pytest.mark.parametrize("commit", ["opening", "head"])
@@ -189,10 +187,7 @@ def test_lost_commit(planned: PlannedWorld, commit: str) -> None:
     """A commit that is missing without a stub is an alarm."""
     commit_id = getattr(planned.history, commit)
     execute(planned, f"DELETE FROM commits WHERE commit_id = '{commit_id}'")
-    for action in ACTIONS:
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, "missing_parent", commit_id, "restore")
+    check_both_refused(planned, "missing_parent", commit_id, "restore")
 
 
 @pytest.fixture

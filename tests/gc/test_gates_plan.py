@@ -150,7 +150,9 @@ def test_unsafe_grace(template: Template, tmp_path: Path, lease_ttl: timedelta) 
     planned = PlannedWorld(template, tmp_path, lease_ttl=lease_ttl)
     below = timedelta(hours=1) if lease_ttl else timedelta(seconds=1)
     negative = timedelta(seconds=-1)
-    refused = [({"grace": below}, a) for a in ("plan", "sweep", "run")]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"grace": below}, action) for action in ("plan", "sweep", "run")
+    ]
     refused += [({"grace": negative}, "plan"), ({"grace": negative, "unsafe": True}, "plan")]
     for options, action in refused:
         with nothing_deleted(planned), pytest.raises(InvalidInput) as caught:

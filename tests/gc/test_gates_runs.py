@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -18,12 +16,18 @@ from ebbtide.gc.parts import Answers
 from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import RunFolder, announce_epoch
 from ebbtide.gc.sweeping.outcomes import delete_parts
+from ebbtide.processes import this_process
+from ebbtide.store.repositories import leases
 from ebbtide.store.repositories.leases import beat
 from tests.support.copies import listing, tombstoned
 from tests.support.engines import INLINE
-from tests.support.forking import forks
 from tests.support.histories import EXPIRED_ONLY, GRACE, PlannedWorld
-from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
+from tests.support.refusals import (
+    check_both_refused,
+    check_readable,
+    check_refused,
+    nothing_deleted,
+)
 
 OTHER_RUN = "f" * 32
 LEASE = timedelta(seconds=30)
@@ -52,11 +56,8 @@ def sweep_taken_over(world: PlannedWorld, at: str) -> RunReport:
 def test_second_run(planned: PlannedWorld) -> None:
     with planned.format().hold(OTHER_RUN, deletes=True) as hold:
         planned.clock.advance(LEASE - timedelta(seconds=1))
-        for action in ("plan", "sweep"):
-            with nothing_deleted(planned):
-                report = attempt(planned, action)
-            hold.check()
-            check_refused(report, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
+        check_both_refused(planned, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
+        hold.check()
     check_readable(planned)
 
 
@@ -87,23 +88,15 @@ def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
         hold.check()
 
 
-def test_run_of_a_process_on_this_machine(planned: PlannedWorld) -> None:
-    """Its lease lasts as long as it does: a dead one's is free at once."""
-    held = planned.directory / "held"
-    arguments = [str(planned.directory), planned.now.isoformat(), OTHER_RUN, str(held)]
-    holder = forks().start("tests.gc.holding_run", *arguments)
-    try:
-        while not held.exists():
-            assert holder.poll() is None
-            time.sleep(0.01)
-        with pytest.raises(Refused) as refused, planned.format().hold("0" * 32, deletes=True):
-            pass
-        assert refused.value.kind == "run_in_progress"
-    finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-    with planned.format().hold("0" * 32, deletes=True) as hold:
-        hold.check()
+def test_run_of_a_process_on_this_machine(
+    planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease lasts as long as it does: a dead one's is free at once. Which is dead:
+    `tests/test_processes.py`."""
+    with planned.format().hold(OTHER_RUN, deletes=True):
+        monkeypatch.setattr(leases, "is_dead", lambda holder: holder == this_process())
+        with planned.format().hold("0" * 32, deletes=True) as hold:
+            hold.check()
 
 
 def test_lease_lost_before_the_fence(planned: PlannedWorld) -> None:
@@ -164,11 +157,9 @@ CLOCKS = {
 
 
 def test_clock_that_is_off(planned: PlannedWorld) -> None:
-    for (clock, named), minutes, action in product(CLOCKS.items(), (-10, 10), ("plan", "sweep")):
+    for (clock, named), minutes in product(CLOCKS.items(), (-10, 10)):
         setattr(planned.clock, clock, timedelta(minutes=minutes))
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, "clock_skew", named, "600 s ahead", "set the clocks right")
+        check_both_refused(planned, "clock_skew", named, "600 s ahead", "set the clocks right")
         setattr(planned.clock, clock, timedelta(0))
     check_readable(planned)
 

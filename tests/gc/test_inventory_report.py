@@ -191,12 +191,12 @@ def test_manifest(planned: PlannedWorld, inventory: Path, tmp_path: Path) -> Non
     found = read_inventory(INLINE, planned.format(), folder, anywhere)
     assert counted(found) == listed(LocalStorage(str(planned.root))).num_rows
     whole = files[0].read_bytes()
-    for data, says in (
+    for content, says in (
         (whole[:-1] + b"\0", "checksum is not the one in the manifest"),
         (whole[:-1], "size is not the one in the manifest"),
         (None, files[0].name),
     ):
-        files[0].unlink() if data is None else files[0].write_bytes(data)
+        files[0].unlink() if content is None else files[0].write_bytes(content)
         with pytest.raises(Refused, match=says):
             read_inventory(INLINE, planned.format(), folder, anywhere)
     # A directory is no bucket.

@@ -18,7 +18,6 @@ import pytest
 from ebbtide.errors import Failed
 from ebbtide.gc.spark import jvm as jvms
 from ebbtide.gc.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
-from ebbtide.gc.spark.conf import conf_dir, spark_home
 from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm, find_java
 from ebbtide.gc.spark.session import launch
 
@@ -340,17 +339,6 @@ def test_a_machine_whose_name_has_no_address(
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")
     told = answering(spark, tell, **{"spark.master": "local[2]"}).message
     assert told.endswith("Error: 192.0.2.1")
-
-
-def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's are those that its own variables name, or the package's."""
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
-    assert (spark_home() / "jars").is_dir()
-    assert conf_dir(tmp_path) == tmp_path / "conf"
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "other"))
-    assert (spark_home(), conf_dir(tmp_path)) == (tmp_path, tmp_path / "other")
 
 
 @pytest.mark.spark

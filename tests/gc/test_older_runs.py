@@ -25,7 +25,7 @@ from ebbtide.ids import descending_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.repositories.leases import take_lease
-from tests.support.world import DAY, START, World
+from tests.support.world import DAY, START, World, quarantine_of
 
 KEEP = {"default": "2h"}
 WEEK = 7 * DAY
@@ -168,8 +168,7 @@ def test_without_a_report_it_can_be_undone(world: World, tmp_path: Path) -> None
     for name, old in olds.items():
         report = world.collector().undo(old.run_id)
         assert (report.state, len(report.unfinished)) == ("undone", 1), name
-        assert report.quarantine is not None
-        assert report.quarantine["reopened_commits"] > 0
+        assert quarantine_of(report)["reopened_commits"] > 0
         assert name in world.contents()
         with pytest.raises(Conflict, match="was undone already"):
             world.collector().undo(old.run_id)
@@ -181,8 +180,10 @@ def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path) -> None
     for name, old in damaged(world, tmp_path, quarantine=WEEK).items():
         count = len(held(world, old.run_id))
         asked = world.collector().show_held(old.run_id)
-        assert asked.quarantine is not None
-        assert (asked.quarantine["state"], asked.quarantine["objects"]) == ("held", count), name
+        assert (quarantine_of(asked)["state"], quarantine_of(asked)["objects"]) == (
+            "held",
+            count,
+        ), name
         report = world.collector().purge(old.run_id)
         assert (report.state, len(report.unfinished)) == ("swept", 1)
         assert not held(world, old.run_id)
@@ -283,8 +284,7 @@ def test_a_sweep_that_is_stopped_tells_its_outcomes(
     monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", tally)
     count = plan.counts["candidate"].objects
     assert (report.state, report.counts["quarantined"].objects) == ("incomplete", count)
-    assert report.quarantine is not None
-    assert report.quarantine["objects"] == count
+    assert quarantine_of(report)["objects"] == count
     assert written(report) == report.to_json()
     (Path(report.run_path) / "report.json").unlink()
     shown = world.collector().show(plan.run_id)
@@ -331,7 +331,7 @@ def test_an_undo_and_a_purge_that_are_stopped(
     monkeypatch.setattr(quarantine, name, real)
     world.clock.advance(HOUR)
     report = getattr(world.collector(), action)(old.run_id)
-    assert report.quarantine["state"] == ("undone" if action == "undo" else "purged")
+    assert quarantine_of(report)["state"] == ("undone" if action == "undo" else "purged")
 
 
 def test_the_database_alone_knows_of_a_folder_elsewhere(world: World, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from ebbtide.errors import EbbtideError
 from ebbtide.storage import LocalStorage
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.schema import leased_addresses, purged, released
+from ebbtide.store.database.schema import leased_addresses, released
 from ebbtide.store.objects.signed_reads import SignedRead
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
@@ -237,17 +237,6 @@ def test_what_is_never_signed(world: World) -> None:
     ):
         with raises("commit_expired"):
             sign()
-    with world.store.metadata.transaction() as tx:
-        tx.execute(
-            sa.insert(purged).values(
-                repository_id=lake.info.repository_id,
-                address=lake.objects.stat("main", "b").address,
-                purge_id="p",
-                purged_at=world.now,
-            )
-        )
-    with raises("purged"):
-        lake.signed_reads.sign("main", "b")
 
 
 def test_a_storage_or_a_lease_that_allows_none(

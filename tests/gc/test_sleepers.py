@@ -24,7 +24,7 @@ from ebbtide.storage import LocalStorage, Storage
 from tests.support.copies import contents_of, listing
 from tests.support.dying import Died
 from tests.support.faulty import Hook, SharedFaultyStorage
-from tests.support.world import DAY, World
+from tests.support.world import DAY, World, quarantine_of
 
 SETTINGS: Final = {"range_entries_target": 2}
 WEEK: Final = 7 * DAY
@@ -160,9 +160,8 @@ def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, p
 
     undone = collector(world).undo(run_id)
     assert undone.state == "swept"
-    assert undone.quarantine is not None
-    assert undone.quarantine["at_risk_objects"] > 0
-    assert "process " in undone.quarantine["sweepers"]
+    assert quarantine_of(undone)["at_risk_objects"] > 0
+    assert "process " in quarantine_of(undone)["sweepers"]
     check(world, known)
     sleeper.wake()
     check(world, known)
@@ -217,8 +216,7 @@ def test_an_older_plan_is_swept_later(world: World) -> None:
     world.keep(default="3d")
     assert world.collector(quarantine=None).sweep(older.run_id).state == "swept"
     undone = collector(world).undo(first.run_id)
-    assert undone.quarantine is not None
-    assert undone.quarantine["closed_commits"] >= 1
+    assert quarantine_of(undone)["closed_commits"] >= 1
     assert next(iter(known)) not in check(world, known)
 
 
@@ -246,8 +244,7 @@ def test_a_purge_broke_off_half_way(world: World) -> None:
     (aside / gone).unlink()
     undone = collector(world).undo(first.run_id)
     assert undone.state == "swept", "something is unaccounted for"
-    assert undone.quarantine is not None
-    assert (undone.quarantine["lost_objects"], undone.quarantine["objects"]) == (1, 0)
+    assert (quarantine_of(undone)["lost_objects"], quarantine_of(undone)["objects"]) == (1, 0)
     assert gone not in world.files()
     assert next(iter(known)) not in check(world, known)
 
@@ -285,8 +282,7 @@ def test_who_gave_up_takes_nothing_more(world: World) -> None:
     assert sleeper.outcome.state == "incomplete"
     undone = collector(world).undo(first.run_id)
     assert undone.state == "undone"
-    assert undone.quarantine is not None
-    assert undone.quarantine["at_risk_objects"] == 0
+    assert quarantine_of(undone)["at_risk_objects"] == 0
     check(world, known)
 
 

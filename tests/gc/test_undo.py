@@ -24,7 +24,7 @@ from tests.support.dying import Died
 from tests.support.engines import on_engines
 from tests.support.faulty import SharedFaultyStorage
 from tests.support.forging import Forgery
-from tests.support.world import DAY, World
+from tests.support.world import DAY, World, quarantine_of
 
 SETTINGS = {"range_entries_target": 2}
 KEEP = {"default": "3d"}
@@ -65,8 +65,7 @@ def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: E
     assert report.commits["forgotten"] == 1
     aside = world.root / quarantine.prefix_of(report.run_id)
     assert all((aside / name).read_bytes() == before[name] for name in gone)
-    assert report.quarantine is not None
-    assert report.quarantine["objects"] == len(gone)
+    assert quarantine_of(report)["objects"] == len(gone)
     assert sweep(world).counts["candidate"].objects == 0
     assert len([c for c in known if raises_kind(world, c)]) >= 2
 
@@ -75,8 +74,7 @@ def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: E
     assert listing(world.root) == before
     for commit, has in known.items():
         assert contents_of(world, commit) == has
-    assert undone.quarantine is not None
-    assert undone.quarantine["objects"] == undone.quarantine["closed_commits"] == 0
+    assert quarantine_of(undone)["objects"] == quarantine_of(undone)["closed_commits"] == 0
 
     # It is closed for good.
     with pytest.raises(Conflict, match="undone"):
@@ -108,8 +106,7 @@ def test_purged_and_timed_out(world: World) -> None:
     history(world)
     first = sweep(world).run_id
     done = world.collector().purge(first)
-    assert done.quarantine is not None
-    assert (done.quarantine["state"], done.quarantine["objects"]) == ("purged", 0)
+    assert (quarantine_of(done)["state"], quarantine_of(done)["objects"]) == ("purged", 0)
     assert not (world.root / quarantine.prefix_of(first)).exists()
     with pytest.raises(NotFound, match="no files in quarantine"):
         world.collector().undo(first)
@@ -156,8 +153,7 @@ def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
     world.clock.advance(5 * DAY)
     world.collect()  # deletes for good what only `newest` had since
     undone = world.collector().undo(first.run_id)
-    assert undone.quarantine is not None
-    assert undone.quarantine["closed_commits"] >= 1
+    assert quarantine_of(undone)["closed_commits"] >= 1
     readable = [commit for commit in known if raises_kind(world, commit) is None]
     for commit in readable:
         assert contents_of(world, commit) == known[commit]
@@ -177,8 +173,7 @@ def test_what_was_purged_stays_gone(world: World) -> None:
     with world.store.metadata.transaction() as tx:
         insert_purged(tx, world.lake.info.repository_id, "0" * 32, [first, second])
     undone = world.collector().undo(report.run_id)
-    assert undone.quarantine is not None
-    assert undone.quarantine["purged_objects"] == 1
+    assert quarantine_of(undone)["purged_objects"] == 1
     assert listing(world.root).keys() == before.keys() - {first, second}
     assert not (aside / second).exists()
     for commit in (row.commit_id for row in world.lake.commits.log("main")):
@@ -267,8 +262,7 @@ def test_what_an_earlier_run_closed_stays_closed(world: World) -> None:
     assert (commit.tombstoned_by, commit.forgotten_by) == (first.run_id, second.run_id)
     with pytest.raises(Gone):
         world.lake.branches.create("again", old)
-    assert undone.quarantine is not None
-    assert undone.quarantine["closed_commits"] == 1
+    assert quarantine_of(undone)["closed_commits"] == 1
 
 
 def test_a_run_opens_what_it_closed_itself_alone(world: World) -> None:

@@ -172,8 +172,9 @@ class History:
         self.note(branch)
 
     def do_collect(self) -> None:
-        source: FromRef | FromCollection = FromRef(self.model.heads[self.branch()])
-        entries = self.model.commits[source.ref]
+        head = self.model.heads[self.branch()]
+        source: FromRef | FromCollection = FromRef(head)
+        entries = self.model.commits[head]
         if self.model.collections and self.random.random() < 0.3:
             other = self._collection()
             source, entries = FromCollection(other.collection_id), other.versions[-1]

@@ -106,12 +106,6 @@ def test_content_is_kept_by_refs_and_by_no_rule_of_age() -> None:
     assert "content" in decide(with_content(trashed)).active, "what is not gone is a root"
 
 
-def test_content_is_kept_by_a_lease() -> None:
-    leased = replace(CONTENT, leased_until=NOW + timedelta(microseconds=1))
-    assert "content" in decide(with_content(content=leased)).active
-    assert "content" in decide(with_content(content=replace(leased, leased_until=NOW))).forgettable
-
-
 def test_a_ref_without_data_keeps_the_record_alone() -> None:
     without = Ref("set", "collection", "content", keeps_data=False)
     decision = decide(with_content(without))
@@ -123,16 +117,3 @@ def test_a_ref_without_data_keeps_the_record_alone() -> None:
     assert "content" in decide(with_content(without, Ref("copy", "collection", "content"))).active
     leased = replace(CONTENT, leased_until=NOW + timedelta(days=1))
     assert "content" in decide(with_content(without, content=leased)).active
-
-
-def test_a_ref_without_data_keeps_the_records_of_a_history() -> None:
-    """A commit that it points at is recorded with all that it reaches."""
-    without = Ref("set", "collection", "adrift", keeps_data=False)
-    decision = decide(roots_with(without))
-    assert "adrift" in decision.expired
-    assert {"adrift", "lost", "root"} <= decision.recorded
-
-
-def roots_with(ref: Ref) -> Roots:
-    reading = roots(policy=Policy.parse({"default": "1d"}))
-    return replace(reading, refs=(*reading.refs, ref))

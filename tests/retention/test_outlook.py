@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Decision, Roots, decide
+from ebbtide.retention.decision import Roots, decide
 from ebbtide.retention.outlook import Outlook, outlook
 from tests.retention.histories import NOW, even
 from tests.support.randomized import randomized
@@ -64,30 +64,6 @@ def test_it_is_what_looking_at_every_instant_finds(seed: int) -> None:
         name = commit.commit_id
         _check(outlook(roots, data=[name]), active, name)
         _check(outlook(roots, records=[name]), recorded, name)
-
-
-@randomized("outlooks")
-def test_of_several_the_last_one_counts(seed: int) -> None:
-    roots = random_roots(seed)
-    source = random.Random(seed)
-    names = source.sample([c.commit_id for c in roots.commits], min(2, len(roots.commits)))
-    records = source.sample([c.commit_id for c in roots.commits], source.randint(0, 1))
-    found = outlook(roots, data=names, records=records)
-    first = next(
-        (
-            instant
-            for instant in every_instant(roots)
-            if not _keeps(decide(roots.at(instant)), names, records)
-        ),
-        None,
-    )
-    assert found.ends_at == first
-
-
-def _keeps(decision: Decision, data: list[str], records: list[str]) -> bool:
-    return any(name in decision.active for name in data) or any(
-        name in decision.recorded for name in records
-    )
 
 
 def _check(found: Outlook, kept: Mapping[datetime, Container[str]], name: str) -> None:

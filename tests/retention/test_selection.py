@@ -17,7 +17,6 @@ from tests.retention.histories import NOW
 from tests.support.randomized import randomized
 
 MICROSECOND = timedelta(microseconds=1)
-AB_HISTORY = {"A": (12, ""), "B": (9, "A"), "E": (2, "B"), "C": (8, "A"), "D": (5, "C")}
 
 
 def commit(commit_id: str, age: timedelta | float, *parents: str, **fields: Any) -> Commit:
@@ -43,13 +42,6 @@ def select(
     written = {"default": policy} if isinstance(policy, str) else policy
     named = refs if isinstance(refs, list) else [branch(*pair) for pair in refs.items()]
     return select_commits(commits, named, Policy.parse(written), NOW)
-
-
-def two_branches() -> list[Commit]:
-    return [
-        commit(name, age, *([parent] if parent else []))
-        for name, (age, parent) in AB_HISTORY.items()
-    ]
 
 
 class TestExamplesOfTheSource:
@@ -235,27 +227,6 @@ class TestReport:
             "held, but not in this repository: commit x",
             "held, but expired in an earlier run: commit f0",
         )
-
-    def test_by_ref(self) -> None:
-        selection = select(
-            two_branches(), {"main": "E"}, {"default": "3d", "branches": {"main": "7d"}}
-        )
-        found = [
-            (e.kind, e.name, e.commit_id, e.rule, e.commit_count, e.kept_count, e.expired_count)
-            for e in selection.by_ref
-        ]
-        assert found == [
-            ("branch", "main", "E", "7d", 3, 2, 1),
-            ("dangling", "(dangling)", None, "3d", 2, 0, 2),
-        ]
-
-    def test_contents_of_collections_are_not_dangling(self) -> None:
-        content = Commit("content", (), NOW, "t", is_content=True)
-        commits = [*two_branches(), content]
-        by_kind = {each.kind: each for each in select(commits, {"main": "E"}, "3d").by_ref}
-        assert by_kind["dangling"].commit_count == 2
-        found = by_kind["collections"]
-        assert (found.name, found.commit_id, found.commit_count) == ("(collections)", None, 1)
 
 
 class TestRefusals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -166,6 +166,12 @@ class World:
     def close(self) -> None:
         """Close the store's connections."""
         self.store.close()
+
+
+def quarantine_of(report: RunReport) -> Mapping[str, Any]:
+    """What the report says of its quarantine."""
+    assert report.quarantine is not None
+    return report.quarantine
 
 
 @contextmanager
