@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
 import pytest
 
 from ebbtide.arrow import texts
@@ -123,19 +122,6 @@ def test_two_users_in_one_process(users: Users, store: Store) -> None:
         with pytest.raises(Failed) as caught:
             list(foreign.list())
         assert caught.value.kind == "storage_error"
-
-    # Stray keys are listed key by key, which is not by obstore.
-    name = USERS[1]
-    client = boto3.client(
-        "s3",
-        endpoint_url=users.proxies[name].endpoint,
-        aws_access_key_id=users.buckets[name],
-        aws_secret_access_key=users.secrets[name],
-        region_name="us-east-1",
-    )
-    client.put_object(Bucket=users.buckets[name], Key="lake/stray//key", Body=b"")
-    rows = [row for batch in store.repository(name).storage.list() for row in batch.to_pylist()]
-    assert "stray//key" in {row["address"] for row in rows}
 
 
 @pytest.mark.spark

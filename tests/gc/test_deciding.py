@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,12 @@ def later(roots: Roots, rng: random.Random) -> Roots:
     _, _, policy = histories.even(rng.randrange(2**32))
     trees = {c.tree_id for c in [*kept, *made]}
     checksums = {**roots.tree_checksums, made[0].tree_id: "sum of the new"}
-    return Roots(
-        now=roots.now,
-        refs=roots.refs,
+    return replace(
+        roots,
         commits=(*kept, *made),
         stub_ids=roots.stub_ids | forgotten,
         tree_checksums={tree: found for tree, found in checksums.items() if tree in trees},
         policy=Policy.parse(policy),
-        lenient_trees=roots.lenient_trees,
-        companions=roots.companions,
     )
 
 

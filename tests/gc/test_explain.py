@@ -536,18 +536,7 @@ class Oracle:
         assert past == everyone - data.keys() - records
         assert (found.state == "unneeded") is (address in self.candidates)
         assert found.keeper_count == len(found.keepers)
-        self.check_order(found)
         assert found.collectable_at == self.ends_at(address)
-
-    def check_order(self, found: ExplainedAddress) -> None:
-        protecting = [keeper.by == "protected" for keeper in found.keepers]
-        assert protecting == sorted(protecting, reverse=True)
-        commits = [
-            (not keeper.refs, self.world.now - keeper.created_at)
-            for keeper in found.keepers
-            if keeper.created_at is not None
-        ]
-        assert commits == sorted(commits)
 
     def ends_at(self, address: str) -> datetime | None:
         """The first instant at which the definition lets it go."""

@@ -41,17 +41,9 @@ def check_writes_refused(world: World) -> None:
     assert listing(world.root) == before
 
 
-def foreign(content: bytes) -> bytes:
-    return json.dumps(json.loads(content) | {"store_id": "0" * 32}).encode()
-
-
-def unknown_nonce(content: bytes) -> bytes:
-    """The same OWNER with a nonce that the database never drew."""
-    return json.dumps(json.loads(content) | {"nonce": "0" * 16}).encode()
-
-
-def newer(content: bytes) -> bytes:
-    return json.dumps(json.loads(content) | {"format": 2}).encode()
+def changed(**values: object) -> Callable[[bytes], bytes]:
+    """The same OWNER with other values."""
+    return lambda content: json.dumps(json.loads(content) | values).encode()
 
 
 def test_owner_file(planned: PlannedWorld) -> None:
@@ -60,26 +52,26 @@ def test_owner_file(planned: PlannedWorld) -> None:
         (lambda _: b"\x00\xff", "cannot be read"),
         (lambda _: b"[]", "cannot be read"),
         (lambda _: b'{"format": 1}', "cannot be read"),
-        (foreign, "names another owner"),
-        (unknown_nonce, "never wrote"),
-        (newer, "version 2"),
+        (changed(store_id="0" * 32), "names another owner"),
+        (changed(nonce="0" * 16), "never wrote"),
+        (changed(format=2), "version 2"),
     ]
     file = planned.root / OWNER_ADDRESS
     for change, why in changes:
         original = file.read_bytes()
-        changed = change(original)
-        if changed is None:
+        content = change(original)
+        if content is None:
             file.unlink()
         else:
-            file.write_bytes(changed)
+            file.write_bytes(content)
         kind, way = ("storage_foreign", ADOPT)
-        if change is newer:
+        if why == "version 2":
             kind, way = ("unknown_format_version", "use a newer")
         check_both_refused(planned, kind, str(file), why, way)
         check_readable(planned)
-        if change is not newer:
+        if why != "version 2":
             check_writes_refused(planned)
-        assert (file.read_bytes() if file.exists() else None) == changed
+        assert (file.read_bytes() if file.exists() else None) == content
 
         file.write_bytes(original)
         planned.lake.objects.put("main", "new", b"new")

@@ -14,14 +14,11 @@ from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.storage.failures import LOCKED
 from tests.support.copies import contents_of, listing, tombstoned, verify
+from tests.support.dying import Died
 from tests.support.engines import INLINE
 from tests.support.histories import EXPIRED_ONLY, PlannedWorld, kept_contents
 from tests.support.icechunk_lake import candidates
 from tests.support.refusals import check_readable, check_refused, nothing_deleted
-
-
-class Interrupted(BaseException):
-    """As from the keyboard."""
 
 
 def break_off(world: PlannedWorld, at: str) -> None:
@@ -29,9 +26,9 @@ def break_off(world: PlannedWorld, at: str) -> None:
 
     def stop(step: str, event: str) -> None:
         if (step, event) == (at, "end"):
-            raise Interrupted
+            raise Died
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Died):
         world.collector(observer=stop).sweep(world.run_id)
 
 

@@ -185,14 +185,9 @@ def test_what_came_back_to_life(world: World) -> None:
     commit(world)
     world.clock.advance(4 * DAY)
 
-    def bring_back(step: str, event: Event) -> None:
-        if (step, event) == ("check", "start") and swept:
-            world.lake.branches.create("back", first)
-
-    swept: list[str] = []
     planned = world.collector(mode="clean").plan()
-    swept.append(planned.run_id)
-    report = world.collector(observer=bring_back).sweep(planned.run_id)
+    world.lake.branches.create("back", first)
+    report = world.collector().sweep(planned.run_id)
     assert (report.state, report.counts["revived"].objects) == ("swept", 1)
     world.lake.branches.delete("back")
     world.clock.advance(4 * DAY)

@@ -157,14 +157,6 @@ def test_it_is_read_but_not_written_for_a_plan_elsewhere(
 # What it does not trust
 
 
-def _truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def _foreign(path: Path) -> None:
-    path.write_bytes(b"no Arrow")
-
-
 def _other(path: Path) -> None:
     """Another part's bytes."""
     others = [each for each in path.parent.iterdir() if each != path]
@@ -192,7 +184,13 @@ def test_parts_that_are_not_as_they_were_written(world: World, read: list[str]) 
     fill(world)
     world.swept()
     first = set(read)
-    damages: list[Callable[[Path], None]] = [_truncated, _foreign, _other, _changed, Path.unlink]
+    damages: list[Callable[[Path], object]] = [
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+        lambda path: path.write_bytes(b"no Arrow"),
+        _other,
+        _changed,
+        Path.unlink,
+    ]
     for damage, family in product(damages, ("trees", "nodes")):
         read.clear()
         for path in index_files(world, family):

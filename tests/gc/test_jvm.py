@@ -141,21 +141,12 @@ def test_the_same_jars_in_another_folder(spark: FakeSpark, monkeypatch: pytest.M
 
 
 def test_jars_that_cannot_be_linked(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JVM reads them where they are. Each folder has an entry where that is known before."""
+    """The JVM reads them where they are."""
     monkeypatch.setattr(os, "link", _refuse)
     launcher, started = spark.run()
     assert launcher == "launcher"
     assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started and "-XX:" not in started
     assert not list(spark.folder().iterdir())
-    shutil.rmtree(spark.cache)
-    monkeypatch.setattr("ebbtide.gc.spark.cache._can_be_linked", lambda *_: False)
-    spark.run()
-    (started,) = spark.run()
-    assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started
-    assert "SharedArchiveFile" in started
-    other = spark.moved("another spark")
-    monkeypatch.setenv("SPARK_HOME", str(other.home))
-    assert "ArchiveClassesAtExit" in other.run()[-1]
 
 
 def _refuse(*_: object) -> None:

@@ -32,11 +32,6 @@ SECOND: Final = timedelta(seconds=1)
 WAIT_SECONDS_MAX: Final = 60.0
 
 
-def _commit_without(lake: Repository, _collection_id: str) -> object:
-    lake.objects.delete("main", "a")
-    return lake.commits.commit("main", "without")
-
-
 def _sign_in_collection(lake: Repository, collection_id: str) -> Signed:
     (signed,) = lake.collections.locators(collection_id).entries
     return signed
@@ -47,7 +42,7 @@ Way = tuple[
 ]
 WAYS: Final[dict[str, Way]] = {
     "commit": (
-        _commit_without,
+        lambda lake, _: (lake.objects.delete("main", "a"), lake.commits.commit("main", "without")),
         lambda lake, _: lake.locators.sign_path("main@", "a"),
         sa.select(commits.c.commit_id).where(commits.c.message == "without"),
     ),

@@ -60,30 +60,21 @@ def record_of(world: World, report: RunReport) -> Path:
     return world.root / f"{QUARANTINES_PREFIX}{report.run_id}.json"
 
 
-def damage_report(_world: World, report: RunReport) -> None:
-    (Path(report.run_path) / "report.json").write_text("{")
-
-
-def forge_report(_world: World, report: RunReport) -> None:
+def forge_report(report: RunReport) -> None:
     path = Path(report.run_path) / "report.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "f" * 32}))
 
 
-def clear_folder(_world: World, report: RunReport) -> None:
-    shutil.rmtree(Path(report.run_path))
-
-
-def lose_plan(_world: World, report: RunReport) -> None:
+def lose_plan(report: RunReport) -> None:
     for name in ("plan.json", "report.json"):
         (Path(report.run_path) / name).unlink()
 
 
-Damage = Callable[[World, RunReport], None]
-DAMAGES: dict[str, tuple[Damage, bool]] = {
-    "its report is damaged": (damage_report, False),
+DAMAGES: dict[str, tuple[Callable[[RunReport], object], bool]] = {
+    "its report is damaged": (lambda old: Path(old.run_path, "report.json").write_text("{"), False),
     "its report is another run's": (forge_report, False),
     "its plan and report are gone": (lose_plan, False),
-    "its directory was cleared": (clear_folder, True),
+    "its directory was cleared": (lambda old: shutil.rmtree(old.run_path), True),
 }
 
 
@@ -94,7 +85,7 @@ def damaged(world: World, tmp_path: Path, **options: Any) -> dict[str, RunReport
         place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
         found[name] = sweep(world, name, **place, **options)
     for name, report in found.items():
-        DAMAGES[name][0](world, report)
+        DAMAGES[name][0](report)
     assert not DAMAGES.keys() & world.contents()
     return found
 
@@ -156,7 +147,7 @@ def test_a_lost_folder_and_a_damaged_record_refuse(world: World, tmp_path: Path)
     """What the run restored is then not known."""
     old = sweep(world, "old", quarantine=WEEK, run_dir=str(tmp_path / "runs"))
     record_of(world, old).write_text("{")
-    clear_folder(world, old)
+    shutil.rmtree(old.run_path)
     report = world.collect()
     assert report.state == "refused"
     assert report.error is not None

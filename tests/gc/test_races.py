@@ -180,8 +180,9 @@ def check_gone(error: EbbtideError | None, run_id: str | None) -> None:
 def check_refs(reader: Reader, known: Known) -> None:
     """Every ref reads back, and its history can be walked and compared with its parents."""
     commits = reader.lake.commits
-    refs = [*reader.lake.branches.list(), *reader.lake.tags.list()]
-    for name, commit_id in ((ref.name, ref.commit_id) for ref in refs):
+    heads = {branch.name: branch.commit_id for branch in reader.lake.branches.list()}
+    heads |= {tag.name: tag.commit_id for tag in reader.lake.tags.list()}
+    for name, commit_id in heads.items():
         assert reader.commit(commit_id).is_intact, name
         if commit_id in known:
             assert reader.contents(commit_id) == known[commit_id], name

@@ -98,10 +98,8 @@ class History:
             if commit.commit_id not in fathers and commit.commit_id not in self.branches.values():
                 after = now - default * DAY
                 # The hypothetical head is as old as the commit that it stands on.
-                if commit.created_at > after:
-                    found |= self.was_head(commit.commit_id, after=after)
-                else:
-                    found |= self.was_head(commit.commit_id, after=after) - {commit.commit_id}
+                own = set[str]() if commit.created_at > after else {commit.commit_id}
+                found |= self.was_head(commit.commit_id, after=after) - own
         return found
 
     def reached(self, start: set[str]) -> set[str]:

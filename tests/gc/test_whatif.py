@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,10 @@ Written = dict[str, Any]  # a policy as Policy.parse takes it
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A store with a history of which a week is kept."""
-    made = World(tmp_path)
-    make_history(made)
-    yield made
-    made.close()
+    make_history(world)
+    return world
 
 
 def ask(world: World, *policies: Written, **options: Any) -> WhatIf:

@@ -10,11 +10,11 @@ import pytest
 
 from ebbtide.errors import NotFound
 from ebbtide.gc.engine import Engine
-from ebbtide.purge import closing, purger, work
+from ebbtide.purge import purger, work
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.verifying import verify
-from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.storage import LocalStorage
 from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.commits import committing, publishing
 from ebbtide.store.commits.publishing import Publication
@@ -27,7 +27,7 @@ from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.dying import Died
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.faulty import FaultyStorage, OncePut, fail_deletes, with_storage
 from tests.support.purging import address_of, data_files, in_the_way, purge, request, save
 from tests.support.world import collector_of
 
@@ -67,20 +67,6 @@ def test_with_all_history_that_commit_is_named_too(store: Store, repository: Rep
     purge_id = planned(store, "main:a", all_history=True)
     assert closing_after(store, purge_id, lambda: save(repository, "b")).row.state == "done"
     assert data_files(repository) == {address_of(repository, "main", "b")}
-
-
-def test_many_commits_made_meanwhile_are_read_before_the_lock(
-    store: Store, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(closing, "UNSEEN_MAX", 1)
-    save(repository, "a")
-    purge_id = planned(store, "main:a", all_history=True)
-
-    def some() -> None:
-        for name in "bcd":
-            save(repository, name)
-
-    assert closing_after(store, purge_id, some).row.state == "done"
 
 
 def collected(lake: Repository) -> object:
@@ -165,22 +151,6 @@ def test_a_commit_of_what_was_staged_and_purged_meanwhile_is_not_published(
     assert [entry.path for entry in repository.objects.walk("main")] == ["b"]
 
 
-def test_a_merge_that_ends_after_the_purge_inherits_what_history_says(
-    store: Store, repository: Repository
-) -> None:
-    repository.branches.create("side", "main")
-    save(repository, "b")
-    save(repository, "a", branch="side")
-    action = OncePut("_ebbtide/trees/", lambda: purge(store, "side:a"))
-    slow = with_storage(repository, FaultyStorage(repository.storage, before=action))
-
-    merged = slow.commits.merge("side", "main")
-
-    assert [entry.path for entry in repository.objects.walk(merged.commit_id)] == ["a", "b"]
-    with raises("purged"):
-        repository.objects.get(merged.commit_id, "a")
-
-
 def test_a_collection_that_is_being_made_while_it_is_purged_is_refused(
     store: Store, repository: Repository
 ) -> None:
@@ -250,16 +220,7 @@ def test_deletes_that_fail_leave_it_incomplete_until_they_succeed(
 ) -> None:
     save(repository, "a", "b")
     stuck = address_of(repository, "main", "a")
-    original = LocalStorage.delete
-
-    def failing(storage: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
-        others = iter(original(storage, [each for each in addresses if each != stuck]))
-        return [
-            DeleteOutcome(each, "failed", "denied") if each == stuck else next(others)
-            for each in addresses
-        ]
-
-    monkeypatch.setattr(LocalStorage, "delete", failing)
+    fail_deletes(monkeypatch, stuck.__eq__)
     report = purge(store, commits=("main",))
     assert report.row.state == "incomplete"
     assert report.to_json()["outcomes"] == {"deleted": 1, "failed": 1}
