@@ -95,10 +95,9 @@ def _embedded(directory: Path) -> Iterator[tuple[Case, Callable[[], None]]]:
 
 
 FORMATS = {"lakeFS": _lakefs, "Icechunk": _icechunk, "Ebbtide": _embedded}
-formats = pytest.mark.parametrize("name", FORMATS)
 
 
-@formats
+@pytest.mark.parametrize("name", FORMATS)
 def test_another_root_refuses(tmp_path: Path, name: str) -> None:
     """Inside, or the same. Other foreign files are kept and counted, and do not stop a run."""
     with FORMATS[name](tmp_path) as (case, grow_old):
