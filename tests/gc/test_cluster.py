@@ -34,7 +34,6 @@ from tests.support.proxy import Proxy, proxied
 pytestmark = [pytest.mark.spark, pytest.mark.drawn("whole programs")]
 
 SECONDS_MAX = 300
-EXIT_FAILED = 1
 QUICKLY = {"compresslevel": 0}
 DELAY_SECONDS = 0.1
 """Of each request of the storage, once it is slow: long enough to notice what goes on."""
@@ -196,7 +195,7 @@ def test_nobody_works(lake: Lake, idle_cluster: Cluster, tmp_path: Path) -> None
     error = json.loads(done.stdout)["error"]
     assert error["kind"] == "spark_error"
     assert f"{idle_cluster.url} has had no executor for 2s" in error["message"], done.stderr
-    assert done.returncode == EXIT_FAILED
+    assert done.returncode == 1
     assert len(lake.kept) == len(list(lake.repository.objects.walk("main")))
 
 

@@ -236,7 +236,6 @@ def test_the_record_of_the_later_run_is_gone(world: World) -> None:
 
 
 def test_a_purge_broke_off_half_way(world: World) -> None:
-    """After one file."""
     known = history(world)
     first = expire_first(world)
     aside = world.root / quarantine.prefix_of(first.run_id)

@@ -43,11 +43,6 @@ def _commit(place: int, age: timedelta, dice: int) -> Commit:
     )
 
 
-def _content(place: int, age: timedelta, dice: int) -> Commit:
-    """The same as content of a collection: without parents, and nobody's parent."""
-    return replace(_commit(place, age, dice), parent_ids=(), is_content=True)
-
-
 def _ref(name: str, kind: RefKind, commit_id: str, keeps_data: bool) -> Ref:
     """Only collections may let their data go."""
     return Ref(name, kind, commit_id, keeps_data=keeps_data or kind != "collection")
@@ -69,7 +64,8 @@ def even(seed: int) -> tuple[list[Commit], list[Ref], dict[str, Any]]:
     made = [_commit(n, age, source.randint(0, COMMIT_DICE_MAX)) for n, age in enumerate(ages)]
     for _ in range(source.choice((0, 0, 1, 3))):
         age = timedelta(hours=source.randint(-1, span))
-        made.append(_content(len(made), age, source.randint(0, COMMIT_DICE_MAX)))
+        content = _commit(len(made), age, source.randint(0, COMMIT_DICE_MAX))
+        made.append(replace(content, parent_ids=(), is_content=True))
     kinds: tuple[RefKind, ...] = ("branch", "branch", "branch", "tag", "tag", "collection")
     pointed = [
         _ref(
