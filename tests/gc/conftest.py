@@ -12,9 +12,14 @@ from tests.support.world import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A store with one empty repository."""
-    made = World(tmp_path)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A store with one empty repository. The module may have its `SETTINGS` and its policy, `KEEP`.
+    If it says so in `AGED_SLICES`, slices are named by the injected clock."""
+    asked = vars(request.module)
+    aged_slices = asked.get("AGED_SLICES", True)
+    made = World(tmp_path, settings=asked.get("SETTINGS"), aged_slices=aged_slices)
+    if "KEEP" in asked:
+        made.keep(**asked["KEEP"])
     yield made
     made.close()
 
@@ -27,7 +32,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
 
 @pytest.fixture
 def planned(template: Template, tmp_path: Path) -> Iterator[PlannedWorld]:
-    """A copy of the template."""
     world = PlannedWorld(template, tmp_path)
     yield world
     world.close()

@@ -12,6 +12,5 @@ from tests.support.memory_world import Place, open_place
 
 @contextmanager
 def fast_place() -> Iterator[Place]:
-    """A database for all histories."""
     with TemporaryDirectory() as directory, open_place(Path(directory)) as made:
         yield made

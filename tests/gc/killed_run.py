@@ -71,7 +71,6 @@ def main(
     where: str,
     victim: Victim = "driver",
 ) -> None:
-    """Run until the kill."""
     world = OpenedWorld(Path(store), now=datetime.fromisoformat(now))
     repository: EmbeddedRepository = world.format()
     if moment in ("before", "after"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +11,17 @@ from ebbtide.gc.report import RunReport
 from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
+SETTINGS = {"range_entries_target": 2, "slice_age_max": HOUR}
+AGED_SLICES = False
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """Slices last an hour, and commits are kept."""
-    made = World(
-        tmp_path, settings={"range_entries_target": 2, "slice_age_max": HOUR}, aged_slices=False
-    )
     for number in range(5):
-        made.lake.objects.put("main", f"{number}", b"%d" % number)
-    made.lake.commits.commit("main", "")
-    yield made
-    made.close()
+        world.lake.objects.put("main", f"{number}", b"%d" % number)
+    world.lake.commits.commit("main", "")
+    return world
 
 
 def run(world: World, mode: str = "auto") -> RunReport:
@@ -100,21 +96,3 @@ def test_imported_objects_are_not_looked_up(world: World) -> None:
     for mode in ("clean", "clean", "incremental", "incremental", "clean"):
         report = run(world, mode)
         assert report.recovered is None
-
-
-def test_a_second_look_reads_only_nodes_that_have_the_file(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(world, "clean")
-    (world.root / address_of(world, "4")).unlink()
-    read: list[str] = []
-    layout = type(world.format().layout)
-    original = layout.read_node
-
-    def noted(self: Any, storage: Any, node_id: str, *given: Any, **named: Any) -> Any:
-        read.append(node_id)
-        return original(self, storage, node_id, *given, **named)
-
-    monkeypatch.setattr(layout, "read_node", noted)
-    assert run(world, "clean").recovered is not None
-    assert len(set(read)) == 1

@@ -42,11 +42,9 @@ class ColdStorage(MemoryStorage):
 
     @property
     def has_classes(self) -> bool:
-        """There are some."""
         return True
 
     def classes(self, addresses: Any) -> list[StorageClass | None]:
-        """See `Storage.classes`."""
         self.asked[:] = addresses
         names = {"glacier": OLD, "cool": COOL}
         return [names.get(each.partition("/")[0]) for each in addresses]
@@ -56,19 +54,16 @@ def parts_of(folder: RunFolder, *groups: list[tuple[str, int]]) -> list[Part]:
     """A part for each group of addresses with the ages of their files in days."""
     answer = PartRows()
     for number, rows in enumerate(groups):
-        table = pa.table(
-            [
-                pa.array([address for address, _ in rows], pa.string()),
-                pa.array([10] * len(rows), pa.int64()),
-                pa.array([NOW - timedelta(days=days) for _, days in rows]).cast(
-                    pa.timestamp("us", "UTC")
-                ),
-                pa.array(["object"] * len(rows), pa.string()),
-                pa.nulls(len(rows), pa.string()),
-                pa.nulls(len(rows), pa.string()),
-            ],
-            schema=CANDIDATE_SCHEMA,
-        )
+        found = [
+            {
+                "address": address,
+                "size_bytes": 10,
+                "last_modified": NOW - timedelta(days=days),
+                "kind": "object",
+            }
+            for address, days in rows
+        ]
+        table = pa.Table.from_pylist(found, schema=CANDIDATE_SCHEMA)
         answer.wrote(folder, f"candidates/{number:05d}.parquet", table, kind="object")
     return answer.parts()
 

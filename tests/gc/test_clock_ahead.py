@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,13 +21,9 @@ HOUR = timedelta(hours=1)
 AHEAD = 180 * DAY
 MOMENT = timedelta(microseconds=1)
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, settings={"slice_age_max": HOUR}, aged_slices=False)
-    made.keep(default={"keep_last": 1})
-    yield made
-    made.close()
+SETTINGS = {"slice_age_max": HOUR}
+KEEP = {"default": {"keep_last": 1}}
+AGED_SLICES = False
 
 
 def run(world: World, mode: str = "auto") -> RunReport:

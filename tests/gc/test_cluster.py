@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,9 +34,6 @@ from tests.support.proxy import Proxy, proxied
 pytestmark = [pytest.mark.spark, pytest.mark.drawn("whole programs")]
 
 SECONDS_MAX = 300
-WAIT_AT_MOST = 60
-"""Seconds: far less than a run waits for executors, on a machine that is busy with other tests."""
-EXIT_FAILED, INTERRUPTED = 1, 130
 QUICKLY = {"compresslevel": 0}
 DELAY_SECONDS = 0.1
 """Of each request of the storage, once it is slow: long enough to notice what goes on."""
@@ -60,7 +55,6 @@ def of_storage(proxy: Proxy) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two workers."""
     directory = tmp_path_factory.mktemp("cluster")
     with running_cluster(directory, environment=of_storage(proxy)) as found:
         yield found
@@ -117,7 +111,6 @@ def lake(s3_url: str, tmp_path: Path) -> Iterator[Lake]:
 
 
 def environment(store: Path, **more: str) -> dict[str, str]:
-    """Of a program that collects the store."""
     return {
         **{key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")},
         "EBBTIDE_STORE": str(store),
@@ -130,24 +123,11 @@ def environment(store: Path, **more: str) -> dict[str, str]:
     }
 
 
-RUN = (
-    "gc",
-    "run",
-    "lake",
-    "--yes",
-    "--quarantine",
-    "none",
-    "--json",
-    "--grace",
-    "0s",
-    "--unsafe",
-    "--mode",
-    "clean",
-)
+OPTIONS = ["--yes", "--json", "--unsafe", "--quarantine=none", "--grace=0s", "--mode=clean"]
+RUN = ["gc", "run", "lake", *OPTIONS]
 
 
 def collected(command: list[str], env: dict[str, str]) -> dict[str, Any]:
-    """The report of a run."""
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS_MAX)
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -198,57 +178,27 @@ def test_workers_that_die(
 
 @pytest.fixture(scope="module")
 def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster without a worker."""
     directory = tmp_path_factory.mktemp("idle")
     with running_cluster(directory, environment={}, workers=0) as found:
         yield found
 
 
-def on_idle(lake: Lake, cluster: Cluster, *options: str, **more: str) -> subprocess.Popen[str]:
-    """Starts a run, and waits until the cluster has registered its application."""
-    store = lake.store.directory
-    assert store is not None
-    env = environment(store, EBBTIDE_SPARK_MASTER=cluster.url, **more)
-    log = cluster.directory / "master.log"
-    before = log.read_text().count("Registered app")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ebbtide", *RUN, *options],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    ends = time.monotonic() + SECONDS_MAX
-    while log.read_text().count("Registered app") == before:
-        assert process.poll() is None and time.monotonic() < ends, process.communicate()
-        time.sleep(0.05)
-    return process
-
-
-def test_nobody_works(lake: Lake, idle_cluster: Cluster) -> None:
+def test_nobody_works(lake: Lake, idle_cluster: Cluster, tmp_path: Path) -> None:
     """The run fails after the time that a setting names, and says what to check."""
-    process = on_idle(lake, idle_cluster, EBBTIDE_SPARK_EXECUTORS_WAIT="2s")
-    out, errors = process.communicate(timeout=SECONDS_MAX)
-    error = json.loads(out)["error"]
+    env = environment(
+        tmp_path / "store",
+        EBBTIDE_SPARK_MASTER=idle_cluster.url,
+        EBBTIDE_SPARK_EXECUTORS_WAIT="2s",
+    )
+    command = [sys.executable, "-m", "ebbtide", *RUN]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS_MAX)
+    error = json.loads(done.stdout)["error"]
     assert error["kind"] == "spark_error"
-    assert f"{idle_cluster.url} has had no executor for 2s" in error["message"], errors
-    assert process.returncode == EXIT_FAILED
+    assert f"{idle_cluster.url} has had no executor for 2s" in error["message"], done.stderr
+    assert done.returncode == 1
     assert len(lake.kept) == len(list(lake.repository.objects.walk("main")))
 
 
-def test_nobody_works_and_somebody_interrupts(lake: Lake, idle_cluster: Cluster) -> None:
-    """One interrupt ends a run that waits for executors."""
-    process = on_idle(lake, idle_cluster, "--verbose")
-    assert process.stderr is not None
-    assert any("listing the storage" in line for line in process.stderr)  # its first job waits
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=WAIT_AT_MOST)
-    assert process.returncode == INTERRUPTED, errors
-    assert json.loads(out)["error"]["kind"] == "interrupted"
-
-
 def replace_worker(cluster: Cluster, killed: list[int]) -> None:
-    """Kill a worker, and start another."""
     killed.append(cluster.kill_worker())
     cluster.add_worker()

@@ -40,7 +40,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """A server of the package's own; its address."""
     allow_pandas()
     home, port = Path(_find_spark_home()), free_port()
     (jar,) = (home / "jars").glob("spark-connect_*.jar")

@@ -1,15 +1,22 @@
-"""Deciding for a plan, at the fence, and behind it: against the definitions."""
+"""Deciding for a plan, at the fence, and behind it: against the definitions; which trees may be
+missing; and what the metadata is asked about."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import texts
-from ebbtide.errors import InvalidInput, Refused
-from ebbtide.gc.parts import ADDRESS_SCHEMA, read_rows
+from ebbtide.errors import Refused
+from ebbtide.formats.base import PROTECTED_SCHEMA
+from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.gc.parts import PartRows
 from ebbtide.gc.planning.deciding import (
     decide_at_fence,
     decide_behind,
@@ -17,23 +24,25 @@ from ebbtide.gc.planning.deciding import (
     trees_of,
     write_decision,
 )
-from ebbtide.gc.planning.gates import check_not_empty
 from ebbtide.gc.planning.plan import read_commits
-from ebbtide.gc.relations.live import MarkedTrees
-from ebbtide.gc.relations.trees import TREES_SCHEMA
-from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.relations import protected
+from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
+from ebbtide.gc.relations.live import Mark, MarkedTrees, write_trees
+from ebbtide.gc.relations.protected import protected_among
+from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.ids import new_id
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots, decide
 from ebbtide.storage import open_storage
 from tests.retention import histories
+from tests.support.engines import INLINE
 from tests.support.randomized import randomized
+from tests.support.world import World
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """Of a run."""
     return RunFolder.inside(open_storage(str(tmp_path / "lake")), new_id())
 
 
@@ -63,37 +72,17 @@ def later(roots: Roots, rng: random.Random) -> Roots:
     _, _, policy = histories.even(rng.randrange(2**32))
     trees = {c.tree_id for c in [*kept, *made]}
     checksums = {**roots.tree_checksums, made[0].tree_id: "sum of the new"}
-    return Roots(
-        now=roots.now,
-        refs=roots.refs,
+    return replace(
+        roots,
         commits=(*kept, *made),
         stub_ids=roots.stub_ids | forgotten,
         tree_checksums={tree: found for tree, found in checksums.items() if tree in trees},
         policy=Policy.parse(policy),
-        lenient_trees=roots.lenient_trees,
-        companions=roots.companions,
     )
 
 
 @randomized("decisions")
-def test_what_is_written_for_a_plan(folder: RunFolder, seed: int) -> None:
-    roots = some_roots(seed)
-    read = RunFolder(folder.storage, f"{folder.prefix}{seed}/")
-    found = write_decision(read, roots)
-    marked = trees_of(roots, decide(roots))
-    rows = read_rows(read, found.trees.trees, TREES_SCHEMA).to_pylist()
-    assert {row["tree_id"]: row["checksum"] for row in rows} == roots.tree_checksums
-    assert {row["tree_id"] for row in rows if row["recorded"]} == marked.recorded
-    assert {row["tree_id"] for row in rows if row["data"]} == marked.data
-    there = roots.tree_checksums.keys()
-    assert {row["tree_id"] for row in rows if not row["required"]} == marked.lenient & there
-    companions = read_rows(read, found.trees.companions, ADDRESS_SCHEMA)
-    assert set(texts(companions.column("address"))) == marked.companions
-
-
-@randomized("decisions")
 def test_the_fence_and_what_follows(folder: RunFolder, seed: int) -> None:
-    """Against the definitions, by sets."""
     rng = random.Random(seed)
     before = some_roots(seed)
     planned = write_decision(folder, before)
@@ -145,18 +134,65 @@ def test_what_was_released(folder: RunFolder, seed: int) -> None:
     assert found.unknown_count == len(gone - now.tree_checksums.keys())
 
 
-def test_errors_come_back_as_they_are(folder: RunFolder) -> None:
-    """With all that they say, and without anything written."""
-    roots = some_roots(1)
-    empty = Roots(roots.now, roots.refs, (), frozenset(), {}, None)
-    with pytest.raises(Refused) as refused:
-        check_not_empty(empty, listed_count=1)
-    assert refused.value.kind == "zero_commits"
-    twice = Roots(roots.now, (), (*roots.commits, roots.commits[0]), frozenset({"gone"}), {}, None)
-    with pytest.raises(InvalidInput) as invalid:
-        write_decision(folder, twice)
-    assert invalid.value.kind == "invalid_argument"
-    with pytest.raises(Refused) as foreign:
-        decide_at_fence(folder, roots, None, listed_count=0)
-    assert foreign.value.kind == "plan_foreign"
-    assert not list(folder.storage.list(folder.prefix))
+class _Reading:
+    """Of metadata by which every other address is protected."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[str]] = []
+
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
+        assert among is not None
+        for batch in among:
+            self.asked.append(batch)
+            rows = [{"address": each, "reason": "staged"} for each in batch if int(each) % 2]
+            yield pa.Table.from_pylist(rows, schema=PROTECTED_SCHEMA)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1], [3, 4, 0, 9], [6]])
+def test_all_are_asked_for_some_at_a_time(
+    sizes: list[int], folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protected, "ASKED_AT_ONCE", 3)
+    wanted = [str(number) for number in range(sum(sizes))]
+    numbers = iter(wanted)
+    answer = PartRows()
+    for number, size in enumerate(sizes):
+        # Every third is judged by another.
+        judged = [next(numbers) for _ in range(size)]
+        rows = [
+            {"address": "tmp", "target": each} if int(each) % 3 == 0 else {"address": each}
+            for each in judged
+        ]
+        table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
+        answer.wrote(folder, f"part-{number}.parquet", table)
+    reading: Any = _Reading()
+    tables = list(protected_among(reading, folder, answer.parts()))
+    assert [address for part in reading.asked for address in part] == wanted
+    assert all(0 < len(part) <= 3 for part in reading.asked)
+    found = [address for table in tables for address in texts(table.column("address"))]
+    assert found == wanted[1::2]
+
+
+def test_trees_that_may_be_missing(world: World) -> None:
+    """Those are passed over, with all that they alone name; others are not."""
+    world.save("main", days_ago=2, put=["a"])
+    lost_commit = world.save("main", days_ago=1, put=["b"])
+    with world.format().reading() as reading:
+        roots = reading.roots()
+    (lost,) = (each.tree_id for each in roots.commits if each.commit_id == lost_commit)
+    storage, layout = world.lake.storage, EmbeddedLayout()
+    trees = frozenset(each.tree_id for each in roots.commits)
+
+    def live(name: str, *, lenient: frozenset[str]) -> int:
+        place = TaskFiles(storage, layout, RunFolder.inside(storage, "0" * 32), name)
+        marked = MarkedTrees(recorded=trees, data=trees, lenient=lenient)
+        known = write_trees(place.folder, place.prefixed("known"), marked, roots.tree_checksums)
+        return Mark.of(INLINE, place, known).live().collect().num_rows
+
+    whole = live("whole", lenient=frozenset())
+    storage.delete([layout.tree_address(lost)])
+    assert 0 < live("lenient", lenient=frozenset({lost})) < whole
+    for lenient in (frozenset[str](), trees - {lost}):
+        with pytest.raises(Refused) as refused:
+            live("strict", lenient=lenient)
+        assert refused.value.kind == "missing_tree"

@@ -17,7 +17,6 @@ from tests.support.engines import ENGINES, on_engines, shared_session
 from tests.support.histories import PlannedWorld, Template
 from tests.support.icechunk_lake import candidates
 
-ROOT = Path(__file__).parents[2]
 JOBS_MAX = 12
 
 Work = Callable[[int, int, PartRows], None]
@@ -113,8 +112,6 @@ def test_steps_together(engine: Engine) -> None:
 
 
 def test_what_a_step_did_not_expect() -> None:
-    """An error of the step itself, and one of Python's."""
-
     def fail(error: Exception) -> Work:
         def work(_number: int, task: int, _answer: PartRows) -> None:
             if task:

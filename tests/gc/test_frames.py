@@ -40,7 +40,6 @@ def frame(engine: Engine, rows: list[Row], schema: pa.Schema, pieces: int = 3) -
 
 
 def rows_of(found: Frame) -> list[Row]:
-    """All, in an order of their own."""
     return sorted((row for each in found.collect().to_batches() for row in rows_in(each)), key=repr)
 
 
@@ -171,8 +170,6 @@ def test_an_error_of_a_step_is_that_of_the_frame(engine: Engine, error: Refused)
 
 @both
 def test_what_a_step_did_not_expect(engine: Engine) -> None:
-    """One line that says what it was."""
-
     def fail(_batches: Batches) -> Batches:
         raise ValueError("odd")
         yield
@@ -213,8 +210,6 @@ FULL = "java.io.IOException: No space left on device"
     ],
 )
 def test_what_spark_says_of_a_failure(error: Exception, told: str) -> None:
-    """Of all that it prints the one line that says why."""
-
     def fail() -> pa.Table:
         raise error
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +32,6 @@ class Disk:
         self.count = 0
 
     def write(self, method: str = "put", address: str = "") -> None:
-        """A hook of a storage."""
         if method in ("put", "replace"):
             self.count += 1
             if self.room is not None and self.count > self.room:
@@ -54,24 +50,14 @@ class OnDisk(Metadata):
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.transaction`."""
         with super().transaction(joins=joins) as tx:
             yield tx
             self._disk.write()
 
 
 def on_disk(lake: Repository, disk: Disk) -> Repository:
-    """The repository, all of which is on one disk."""
     there = with_storage(lake, SharedFaultyStorage(lake.storage, before=disk.write))
     return Repository(replace(there.context, metadata=OnDisk(lake.context.metadata, disk)))
-
-
-@pytest.fixture
-def disk(planned: PlannedWorld) -> Disk:
-    """The disk of the planned world."""
-    found = Disk()
-    planned.lake = on_disk(planned.lake, found)
-    return found
 
 
 def attempt(world: PlannedWorld, *, new: bool = False) -> RunReport | Failed:
@@ -121,7 +107,6 @@ def swept(
 def test_a_sweep_goes_on_once_there_is_room(
     template: Template, swept: tuple[dict[str, bytes], int], tmp_path: Path, seed: int
 ) -> None:
-    """Wherever it came to the end of the disk."""
     fill_up(template, swept, tmp_path, room=Random(seed).randrange(swept[1]))
 
 
@@ -129,7 +114,6 @@ def test_a_sweep_goes_on_once_there_is_room(
 def test_nor_do_its_last_writes_fit(
     template: Template, swept: tuple[dict[str, bytes], int], tmp_path: Path, from_end: int
 ) -> None:
-    """Its report among them."""
     fill_up(template, swept, tmp_path, room=swept[1] - from_end)
 
 
@@ -155,22 +139,6 @@ def fill_up(
     world.close()
 
 
-@pytest.mark.parametrize("room", [0, 8])
-def test_a_run_that_cannot_plan_deletes_nothing(
-    planned: PlannedWorld, disk: Disk, room: int
-) -> None:
-    before = listing(planned.root)
-    runs = planned.root / "_ebbtide" / "gc" / "runs"
-    disk.room = room
-    found = attempt(planned, new=True)
-    assert isinstance(found, Failed) and "is full" in found.message
-    assert "deleted nothing" in found.message
-    assert listing(planned.root) == before
-    assert [each.name for each in runs.iterdir()] == [planned.run_id], "it leaves no files"
-    disk.room = None
-    assert attempt(planned, new=True).state == "swept"  # type: ignore[union-attr]
-
-
 def test_a_directory_without_room_says_so(planned: PlannedWorld) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"some"
@@ -181,65 +149,3 @@ def test_a_directory_without_room_says_so(planned: PlannedWorld) -> None:
         planned.lake.storage.put("data/x", pieces())
     assert caught.value.kind == "disk_full"
     assert listing(planned.root) == before
-
-
-SPILLING = """
-import resource
-import sys
-from collections.abc import Iterator
-
-import numpy as np
-import pyarrow as pa
-
-from ebbtide.errors import Failed
-from ebbtide.gc.spark.engine import SparkEngine
-from ebbtide.gc.spark.session import end, launch
-
-ROWS = 200_000
-SCHEMA = pa.schema([("key", pa.int64())])
-
-def keys(_task):
-    # Random: what Spark writes of it cannot be made smaller.
-    yield pa.record_batch([np.random.default_rng(7).integers(0, 2**62, ROWS)], schema=SCHEMA)
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-launched = launch(
-    master="local[1]",
-    driver_memory="512m",
-    conf={"spark.local.dir": sys.argv[1], "spark.ui.enabled": "false"},
-    short=True,
-)
-session = launched.session()
-engine = SparkEngine(lambda: session)
-found = engine.frame([1, 2], keys, SCHEMA).distinct()
-try:
-    print(found.collect().num_rows)
-except Failed as error:
-    print(error.kind, error.message)
-some = engine.frame([1], lambda task: iter([pa.record_batch([[task]], schema=SCHEMA)]), SCHEMA)
-print(some.distinct().collect().to_pylist())
-end(session)
-"""
-SECONDS_MAX = 300
-
-
-@pytest.mark.drawn("whole programs")
-def test_no_room_for_what_spark_exchanges(tmp_path: Path) -> None:
-    """One line says so, and the session lives on. A limit on the size of files stands in for the
-    disk: the same call fails, in the same place."""
-    done = subprocess.run(
-        [sys.executable, "-c", SPILLING, str(tmp_path / "spark")],
-        env=os.environ
-        | {
-            "XDG_CACHE_HOME": os.devnull,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    told, after = done.stdout.splitlines()
-    assert told.startswith("spark_error the Spark job failed: java.io.IOException: File too large")
-    assert after == "[{'key': 1}]"

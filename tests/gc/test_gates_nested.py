@@ -15,7 +15,7 @@ from ebbtide.gc.collector import Collector
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.content.layout import OWNER_ADDRESS
 from tests.formats.lakefs.tables import partition
-from tests.formats.lakefs.world import DAY, START, LakefsWorld, on_disk, open_lakefs_world
+from tests.formats.lakefs.world import DAY, START, open_lakefs_world
 from tests.support.gone import expire_repository, fill, remover
 from tests.support.icechunk import build_random
 from tests.support.icechunk_lake import IcechunkLake
@@ -95,10 +95,9 @@ def _embedded(directory: Path) -> Iterator[tuple[Case, Callable[[], None]]]:
 
 
 FORMATS = {"lakeFS": _lakefs, "Icechunk": _icechunk, "Ebbtide": _embedded}
-formats = pytest.mark.parametrize("name", FORMATS)
 
 
-@formats
+@pytest.mark.parametrize("name", FORMATS)
 def test_another_root_refuses(tmp_path: Path, name: str) -> None:
     """Inside, or the same. Other foreign files are kept and counted, and do not stop a run."""
     with FORMATS[name](tmp_path) as (case, grow_old):
@@ -133,23 +132,6 @@ def test_the_owner_of_an_ended_repository_does_not_refuse(tmp_path: Path, name: 
         assert not case.lacks(ENDED)
 
 
-def test_a_repository_in_the_root_of_another_is_collected(tmp_path: Path) -> None:
-    """The outer one's files are not listed."""
-    with open_lakefs_world() as world:
-        world.state.upload("main", "a", b"dropped")
-        world.state.delete("main", "a")
-        world.state.upload("main", "b", b"kept")
-        world.state.commit("main")
-        world.grow_old(3 * DAY)
-        outer = open_storage(str(tmp_path))
-        for name, data in LAKEFS.items():
-            outer.put(name, data)
-        inner = on_disk(world, tmp_path / "data" / "inner")
-        report = world.collector(inner).run()
-        assert (report.state, report.counts["deleted"].objects) == ("swept", 1)
-        assert all(outer.head(name) for name in LAKEFS)
-
-
 def test_a_gone_repository_with_another_inside_is_not_removed(tmp_path: Path) -> None:
     world = World(tmp_path, settings={"trash_time": 7 * DAY})
     fill(world)
@@ -160,17 +142,3 @@ def test_a_gone_repository_with_another_inside_is_not_removed(tmp_path: Path) ->
     check_refused(report, "nested_root", "inner", "root of its own")
     assert all(storage.head(f"inner/{name}") for name in ICECHUNK)
     world.close()
-
-
-def test_only_so_many_roots_are_told(world: LakefsWorld) -> None:
-    """A bucket of repositories does not make a report of the same size."""
-    for number in range(50):
-        world.state.storage.put(f"many/{number}/_lakefs/dummy", b"")
-    report = world.collector().plan()
-    check_refused(report, "nested_root", "'many/0/_lakefs/dummy'")
-
-
-@pytest.fixture
-def world() -> Iterator[LakefsWorld]:
-    with open_lakefs_world() as opened:
-        yield opened

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from ebbtide.errors import ExitCode, Refused
-from ebbtide.store.embedded import DATABASE_FILE, Store
-from ebbtide.store.repositories.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS
+from ebbtide.errors import Refused
+from ebbtide.store.embedded import DATABASE_FILE
+from ebbtide.store.repositories.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS, Ownership
 from tests.support.copies import OpenedWorld, contents_of, listing
+from tests.support.faulty import FaultyStorage, OncePut
 from tests.support.histories import PlannedWorld, Template
-from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
+from tests.support.refusals import (
+    check_both_refused,
+    check_readable,
+    check_refused,
+    nothing_deleted,
+)
 from tests.support.world import START, World
 
 ADOPT = "ebbtide repo adopt"
-ACTIONS = ("plan", "sweep")
 
 
 def check_writes_refused(world: World) -> None:
@@ -36,66 +41,40 @@ def check_writes_refused(world: World) -> None:
     assert listing(world.root) == before
 
 
-def foreign(content: bytes) -> bytes:
-    """The same OWNER of another store."""
-    return json.dumps(json.loads(content) | {"store_id": "0" * 32}).encode()
-
-
-def unknown_nonce(content: bytes) -> bytes:
-    """The same OWNER with a nonce that the database never drew."""
-    return json.dumps(json.loads(content) | {"nonce": "0" * 16}).encode()
+def changed(**values: object) -> Callable[[bytes], bytes]:
+    """The same OWNER with other values."""
+    return lambda content: json.dumps(json.loads(content) | values).encode()
 
 
 def test_owner_file(planned: PlannedWorld) -> None:
     changes: list[tuple[Callable[[bytes], bytes | None], str]] = [
         (lambda _: None, "is missing"),
-        (lambda _: b"", "cannot be read"),
         (lambda _: b"\x00\xff", "cannot be read"),
         (lambda _: b"[]", "cannot be read"),
-        (lambda _: b"null", "cannot be read"),
         (lambda _: b'{"format": 1}', "cannot be read"),
-        (foreign, "names another owner"),
-        (unknown_nonce, "never wrote"),
+        (changed(store_id="0" * 32), "names another owner"),
+        (changed(nonce="0" * 16), "never wrote"),
+        (changed(format=2), "version 2"),
     ]
     file = planned.root / OWNER_ADDRESS
     for change, why in changes:
         original = file.read_bytes()
-        changed = change(original)
-        if changed is None:
+        content = change(original)
+        if content is None:
             file.unlink()
         else:
-            file.write_bytes(changed)
-        for action in ACTIONS:
-            with nothing_deleted(planned):
-                report = attempt(planned, action)
-            check_refused(report, "storage_foreign", str(file), why, ADOPT)
+            file.write_bytes(content)
+        kind, way = ("storage_foreign", ADOPT)
+        if why == "version 2":
+            kind, way = ("unknown_format_version", "use a newer")
+        check_both_refused(planned, kind, str(file), why, way)
         check_readable(planned)
-        check_writes_refused(planned)
-        assert (file.read_bytes() if file.exists() else None) == changed
+        if why != "version 2":
+            check_writes_refused(planned)
+        assert (file.read_bytes() if file.exists() else None) == content
 
         file.write_bytes(original)
         planned.lake.objects.put("main", "new", b"new")
-
-
-def test_owner_of_an_unknown_version(planned: PlannedWorld) -> None:
-    file = planned.root / OWNER_ADDRESS
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
-    for action in ACTIONS:
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, "unknown_format_version", str(file), "version 2", "use a newer")
-    check_readable(planned)
-
-
-def test_database_of_an_unknown_version(planned: PlannedWorld) -> None:
-    planned.close()
-    execute(planned, "UPDATE alembic_version SET version_num = 'v9999'")
-    with pytest.raises(Refused) as refused:
-        Store.open(planned.directory / "store", settings=planned.settings, clock=planned.clock)
-    assert refused.value.kind == "unknown_format_version"
-    assert refused.value.exit_code == ExitCode.REFUSED
-    assert "v9999" in refused.value.message
-    assert "use a newer ebbtide" in refused.value.message
 
 
 def test_yesterdays_database(planned: PlannedWorld) -> None:
@@ -139,16 +118,21 @@ def test_storage_from_a_backup(planned: PlannedWorld) -> None:
     check_writes_refused(planned)
 
 
+def clone_of(world: World, directory: Path) -> OpenedWorld:
+    """A store whose database is a copy of the one of `world`, with the same storage."""
+    shutil.copytree(
+        world.directory / "store",
+        directory / "store",
+        ignore=shutil.ignore_patterns("storage"),
+    )
+    return OpenedWorld(directory, now=START)
+
+
 @pytest.mark.parametrize(("first", "moved_by"), [("original", "run"), ("clone", "write")])
 def test_cloned_database(template: Template, tmp_path: Path, first: str, moved_by: str) -> None:
     """The first to move has the storage; the other can neither collect nor write."""
     original = PlannedWorld(template, tmp_path / "original")
-    shutil.copytree(
-        original.directory / "store",
-        tmp_path / "clone" / "store",
-        ignore=shutil.ignore_patterns("storage"),
-    )
-    clone = OpenedWorld(tmp_path / "clone", now=START)
+    clone = clone_of(original, tmp_path / "clone")
     clone.root = original.root
     winner, loser = (original, clone) if first == "original" else (clone, original)
 
@@ -170,7 +154,6 @@ def test_cloned_database(template: Template, tmp_path: Path, first: str, moved_b
 
 
 def execute(world: World, statement: str) -> None:
-    """Change the database behind the program's back."""
     database = sqlite3.connect(world.directory / "store" / DATABASE_FILE)
     with database:
         database.execute("PRAGMA foreign_keys = OFF")
@@ -188,10 +171,7 @@ def execute(world: World, statement: str) -> None:
 def test_emptied_database(planned: PlannedWorld, table: str, kind: str, advice: str) -> None:
     execute(planned, f"DELETE FROM {table}")
     count = planned.collector().plan_of(planned.run_id).counts["listed"].objects
-    for action in ACTIONS:
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, kind, f"{count} files", advice)
+    check_both_refused(planned, kind, f"{count} files", advice)
 
 
 @pytest.mark.parametrize("commit", ["opening", "head"])
@@ -199,7 +179,43 @@ def test_lost_commit(planned: PlannedWorld, commit: str) -> None:
     """A commit that is missing without a stub is an alarm."""
     commit_id = getattr(planned.history, commit)
     execute(planned, f"DELETE FROM commits WHERE commit_id = '{commit_id}'")
-    for action in ACTIONS:
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, "missing_parent", commit_id, "restore")
+    check_both_refused(planned, "missing_parent", commit_id, "restore")
+
+
+@pytest.fixture
+def clone(planned: PlannedWorld, tmp_path: Path) -> Iterator[OpenedWorld]:
+    world = clone_of(planned, tmp_path / "clone")
+    yield world
+    world.close()
+
+
+def test_epochs_that_count_alike(planned: PlannedWorld, clone: OpenedWorld) -> None:
+    """The copy has checked OWNER, and would write it after the original did: both count one
+    more."""
+    context = clone.lake.context
+    during = OncePut(OWNER_ADDRESS, planned.lake.context.ownership.move)
+    slow = Ownership(
+        context.metadata,
+        store_id=clone.store.store_id,
+        repository_id=context.repository_id,
+        storage=FaultyStorage(context.storage, before=during),
+        host_now=clone.clock.host_now,
+    )
+    with pytest.raises(Refused, match="never wrote") as refused:
+        slow.move()
+    assert refused.value.kind == "storage_foreign"
+    assert during.done
+    assert planned.collector().sweep(planned.run_id).state == "swept"
+
+
+def test_a_copy_that_takes_the_storage_during_a_sweep(
+    planned: PlannedWorld, clone: OpenedWorld
+) -> None:
+    def take(step: str, event: str) -> None:
+        if (step, event) == ("recheck", "start"):
+            clone.lake.context.ownership.adopt()
+
+    with nothing_deleted(planned):
+        report = planned.collector(observer=take).sweep(planned.run_id)
+    check_refused(report, "storage_foreign", "never wrote")
+    check_readable(planned)

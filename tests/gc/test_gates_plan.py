@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -14,49 +13,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebbtide.errors import ExitCode, InvalidInput, NotFound
+from ebbtide.errors import Conflict, ExitCode, InvalidInput, NotFound
 from ebbtide.formats.base import RUNS_PREFIX
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
+from ebbtide.gc.counts import Count
+from ebbtide.gc.planning.gates import check_share
 from ebbtide.gc.runs import checksum_of
-from tests.support.engines import INLINE
-from tests.support.histories import GRACE, PlannedWorld, Template
+from tests.support.histories import PlannedWorld, Template
+from tests.support.icechunk_lake import candidates
 from tests.support.refusals import check_readable, check_refused, nothing_deleted
-from tests.support.world import World
-
-Edit = Callable[[dict[str, Any]], object]  # of the JSON of a plan
+from tests.support.world import World, collector_of
 
 
 def run_folder(world: PlannedWorld) -> Path:
-    """Where the plan's files lie."""
     return world.root / RUNS_PREFIX / world.run_id
-
-
-def drop_candidates(plan: dict[str, Any]) -> None:
-    plan["candidates"] = []
-
-
-def rename_candidate(plan: dict[str, Any]) -> None:
-    plan["candidates"][0]["name"] = "candidates/another.parquet"
-
-
-def add_rows(plan: dict[str, Any]) -> None:
-    plan["candidates"][0]["rows"] += 1
-
-
-def free_share(plan: dict[str, Any]) -> None:
-    plan["cutoff"] = "2100-01-01T00:00:00+00:00"
 
 
 def test_plan_edited_by_hand(planned: PlannedWorld) -> None:
     """With the checksum in the file recomputed, the database's record still shows it."""
     file = run_folder(planned) / "plan.json"
     original = file.read_text()
-    edits: tuple[Edit, ...] = (drop_candidates, rename_candidate, add_rows, free_share)
+    part = json.loads(original)["candidates"][0]
+    edits: tuple[dict[str, Any], ...] = (
+        {"candidates": []},
+        {"candidates": [part | {"name": "candidates/another.parquet"}]},
+        {"cutoff": "2100-01-01T00:00:00+00:00"},
+    )
     for edit, recomputed in product(edits, (False, True)):
-        plan = json.loads(original)
-        edit(plan)
+        plan = json.loads(original) | edit
         if recomputed:
             plan["checksum"] = checksum_of(plan)
         file.write_text(json.dumps(plan))
@@ -69,7 +52,7 @@ def test_plan_edited_by_hand(planned: PlannedWorld) -> None:
 
 def test_plan_that_is_no_plan(planned: PlannedWorld) -> None:
     file = run_folder(planned) / "plan.json"
-    for content in (b"", b"{", b"[]", b"\xff\xfe", b"null"):
+    for content in (b"{", b"[]", b"\xff\xfe"):
         file.write_bytes(content)
         with nothing_deleted(planned):
             report = planned.collector().sweep(planned.run_id)
@@ -166,31 +149,26 @@ def test_candidates_over_the_share(template: Template, tmp_path: Path) -> None:
 def test_unsafe_grace(template: Template, tmp_path: Path, lease_ttl: timedelta) -> None:
     planned = PlannedWorld(template, tmp_path, lease_ttl=lease_ttl)
     below = timedelta(hours=1) if lease_ttl else timedelta(seconds=1)
-    for grace, action in product((below, timedelta(seconds=-1)), ("plan", "sweep", "run")):
-        with nothing_deleted(planned), pytest.raises(InvalidInput) as refused:
-            getattr(planned.collector(grace=grace), action)()
-        assert refused.value.kind == "unsafe_grace"
-        assert refused.value.exit_code == ExitCode.USAGE
+    negative = timedelta(seconds=-1)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"grace": below}, action) for action in ("plan", "sweep", "run")
+    ]
+    refused += [({"grace": negative}, "plan"), ({"grace": negative, "unsafe": True}, "plan")]
+    for options, action in refused:
+        with nothing_deleted(planned), pytest.raises(InvalidInput) as caught:
+            getattr(planned.collector(**options), action)()
+        assert caught.value.kind == "unsafe_grace"
+        assert caught.value.exit_code == ExitCode.USAGE
     assert len(planned.collector().runs()) == 1
+    assert planned.collector(grace=below, unsafe=True).plan().state == "planned"
     planned.close()
-
-
-def test_unsafe_grace_with_the_flag(planned: PlannedWorld) -> None:
-    report = planned.collector(grace=timedelta(seconds=1), unsafe=True).plan()
-    assert report.state == "planned"
-    with pytest.raises(InvalidInput):
-        planned.collector(grace=timedelta(seconds=-1), unsafe=True).plan()
 
 
 def test_storage_in_memory(planned: PlannedWorld) -> None:
     """Executors are other processes: to them it would be empty."""
     repository = planned.store.create_repository("volatile", storage_url="memory:gates")
     repository.objects.put("main", "a", b"a")
-    collector = Collector(
-        EmbeddedRepository(repository.context, store_id=planned.store.store_id),
-        engine=INLINE,
-        options=RunOptions.of(planned.settings, grace=GRACE),
-    )
+    collector = collector_of(planned.store, repository)
     for action in (collector.plan, collector.sweep, collector.run):
         with pytest.raises(InvalidInput) as refused:
             action()
@@ -198,3 +176,41 @@ def test_storage_in_memory(planned: PlannedWorld) -> None:
         assert "memory:gates" in refused.value.message
         assert "use a directory or an object store" in refused.value.message
     assert repository.objects.get("main", "a") == b"a"
+
+
+def test_it_is_not_swept_again(planned: PlannedWorld) -> None:
+    """A file that came to one of its addresses since stays."""
+    report = planned.collector().sweep(planned.run_id)
+    assert report.state == "swept"
+    address = next(name for name in candidates(report) if name.startswith("data/"))
+    (planned.root / address).write_bytes(b"new")
+    with pytest.raises(Conflict) as used:
+        planned.collector().sweep(planned.run_id)
+    assert used.value.kind == "plan_used"
+    assert (planned.root / address).read_bytes() == b"new"
+
+
+LISTED = Count(1000, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "listed", "refused"),
+    [
+        pytest.param(Count(500, 500_000), LISTED, None, id="just the share"),
+        pytest.param(Count(501, 0), LISTED, "501 of 1,000 files", id="a file more"),
+        pytest.param(Count(1, 500_001), LISTED, "500,001 of 1,000,000 bytes", id="a byte more"),
+        pytest.param(Count(1, 7), Count(1000, 7, sized=False), None, id="sizes that nobody knows"),
+        pytest.param(Count(0, 0), Count(0, 0), None, id="nothing"),
+        pytest.param(Count(1, 0), Count(2, 0), None, id="empty files"),
+    ],
+)
+def test_more_than_the_share_is_refused(
+    candidates: Count, listed: Count, refused: str | None
+) -> None:
+    found = check_share(candidates, listed, share_max=0.5)
+    if refused is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.kind == "over_share"
+        assert refused in found.message

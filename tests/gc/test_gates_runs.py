@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import time
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -12,14 +11,23 @@ from itertools import product
 import pytest
 
 from ebbtide.errors import ExitCode, Gone, Refused
-from ebbtide.formats.base import RunHold
+from ebbtide.formats.base import RunHold, unguarded
+from ebbtide.gc.parts import Answers
 from ebbtide.gc.report import EXIT_CODES, RunReport
-from ebbtide.gc.runs import announce_epoch
+from ebbtide.gc.runs import RunFolder, announce_epoch
+from ebbtide.gc.sweeping.outcomes import delete_parts
+from ebbtide.processes import this_process
+from ebbtide.store.repositories import leases
 from ebbtide.store.repositories.leases import beat
 from tests.support.copies import listing, tombstoned
-from tests.support.forking import forks
-from tests.support.histories import EXPIRED_ONLY, PlannedWorld
-from tests.support.refusals import attempt, check_readable, check_refused, nothing_deleted
+from tests.support.engines import INLINE
+from tests.support.histories import EXPIRED_ONLY, GRACE, PlannedWorld
+from tests.support.refusals import (
+    check_both_refused,
+    check_readable,
+    check_refused,
+    nothing_deleted,
+)
 
 OTHER_RUN = "f" * 32
 LEASE = timedelta(seconds=30)
@@ -48,11 +56,8 @@ def sweep_taken_over(world: PlannedWorld, at: str) -> RunReport:
 def test_second_run(planned: PlannedWorld) -> None:
     with planned.format().hold(OTHER_RUN, deletes=True) as hold:
         planned.clock.advance(LEASE - timedelta(seconds=1))
-        for action in ("plan", "sweep"):
-            with nothing_deleted(planned):
-                report = attempt(planned, action)
-            hold.check()
-            check_refused(report, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
+        check_both_refused(planned, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
+        hold.check()
     check_readable(planned)
 
 
@@ -83,23 +88,15 @@ def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
         hold.check()
 
 
-def test_run_of_a_process_on_this_machine(planned: PlannedWorld) -> None:
-    """Its lease lasts as long as it does: a dead one's is free at once."""
-    held = planned.directory / "held"
-    arguments = [str(planned.directory), planned.now.isoformat(), OTHER_RUN, str(held)]
-    holder = forks().start("tests.gc.holding_run", *arguments)
-    try:
-        while not held.exists():
-            assert holder.poll() is None
-            time.sleep(0.01)
-        with pytest.raises(Refused) as refused, planned.format().hold("0" * 32, deletes=True):
-            pass
-        assert refused.value.kind == "run_in_progress"
-    finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-    with planned.format().hold("0" * 32, deletes=True) as hold:
-        hold.check()
+def test_run_of_a_process_on_this_machine(
+    planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease lasts as long as it does: a dead one's is free at once. Which is dead:
+    `tests/test_processes.py`."""
+    with planned.format().hold(OTHER_RUN, deletes=True):
+        monkeypatch.setattr(leases, "is_dead", lambda holder: holder == this_process())
+        with planned.format().hold("0" * 32, deletes=True) as hold:
+            hold.check()
 
 
 def test_lease_lost_before_the_fence(planned: PlannedWorld) -> None:
@@ -160,15 +157,66 @@ CLOCKS = {
 
 
 def test_clock_that_is_off(planned: PlannedWorld) -> None:
-    for (clock, named), minutes, action in product(CLOCKS.items(), (-10, 10), ("plan", "sweep")):
+    for (clock, named), minutes in product(CLOCKS.items(), (-10, 10)):
         setattr(planned.clock, clock, timedelta(minutes=minutes))
-        with nothing_deleted(planned):
-            report = attempt(planned, action)
-        check_refused(report, "clock_skew", named, "600 s ahead", "set the clocks right")
+        check_both_refused(planned, "clock_skew", named, "600 s ahead", "set the clocks right")
         setattr(planned.clock, clock, timedelta(0))
     check_readable(planned)
 
 
-def test_clocks_that_are_off_by_less_than_allowed(planned: PlannedWorld) -> None:
-    planned.clock.storage_offset = timedelta(minutes=5)
-    assert planned.collector().plan().state == "planned"
+MINUTE = timedelta(minutes=1)
+
+
+def test_the_clock_that_is_behind_counts(planned: PlannedWorld) -> None:
+    """By any other a file would seem older than it is."""
+    garbage = next((planned.root / "data").iterdir()) / ("a" * 32)
+    for clock, minutes in product(CLOCKS, (-4, 4)):
+        offset = minutes * MINUTE
+        setattr(planned.clock, clock, offset)
+        cutoff = planned.clock.now + min(offset, timedelta(0)) - GRACE
+        for written_at, is_young in ((cutoff + MINUTE, True), (cutoff - MINUTE, False)):
+            garbage.write_bytes(b"nobody needs it")
+            os.utime(garbage, times=(written_at.timestamp(),) * 2)
+            planned.swept()
+            assert garbage.exists() == is_young, (clock, minutes)
+        setattr(planned.clock, clock, timedelta(0))
+
+
+EPOCH = 7
+
+
+def delete_candidates(world: PlannedWorld) -> Answers:
+    """Deletes the candidates of the plan, as executors of its run under EPOCH."""
+    storage = world.lake.storage
+    return delete_parts(
+        INLINE,
+        storage=storage,
+        folder=RunFolder.inside(storage, world.run_id),
+        parts=world.collector().plan_of(world.run_id).candidates,
+        epoch=EPOCH,
+        run_id=world.run_id,
+        guard=unguarded,
+    )
+
+
+@pytest.mark.parametrize(
+    ("run_id", "epoch"),
+    [
+        pytest.param(OTHER_RUN, EPOCH + 1, id="another run"),
+        pytest.param(OTHER_RUN, EPOCH, id="a run of a copied database, whose epochs count alike"),
+        pytest.param(OTHER_RUN, EPOCH - 1, id="a run of a restored database"),
+        pytest.param(None, EPOCH + 1, id="the same run, swept again"),
+    ],
+)
+def test_a_hold_that_was_replaced_deletes_nothing(
+    planned: PlannedWorld, run_id: str | None, epoch: int
+) -> None:
+    announce_epoch(planned.lake.storage, run_epoch=epoch, run_id=run_id or planned.run_id)
+    with nothing_deleted(planned), pytest.raises(Refused) as refused:
+        delete_candidates(planned)
+    assert refused.value.kind == "lease_lost"
+
+
+def test_the_hold_that_the_storage_names_deletes(planned: PlannedWorld) -> None:
+    announce_epoch(planned.lake.storage, run_epoch=EPOCH, run_id=planned.run_id)
+    assert any(each.of == "deleted" for each in delete_candidates(planned).counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -32,16 +32,10 @@ from tests.support.randomized import examples, randomized
 from tests.support.refusals import check_refused
 from tests.support.world import DAY, World
 
+SETTINGS = {"range_entries_target": 2}
+"""Ranges are so small that commits share some with their parents."""
+KEEP = {"default": "3d"}
 PATHS = tuple(f"table/{number:02d}" for number in range(12))
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """Ranges are so small that commits share some with their parents."""
-    made = World(tmp_path, settings={"range_entries_target": 2})
-    made.keep(default="3d")
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -62,7 +56,6 @@ def _noting(method: Any, seen: list[str]) -> Any:
 
 
 def write(world: World, number: int) -> None:
-    """A commit that changes one path."""
     path = PATHS[number % len(PATHS)]
     world.lake.objects.put("main", path, f"{number}".encode())
     world.lake.commits.commit("main", str(number))
@@ -70,7 +63,6 @@ def write(world: World, number: int) -> None:
 
 
 def fill(world: World) -> None:
-    """A first commit of all paths."""
     for path in PATHS:
         world.lake.objects.put("main", path, path.encode())
     world.lake.commits.commit("main", "all")
@@ -162,28 +154,7 @@ def test_it_is_read_but_not_written_for_a_plan_elsewhere(
     assert index_files(world) == before
 
 
-def test_what_a_run_releases_is_no_use_of_it(world: World, read: list[str]) -> None:
-    """What it knows of trees that stay is not dropped because others were asked about."""
-    fill(world)
-    for number in range(12):
-        write(world, number)
-    world.swept()
-    world.clock.advance(timedelta(hours=50))
-    assert 0 < world.swept(mode="incremental").commits["expired"] < 5
-    read.clear()
-    world.swept()
-    assert not read
-
-
 # What it does not trust
-
-
-def _truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def _foreign(path: Path) -> None:
-    path.write_bytes(b"no Arrow")
 
 
 def _other(path: Path) -> None:
@@ -213,7 +184,13 @@ def test_parts_that_are_not_as_they_were_written(world: World, read: list[str]) 
     fill(world)
     world.swept()
     first = set(read)
-    damages: list[Callable[[Path], None]] = [_truncated, _foreign, _other, _changed, Path.unlink]
+    damages: list[Callable[[Path], object]] = [
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+        lambda path: path.write_bytes(b"no Arrow"),
+        _other,
+        _changed,
+        Path.unlink,
+    ]
     for damage, family in product(damages, ("trees", "nodes")):
         read.clear()
         for path in index_files(world, family):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,6 @@ import pytest
 from ebbtide.errors import Failed
 from ebbtide.gc.spark import jvm as jvms
 from ebbtide.gc.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
-from ebbtide.gc.spark.conf import conf_dir, spark_home
 from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm, find_java
 from ebbtide.gc.spark.session import launch
 
@@ -77,12 +75,14 @@ class FakeSpark:
         jvm = self.start(short=short)
         assert jvm.wait() == (1234, "secret")
         jvm.settle()
-        jvm.close()
-        jvm.process.wait(SECONDS_MAX)
+        self.end(jvm)
         return calls.read_text().splitlines()
 
+    def end(self, jvm: Jvm) -> None:
+        jvm.close()
+        assert jvm.process.wait(SECONDS_MAX) == 0
+
     def folder(self) -> Path:
-        """The only entry of the cache."""
         (found,) = (self.cache / "ebbtide" / "jvm").iterdir()
         return found
 
@@ -95,7 +95,6 @@ class FakeSpark:
 
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
-    """The stand-in, and an empty cache."""
     made = FakeSpark(tmp_path / "spark", tmp_path / "java", tmp_path / "cache")
     for file, text in (
         (made.home / "bin" / "spark-submit", SUBMIT),
@@ -142,21 +141,12 @@ def test_the_same_jars_in_another_folder(spark: FakeSpark, monkeypatch: pytest.M
 
 
 def test_jars_that_cannot_be_linked(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JVM reads them where they are. Each folder has an entry where that is known before."""
+    """The JVM reads them where they are."""
     monkeypatch.setattr(os, "link", _refuse)
     launcher, started = spark.run()
     assert launcher == "launcher"
     assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started and "-XX:" not in started
     assert not list(spark.folder().iterdir())
-    shutil.rmtree(spark.cache)
-    monkeypatch.setattr("ebbtide.gc.spark.cache._can_be_linked", lambda *_: False)
-    spark.run()
-    (started,) = spark.run()
-    assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started
-    assert "SharedArchiveFile" in started
-    other = spark.moved("another spark")
-    monkeypatch.setenv("SPARK_HOME", str(other.home))
-    assert "ArchiveClassesAtExit" in other.run()[-1]
 
 
 def _refuse(*_: object) -> None:
@@ -180,32 +170,22 @@ def test_an_entry_that_is_of_no_use(spark: FakeSpark) -> None:
     assert (launcher, "-XX:" in plain, str(folder) in plain) == ("launcher", False, False)
 
 
-def test_an_archive_that_was_cut_off(spark: FakeSpark) -> None:
-    """Its name says another size, so no JVM gets it."""
+def test_an_archive_that_is_of_no_use(spark: FakeSpark) -> None:
+    """If its size is not that of its name, no JVM gets it. A JVM that dies of it is started again
+    with the scripts, and the entry is gone. If the JVM refuses it, the next one makes another."""
     spark.run()
     (spark.folder() / "classes-8.jsa").write_text("cl")
     assert "SharedArchiveFile" not in spark.run()[0]
     assert (spark.folder() / "classes-8.jsa").read_text() == "classes\n"
-
-
-def test_a_jvm_that_dies_of_the_cache(spark: FakeSpark) -> None:
-    """It is started again with the scripts, and the entry is gone."""
-    spark.run()
     (spark.folder() / "classes-8.jsa").write_text("Classes\n")
     assert spark.run()[1:2] == ["scripts"]
     assert spark.run()[0] == "launcher"
-
-
-def test_an_archive_that_the_jvm_refused(spark: FakeSpark) -> None:
-    """The JVM runs without it. The next one makes another."""
-    spark.run()
     jvm = spark.start()
     jvm.wait()
     log = Path(jvm._directory.name) / "archive.log"
     log.write_text("[0.194s][info][cds] UseSharedSpaces: Checksum verification failed.\n")
     jvm.settle()
-    jvm.close()
-    jvm.process.wait(SECONDS_MAX)
+    spark.end(jvm)
     assert "ArchiveClassesAtExit" in spark.run()[0]
 
 
@@ -224,7 +204,6 @@ def test_only_scripts_know(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_cache_that_cannot_be_written(spark: FakeSpark) -> None:
-    """The JVM starts without one."""
     spark.cache.write_text("a file")
     launcher, started = spark.run()
     assert (launcher, "-XX:" in started) == ("launcher", False)
@@ -245,8 +224,7 @@ def test_few_entries_stay(spark: FakeSpark) -> None:
     spark.run()
     assert {each.name for each in old.parent.iterdir()} == {folder.name, "old-3", "old-4"}
     assert not half.exists()
-    first.close()
-    first.process.wait(SECONDS_MAX)
+    spark.end(first)
 
 
 def test_one_archive_is_made_at_a_time(spark: FakeSpark) -> None:
@@ -255,8 +233,7 @@ def test_one_archive_is_made_at_a_time(spark: FakeSpark) -> None:
     first.wait()
     (started,) = spark.run()
     assert "-XX:" not in started
-    first.close()
-    first.process.wait(SECONDS_MAX)
+    spark.end(first)
     assert "SharedArchiveFile" in spark.run()[0]
 
 
@@ -301,23 +278,13 @@ def test_classes_beside_settings(spark: FakeSpark) -> None:
 
 
 def test_signals_to_the_group(spark: FakeSpark) -> None:
-    """Ctrl-C and SIGTERM mean this program, which then ends its JVM."""
+    """Ctrl-C and SIGTERM mean this program, which then ends its JVM, and leaves no files."""
     jvm = spark.start()
     jvm.wait()
+    directory = Path(jvm._directory.name)
     for number in (signal.SIGINT, signal.SIGTERM):
         jvm.process.send_signal(number)
-    with pytest.raises(subprocess.TimeoutExpired):
-        jvm.process.wait(0.3)
-    jvm.close()
-    assert jvm.process.wait(SECONDS_MAX) == 0
-
-
-def test_a_jvm_that_nobody_waited_for(spark: FakeSpark) -> None:
-    """It ends, and its files are gone."""
-    jvm = spark.start()
-    directory = Path(jvm._directory.name)
-    jvm.close()
-    jvm.process.wait(SECONDS_MAX)
+    spark.end(jvm)
     assert not directory.exists()
 
 
@@ -363,17 +330,6 @@ def test_a_machine_whose_name_has_no_address(
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")
     told = answering(spark, tell, **{"spark.master": "local[2]"}).message
     assert told.endswith("Error: 192.0.2.1")
-
-
-def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's are those that its own variables name, or the package's."""
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
-    assert (spark_home() / "jars").is_dir()
-    assert conf_dir(tmp_path) == tmp_path / "conf"
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "other"))
-    assert (spark_home(), conf_dir(tmp_path)) == (tmp_path, tmp_path / "other")
 
 
 @pytest.mark.spark

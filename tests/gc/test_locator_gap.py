@@ -7,11 +7,10 @@ is younger than these dates. So it outlasts each promise that begins at one of t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -26,25 +25,11 @@ from tests.support.boundaries import HeldMetadata, SteppingMetadata
 from tests.support.world import World
 
 LEASE: Final = timedelta(hours=1)
+SETTINGS: Final = {"lease_ttl": LEASE}
 HELD: Final = LEASE / 2
 """How long the transaction stays open until the locator is asked for."""
 SECOND: Final = timedelta(seconds=1)
 WAIT_SECONDS_MAX: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How an object loses its name, how a locator of it is asked for, and by what a transaction
-    can be told that takes the name away."""
-
-    lose: Callable[[Repository, str], object]
-    sign: Callable[[Repository, str], Signed]
-    is_lost: sa.Select[tuple[object]]
-
-
-def _commit_without(lake: Repository, _collection_id: str) -> object:
-    lake.objects.delete("main", "a")
-    return lake.commits.commit("main", "without")
 
 
 def _sign_in_collection(lake: Repository, collection_id: str) -> Signed:
@@ -52,37 +37,35 @@ def _sign_in_collection(lake: Repository, collection_id: str) -> Signed:
     return signed
 
 
-WAYS: Final = {
-    "commit": Way(
-        _commit_without,
+Way = tuple[
+    Callable[[Repository, str], object], Callable[[Repository, str], Signed], sa.Select[Any]
+]
+WAYS: Final[dict[str, Way]] = {
+    "commit": (
+        lambda lake, _: (lake.objects.delete("main", "a"), lake.commits.commit("main", "without")),
         lambda lake, _: lake.locators.sign_path("main@", "a"),
         sa.select(commits.c.commit_id).where(commits.c.message == "without"),
     ),
-    "branch deleted": Way(
+    "branch deleted": (
         lambda lake, _: lake.branches.delete("side"),
         lambda lake, _: lake.locators.sign_path("side@", "s"),
         sa.select(branches.c.name).where(branches.c.expires_at.is_not(None)),
     ),
-    "collection replaced": Way(
+    "collection replaced": (
         lambda lake, collection_id: lake.collections.update(
             collection_id, ContentChange(replaces=True)
         ),
         _sign_in_collection,
         sa.select(reflog.c.commit_id).where(reflog.c.kind == "collection"),
     ),
-    "collection deleted": Way(
+    "collection deleted": (
         lambda lake, collection_id: lake.collections.delete(collection_id),
         _sign_in_collection,
         sa.select(collections.c.name).where(collections.c.expires_at.is_not(None)),
     ),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, settings={"lease_ttl": LEASE})
-    yield made
-    made.close()
+"""How an object loses its name, how a locator of it is asked for, and by what a transaction can be
+told that takes the name away."""
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -114,6 +97,7 @@ def test_it_lasts_until_its_end(world: World, way: Way) -> None:
 def sign_while_it_is_lost(world: World, way: Way, collection_id: str) -> Signed:
     """The locator that was asked for between the write of what takes the name away, and the end of
     that transaction."""
+    lose, ask, is_lost = way
     found: list[Signed] = []
     waits = threading.Event()
 
@@ -123,19 +107,19 @@ def sign_while_it_is_lost(world: World, way: Way, collection_id: str) -> Signed:
             world.lake.context.metadata, lambda step: waits.set() if step == "transaction" else None
         )
         try:
-            found.append(way.sign(of(world, metadata), collection_id))
+            found.append(ask(of(world, metadata), collection_id))
         finally:
             waits.set()
 
     signer = threading.Thread(target=sign, daemon=True)
 
     def hold(tx: Transaction) -> None:
-        if signer.ident is None and tx.execute(way.is_lost).first() is not None:
+        if signer.ident is None and tx.execute(is_lost).first() is not None:
             world.clock.advance(HELD)
             signer.start()
             assert waits.wait(WAIT_SECONDS_MAX)
 
-    way.lose(of(world, HeldMetadata(world.lake.context.metadata, hold)), collection_id)
+    lose(of(world, HeldMetadata(world.lake.context.metadata, hold)), collection_id)
     signer.join(WAIT_SECONDS_MAX)
     (signed,) = found
     return signed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,12 @@ from ebbtide.ids import descending_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.repositories.leases import take_lease
-from tests.support.world import DAY, START, World
+from tests.support.world import DAY, START, World, quarantine_of
 
+KEEP = {"default": "2h"}
 WEEK = 7 * DAY
 HOUR = timedelta(hours=1)
 HALF_A_DAY = 12 * HOUR
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "world")
-    made.keep(default="2h")
-    yield made
-    made.close()
 
 
 def expire(world: World, *names: str) -> None:
@@ -67,30 +60,21 @@ def record_of(world: World, report: RunReport) -> Path:
     return world.root / f"{QUARANTINES_PREFIX}{report.run_id}.json"
 
 
-def damage_report(_world: World, report: RunReport) -> None:
-    (Path(report.run_path) / "report.json").write_text("{")
-
-
-def forge_report(_world: World, report: RunReport) -> None:
+def forge_report(report: RunReport) -> None:
     path = Path(report.run_path) / "report.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "f" * 32}))
 
 
-def clear_folder(_world: World, report: RunReport) -> None:
-    shutil.rmtree(Path(report.run_path))
-
-
-def lose_plan(_world: World, report: RunReport) -> None:
+def lose_plan(report: RunReport) -> None:
     for name in ("plan.json", "report.json"):
         (Path(report.run_path) / name).unlink()
 
 
-Damage = Callable[[World, RunReport], None]
-DAMAGES: dict[str, tuple[Damage, bool]] = {
-    "its report is damaged": (damage_report, False),
+DAMAGES: dict[str, tuple[Callable[[RunReport], object], bool]] = {
+    "its report is damaged": (lambda old: Path(old.run_path, "report.json").write_text("{"), False),
     "its report is another run's": (forge_report, False),
     "its plan and report are gone": (lose_plan, False),
-    "its directory was cleared": (clear_folder, True),
+    "its directory was cleared": (lambda old: shutil.rmtree(old.run_path), True),
 }
 
 
@@ -101,7 +85,7 @@ def damaged(world: World, tmp_path: Path, **options: Any) -> dict[str, RunReport
         place = {"run_dir": str(tmp_path / "runs")} if is_elsewhere else {}
         found[name] = sweep(world, name, **place, **options)
     for name, report in found.items():
-        DAMAGES[name][0](world, report)
+        DAMAGES[name][0](report)
     assert not DAMAGES.keys() & world.contents()
     return found
 
@@ -163,7 +147,7 @@ def test_a_lost_folder_and_a_damaged_record_refuse(world: World, tmp_path: Path)
     """What the run restored is then not known."""
     old = sweep(world, "old", quarantine=WEEK, run_dir=str(tmp_path / "runs"))
     record_of(world, old).write_text("{")
-    clear_folder(world, old)
+    shutil.rmtree(old.run_path)
     report = world.collect()
     assert report.state == "refused"
     assert report.error is not None
@@ -175,8 +159,7 @@ def test_without_a_report_it_can_be_undone(world: World, tmp_path: Path) -> None
     for name, old in olds.items():
         report = world.collector().undo(old.run_id)
         assert (report.state, len(report.unfinished)) == ("undone", 1), name
-        assert report.quarantine is not None
-        assert report.quarantine["reopened_commits"] > 0
+        assert quarantine_of(report)["reopened_commits"] > 0
         assert name in world.contents()
         with pytest.raises(Conflict, match="was undone already"):
             world.collector().undo(old.run_id)
@@ -188,8 +171,10 @@ def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path) -> None
     for name, old in damaged(world, tmp_path, quarantine=WEEK).items():
         count = len(held(world, old.run_id))
         asked = world.collector().show_held(old.run_id)
-        assert asked.quarantine is not None
-        assert (asked.quarantine["state"], asked.quarantine["objects"]) == ("held", count), name
+        assert (quarantine_of(asked)["state"], quarantine_of(asked)["objects"]) == (
+            "held",
+            count,
+        ), name
         report = world.collector().purge(old.run_id)
         assert (report.state, len(report.unfinished)) == ("swept", 1)
         assert not held(world, old.run_id)
@@ -198,7 +183,6 @@ def test_without_a_report_it_can_be_purged(world: World, tmp_path: Path) -> None
 
 
 def stolen(world: World) -> None:
-    """Another run has the repository now."""
     take_lease(
         world.store.metadata,
         repository_id=world.lake.info.repository_id,
@@ -291,8 +275,7 @@ def test_a_sweep_that_is_stopped_tells_its_outcomes(
     monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", tally)
     count = plan.counts["candidate"].objects
     assert (report.state, report.counts["quarantined"].objects) == ("incomplete", count)
-    assert report.quarantine is not None
-    assert report.quarantine["objects"] == count
+    assert quarantine_of(report)["objects"] == count
     assert written(report) == report.to_json()
     (Path(report.run_path) / "report.json").unlink()
     shown = world.collector().show(plan.run_id)
@@ -339,7 +322,7 @@ def test_an_undo_and_a_purge_that_are_stopped(
     monkeypatch.setattr(quarantine, name, real)
     world.clock.advance(HOUR)
     report = getattr(world.collector(), action)(old.run_id)
-    assert report.quarantine["state"] == ("undone" if action == "undo" else "purged")
+    assert quarantine_of(report)["state"] == ("undone" if action == "undo" else "purged")
 
 
 def test_the_database_alone_knows_of_a_folder_elsewhere(world: World, tmp_path: Path) -> None:
@@ -389,3 +372,21 @@ def test_a_plan_names_runs_and_not_places() -> None:
     assert SettledPart.from_json(settled.to_json()) == settled
     before = part.to_json() | {"run_path": f"/old/{RUNS_PREFIX}{run_id}"}
     assert SettledPart.from_json(before) == settled
+
+
+def test_a_damaged_report_stops_its_own_run_alone(world: World) -> None:
+    old = sweep(world, "old")
+    world.collector().plan()
+    file = Path(old.run_path) / "report.json"
+    whole = json.loads(file.read_text())
+    without = {key: value for key, value in whole.items() if key != "kinds"}
+    for damaged in (without, whole | {"kinds": {"object": "many"}}, whole | {"by_ref": 7}):
+        file.write_text(json.dumps(damaged))
+        with pytest.raises(Refused, match="delete that file and sweep the run again") as caught:
+            world.collector().show(old.run_id)
+        assert caught.value.kind == "report_corrupt"
+        states = {report.run_id: report.state for report in world.collector().runs()}
+        assert states.pop(old.run_id) == "refused"
+        assert {*states.values()} == {"planned"}
+        assert world.collector(mode="auto").plan().state == "planned"
+    world.swept()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ from ebbtide.store.content.trees import read_tree
 from tests.support.engines import INLINE, on_engines
 from tests.support.icechunk_lake import planned_rows
 from tests.support.randomized import examples, randomized
-from tests.support.world import DAY, World
+from tests.support.world import DAY, World, temporary_world
 
 PATHS = ["a", "a/b", "b", "c/d", "c/e", "ü"]
 
@@ -59,7 +57,6 @@ class History:
     tags: dict[str, str] = field(default_factory=dict)
 
     def note(self, world: World, branch: str, commit_id: str) -> None:
-        """A commit was made on a branch."""
         record = world.lake.commits.get(commit_id)
         tree_id, checksum = record.require_tree()
         tree = read_tree(world.lake.storage, tree_id, checksum)
@@ -101,10 +98,8 @@ class History:
             if commit.commit_id not in fathers and commit.commit_id not in self.branches.values():
                 after = now - default * DAY
                 # The hypothetical head is as old as the commit that it stands on.
-                if commit.created_at > after:
-                    found |= self.was_head(commit.commit_id, after=after)
-                else:
-                    found |= self.was_head(commit.commit_id, after=after) - {commit.commit_id}
+                own = set[str]() if commit.created_at > after else {commit.commit_id}
+                found |= self.was_head(commit.commit_id, after=after) - own
         return found
 
     def reached(self, start: set[str]) -> set[str]:
@@ -146,7 +141,6 @@ def happen(
     names: tuple[str, str],
     when: tuple[int, datetime],
 ) -> None:
-    """One event, on the first of two branches."""
     name, other = names
     number, date = when
     lake = world.lake
@@ -220,37 +214,32 @@ def test_so_it_is_on_spark(
 
 
 def check_store(engine: Engine, events: list[Event], default: int, main: int, sizes: Sizes) -> None:
-    """Collect a store to which these events happened."""
-    with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory))
+    with temporary_world() as world:
         world.engine = engine
-        try:
-            world.keep(default=f"{default}d", branches={"main": f"{main}d"})
-            history = History()
-            play(world, history, events)
-            (world.root / "data" / "foreign.txt").parent.mkdir(exist_ok=True)
-            (world.root / "data" / "foreign.txt").write_text("not ours")
-            active = history.active({"main": main}, default, world.now)
-            if engine is not INLINE:
-                check_rows(world, engine, sizes)
+        world.keep(default=f"{default}d", branches={"main": f"{main}d"})
+        history = History()
+        play(world, history, events)
+        (world.root / "data" / "foreign.txt").parent.mkdir(exist_ok=True)
+        (world.root / "data" / "foreign.txt").write_text("not ours")
+        active = history.active({"main": main}, default, world.now)
+        if engine is not INLINE:
+            check_rows(world, engine, sizes)
 
-            report = world.collect(sizes=sizes)
+        report = world.collect(sizes=sizes)
 
-            assert report.state == "swept"
-            everything = world.files("data") | world.files("_ebbtide/trees")
-            everything |= world.files("_ebbtide/ranges")
-            assert everything - {"data/foreign.txt"} == expected(world, history, active)
-            assert "data/foreign.txt" in everything
-            for commit_id in active:
-                for entry in world.lake.objects.walk(commit_id):
-                    assert len(world.lake.objects.get(commit_id, entry.path)) == entry.size_bytes
+        assert report.state == "swept"
+        everything = world.files("data") | world.files("_ebbtide/trees")
+        everything |= world.files("_ebbtide/ranges")
+        assert everything - {"data/foreign.txt"} == expected(world, history, active)
+        assert "data/foreign.txt" in everything
+        for commit_id in active:
+            for entry in world.lake.objects.walk(commit_id):
+                assert len(world.lake.objects.get(commit_id, entry.path)) == entry.size_bytes
 
-            again = world.collect()
+        again = world.collect()
 
-            assert again.state == "swept"
-            assert again.counts["candidate"].objects == 0
-        finally:
-            world.close()
+        assert again.state == "swept"
+        assert again.counts["candidate"].objects == 0
 
 
 def check_rows(world: World, engine: Engine, sizes: Sizes) -> None:

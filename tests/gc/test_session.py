@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -84,7 +85,6 @@ class Child:
     """What it wrote to stderr."""
 
     def wait(self) -> None:
-        """Wait until its JVM has ended."""
         if self.process is not None:
             self.process.wait(SECONDS_MAX)
 
@@ -115,7 +115,6 @@ def run(cache: Path, **conf: str) -> Child:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Child:
-    """The process that filled an empty cache."""
     child = run(tmp_path_factory.mktemp("cache"), **{"spark.ui.retainedJobs": "8"})
     child.wait()
     assert len(list(child.cache.rglob("classes-*.jsa"))) == 1
@@ -163,16 +162,6 @@ def test_a_damaged_archive_and_an_event_log(first: Child, tmp_path: Path) -> Non
     child.wait()
 
 
-@pytest.mark.spark
-@pytest.mark.drawn("whole programs")
-@pytest.mark.parametrize("level", ["INFO", "WARN"])
-def test_a_log_level_has_its_effect(tmp_path: Path, level: str) -> None:
-    """Also below the level that PySpark itself shows."""
-    child = run(tmp_path, **{"spark.log.level": level})
-    child.wait()
-    assert ("INFO SparkContext" in child.log) == (level == "INFO")
-
-
 def test_the_order_of_settings() -> None:
     """The caller's, those of the file, then this program's; but its own interpreter."""
     name = "spark.sql.shuffle.partitions"
@@ -189,7 +178,6 @@ def test_the_order_of_settings() -> None:
 
 
 def test_a_log_level_needs_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours, unless the user has one."""
     options, level = "spark.driver.extraJavaOptions", {"spark.log.level": "INFO"}
     monkeypatch.delenv("LOG4J_CONFIGURATION_FILE", raising=False)
     assert LOG_CONFIG.exists()
@@ -265,7 +253,6 @@ def test_what_is_no_setting() -> None:
 
 
 def test_the_file(tmp_path: Path) -> None:
-    """In the format of Java's properties."""
     assert read_defaults_file(tmp_path) == {}
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.no 1\n  ! spark.no 2\n\nspark.a  1 2 \nspark.b=x=y\nspark.c : z\n"
@@ -283,7 +270,6 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line: what to install, and how to do without."""
     monkeypatch.setattr(java, "_candidates", list)
     with pytest.raises(Failed, match="--master none") as caught:
         find_java()
@@ -298,45 +284,32 @@ def test_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch(master="local[1]")._jvm is None
 
 
-@dataclass
-class Thrown:
+def thrown(text: str, cause: Any = None) -> Any:
     """An error of Java, as py4j gives it."""
-
-    text: str
-    cause: Thrown | None = None
-
-    def toString(self) -> str:  # noqa: N802
-        return self.text
-
-    def getCause(self) -> Thrown | None:  # noqa: N802
-        return self.cause
+    return SimpleNamespace(toString=lambda: text, getCause=lambda: cause)
 
 
 class JavaError(Exception):
     """As py4j's, whose own text is a trace."""
 
-    def __init__(self, thrown: Thrown) -> None:
+    def __init__(self, error: Any) -> None:
         super().__init__("An error occurred while calling None\n\tat a.B")
-        self.java_exception = thrown
-
-
-REFUSED = Thrown("io.example.ClientException: Forbidden: cannot get pods\nmore")
+        self.java_exception = error
 
 
 def test_why_spark_did_not_start() -> None:
     """The error, and the first cause if the error does not have it already. Java forbids an error
     to be its own cause, but not two that name each other."""
-    first, second = Thrown("first"), Thrown("second")
-    first.cause, second.cause = second, first
-    jvm: Any = None
-    for thrown, told in (
-        (Thrown("SparkException: no master\nmore"), "SparkException: no master"),
+    first = thrown("first")
+    first.getCause = lambda: thrown("second", first)
+    refused = thrown("io.example.ClientException: Forbidden: cannot get pods\nmore")
+    for error, told in (
         (
-            Thrown("SparkException: External scheduler", Thrown("InvocationTarget", REFUSED)),
+            thrown("SparkException: External scheduler", thrown("InvocationTarget", refused)),
             "SparkException: External scheduler:"
             " io.example.ClientException: Forbidden: cannot get pods",
         ),
-        (Thrown("A: B: no room", Thrown("B: no room")), "A: B: no room"),
+        (thrown("A: B: no room\nmore", thrown("B: no room")), "A: B: no room"),
         (first, "first"),
     ):
-        assert _reason(JavaError(thrown), jvm) == told
+        assert _reason(JavaError(error), None) == told  # type: ignore[arg-type]

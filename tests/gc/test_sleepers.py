@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,55 +24,50 @@ from ebbtide.storage import LocalStorage, Storage
 from tests.support.copies import contents_of, listing
 from tests.support.dying import Died
 from tests.support.faulty import Hook, SharedFaultyStorage
-from tests.support.world import DAY, World
+from tests.support.world import DAY, World, quarantine_of
 
+SETTINGS: Final = {"range_entries_target": 2}
 WEEK: Final = 7 * DAY
 HOUR: Final = timedelta(hours=1)
 WAIT_SECONDS_MAX: Final = 60.0
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, settings={"range_entries_target": 2})
-    yield made
-    made.close()
-
-
 class Sleeper:
-    """A sweep in a thread of its own that is suspended before a call of the storage."""
+    """A sweep in a thread of its own that is suspended before a call of the storage whose address
+    has `part`."""
 
-    def __init__(self, world: World, method: str, part: str, **options: Any) -> None:
-        """`part` is of the address of that call."""
+    def __init__(self, world: World, run_id: str, method: str, part: str, **options: Any) -> None:
         self.outcome: RunReport | BaseException | None = None
-        self._asleep, self._woken = threading.Event(), threading.Event()
+        self.asleep, self._woken = threading.Event(), threading.Event()
 
         def hook(called: str, address: str) -> None:
-            if called == method and part in address and not self._asleep.is_set():
-                self._asleep.set()
+            if called == method and part in address and not self.asleep.is_set():
+                self.asleep.set()
                 assert self._woken.wait(WAIT_SECONDS_MAX)
 
-        self._collector = collector(world, before=hook, **options)
-        self._thread: threading.Thread | None = None
-
-    def begin(self, run_id: str) -> None:
-        """Sweep until the call, and sleep; the run's lease runs out."""
+        sweeper = collector(world, before=hook, **options)
 
         def work() -> None:
             try:
-                self.outcome = self._collector.sweep(run_id)
-            except (EbbtideError, Died) as error:
+                self.outcome = sweeper.sweep(run_id)
+            except EbbtideError as error:
                 self.outcome = error
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
-        assert self._asleep.wait(WAIT_SECONDS_MAX), self.outcome
 
     def wake(self) -> None:
-        """Let it go on to its end."""
         self._woken.set()
-        assert self._thread is not None
         self._thread.join(WAIT_SECONDS_MAX)
         assert not self._thread.is_alive()
+
+
+def asleep(world: World, run_id: str, method: str, part: str, **options: Any) -> Sleeper:
+    """A sweep that sleeps before the call, and whose lease has run out."""
+    found = Sleeper(world, run_id, method, part, **options)
+    assert found.asleep.wait(WAIT_SECONDS_MAX), found.outcome
+    let_lease_end(world)
+    return found
 
 
 def collector(
@@ -143,9 +137,7 @@ def test_another_run_sleeps_in_its_deletes(world: World, method: str, part: str)
     known = history(world)
     first = expire_first(world)
     world.keep(default="3d")
-    sleeper = Sleeper(world, method, part)
-    sleeper.begin(world.collector().plan().run_id)
-    let_lease_end(world)
+    sleeper = asleep(world, world.collector().plan().run_id, method, part)
 
     undone = collector(world).undo(first.run_id)
     check(world, known)
@@ -162,16 +154,14 @@ def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, p
     known = history(world)
     world.keep(default="3d")
     run_id = world.collector().plan().run_id
-    sleeper = Sleeper(world, "delete" if aside is None else "move", part, quarantine=aside)
-    sleeper.begin(run_id)
-    let_lease_end(world)
+    method = "delete" if aside is None else "move"
+    sleeper = asleep(world, run_id, method, part, quarantine=aside)
     assert collector(world, quarantine=WEEK).sweep(run_id).state == "swept"
 
     undone = collector(world).undo(run_id)
     assert undone.state == "swept"
-    assert undone.quarantine is not None
-    assert undone.quarantine["at_risk_objects"] > 0
-    assert "process " in undone.quarantine["sweepers"]
+    assert quarantine_of(undone)["at_risk_objects"] > 0
+    assert "process " in quarantine_of(undone)["sweepers"]
     check(world, known)
     sleeper.wake()
     check(world, known)
@@ -183,15 +173,12 @@ def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, p
     assert check(world, known) == reached
 
 
-@pytest.mark.parametrize("part", ["data/", "_ebbtide/"])
-def test_nobody_took_the_sweep_over(world: World, part: str) -> None:
+def test_nobody_took_the_sweep_over(world: World) -> None:
     """What the batch takes is all in its place, when the undo looks."""
     known = history(world)
     world.keep(default="3d")
     run_id = world.collector().plan().run_id
-    sleeper = Sleeper(world, "move", part, quarantine=WEEK)
-    sleeper.begin(run_id)
-    let_lease_end(world)
+    sleeper = asleep(world, run_id, "move", "data/", quarantine=WEEK)
     assert collector(world).undo(run_id).state == "incomplete"
     assert len(check(world, known)) < len(known)
     sleeper.wake()
@@ -229,8 +216,7 @@ def test_an_older_plan_is_swept_later(world: World) -> None:
     world.keep(default="3d")
     assert world.collector(quarantine=None).sweep(older.run_id).state == "swept"
     undone = collector(world).undo(first.run_id)
-    assert undone.quarantine is not None
-    assert undone.quarantine["closed_commits"] >= 1
+    assert quarantine_of(undone)["closed_commits"] >= 1
     assert next(iter(known)) not in check(world, known)
 
 
@@ -250,7 +236,6 @@ def test_the_record_of_the_later_run_is_gone(world: World) -> None:
 
 
 def test_a_purge_broke_off_half_way(world: World) -> None:
-    """After one file."""
     known = history(world)
     first = expire_first(world)
     aside = world.root / quarantine.prefix_of(first.run_id)
@@ -258,8 +243,7 @@ def test_a_purge_broke_off_half_way(world: World) -> None:
     (aside / gone).unlink()
     undone = collector(world).undo(first.run_id)
     assert undone.state == "swept", "something is unaccounted for"
-    assert undone.quarantine is not None
-    assert (undone.quarantine["lost_objects"], undone.quarantine["objects"]) == (1, 0)
+    assert (quarantine_of(undone)["lost_objects"], quarantine_of(undone)["objects"]) == (1, 0)
     assert gone not in world.files()
     assert next(iter(known)) not in check(world, known)
 
@@ -289,9 +273,7 @@ def test_who_gave_up_takes_nothing_more(world: World) -> None:
     known = history(world)
     first = expire_first(world)
     world.keep(default="3d")
-    sleeper = Sleeper(world, "get", "gc/EPOCH")
-    sleeper.begin(world.collector().plan().run_id)
-    let_lease_end(world)
+    sleeper = asleep(world, world.collector().plan().run_id, "get", "gc/EPOCH")
     world.keep(default="15d")
     collector(world).plan()  # takes the repository
     sleeper.wake()
@@ -299,8 +281,7 @@ def test_who_gave_up_takes_nothing_more(world: World) -> None:
     assert sleeper.outcome.state == "incomplete"
     undone = collector(world).undo(first.run_id)
     assert undone.state == "undone"
-    assert undone.quarantine is not None
-    assert undone.quarantine["at_risk_objects"] == 0
+    assert quarantine_of(undone)["at_risk_objects"] == 0
     check(world, known)
 
 
@@ -309,9 +290,7 @@ def test_it_waits_for_batches_that_end(world: World) -> None:
     known = history(world)
     first = expire_first(world)
     world.keep(default="3d")
-    sleeper = Sleeper(world, "delete", "data/")
-    sleeper.begin(world.collector().plan().run_id)
-    let_lease_end(world)
+    sleeper = asleep(world, world.collector().plan().run_id, "delete", "data/")
     timer = threading.Timer(0.2, sleeper.wake)
     timer.start()
     undone = collector(world, patience=timedelta(seconds=30)).undo(first.run_id)
@@ -326,9 +305,8 @@ def test_what_may_be_taken_is_remembered_while_something_is_aside(world: World) 
     world.keep(default="15d")
     first = world.collect(quarantine=world.settings.run_retention * 3)
     world.keep(default="3d")
-    sleeper = Sleeper(world, "delete", "data/")
     second = world.collector().plan().run_id
-    sleeper.begin(second)
+    sleeper = asleep(world, second, "delete", "data/")
     world.clock.advance(world.settings.run_retention + DAY)
     world.keep(default="keep")
     world.collect()

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
-from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, Gone, NotFound
 from ebbtide.gc import quarantine
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.steps import Event
+from ebbtide.ids import new_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.storage import DeleteOutcome, LocalStorage
+from ebbtide.store.collecting.roots import lift_tombstones
 from ebbtide.store.purges.queries import insert_purged
 from tests.support.copies import contents_of, listing
 from tests.support.dying import Died
 from tests.support.engines import on_engines
-from tests.support.faulty import Hook, SharedFaultyStorage
+from tests.support.faulty import SharedFaultyStorage
 from tests.support.forging import Forgery
-from tests.support.randomized import randomized
-from tests.support.world import DAY, World
+from tests.support.world import DAY, World, quarantine_of
 
+SETTINGS = {"range_entries_target": 2}
+KEEP = {"default": "3d"}
 WEEK = 7 * DAY
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, settings={"range_entries_target": 2})
-    made.keep(default="3d")
-    yield made
-    made.close()
 
 
 def history(world: World) -> dict[str, dict[str, bytes]]:
@@ -76,8 +65,7 @@ def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: E
     assert report.commits["forgotten"] == 1
     aside = world.root / quarantine.prefix_of(report.run_id)
     assert all((aside / name).read_bytes() == before[name] for name in gone)
-    assert report.quarantine is not None
-    assert report.quarantine["objects"] == len(gone)
+    assert quarantine_of(report)["objects"] == len(gone)
     assert sweep(world).counts["candidate"].objects == 0
     assert len([c for c in known if raises_kind(world, c)]) >= 2
 
@@ -86,8 +74,7 @@ def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: E
     assert listing(world.root) == before
     for commit, has in known.items():
         assert contents_of(world, commit) == has
-    assert undone.quarantine is not None
-    assert undone.quarantine["objects"] == undone.quarantine["closed_commits"] == 0
+    assert quarantine_of(undone)["objects"] == quarantine_of(undone)["closed_commits"] == 0
 
     # It is closed for good.
     with pytest.raises(Conflict, match="undone"):
@@ -115,29 +102,11 @@ def raises_kind(world: World, commit: str) -> str | None:
     return None
 
 
-def test_a_selection_comes_back_and_is_held(world: World) -> None:
-    history(world)
-    before = listing(world.root)
-    report = sweep(world)
-    gone = sorted(before.keys() - listing(world.root).keys())
-    name = next(each for each in gone if each.startswith("data/"))
-    part = world.collector().undo(report.run_id, under=name)
-    assert part.state == "swept"
-    assert part.quarantine is not None
-    assert part.quarantine["back_objects"] == 1
-    assert part.quarantine["objects"] == len(gone) - 1
-    assert listing(world.root)[name] == before[name]
-    assert sweep(world).counts["candidate"].objects == 0
-    assert world.collector().undo(report.run_id).state == "undone"
-    assert listing(world.root) == before
-
-
 def test_purged_and_timed_out(world: World) -> None:
     history(world)
     first = sweep(world).run_id
     done = world.collector().purge(first)
-    assert done.quarantine is not None
-    assert (done.quarantine["state"], done.quarantine["objects"]) == ("purged", 0)
+    assert (quarantine_of(done)["state"], quarantine_of(done)["objects"]) == ("purged", 0)
     assert not (world.root / quarantine.prefix_of(first)).exists()
     with pytest.raises(NotFound, match="no files in quarantine"):
         world.collector().undo(first)
@@ -184,63 +153,11 @@ def test_a_commit_stays_closed_that_a_later_run_took_from(world: World) -> None:
     world.clock.advance(5 * DAY)
     world.collect()  # deletes for good what only `newest` had since
     undone = world.collector().undo(first.run_id)
-    assert undone.quarantine is not None
-    assert undone.quarantine["closed_commits"] >= 1
+    assert quarantine_of(undone)["closed_commits"] >= 1
     readable = [commit for commit in known if raises_kind(world, commit) is None]
     for commit in readable:
         assert contents_of(world, commit) == known[commit]
     assert newest not in readable
-
-
-@randomized("undone sweeps")
-def test_broken_off_anywhere(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweep and undo end at any step; asked for again, it is as if nothing had been."""
-    rng = random.Random(seed)
-    world = World(tmp_path, settings={"range_entries_target": 2})
-    world.keep(default="3d")
-    known = history(world)
-    before = listing(world.root)
-
-    def broken(steps: list[str]) -> Collector:
-        """One that ends at a step, or at one of its changes of the storage: before or after it."""
-        chosen = (rng.choice(steps), rng.choice(["start", "end"]))
-        calls = itertools.count(-rng.randrange(12))
-        at_call = rng.random() < 0.7
-        ends = rng.choice([Died, KeyboardInterrupt])
-
-        def observe(step: str, event: Event) -> None:
-            if not at_call and (step, event) == chosen:
-                raise ends
-
-        def count(method: str, _address: str) -> None:
-            if at_call and method in ("move", "delete") and next(calls) == 0:
-                raise ends
-
-        hooks: dict[str, Hook] = {rng.choice(["before", "after"]): count}
-        repository = world.format()
-        repository.storage = SharedFaultyStorage(repository.storage, **hooks)
-        options = RunOptions.of(
-            world.settings, grace=HOUR, quarantine=WEEK, patience=timedelta(0), mode="clean"
-        )
-        return Collector(repository, engine=world.engine, options=options, observer=observe)
-
-    monkeypatch.setattr("ebbtide.gc.sweeping.outcomes.ADDRESSES_PER_BATCH", 1)
-    monkeypatch.setattr("ebbtide.gc.sweeping.undoing.ROWS_PER_PART", 1)
-    planned = world.collector(quarantine=WEEK).plan()
-    steps = ["fence", "recheck", "forget", "delete tree", "delete range", "delete object"]
-    for _ in range(rng.randrange(1, 4)):
-        with suppress(Died, KeyboardInterrupt, Conflict):
-            broken(steps).sweep(planned.run_id)
-    for _ in range(rng.randrange(4)):
-        with suppress(Died, KeyboardInterrupt, Conflict, NotFound):
-            broken(["bring back", "reopen"]).undo(planned.run_id, sweeps_ended=True)
-    with suppress(Conflict, NotFound):  # undone before, or nothing had moved
-        world.collector(patience=timedelta(0)).undo(planned.run_id, sweeps_ended=True)
-    assert listing(world.root) == before
-    for commit, has in known.items():
-        assert contents_of(world, commit) == has
-    assert not list((world.root / "_ebbtide" / "gc" / "runs").glob("*/quarantine/**/*"))
-    world.close()
 
 
 def test_what_was_purged_stays_gone(world: World) -> None:
@@ -256,31 +173,11 @@ def test_what_was_purged_stays_gone(world: World) -> None:
     with world.store.metadata.transaction() as tx:
         insert_purged(tx, world.lake.info.repository_id, "0" * 32, [first, second])
     undone = world.collector().undo(report.run_id)
-    assert undone.quarantine is not None
-    assert undone.quarantine["purged_objects"] == 1
+    assert quarantine_of(undone)["purged_objects"] == 1
     assert listing(world.root).keys() == before.keys() - {first, second}
     assert not (aside / second).exists()
     for commit in (row.commit_id for row in world.lake.commits.log("main")):
         assert raises_kind(world, commit) in (None, "purged")
-
-
-def test_what_does_not_come_back_is_asked_for_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history(world)
-    before = listing(world.root)
-    report = sweep(world)
-    move = LocalStorage.move
-
-    def failing(_storage: LocalStorage, moves: list[tuple[str, str]]) -> list[DeleteOutcome]:
-        return [DeleteOutcome(source, "failed", "made to fail") for source, _ in moves]
-
-    monkeypatch.setattr(LocalStorage, "move", failing)
-    with pytest.raises(Failed, match="undo the run again"):
-        world.collector().undo(report.run_id)
-    monkeypatch.setattr(LocalStorage, "move", move)
-    assert world.collector().undo(report.run_id).state == "undone"
-    assert listing(world.root) == before
 
 
 def as_before(part: dict[str, Any]) -> dict[str, Any]:
@@ -318,25 +215,93 @@ def test_records_of_an_earlier_version(world: World) -> None:
     assert listing(world.root) == before
 
 
-def test_a_purge_that_was_broken_off_is_asked_for_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An undo whose moves fail, and a purge of which all deletes but one do."""
     history(world)
     report = sweep(world)
     kept = listing(world.root)
     delete = LocalStorage.delete
 
+    def stay(_storage: LocalStorage, moves: list[tuple[str, str]]) -> list[DeleteOutcome]:
+        return [DeleteOutcome(source, "failed", "made to fail") for source, _ in moves]
+
     def failing(storage: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
         done = delete(storage, addresses[:1])
         return done + [DeleteOutcome(each, "failed", "made to fail") for each in addresses[1:]]
 
-    monkeypatch.setattr(LocalStorage, "delete", failing)
-    with pytest.raises(Failed, match="purge the run again"):
-        world.collector().purge(report.run_id)
-    monkeypatch.setattr(LocalStorage, "delete", delete)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "move", stay)
+        with pytest.raises(Failed, match="undo the run again"):
+            world.collector().undo(report.run_id)
+        patch.setattr(LocalStorage, "delete", failing)
+        with pytest.raises(Failed, match="purge the run again"):
+            world.collector().purge(report.run_id)
     held = world.collector().show(report.run_id).quarantine
     assert held is not None
     assert held["state"] == "held"
     assert world.collector().purge(report.run_id).quarantine is not None
     assert not (world.root / quarantine.prefix_of(report.run_id)).exists()
     assert listing(world.root) == kept
+
+
+def test_what_an_earlier_run_closed_stays_closed(world: World) -> None:
+    world.keep(default="3d")
+    world.lake.branches.create("side", "main")
+    old = world.save("side", days_ago=30, put=["a"])
+    world.save("side", days_ago=20, put=["b"], delete=["a"])
+    first = world.collect()
+    assert world.lake.commits.get(old).tombstoned_by == first.run_id
+    world.lake.branches.delete("side")
+    world.clock.advance(DAY)
+    second = world.collect(quarantine=7 * DAY)
+    assert world.lake.commits.get(old).forgotten_by == second.run_id
+
+    undone = world.collector().undo(second.run_id)
+
+    commit = world.lake.commits.get(old)
+    assert (commit.tombstoned_by, commit.forgotten_by) == (first.run_id, second.run_id)
+    with pytest.raises(Gone):
+        world.lake.branches.create("again", old)
+    assert quarantine_of(undone)["closed_commits"] == 1
+
+
+def test_a_run_opens_what_it_closed_itself_alone(world: World) -> None:
+    """In the transaction that opens it, whatever was read before."""
+    world.keep(default="3d")
+    old = world.save("main", days_ago=30, put=["a"])
+    world.save("main", days_ago=20, put=["b"], delete=["a"])
+    world.save("main", days_ago=1, put=["c"])
+    closed_by = world.collect().run_id
+    context = world.lake.context
+    for run_id, left in ((new_id(), closed_by), (closed_by, None)):
+        with context.metadata.transaction() as tx:
+            lift_tombstones(tx, context.repository_id, [old], run_id=run_id)
+        assert world.lake.commits.get(old).tombstoned_by == left
+
+
+def die_after_a_move(method: str, _address: str) -> None:
+    """A hook: the first files are back, and nothing else happens."""
+    if method == "move":
+        raise Died
+
+
+def test_the_next_run_leaves_what_is_back(world: World) -> None:
+    world.keep(default="3d")
+    expired = world.save("main", days_ago=30, put=["a", "b"])
+    world.save("main", days_ago=20, delete=["a", "b"])
+    world.save("main", days_ago=1, put=["c"])
+    before, known = listing(world.root), contents_of(world, expired)
+    run_id = world.collect(quarantine=7 * DAY).run_id
+    assert listing(world.root).keys() < before.keys()
+    repository = world.format()
+    repository.storage = SharedFaultyStorage(repository.storage, after=die_after_a_move)
+    options = RunOptions.of(world.settings, grace=timedelta(hours=1), mode="clean")
+    with pytest.raises(Died):
+        Collector(repository, engine=world.engine, options=options).undo(run_id)
+    assert listing(world.root).keys() == before.keys()
+
+    assert world.collect().counts["candidate"].objects == 0
+
+    assert world.collector().undo(run_id).state == "undone"
+    assert listing(world.root).keys() == before.keys()
+    assert contents_of(world, expired) == known

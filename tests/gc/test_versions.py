@@ -17,6 +17,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
+from tests.support.dying import Died
 from tests.support.faulty import SharedFaultyStorage
 from tests.support.versioned import VersionedBucket
 from tests.support.world import AT_ONCE, DAY, collector_of
@@ -50,7 +51,6 @@ class Versioned:
         self.clock.advance(datetime.now(UTC) + timedelta(seconds=2) - self.clock.now)
 
     def data(self) -> dict[str, tuple[int, int]]:
-        """Versions and markers of each key of data."""
         return self.bucket.left("lake/data/")
 
     def collector(self, **options: Any) -> Collector:
@@ -92,19 +92,16 @@ def test_versions_of_candidates_are_deleted(world: Versioned) -> None:
 
 
 def test_a_sweep_that_is_killed_before_its_versions_continues(world: Versioned) -> None:
-    class Killed(BaseException):
-        """As a process that ends."""
-
     def kill(method: str, _address: str) -> None:
         if method == "delete_versions":
-            raise Killed
+            raise Died
 
     collector = world.collector(delete_versions=True)
     run_id = collector.plan().run_id
     repository = collector._repository
     whole = repository.storage
     repository.storage = SharedFaultyStorage(whole, before=kill)  # type: ignore[misc]
-    with pytest.raises(Killed):
+    with pytest.raises(Died):
         collector.sweep(run_id)
     assert all(world.data()[key][0] == 1 for key in world.useless)
     again = world.collector(delete_versions=True).sweep(run_id)

@@ -8,12 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from ebbtide.errors import Failed
-from ebbtide.gc.spark.engine import _reason
 from ebbtide.gc.spark.watch import watched
-from ebbtide.gc.steps import Meter
+from ebbtide.gc.steps import Meter, ProgressReading, advance
 
 SECONDS_MAX = 60
 NOT_SOON = timedelta(days=1)
@@ -57,20 +55,6 @@ class Job:
         raise RuntimeError("Job 0 cancelled part of cancelled job group")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionRefusedError(111, "Connection refused"),
-        Py4JNetworkError("Answer from Java side is empty"),
-        Py4JError("An error occurred while calling o153.getResult"),
-    ],
-)
-def test_how_a_jvm_that_ends_is_told_of(error: Exception) -> None:
-    """By its socket, or by an answer without a content."""
-    assert _reason(error).startswith("its JVM has ended")
-    assert _reason(ValueError("its own")) == "its own"
-
-
 def test_no_executors() -> None:
     job = Job()
     with (
@@ -112,3 +96,28 @@ def test_behind_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(job.context, "run", NOT_SOON, Meter()):
         job.wait_for_looks()
     assert not job.cancelled
+
+
+def test_counts_from_the_beginning_of_a_step() -> None:
+    """Not what was counted before, but for what is said to be done."""
+    meter = Meter()
+    advance(5)
+    meter.begin("files", 12)
+    advance(2)
+    advance(7)
+    found = meter.reading()
+    assert (found.unit, found.done, found.total, found.is_about) == ("files", 9, 12, False)
+    meter.begin("files", 20, is_about=True, done=9)
+    advance(2)
+    found = meter.reading()
+    assert (found.done, found.total, found.is_about) == (11, 20, True)
+    assert meter.begun == 2
+
+
+def test_what_is_left() -> None:
+    """By the rate so far; unknown where nothing is done, and where there was more than expected."""
+    assert ProgressReading("files", 10, 40, False, 5.0).seconds_left == 15.0
+    assert ProgressReading("files", 0, 40, False, 5.0).seconds_left is None
+    assert ProgressReading("files", 50, 40, True, 5.0).seconds_left is None
+    assert ProgressReading("files", 5, None, False, 5.0).seconds_left is None
+    assert ProgressReading("files", 5, 10, False, 0.0).per_second == 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.gc.test_random_stores import EVENTS, Event, History, play
 from tests.support.gone import expire_repository, fill, remover
 from tests.support.histories import make_history
 from tests.support.randomized import examples, randomized
-from tests.support.world import START, World
+from tests.support.world import START, World, temporary_world
 
 RULES = st.one_of(
     st.sampled_from(["1d", "3d", "7d", "20d", "keep"]),
@@ -42,12 +41,10 @@ Written = dict[str, Any]  # a policy as Policy.parse takes it
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """A store with a history of which a week is kept."""
-    made = World(tmp_path)
-    make_history(made)
-    yield made
-    made.close()
+    make_history(world)
+    return world
 
 
 def ask(world: World, *policies: Written, **options: Any) -> WhatIf:
@@ -88,31 +85,27 @@ def test_figures_agree_with_plans(
     hold: bool,
     swept: bool,
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory))
-        try:
-            history = History()
-            play(world, history, events)
-            if hold:
-                oldest = min(history.commits.values(), key=lambda commit: commit.created_at)
-                world.lake.retention.hold(oldest.commit_id, "audit")
-            if present is not None:
-                world.keep(**present)
-            if swept:
-                assert world.collect().state == "swept"
-            found = ask(world, *others)
-            plan = world.collector().plan()
-            check_agrees(world, found.present, plan)
-            kept_now = set(world.collector().reasons(plan.run_id))
-            for written, other in zip(others, found.others, strict=True):
-                world.keep(**written)
-                report = world.collector().plan()
-                check_agrees(world, other, report)
-                kept = set(world.collector().reasons(report.run_id))
-                assert {each.commit_id for each in other.lost} == kept_now - kept
-                assert other.regained_count == len(kept - kept_now)
-        finally:
-            world.close()
+    with temporary_world() as world:
+        history = History()
+        play(world, history, events)
+        if hold:
+            oldest = min(history.commits.values(), key=lambda commit: commit.created_at)
+            world.lake.retention.hold(oldest.commit_id, "audit")
+        if present is not None:
+            world.keep(**present)
+        if swept:
+            assert world.collect().state == "swept"
+        found = ask(world, *others)
+        plan = world.collector().plan()
+        check_agrees(world, found.present, plan)
+        kept_now = set(world.collector().reasons(plan.run_id))
+        for written, other in zip(others, found.others, strict=True):
+            world.keep(**written)
+            report = world.collector().plan()
+            check_agrees(world, other, report)
+            kept = set(world.collector().reasons(report.run_id))
+            assert {each.commit_id for each in other.lost} == kept_now - kept
+            assert other.regained_count == len(kept - kept_now)
 
 
 def test_what_is_lost(world: World) -> None:
@@ -134,19 +127,6 @@ def test_what_is_lost(world: World) -> None:
     assert shorter.reclaimable.objects > found.present.reclaimable.objects
     assert longer.reclaimable == Count(1, 4), "but for a temporary file"
     assert sum(rule.ref_count for rule in shorter.by_rule) == len(shorter.by_ref)
-
-
-@pytest.mark.parametrize("has_policy", [True, False])
-def test_a_hold_is_no_part_of_the_policy(world: World, has_policy: bool) -> None:
-    """It comes with any other policy too, and is there before there is one."""
-    held = ask(world, {"default": "1d"}).others[0].lost[0].commit_id
-    world.lake.retention.hold(held, "audit")
-    if not has_policy:
-        world.lake.retention.unset()
-    other = ask(world, {"default": "1d"}).others[0]
-    assert held not in {each.commit_id for each in other.lost}
-    world.keep(default="1d")
-    check_agrees(world, other, world.collector().plan())
 
 
 def state_of(world: World) -> tuple[dict[str, tuple[int, bytes]], list[str]]:
@@ -184,7 +164,6 @@ def test_nothing_is_left_behind(
 
 
 def test_beside_a_run(world: World) -> None:
-    """One that holds the repository, and goes on."""
     with world.format().hold("a run", deletes=True) as hold:
         before = state_of(world)
         found = ask(world, {"default": "1d"})

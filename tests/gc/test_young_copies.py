@@ -126,26 +126,19 @@ def test_it_is_refused_after_any_change_of_what_is_kept(template: Template, tmp_
     original.close()
 
 
-@pytest.fixture
-def world(template: Template, tmp_path: Path) -> Iterator[PlannedWorld]:
-    made = PlannedWorld(template, tmp_path)
-    yield made
-    made.close()
-
-
 def with_owner_hook(
-    world: PlannedWorld, *, before: Hook | None = None, after: Hook | None = None
+    planned: PlannedWorld, *, before: Hook | None = None, after: Hook | None = None
 ) -> Repository:
     """The repository as a process has it to whose writes of OWNER something happens."""
-    context = world.lake.context
+    context = planned.lake.context
     hooks = {name: hook for name, hook in (("before", before), ("after", after)) if hook}
     storage = FaultyStorage(context.storage, **hooks)
     ownership = Ownership(
         context.metadata,
-        store_id=world.store.store_id,
+        store_id=planned.store.store_id,
         repository_id=context.repository_id,
         storage=storage,
-        host_now=world.clock.host_now,
+        host_now=planned.clock.host_now,
     )
     return Repository(replace(context, storage=storage, ownership=ownership))
 
@@ -164,44 +157,44 @@ def die() -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_process_that_dies_at_the_trace_locks_nobody_out(
-    world: PlannedWorld, moment: str
+    planned: PlannedWorld, moment: str
 ) -> None:
-    lake = with_owner_hook(world, **{moment: at_owner(die)})
+    lake = with_owner_hook(planned, **{moment: at_owner(die)})
     with pytest.raises(Died):
         lake.branches.create("made", "main")
-    assert world.lake.branches.get("made").name == "made"
-    world.lake.branches.create("next", "made")
-    assert world.collector().plan().state == "planned"
+    assert planned.lake.branches.get("made").name == "made"
+    planned.lake.branches.create("next", "made")
+    assert planned.collector().plan().state == "planned"
 
 
-def test_who_cannot_leave_a_trace_is_told_that_the_change_is_made(world: PlannedWorld) -> None:
+def test_who_cannot_leave_a_trace_is_told_that_the_change_is_made(planned: PlannedWorld) -> None:
     def fail() -> None:
         raise Failed("storage_error", "the disk is full")
 
-    lake = with_owner_hook(world, before=at_owner(fail))
+    lake = with_owner_hook(planned, before=at_owner(fail))
     with pytest.raises(Failed, match="the change is made") as failed:
         lake.tags.create("made", "main")
     assert (failed.value.kind, "the disk is full" in failed.value.message) == (
         "storage_error",
         True,
     )
-    assert world.lake.tags.get("made").name == "made"
+    assert planned.lake.tags.get("made").name == "made"
 
 
-def test_traces_that_cannot_be_left_lock_nobody_out(world: PlannedWorld) -> None:
+def test_traces_that_cannot_be_left_lock_nobody_out(planned: PlannedWorld) -> None:
     def fail() -> None:
         raise Failed("storage_error", "no")
 
-    ownership = with_owner_hook(world, before=at_owner(fail)).context.ownership
+    ownership = with_owner_hook(planned, before=at_owner(fail)).context.ownership
     for _ in range(EPOCHS_REMEMBERED + EPOCHS_BEHIND_MAX):
         with pytest.raises(Failed):
             ownership.move()
-    world.lake.branches.create("made", "main")
-    assert world.collector().plan().state == "planned"
+    planned.lake.branches.create("made", "main")
+    assert planned.collector().plan().state == "planned"
 
 
 def test_changes_of_several_threads_share_a_trace(
-    world: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+    planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came, go = threading.Semaphore(0), threading.Event()
     written: list[int] = []
@@ -212,7 +205,7 @@ def test_changes_of_several_threads_share_a_trace(
             came.release()
             assert go.wait(WAIT_SECONDS_MAX)
 
-    ownership = with_owner_hook(world, before=at_owner(count_writes)).context.ownership
+    ownership = with_owner_hook(planned, before=at_owner(count_writes)).context.ownership
     threads = [threading.Thread(target=ownership.announce) for _ in range(1 + THREADS)]
     threads[0].start()
     assert came.acquire(timeout=WAIT_SECONDS_MAX)

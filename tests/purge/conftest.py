@@ -23,5 +23,4 @@ def store(database_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Sto
 
 @pytest.fixture
 def repository(store: Store) -> Repository:
-    """A new repository, `lake`, in a directory."""
     return store.create_repository("lake")

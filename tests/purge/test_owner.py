@@ -23,7 +23,6 @@ from tests.support.purging import purge, save
 
 @pytest.fixture
 def lake(repository: Repository) -> Repository:
-    """A repository with a commit."""
     save(repository, "a")
     return repository
 
@@ -77,7 +76,6 @@ def test_the_end_of_a_purge_that_slept(store: Store, lake: Repository) -> None:
 
 
 def test_a_writer_that_slept(store: Store, lake: Repository) -> None:
-    """It does not put the old owner back over a new one."""
     made: list[Repository] = []
     slow = sleeping(lake, lambda: made.append(follow(store, lake)))
     with pytest.raises(Refused, match="names another owner"):
@@ -127,8 +125,6 @@ def test_two_repositories_at_the_root_of_one_that_ended(store: Store, lake: Repo
 
 
 def failing(lake: Repository, error: Conflict | Failed) -> FaultyStorage:
-    """A storage that refuses every write on a condition."""
-
     def refuse(method: str, address: str) -> None:
         del address
         if method == "replace":

@@ -12,12 +12,11 @@ import pytest
 
 from ebbtide.gc import quarantine
 from ebbtide.gc.quarantine import Quarantine
-from ebbtide.ids import new_id
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.request import Request
 from ebbtide.purge.verifying import verify
 from ebbtide.settings import Settings
-from ebbtide.store.collections.contents import ContentChange, FromRef, Located
+from ebbtide.store.collections.contents import ContentChange, Located
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.conftest import START
@@ -107,31 +106,6 @@ def test_a_hold_is_not_gone_past(store: Store, repository: Repository) -> None:
     assert purge(store, "main:a").row.state == "done"
 
 
-def test_a_collection_goes_past_trash_and_leases_with_its_versions(
-    store: Store, repository: Repository
-) -> None:
-    project = repository.projects.create("p").project_id
-    repository.branches.create("side", "main")
-    save(repository, "one", branch="side")
-    made = repository.collections.create(project, "c", ContentChange([FromRef("side")]))
-    save(repository, "two", branch="side")
-    change = ContentChange([FromRef("side")], replaces=True)
-    repository.collections.update(made.collection_id, change, keep_version=True)
-    locators = repository.collections.locators(made.collection_id)
-    repository.collections.delete(made.collection_id)
-
-    refused = purge(store, collections=("p/c",))
-    assert {kind for kind, _, _ in in_the_way(refused)} == {"commit"}
-    assert purge(store, collections=(made.collection_id,), all_history=True).row.state == "done"
-
-    assert data_files(repository) == set()
-    locator = locators.entries[0].locator
-    with raises("purged"):
-        repository.locators.read(locator)
-    with raises("purged"):
-        repository.collections.create(project, "again", ContentChange([Located({"x": locator})]))
-
-
 def test_an_object_uploaded_for_a_locator_goes_though_its_lease_has_not_ended(
     store: Store, repository: Repository
 ) -> None:
@@ -145,6 +119,8 @@ def test_an_object_uploaded_for_a_locator_goes_though_its_lease_has_not_ended(
     assert data_files(repository) == set()
     with raises("purged"):
         repository.locators.read(signed.locator)
+    with raises("purged"):
+        repository.collections.create(project, "again", change)
 
 
 def test_what_was_imported_stays(store: Store, repository: Repository, tmp_path: Path) -> None:
@@ -323,11 +299,6 @@ def test_without_a_place_for_its_record_a_repository_is_not_purged(
     settings = Settings(database_url=database_url, secret_key=SECRET_KEY)
     with Store.open(None, settings=settings) as elsewhere, raises("invalid_argument"):
         purge(elsewhere, whole=True)
-
-
-def test_an_id_of_no_purge(store: Store) -> None:
-    with raises("purge_not_found"):
-        Purges(store).show(new_id())
 
 
 def test_a_copy_in_quarantine_goes_too(store: Store, repository: Repository) -> None:

@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.collector import Collector
-from ebbtide.gc.options import RunOptions
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
-from tests.support.engines import INLINE
 from tests.support.purging import address_of, purge, request, save
 from tests.support.versioned import VersionedBucket
+from tests.support.world import collector_of
 
 
 class World:
@@ -43,18 +40,11 @@ class World:
         found = self.bucket.left("lake/").items()
         return {key: counts for key, counts in found if key.endswith(address)}
 
-    def collect(self, **options: Any) -> Collector:
-        """A collector that has run."""
+    def collect(self, **options: Any) -> None:
         # All files are older than the clock then, however long this took.
         self.clock.advance(datetime.now(UTC) + timedelta(seconds=2) - self.clock.now)
-        repository = EmbeddedRepository(self.lake.context, store_id=self.store.store_id)
-        chosen = RunOptions.of(
-            self.store.settings, grace=timedelta(0), unsafe=True, mode="clean", **options
-        )
-        collector = Collector(repository, engine=INLINE, options=chosen)
-        report = collector.run()
+        report = collector_of(self.store, self.lake, **options).run()
         assert report.state == "swept", report.error
-        return collector
 
 
 @pytest.fixture

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.engine import Engine
-from ebbtide.purge import scanning
+from ebbtide.purge import addresses, scanning
 from ebbtide.purge.addresses import AddressSet
 from ebbtide.purge.references import intact_commits, trees_of
 from ebbtide.purge.scanning import EXAMPLES_MAX, TreeScan
@@ -31,13 +33,11 @@ def no_tree_is_one_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trees(repository: Repository) -> dict[str, str]:
-    """Checksums of all trees, by their ids."""
     with repository.context.metadata.snapshot() as tx:
         return trees_of(intact_commits(tx, repository.context.repository_id))
 
 
 def entries(repository: Repository) -> dict[str, list[tuple[str, str]]]:
-    """By tree, the paths and addresses of its entries."""
     found: dict[str, list[tuple[str, str]]] = {}
     for commit in repository.commits.log("main", amount=100):
         assert commit.tree_id is not None
@@ -47,7 +47,6 @@ def entries(repository: Repository) -> dict[str, list[tuple[str, str]]]:
 
 
 def scan_of(repository: Repository, addresses: list[str], asked: set[str], by: Engine) -> TreeScan:
-    """A scan of the repository."""
     known = AddressSet([pa.array(sorted(set(addresses)), pa.string())])
     storage = repository.context.storage
     return TreeScan(storage, EmbeddedLayout(), known, asked=frozenset(asked), engine=lambda: by)
@@ -86,7 +85,6 @@ def test_what_refers_is_found(repository: Repository, engine: Engine) -> None:
 
 @on_engines("inline", "spark")
 def test_what_cannot_be_read_may_refer_to_any(repository: Repository, engine: Engine) -> None:
-    """It is refused, and nothing counts as looked at."""
     save(repository, "a")
     save(repository, "b")
     there = trees(repository)
@@ -99,13 +97,26 @@ def test_what_cannot_be_read_may_refer_to_any(repository: Repository, engine: En
     assert lost in scan.unseen(there)
 
 
-def test_few_trees_are_read_in_this_process(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
+def few_keys(column: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Keys by the first letter: most addresses share theirs with others."""
+    return np.array([ord(str(text)[0]) for text in column], np.int64)
+
+
+@pytest.mark.parametrize("twins", [False, True])
+def test_addresses_with_one_key_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, twins: bool
 ) -> None:
-    """No engine is asked."""
-    monkeypatch.setattr(scanning, "FEW_TREES", 1)
-    scan = scan_of(repository, ["data/x"], set(), None)  # type: ignore[arg-type]
-    there = trees(repository)
-    assert len(there) == 1
-    scan.look_at(there)
-    assert scan.unseen(there) == {}
+    monkeypatch.setattr(addresses, "keys_of", few_keys)
+    inside = ["a1", "b1", *(["a2"] if twins else [])]
+    found = AddressSet([pa.array(inside[:1]), pa.chunked_array([inside[1:]])])
+    assert len(found) == len(inside)
+    assert sorted(found) == sorted(inside)
+    asked = ["a1", "a2", "a3", "b1", "b2", "c1"]
+    assert found.matches(asked) == [each in inside for each in asked]
+    assert found.has(pa.chunked_array([asked[:2], asked[2:]])).tolist() == found.matches(asked)
+
+
+def test_a_set_of_none_has_none() -> None:
+    found = AddressSet([])
+    assert list(found) == []
+    assert found.matches(["a"]) == [False]

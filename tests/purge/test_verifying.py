@@ -36,7 +36,6 @@ def kinds(store: Store, report: PurgeReport) -> set[str]:
 
 
 def edit(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the record on storage."""
     path = place / "record-1.json"
     content = json.loads(path.read_bytes())
     change(content)
@@ -52,7 +51,6 @@ def done(store: Store, repository: Repository) -> PurgeReport:
 
 
 def forge(content: dict[str, Any]) -> None:
-    """Change a record, and sign it by another key."""
     private = Ed25519PrivateKey.generate()
     content["reason"] = "another"
     content["key"]["public_key"] = private.public_key().public_bytes_raw().hex()
@@ -159,14 +157,6 @@ def test_a_file_in_a_repository_that_was_purged(store: Store, repository: Reposi
     report = purge(store, whole=True)
     repository.storage.put(address, b"back")
     assert kinds(store, report) == {"still_there"}
-
-
-def test_one_key_signs_all_records(store: Store, repository: Repository) -> None:
-    save(repository, "a", "b")
-    reports = [purge(store, f"main:{path}") for path in "ab"]
-    keys = {json.dumps(report.record["key"]) for report in reports if report.record}
-    assert len(keys) == 1
-    assert len(Purges(store).keys.public_keys()) == 1
 
 
 def test_a_record_outlasts_the_repository_that_a_run_removes(

@@ -39,7 +39,6 @@ class Move:
 def active_ids(
     commits: Iterable[Commit], refs: Iterable[Ref], policy: Mapping[str, Any], now: datetime
 ) -> set[str]:
-    """The ids of the commits that the policy keeps."""
     known = {commit.commit_id: commit for commit in commits}
     # A ref that keeps no data is one more name for a record.
     pointed = [ref for ref in refs if ref.keeps_data]
@@ -109,11 +108,8 @@ def kept_by_rule(moves: Sequence[Move], rule: RuleText, now: datetime) -> set[st
 
 
 def heads_within(moves: Sequence[Move], period: timedelta, now: datetime) -> set[str]:
-    """Every commit that was the head at some instant of the period, the present one left out.
-
-    A move within the period means that both what the head was before it and what it was after it
-    were the head at an instant of the period.
-    """
+    """Every commit that was the head at some instant of the period, the present one left out: what
+    the head was before and after each move within the period."""
     kept: set[str] = set()
     for move in moves:
         if now - move.at < period:

@@ -1,22 +1,21 @@
-"""Expiring: the source's own pseudo-code, word for word, beside what is planned; which refs go; and
-what a policy keeps."""
+"""Expiring: which refs go, what a policy keeps, and what can be asked for. How histories are
+rewritten: `test_rewrite.py`."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import permutations
 from typing import Any, get_args
 
 import pytest
 
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError, InvalidInput, Refused
-from ebbtide.model import EPOCH, Commit, Ref, RefKind
+from ebbtide.model import Commit, Ref, RefKind
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.retention.policy import Policy
+from ebbtide.retention.rewrite import plan_rewrite
 from ebbtide.retention.selection import select_commits
 from tests.support.randomized import randomized
 
@@ -51,38 +50,6 @@ def some_refs(choices: random.Random, commits: Mapping[str, Commit], count: int)
     ]
 
 
-def by_the_source(
-    commits: Mapping[str, Commit], refs: Iterable[Ref], time_threshold: datetime
-) -> Parents:
-    """The pseudo-code of design document 007, with a dictionary of parents for `write_snapshot`.
-
-    Two things it says elsewhere: the root and its children are not edited to be what they are.
-    """
-    parents: Parents = {name: each.first_parent_id for name, each in commits.items()}
-
-    def ancestry(name: str) -> list[str]:
-        line, place = [], parents[name]
-        line.append(name)
-        while place is not None:
-            line.append(place)
-            place = parents[place]
-        return line
-
-    for ref in refs:
-        snapshot = ref.commit_id
-        if commits[snapshot].created_at < time_threshold:
-            continue
-        root = next(each for each in ancestry(snapshot) if parents[each] is None)
-        editable = snapshot
-        for each in ancestry(snapshot):  # up to the first that is expired
-            if commits[each].created_at < time_threshold:
-                break
-            editable = each
-        if editable != root:
-            parents[editable] = root
-    return parents
-
-
 def reached(parents: Parents, refs: Iterable[Ref]) -> set[str]:
     found = set()
     for ref in refs:
@@ -102,44 +69,6 @@ def kept_refs(refs: Sequence[Ref], expiry: Expiry) -> list[Ref]:
 
 
 class TestWithoutPolicy:
-    @randomized("expiries")
-    def test_it_is_what_the_source_says_in_all_orders_of_refs(self, seed: int) -> None:
-        choices = random.Random(seed)
-        commits = forest(choices, choices.randint(1, 14))
-        refs = some_refs(choices, commits, choices.randint(1, 4))
-        dates = sorted({each.created_at for each in commits.values()})
-        before: Parents = {name: each.first_parent_id for name, each in commits.items()}
-        for threshold in (*dates, dates[-1] + DAY):
-            request = ExpiryRequest(older_than=threshold, younger=NOW)
-            ways = [by_the_source(commits, order, threshold) for order in permutations(refs)]
-            for order in permutations(refs):
-                expiry = plan_expiry(commits, order, request, now=NOW)
-                assert expiry.deleted_refs == ()
-                assert after(commits, expiry) in ways
-                assert all(way == ways[0] for way in ways)
-                assert all(before[name] != new for name, new in expiry.new_parents.items())
-                gone = reached(before, refs) - reached(ways[0], refs)
-                assert expiry.released == gone
-                assert expiry.is_empty == (ways[0] == before)
-
-    @randomized("expiries")
-    def test_doing_it_again_changes_nothing(self, seed: int) -> None:
-        choices = random.Random(seed)
-        commits = forest(choices, 14)
-        refs = some_refs(choices, commits, 4)
-        request = ExpiryRequest(
-            older_than=NOW - 4 * DAY, younger=NOW, delete_refs=("branch", "tag")
-        )
-        first = plan_expiry(commits, refs, request, now=NOW)
-        parents = after(commits, first)
-        edited = {
-            name: replace(each, parent_ids=() if not (new := parents[name]) else (new,))
-            for name, each in commits.items()
-        }
-        second = plan_expiry(edited, kept_refs(refs, first), request, now=NOW)
-        assert second.is_empty
-        assert not second.released
-
     def test_a_ref_into_nothing_is_refused(self) -> None:
         commits = {"root": Commit("root", (), NOW, "root")}
         for policy in (None, Policy.parse({"default": "keep"})):
@@ -158,6 +87,8 @@ class TestDeletedRefs:
         request = ExpiryRequest(older_than=NOW - ago * DAY, younger=NOW, delete_refs=delete)
         expiry = plan_expiry(commits, refs, request, now=NOW)
         assert set(expiry.deleted_refs) <= set(refs)
+        rewrite = plan_rewrite(commits.values(), kept_refs(refs, expiry), request.older_than)
+        assert expiry.new_parents == {name: new[0] for name, new in rewrite.new_parents.items()}
         before: Parents = {name: each.first_parent_id for name, each in commits.items()}
         left = reached(after(commits, expiry), kept_refs(refs, expiry))
         assert expiry.released == reached(before, refs) - left
@@ -223,16 +154,6 @@ class TestWithPolicy:
         roots = {name for name, parent in before.items() if parent is None}
         assert later <= chosen | young | roots | {ref.commit_id for ref in left}
 
-    def test_the_last_few_and_the_root(self) -> None:
-        commits = {
-            f"c{n}": Commit(f"c{n}", (f"c{n - 1}",) if n else (), NOW - (9 - n) * DAY, f"c{n}")
-            for n in range(10)
-        }
-        request = ExpiryRequest.of(now=NOW, sessions=timedelta(0), rule={"keep_last": 3})
-        expiry = plan_expiry(commits, [Ref("main", "branch", "c9")], request, now=NOW)
-        assert expiry.new_parents == {"c7": "c0"}
-        assert expiry.released == {f"c{n}" for n in range(1, 7)}
-
 
 class TestRequest:
     SESSIONS = timedelta(hours=6)
@@ -244,25 +165,6 @@ class TestRequest:
         with pytest.raises(InvalidInput) as error:
             self.of(**arguments)
         return error.value
-
-    def test_a_date(self) -> None:
-        for kinds in DELETIONS:
-            request = self.of(older_than=NOW - DAY, delete_refs=kinds)
-            assert request == ExpiryRequest(
-                older_than=NOW - DAY, younger=NOW - self.SESSIONS, delete_refs=kinds
-            )
-
-    def test_a_rule(self) -> None:
-        request = self.of(rule={"keep_last": 3})
-        assert request.policy == Policy.parse({"default": {"keep_last": 3}})
-        assert (request.older_than, request.younger) == (EPOCH, NOW - self.SESSIONS)
-
-    def test_a_date_and_a_rule_keep_what_either_keeps(self) -> None:
-        request = self.of(older_than=NOW - 2 * DAY, rule={"keep_last": 3})
-        assert request.policy == Policy.parse(
-            {"default": {"keep_within": "172800s", "keep_last": 3}}
-        )
-        assert request.older_than == NOW - 2 * DAY
 
     @pytest.mark.parametrize("micros", [0, 1, 999_999])
     def test_a_part_of_a_second_is_kept_too(self, micros: int) -> None:
@@ -281,28 +183,21 @@ class TestRequest:
         expiry = plan_expiry(commits, [Ref("main", "branch", "head")], request, now=NOW)
         assert "edge" not in expiry.released
 
-    def test_a_policy(self) -> None:
-        policy = Policy.parse({"default": "30d"})
-        assert self.of(policy=policy).policy == policy
-
-    def test_nothing_asked_for(self) -> None:
-        error = self.refusal()
-        assert error.kind == "invalid_argument"
-        for way in ("--older-than", "--keep", "--policy"):
-            assert way in error.message
-
-    def test_a_policy_and_more(self) -> None:
-        policy = Policy.parse({"default": "30d"})
-        for more in ({"rule": {"keep_last": 1}}, {"older_than": NOW - DAY}):
-            error = self.refusal(policy=policy, **more)
+    def test_what_cannot_be_asked_for(self) -> None:
+        policy, rule = Policy.parse({"default": "30d"}), {"keep_last": 1}
+        asked: list[tuple[dict[str, Any], str]] = [
+            ({}, "--older-than"),
+            ({}, "--keep"),
+            ({}, "--policy"),
+            ({"policy": policy, "rule": rule}, "--policy or rules"),
+            ({"policy": policy, "older_than": NOW - DAY}, "--policy or rules"),
+            ({"delete_refs": ("branch",)}, "--older-than"),
+            ({"delete_refs": ("branch",), "rule": rule}, "--older-than"),
+        ]
+        for arguments, says in asked:
+            error = self.refusal(**arguments)
             assert error.kind == "invalid_argument"
-            assert "--policy or rules" in error.message
-
-    @pytest.mark.parametrize("more", [{}, {"rule": {"keep_last": 1}}])
-    def test_refs_without_a_date(self, more: dict[str, Any]) -> None:
-        error = self.refusal(delete_refs=("branch",), **more)
-        assert error.kind == "invalid_argument"
-        assert "--older-than" in error.message
+            assert says in error.message
 
     def test_a_date_within_a_sessions_time(self) -> None:
         assert self.of(older_than=NOW - self.SESSIONS)
@@ -326,7 +221,3 @@ class TestRequest:
         for unsafe, released in ((False, {"a"}), (True, {"a", "b"})):
             rule = self.of(rule={"keep_last": 1}, unsafe=unsafe)
             assert plan_expiry(commits, refs, rule, now=NOW).released == released
-
-    def test_a_rule_that_cannot_be_understood(self) -> None:
-        assert self.refusal(rule={"keep_lots": 1}).kind == "invalid_policy"
-        assert self.refusal(rule={"keep_last": 0}).kind == "invalid_policy"

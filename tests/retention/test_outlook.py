@@ -7,9 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Decision, Roots, decide
+from ebbtide.retention.decision import Roots, decide
 from ebbtide.retention.outlook import Outlook, outlook
 from tests.retention.histories import NOW, even
 from tests.support.randomized import randomized
@@ -67,70 +66,7 @@ def test_it_is_what_looking_at_every_instant_finds(seed: int) -> None:
         _check(outlook(roots, records=[name]), recorded, name)
 
 
-@randomized("outlooks")
-def test_of_several_the_last_one_counts(seed: int) -> None:
-    roots = random_roots(seed)
-    source = random.Random(seed)
-    names = source.sample([c.commit_id for c in roots.commits], min(2, len(roots.commits)))
-    records = source.sample([c.commit_id for c in roots.commits], source.randint(0, 1))
-    found = outlook(roots, data=names, records=records)
-    first = next(
-        (
-            instant
-            for instant in every_instant(roots)
-            if not _keeps(decide(roots.at(instant)), names, records)
-        ),
-        None,
-    )
-    assert found.ends_at == first
-
-
-def _keeps(decision: Decision, data: list[str], records: list[str]) -> bool:
-    return any(name in decision.active for name in data) or any(
-        name in decision.recorded for name in records
-    )
-
-
 def _check(found: Outlook, kept: Mapping[datetime, Container[str]], name: str) -> None:
     first = next((i for i, names in kept.items() if name not in names), None)
     assert found.ends_at == first, name
     assert (found.reason is not None) == (first is None), name
-
-
-def roots_of(
-    *commits: Commit, refs: tuple[Ref, ...], trash_days: int = 0, **policy: object
-) -> Roots:
-    return Roots(
-        now=NOW,
-        refs=refs,
-        commits=commits,
-        stub_ids=frozenset(),
-        tree_checksums={commit.tree_id: "" for commit in commits},
-        policy=Policy.parse(policy),
-        trash_time=trash_days * DAY,
-    )
-
-
-def test_what_a_branch_let_go_the_default_rule_may_keep_again() -> None:
-    """The first end counts: a run in between takes it."""
-    old, head = (Commit("old", (), NOW - DAY, "t1"), Commit("head", ("old",), NOW, "t2"))
-    roots = roots_of(
-        old,
-        head,
-        refs=(Ref("brief", "branch", "head", NOW + 4 * DAY),),
-        default="30d",
-        branches={"brief": "2d"},
-    )
-
-    assert outlook(roots, data=["old"]).ends_at == NOW + 2 * DAY
-    assert "old" in decide(roots.at(NOW + 5 * DAY)).active
-
-
-def test_a_tag_that_goes_lets_another_be_counted() -> None:
-    young, old = (Commit("young", (), NOW, "t1"), Commit("old", (), NOW - 50 * DAY, "t2"))
-    refs = (Ref("a", "tag", "young", NOW + 3 * DAY), Ref("b", "tag", "old"))
-    roots = roots_of(young, old, refs=refs, trash_days=2, default="1d", tags={"keep_last": 1})
-
-    assert outlook(roots, data=["old"]).ends_at == NOW
-    assert "old" in decide(roots.at(NOW + 5 * DAY)).active
-    assert outlook(roots, data=["young"]).ends_at == NOW + 5 * DAY

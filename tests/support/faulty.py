@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Literal, TypeVar
 
 import pyarrow as pa
+import pytest
 
 from ebbtide.errors import Failed
-from ebbtide.storage import Content, DeleteOutcome, ObjectInfo, Retained, Storage
+from ebbtide.storage import Content, DeleteOutcome, LocalStorage, ObjectInfo, Retained, Storage
 from ebbtide.storage.classes import StorageClass
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.repository import Repository
@@ -23,6 +24,20 @@ Hook = Callable[[str, str], None]
 def nothing(method: str, address: str) -> None:
     """A hook that does nothing."""
     del method, address
+
+
+def fail_deletes(patch: pytest.MonkeyPatch, fails: Callable[[str], object]) -> None:
+    """Directories do not delete what `fails` says so of, and go on with the rest."""
+    delete = LocalStorage.delete
+
+    def failing(storage: LocalStorage, addresses: list[str]) -> list[DeleteOutcome]:
+        good = iter(delete(storage, [each for each in addresses if not fails(each)]))
+        return [
+            DeleteOutcome(each, "failed", "denied") if fails(each) else next(good)
+            for each in addresses
+        ]
+
+    patch.setattr(LocalStorage, "delete", failing)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,14 @@ def nothing_deleted(world: PlannedWorld) -> Iterator[None]:
     assert not tombstoned(world)
 
 
+def check_both_refused(world: PlannedWorld, kind: str, *mentions: str) -> None:
+    """Neither a new plan nor a sweep of the one that is there goes on, and nothing is deleted."""
+    for action in ("plan", "sweep"):
+        with nothing_deleted(world):
+            report = attempt(world, action)
+        check_refused(report, kind, *mentions)
+
+
 def check_readable(world: PlannedWorld) -> None:
     """What would go is still there for its readers."""
     assert world.lake.objects.get(world.history.expired, EXPIRED_ONLY) == EXPIRED_ONLY.encode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -165,3 +166,16 @@ class World:
     def close(self) -> None:
         """Close the store's connections."""
         self.store.close()
+
+
+def quarantine_of(report: RunReport) -> Mapping[str, Any]:
+    """What the report says of its quarantine."""
+    assert report.quarantine is not None
+    return report.quarantine
+
+
+@contextmanager
+def temporary_world() -> Iterator[World]:
+    """A world for one example of Hypothesis, which shares its test's directory with others."""
+    with TemporaryDirectory() as directory, closing(World(Path(directory))) as world:
+        yield world
