@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -46,41 +45,34 @@ def test_a_staged_object_keeps_its_bytes(
     assert stored(repository) == {first.address}, "an object that is only staged is given up"
 
 
-@pytest.mark.parametrize("ends", ["commit", "reset", "put", "delete", "second"])
 def test_a_committed_object_is_never_given_up(
-    store: Store, repository: Repository, clock: ManualClock, ends: str
+    store: Store, repository: Repository, clock: ManualClock
 ) -> None:
-    first = repository.objects.put("main", "a", b"1")
+    first = {path: repository.objects.put("main", path, b"1") for path in "abcde"}
     head = repository.commits.commit("main", "").commit_id
     clock.advance(LEASE)
-    changed = repository.objects.set_metadata("main", "a", NEW)
-    assert changed == replace(first, metadata=NEW)
-    assert [(each.path, each.kind) for each in repository.commits.diff_staged("main")] == [
-        ("a", "changed")
-    ]
-    done: dict[str, Callable[[], object]] = {
-        "commit": lambda: repository.commits.commit("main", ""),
-        "reset": lambda: repository.commits.reset("main"),
-        "put": lambda: repository.objects.put("main", "a", b"2"),
-        "delete": lambda: repository.objects.delete("main", "a"),
-        "second": lambda: repository.objects.set_metadata("main", "a", {}),
-    }
-    done[ends]()
+    for path, entry in first.items():
+        changed = repository.objects.set_metadata("main", path, NEW)
+        assert changed == replace(entry, metadata=NEW)
+    assert [each.kind for each in repository.commits.diff_staged("main")] == ["changed"] * 5
+    repository.objects.put("main", "a", b"2")
+    repository.objects.delete("main", "b")
+    repository.objects.set_metadata("main", "c", {})
+    repository.commits.reset_path("main", "d")
+    repository.commits.commit("main", "")
     settle(store, clock)
-    assert contents(repository, head) == {"a": b"1"}
-    shown = {"commit": {"a": b"1"}, "put": {"a": b"2"}, "delete": {}}.get(ends, {"a": b"1"})
-    assert contents(repository, "main") == shown
+    assert contents(repository, head) == dict.fromkeys("abcde", b"1")
+    assert contents(repository, "main") == {"a": b"2", **dict.fromkeys("cde", b"1")}
 
 
 def test_an_object_that_is_being_committed(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
     first = repository.objects.put("main", "a", b"1")
-
-    def describe() -> None:
-        repository.objects.set_metadata("main", "a", NEW)
-
-    made = meanwhile(repository, describe, TREES_PREFIX).commits.commit("main", "")
+    describing = meanwhile(
+        repository, lambda: repository.objects.set_metadata("main", "a", NEW), TREES_PREFIX
+    )
+    made = describing.commits.commit("main", "")
     assert repository.objects.stat(made.commit_id, "a") == first
     assert repository.objects.stat("main", "a") == replace(first, metadata=NEW)
     repository.commits.reset("main")
