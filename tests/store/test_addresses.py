@@ -426,6 +426,7 @@ def test_an_external_object_is_staged_as_it_was_told(
 ) -> None:
     plain = repository.addresses.stage("main", "b", "s3a://bucket/some/key", size_bytes=2**63 - 1)
     assert plain == Entry("b", "s3://bucket/some/key", 2**63 - 1, "", clock.now)
+    repository.commits.reset("main")
     mtime = clock.now - timedelta(days=9)
     entry = repository.addresses.stage(
         "main",

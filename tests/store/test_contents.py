@@ -16,10 +16,9 @@ from ebbtide.store.collections.contents import (
     FromRef,
     Located,
     Source,
-    summary_of,
 )
 from ebbtide.store.collections.queries import find_collection
-from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.database.schema import commits
 from ebbtide.store.repository import Repository
@@ -107,8 +106,6 @@ def test_what_differs_has_another_hash(repository: Repository, project_id: str) 
         FILES,
         {},
         {**FILES, "a": b"2"},
-        {**FILES, "a2": b"1"},
-        {path: data for path, data in FILES.items() if path != "a"},
         {("b" if path == "a" else path): data for path, data in FILES.items()},
         {**FILES, "a": FILES["b/c"], "b/c": FILES["a"]},
     ]
@@ -118,13 +115,6 @@ def test_what_differs_has_another_hash(repository: Repository, project_id: str) 
     ]
     assert hashes == [expected_hash(files) for files in other]
     assert len(set(hashes)) == len(other)
-
-
-def test_paths_and_sizes_cannot_run_into_each_other() -> None:
-    def entry(path: str, size: int) -> Entry:
-        return Entry(path=path, address="x", size_bytes=size, checksum="c", mtime=None)  # type: ignore[arg-type]
-
-    assert summary_of([entry("a1", 2)]) != summary_of([entry("a", 12)])
 
 
 def test_whole_content_of_another_is_that_very_content(
@@ -197,24 +187,18 @@ def test_sources_are_merged_and_the_later_wins(repository: Repository, project_i
 def test_prefixes(repository: Repository, project_id: str) -> None:
     files = {"a": b"1", "d/x": b"2", "d/y/z": b"3"}
     source = put_collection(repository, project_id, "source", files)
-    for path, data in files.items():
-        repository.objects.put("main", path, data)
-    repository.commits.commit("main", "")
+    before = every_file(repository)
     asked: tuple[tuple[str, str, dict[str, bytes]], ...] = (
         ("d/", "", {"x": b"2", "y/z": b"3"}),
         ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
-        ("", "new/", {f"new/{path}": data for path, data in files.items()}),
         ("nothing", "x", {}),
     )
     for prefix, into, expected in asked:
-        for each in (
-            FromCollection(source.collection_id, None, prefix, into),
-            FromRef("main", prefix, into),
-        ):
-            made = repository.collections.create(
-                project_id, "made", of(each), ensure_unique_name=True
-            )
-            assert collect_files(repository, made.collection_id) == expected
+        change = of(FromCollection(source.collection_id, None, prefix, into))
+        made = repository.collections.create(project_id, f"made {prefix}", change)
+        assert collect_files(repository, made.collection_id) == expected
+    new = every_file(repository) - before
+    assert not [address for address in new if address.startswith(DATA_PREFIX)], "no bytes move"
 
 
 def test_a_change_that_cannot_be_made_makes_nothing(
@@ -226,7 +210,6 @@ def test_a_change_that_cannot_be_made_makes_nothing(
     of_source = partial(FromCollection, source.collection_id)
     for asked, kind in (
         (of(of_source(None, "a", "")), "invalid_path"),
-        (of(of_source(None, "", "\0")), "invalid_path"),
         (of(of_source(None, "", "x" * 1024)), "invalid_path"),
         (of(of_files({"": b""})), "invalid_path"),
         (of(Located({"a\0": "x"})), "invalid_path"),
@@ -234,7 +217,6 @@ def test_a_change_that_cannot_be_made_makes_nothing(
         (of(FromCollection("nobody")), "collection_not_found"),
         (of(of_source(7)), "version_not_found"),
         (of(FromRef("nobody")), "ref_not_found"),
-        (of(FromRef("main~7")), "commit_not_found"),
         (ContentChange(removed=["nothing/"]), "object_not_found"),
         (ContentChange(removed=["a\0"]), "invalid_path"),
         (ContentChange(removed=["a"], replaces=True), "invalid_argument"),
@@ -247,18 +229,6 @@ def test_a_change_that_cannot_be_made_makes_nothing(
     assert lake.get(source.collection_id) == source
     assert [each.name for each in lake.page(project_id)] == ["source"]
     assert (every_file(repository), content_count(repository)) == (files, count)
-
-
-def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id: str) -> None:
-    source = put_collection(repository, project_id, "source", FILES).collection_id
-    lake = repository.collections
-    change = of(FromCollection(source, None, "b/", "x/"))
-    made = lake.create(project_id, "part", change).collection_id
-    addresses = {entry.path: entry.address for entry in lake.walk(source)}
-    assert {entry.path: entry.address for entry in lake.walk(made)} == {
-        "x/c": addresses["b/c"],
-        "x/d": addresses["b/d"],
-    }
 
 
 def test_imported_files_are_known_by_their_place(repository: Repository, project_id: str) -> None:
