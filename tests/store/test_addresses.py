@@ -35,7 +35,7 @@ from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
 from tests.support.lakes import rows
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
-from tests.support.world import DAY, World
+from tests.support.world import World
 
 DATA = b"what a client uploads"
 CHECKSUM = hashlib.sha256(DATA).hexdigest()
@@ -62,7 +62,7 @@ def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -
     return found.address, found.token
 
 
-def hooked(repository: Repository, **hooks: Callable[[str, str], None]) -> Repository:
+def hooked(repository: Repository, **hooks: Callable[[str, str], Any]) -> Repository:
     return with_storage(repository, FaultyStorage(repository.context.storage, **hooks))
 
 
@@ -176,27 +176,15 @@ def test_a_token_is_good_once_and_until_it_expires(
     assert everything(repository) == before
 
 
-def test_a_token_that_the_store_did_not_sign(repository: Repository) -> None:
+def test_tokens_of_another_place_or_that_the_store_did_not_sign(
+    store: Store, repository: Repository
+) -> None:
     """Every change of a token is tried where tokens are read: `test_signing.py`."""
-    _, token = uploaded(repository)
-    key = key_of(repository)
-    payload = verify({key.key_id: key.secret}, token)
-    before = everything(repository)
-    for kind, forged in (
-        ("token_invalid", sign(SigningKey(key.key_id, b"0" * 32), payload)),
-        ("token_invalid", sign(key, payload | {"for": "x"})),
-        ("token_invalid", sign(key, {"path": "a"})),
-        ("token_truncated", token[:-1]),
-    ):
-        with raises(kind):
-            repository.addresses.link("main", "a", forged)
-    assert everything(repository) == before
-
-
-def test_a_token_for_another_place(store: Store, repository: Repository) -> None:
     other = store.create_repository("other", storage_url=f"memory:{new_id()}")
     repository.branches.create("dev", "main")
     _, token = uploaded(repository)
+    key = key_of(repository)
+    payload = verify({key.key_id: key.secret}, token)
     before = everything(repository), everything(other)
     for place, branch, path in (
         (other, "main", "a"),
@@ -207,6 +195,14 @@ def test_a_token_for_another_place(store: Store, repository: Repository) -> None
     ):
         with raises("token_foreign"):
             place.addresses.link(branch, path, token)
+    for kind, forged in (
+        ("token_invalid", sign(SigningKey(key.key_id, b"0" * 32), payload)),
+        ("token_invalid", sign(key, payload | {"for": "x"})),
+        ("token_invalid", sign(key, {"path": "a"})),
+        ("token_truncated", token[:-1]),
+    ):
+        with raises(kind):
+            repository.addresses.link("main", "a", forged)
     assert (everything(repository), everything(other)) == before
 
 
@@ -278,13 +274,8 @@ def check_one_won(repository: Repository, outcomes: list[Entry | str]) -> None:
 @pytest.mark.twins
 def test_of_two_links_that_have_both_copied_one_wins(repository: Repository) -> None:
     meeting = Barrier(2, timeout=60)
-
-    def meet(method: str, _address: str) -> None:
-        if method == "put":
-            meeting.wait()
-
     _, token = uploaded(repository)
-    met = hooked(repository, after=meet)
+    met = hooked(repository, after=lambda method, _: method == "put" and meeting.wait())
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(outcome_of, [met] * 2, [token] * 2))
     check_one_won(repository, outcomes)
@@ -369,26 +360,6 @@ def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
     assert not half.exists()
 
 
-@pytest.mark.parametrize("step", ["read", "fence", "delete object"])
-def test_a_link_in_the_middle_of_a_run(world: World, step: str) -> None:
-    """The run may have read the token, and not the entry that came of it."""
-    world.lake.objects.put("main", "garbage", b"")
-    world.lake.objects.delete("main", "garbage")
-    found = world.lake.addresses.get("main", "a")
-    upload_file(world, found.address)
-    linked: list[Entry] = []
-
-    def observe(name: str, event: str) -> None:
-        if (name, event) == (step, "start") and not linked:
-            linked.append(world.lake.addresses.link("main", "a", found.token))
-
-    report = world.collect(observer=observe, **ZERO)
-    assert (report.state, len(linked)) == ("swept", 1)
-    assert world.lake.objects.get("main", "a") == DATA
-    assert world.collect(**ZERO).state == "swept"
-    assert world.files() == {linked[0].address}
-
-
 def test_a_fence_drops_tokens_that_have_expired(world: World) -> None:
     other = world.store.create_repository("other")
     addresses = [world.lake.addresses.get("main", "a").address]
@@ -463,10 +434,6 @@ def test_an_external_object_goes_through_branches(repository: Repository, outsid
     inside = repository.objects.copy("main", "own", "main@", "a")
     assert inside.address in stored(repository)
     assert inside.checksum == CHECKSUM
-
-
-def test_an_external_object_that_is_not_there(repository: Repository, outside: Path) -> None:
-    repository.addresses.stage("main", "a", outside.as_uri(), size_bytes=len(DATA))
     outside.unlink()
     for read in (
         lambda: repository.objects.get("main", "a"),
@@ -476,29 +443,6 @@ def test_an_external_object_that_is_not_there(repository: Repository, outside: P
         with pytest.raises(EbbtideError) as caught:
             read()
         assert caught.value.kind in ("corrupt_object", "object_not_found")
-    with pytest.raises(Failed, match="missing at file:"):
-        repository.objects.get("main", "a")
-
-
-def test_no_run_deletes_what_is_outside(world: World, outside: Path) -> None:
-    world.keep(default="7d")
-    url = outside.as_uri()
-    for path in ("committed", "dropped"):
-        world.lake.addresses.stage("main", path, url, size_bytes=len(DATA))
-    world.lake.objects.delete("main", "dropped")
-    old = world.save("main", days_ago=30, put=["lost"])
-    world.save("main", days_ago=20, delete=["committed", "lost"])
-    world.save("main", days_ago=1, put=["kept"])
-    world.lake.branches.create("gone", "main")
-    world.lake.addresses.stage("gone", "a", url, size_bytes=len(DATA))
-    world.lake.branches.delete("gone")
-    for _ in range(2):
-        world.clock.advance(DAY)
-        assert world.collect(**ZERO).state == "swept"
-    assert world.contents() == {"kept"}
-    with raises("commit_expired"):
-        world.lake.objects.get(old, "committed")
-    assert outside.read_bytes() == DATA
 
 
 Spelling = Callable[[Path, Path], str]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from itertools import combinations_with_replacement
 from threading import Event
 from typing import Any
 
@@ -23,17 +22,14 @@ from ebbtide.store.objects.sharing import share_staged
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.copies import begin_reading, end_reading, record_copy
 from ebbtide.store.staging.queries import write_staged
-from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.lakes import contents, rows, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
-from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(microseconds=1)
-ZERO: dict[str, Any] = {"grace": timedelta(0), "unsafe": True}
 
 
 def everything(repository: Repository) -> tuple[object, ...]:
@@ -327,58 +323,3 @@ def test_copies_do_not_wait_for_one_another(repository: Repository) -> None:
         tx.lock_repository(context.repository_id)
         record_copy(tx, context.repository_id, "address")
         pool.submit(repository.objects.copy, "main", "b", "main", "a").result(timeout=20)
-
-
-# Runs of the collector
-
-
-STEPS = ("check", "list", "read", "subtract", "fence", "recheck", "forget", "delete object")
-BEFORE, AFTER = "before the run", "after the run"
-POINTS = (BEFORE, *STEPS, AFTER)
-
-
-def test_a_rename_around_any_steps_of_a_run(world: World) -> None:
-    """A sealed and a staged file for each pair of points of copy and delete."""
-    pairs = {
-        f"{source} {copied}-{deleted}": (copied, deleted)
-        for source in ("sealed", "staged")
-        for copied, deleted in combinations_with_replacement(POINTS, 2)
-    }
-    for source in ("sealed", "staged"):
-        world.lake.objects.put_many(
-            "main",
-            [NewObject(f"from {n}", n.encode()) for n in pairs if n.startswith(source)],
-        )
-        if source == "sealed":
-            seal(world.lake)
-    world.lake.objects.put("main", "garbage", b"garbage")
-    world.lake.objects.delete("main", "garbage")
-    reached: list[str] = []
-
-    def act(point: str) -> None:
-        reached.append(point)
-        world.clock.advance(MOMENT)
-        for name, (copied, deleted) in pairs.items():
-            if copied == point:
-                world.lake.objects.copy("main", f"to {name}", "main", f"from {name}")
-            if deleted == point:
-                world.lake.objects.delete("main", f"from {name}")
-
-    def observe(step: str, event: str) -> None:
-        if event == "start" and step in STEPS and step not in reached:
-            act(step)
-
-    act(BEFORE)
-    assert world.collect(observer=observe, **ZERO).state == "swept"
-    act(AFTER)
-    assert sorted(reached) == sorted(POINTS)
-    expected = {f"to {name}": name.encode() for name in pairs}
-    for run in range(2):
-        shown = {
-            e.path: world.lake.objects.get("main", e.path) for e in world.lake.objects.walk("main")
-        }
-        assert shown == expected
-        if run == 0:
-            world.clock.advance(DAY)
-            assert world.collect(**ZERO).state == "swept"
-    assert b"garbage" not in {data.encode() for data in world.contents()}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import combinations_with_replacement
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -34,17 +33,12 @@ from ebbtide.store.collecting.uncommitted import (
     uncommitted_among,
     untraced,
 )
-from ebbtide.store.content.entries import is_external
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_address, tree_address
-from ebbtide.store.content.reading import iterate_entries
-from ebbtide.store.database.commits import find_commits
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import (
-    commits,
     copies,
     pending,
     readings,
-    staged,
     upload_tokens,
 )
 from ebbtide.store.embedded import Store
@@ -52,16 +46,16 @@ from ebbtide.store.reclaim.claims import referenced, take_apart
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.refs.queries import list_branches, update_branch
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.addresses import UploadAddress
 from ebbtide.store.staging.pending_writes import publish_writes, register_writes
 from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
-from tests.support.lakes import count
+from tests.support.lakes import count, meanwhile
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import randomized
+from tests.support.reachable import committed, staged_live
 
 SECOND = timedelta(seconds=1)
 WAIT_SECONDS_MAX = 60.0
@@ -434,15 +428,10 @@ def random_change(lake: Repository, rng: random.Random) -> None:
         lake.objects.delete(branch, path)
 
 
-def upload(lake: Repository, branch: str, path: str) -> UploadAddress:
-    """An address that was given out and uploaded to."""
+def link(lake: Repository, branch: str, path: str) -> None:
     promised = lake.addresses.get(branch, path)
     lake.storage.put(promised.address, b"uploaded")
-    return promised
-
-
-def link(lake: Repository, branch: str, path: str) -> None:
-    lake.addresses.link(branch, path, upload(lake, branch, path).token)
+    lake.addresses.link(branch, path, promised.token)
 
 
 def test_pages(store: Store, repository: Repository, clock: ManualClock) -> None:
@@ -490,217 +479,139 @@ def test_a_reading_that_takes_too_long(repository: Repository, clock: ManualCloc
 # In pages, while everything moves.
 
 
-class Paused:
-    """Work that stops before its first file whose address begins so, until it is let go on."""
-
-    def __init__(self, lake: Repository, at: str, work: Callable[[Repository], object]) -> None:
-        self._reached, self._let_go = Event(), Event()
-        hooked = with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, self._stop)))
-        self._pool = ThreadPoolExecutor(1)
-        self._work: Future[object] = self._pool.submit(work, hooked)
-        assert self._reached.wait(WAIT_SECONDS_MAX), self._work
-
-    def _stop(self) -> None:
-        self._reached.set()
-        assert self._let_go.wait(WAIT_SECONDS_MAX)
-
-    def finish(self) -> None:
-        """Let it go on to its end, which may be that it is refused."""
-        self._let_go.set()
-        with suppress(EbbtideError):
-            self._work.result(WAIT_SECONDS_MAX)
-        self._pool.shutdown()
-
-
-@dataclass(slots=True)
-class Scene:
-    """A repository with something in each place, and what an operation keeps in between."""
-
-    lake: Repository
-    paused: list[Paused] = field(default_factory=list)
-    uploads: list[UploadAddress] = field(default_factory=list)
-
-    @classmethod
-    def make(cls, store: Store) -> Scene:
-        lake = empty_repository(store)
-        lake.objects.put("main", "c", b"committed")
-        lake.commits.commit("main", "")
-        lake.branches.create("dev", "main")
-        # Tokens are random, and pages go by them: in one order always.
-        with lake.context.metadata.transaction() as tx:
-            for row in list(list_branches(tx, lake.info.repository_id)):
-                token = ("0" if row.name == "main" else "8") + row.staging_token[1:]
-                update_branch(tx, lake.info.repository_id, row.branch_id, staging_token=token)
-        lake.objects.put_many("dev", (NewObject(path, path.encode()) for path in "bmy"))
-        lake.objects.put("main", "k", b"k")
-        return cls(lake)
-
-    def pause_put(self, path: str) -> None:
-        self.paused.append(
-            Paused(self.lake, DATA_PREFIX, lambda lake: lake.objects.put("dev", path, b"slow"))
-        )
-
-    def pause_link(self) -> None:
-        (promised,) = self.uploads
-        self.paused.append(
-            Paused(
-                self.lake,
-                DATA_PREFIX,
-                lambda lake: lake.addresses.link("dev", "l", promised.token),
-            )
-        )
-
-    def pause_commit(self) -> None:
-        self.paused.append(
-            Paused(self.lake, TREES_PREFIX, lambda lake: lake.commits.commit("dev", ""))
-        )
-
-    def finish(self) -> None:
-        for each in self.paused:
-            each.finish()
-
-
-Step = Callable[[Scene], object]
+def scene(store: Store) -> Repository:
+    """A repository with something in each place."""
+    lake = empty_repository(store)
+    lake.objects.put("main", "c", b"committed")
+    lake.commits.commit("main", "")
+    lake.branches.create("dev", "main")
+    # Tokens are random, and pages go by them: in one order always.
+    with lake.context.metadata.transaction() as tx:
+        for row in list(list_branches(tx, lake.info.repository_id)):
+            token = ("0" if row.name == "main" else "8") + row.staging_token[1:]
+            update_branch(tx, lake.info.repository_id, row.branch_id, staging_token=token)
+    lake.objects.put_many("dev", (NewObject(path, path.encode()) for path in "bmy"))
+    lake.objects.put("main", "k", b"k")
+    lake.storage.put(lake.addresses.get("dev", "l").address, b"uploaded")
+    return lake
 
 
 def held(lake: Repository) -> set[str]:
-    """Every address of the repository's own that something needs now, told from the tables."""
-    context = lake.context
-    with context.metadata.snapshot() as tx:
-        now = tx.now()
-        gone_before = now - context.trash_time
-        tokens = [
-            token
-            for row in list_branches(tx, context.repository_id)
-            if row.expires_at is None or row.expires_at > gone_before
-            for token in row.tokens
-        ]
-        found: set[str] = set()
-        for query in (
-            sa.select(staged.c.address).where(staged.c.token.in_(tokens)),
-            sa.select(pending.c.address).where(pending.c.ends_at > now),
-            sa.select(upload_tokens.c.address).where(upload_tokens.c.expires_at > now),
+    """Every object of the repository's own that something needs now, told from the tables."""
+    found = committed(lake) | staged_live(lake)
+    with lake.context.metadata.snapshot() as tx:
+        for table, ends_at in (
+            (pending, pending.c.ends_at),
+            (upload_tokens, upload_tokens.c.expires_at),
         ):
-            (table,) = query.get_final_froms()
-            mine = query.where(table.c.repository_id == context.repository_id)
-            found.update(address for address in tx.execute(mine).scalars() if address is not None)
-    return {address for address in found if not is_external(address)} | committed(lake)
+            mine = table.c.repository_id == lake.info.repository_id
+            found.update(
+                tx.execute(sa.select(table.c.address).where(mine, ends_at > tx.now())).scalars()
+            )
+    return {address for address in found if address.startswith(DATA_PREFIX)}
 
 
-def committed(lake: Repository) -> set[str]:
-    """Every address that a commit refers to, those of trees and ranges among them."""
-    context = lake.context
-    with context.metadata.snapshot() as tx:
-        mine = sa.select(commits.c.commit_id).where(
-            commits.c.repository_id == context.repository_id
-        )
-        ids = list(tx.execute(mine).scalars())
-        records = find_commits(tx, context.repository_id, ids).values()
-    found: set[str] = set()
-    for record in records:
-        tree = context.tree_of(record)
-        found |= {tree_address(tree.tree_id), *(range_address(r.range_id) for r in tree.ranges)}
-        found |= {entry.address for entry in iterate_entries(lake.storage, tree)}
-    return found
+class Pages:
+    """A reading in pages, which goes on as far as it is asked."""
+
+    def __init__(self, lake: Repository, *, rows_max: int) -> None:
+        self.lake = lake
+        self.before = held(lake)
+        self.seen: set[str] = set()
+        self.count = 0
+        self._pages = pages(lake, rows_max=rows_max)
+
+    def read(self, until: float = math.inf) -> None:
+        """Read until there were so many pages, or no more."""
+        while self.count < until and (table := next(self._pages, None)) is not None:
+            self.seen.update(addresses(table.to_pylist()))
+            self.count += 1
+
+    def missed(self) -> set[str]:
+        """What was there before the first page, is needed in the end, and was in no page and no
+        commit afterwards."""
+        self.read()
+        return (self.before & held(self.lake)) - self.seen - committed(self.lake)
 
 
-def missed(
-    scene: Scene,
-    steps: Sequence[Step],
-    schedule: Sequence[int],
-    *,
-    rows_max: int,
-) -> set[str]:
-    """What was there before the first page, is needed in the end, and was in no page and no commit
-    afterwards. Step n happens when `schedule[n]` pages were read, or when there are no more."""
-    waiting = list(zip(schedule, steps, strict=True))
-
-    def act(page_count: float) -> None:
-        while waiting and waiting[0][0] <= page_count:
-            waiting.pop(0)[1](scene)
-
-    act(0)
-    before = held(scene.lake)
-    seen: set[str] = set()
-    for number, table in enumerate(pages(scene.lake, rows_max=rows_max), start=1):
-        seen.update(addresses(table.to_pylist()))
-        act(number)
-    act(float("inf"))
-    return (before & held(scene.lake)) - seen - committed(scene.lake)
+def rename(lake: Repository, destination: str, source: str) -> None:
+    lake.objects.copy("dev", destination, "dev", source)
+    lake.objects.delete("dev", source)
 
 
-@dataclass(frozen=True, slots=True)
-class Movement:
-    """Something that moves what is staged, in steps between which pages may be read."""
-
-    steps: tuple[Step, ...]
-    prepare: Step = id
-
-    def schedules(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Rows in a page, and after which page each step happens: all there are."""
-        rows_max, page_count = (1, 6) if len(self.steps) < 3 else (2, 3)
-        for schedule in combinations_with_replacement(range(page_count + 1), len(self.steps)):
-            yield rows_max, schedule
+def rename_twice(lake: Repository, read: Callable[[], None]) -> None:
+    lake.objects.copy("dev", "a", "dev", "m")
+    read()
+    lake.objects.delete("dev", "m")
+    read()
+    lake.objects.copy("dev", "z", "dev", "a")
 
 
-def rename(source: str, destination: str) -> tuple[Step, Step]:
-    return (
-        lambda scene: scene.lake.objects.copy("dev", destination, "dev", source),
-        lambda scene: scene.lake.objects.delete("dev", source),
-    )
+def suspended_link(lake: Repository, read: Callable[[], None]) -> None:
+    with lake.context.metadata.snapshot() as tx:
+        mine = upload_tokens.c.repository_id == lake.info.repository_id
+        address = tx.execute(sa.select(upload_tokens.c.address).where(mine)).scalar_one()
+    token = lake.addresses.token_of(f"{lake.storage.url}/{address}")
+    meanwhile(lake, read, DATA_PREFIX).addresses.link("dev", "l", token)
 
 
-MOVEMENTS: Mapping[str, Movement] = {
-    "suspended put": Movement((lambda scene: scene.pause_put("a"), Scene.finish)),
-    "suspended overwrite": Movement((lambda scene: scene.pause_put("m"), Scene.finish)),
-    "rename twice": Movement((*rename("m", "a"), *rename("a", "z"))[:3]),
-    "suspended link": Movement(
-        (Scene.pause_link, Scene.finish),
-        prepare=lambda scene: scene.uploads.append(upload(scene.lake, "dev", "l")),
+def suspended_commit(
+    lake: Repository, read: Callable[[], None], change: Callable[[], object]
+) -> None:
+    def act() -> None:
+        read()
+        change()
+        read()
+
+    meanwhile(lake, act, TREES_PREFIX).commits.commit("dev", "")
+
+
+MOVEMENTS: Mapping[str, Callable[[Repository, Callable[[], None]], object]] = {
+    "suspended put": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
+        "dev", "a", b"slow"
     ),
-    "suspended commit, and a rename": Movement(
-        (
-            Scene.pause_commit,
-            lambda scene: [step(scene) for step in rename("m", "a")],
-            Scene.finish,
-        )
+    "suspended overwrite": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
+        "dev", "m", b"slow"
     ),
-    "suspended commit, and an overwrite": Movement(
-        (
-            Scene.pause_commit,
-            lambda scene: scene.lake.objects.put("dev", "m", b"new"),
-            Scene.finish,
-        )
+    "rename twice": rename_twice,
+    "suspended link": suspended_link,
+    "suspended commit, and a rename": lambda lake, read: suspended_commit(
+        lake, read, lambda: rename(lake, "a", "m")
+    ),
+    "suspended commit, and an overwrite": lambda lake, read: suspended_commit(
+        lake, read, lambda: lake.objects.put("dev", "m", b"new")
     ),
 }
-"""Random histories have all the simpler ones."""
+"""By name. Each moves what is staged, and lets pages be read in between."""
 
 
 @pytest.mark.drawn("movements between pages")
 @pytest.mark.parametrize("name", MOVEMENTS)
 def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name: str) -> None:
-    movement = MOVEMENTS[name]
-    for rows_max, schedule in movement.schedules():
-        scene = Scene.make(store)
-        movement.prepare(scene)
-        assert missed(scene, movement.steps, schedule, rows_max=rows_max) == set(), schedule
-    assert count(scene.lake, readings) == 0
+    """The pages are read in part before, in between and afterwards, in every way."""
+    has_two_steps = "twice" in name or "commit" in name
+    rows_max, page_count, points = (2, 4, 3) if has_two_steps else (1, 7, 2)
+    for schedule in combinations_with_replacement(range(page_count), points):
+        lake = scene(store)
+        reading, waiting = Pages(lake, rows_max=rows_max), list(schedule)
+        reading.read(waiting.pop(0))
+        MOVEMENTS[name](lake, lambda: reading.read(waiting.pop(0)))  # noqa: B023
+        assert reading.missed() == set(), schedule
+    assert count(lake, readings) == 0
 
 
 @randomized("changes between pages")
 def test_nothing_is_missed_in_random_histories(store: Store, clock: ManualClock, seed: int) -> None:
     rng = random.Random(seed)
-    repository = empty_repository(store)
-
-    def change(_: Scene) -> None:
-        clock.advance(SECOND)
-        with suppress(EbbtideError):
-            random_change(repository, rng)
-
+    lake = empty_repository(store)
     for rows_max in (1, 2, 3):
-        schedule = sorted(rng.randrange(12) for _ in range(25))
-        lost = missed(Scene(repository), [change] * 25, schedule, rows_max=rows_max)
-        assert lost == set()
+        reading = Pages(lake, rows_max=rows_max)
+        for until in sorted(rng.randrange(12) for _ in range(25)):
+            reading.read(until)
+            clock.advance(SECOND)
+            with suppress(EbbtideError):
+                random_change(lake, rng)
+        assert reading.missed() == set()
 
 
 # The moment at which a reading begins.

@@ -103,7 +103,6 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "operations beside reclaimers": seconds(1, long=60, share=1.5),
     "listings": seeds(5, long=1_000, share=0.5),
     "damaged trees": seeds(2, long=200, share=0.5),
-    "lost commits": seeds(1, long=300),
     "full disks": seeds(3, long=300, share=0.5),
     "turns of threads": seeds(1, long=50, share=0.2),
     "selections": examples(150, long=20_000, share=2.0),
