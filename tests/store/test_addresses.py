@@ -360,27 +360,6 @@ def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
     assert not half.exists()
 
 
-def test_a_fence_drops_tokens_that_have_expired(world: World) -> None:
-    other = world.store.create_repository("other")
-    addresses = [world.lake.addresses.get("main", "a").address]
-    other.addresses.get("main", "a")
-    world.clock.advance(TTL / 2)
-    later = world.lake.addresses.get("main", "a").address
-    addresses.append(later)
-
-    def kept() -> set[str]:
-        return {row[1] for row in rows(world.lake, upload_tokens) if row[1] in addresses}
-
-    world.clock.advance(TTL / 2)
-    assert world.collector(**ZERO).plan().state == "planned"
-    assert kept() == set(addresses), "a plan changes nothing"
-    at(world, world.now, **ZERO)
-    assert kept() == {later}
-    assert len(rows(world.lake, upload_tokens)) == 2, "those of other repositories are theirs"
-    at(world, world.now + TTL / 2, **ZERO)
-    assert kept() == set()
-
-
 # Objects that stay outside
 
 

@@ -153,39 +153,6 @@ def test_reverts(repository: Repository) -> None:
         assert contents(repository, f"{number}") == left
 
 
-def test_resets(repository: Repository) -> None:
-    save(repository, files={"x/a": b"1", "x/b": b"1", "y": b"1"})
-    for path in ("x/a", "x/c", "y", "z"):
-        repository.objects.put("main", path, b"2")
-    repository.objects.delete("main", "x/b")
-    assert repository.commits.reset_path("main", "z") == 1
-    assert repository.commits.reset_path("main", "z") == 0
-    assert repository.commits.reset_prefix("main", "x/") == 3
-    assert contents(repository, "main") == {"x/a": b"1", "x/b": b"1", "y": b"2"}
-    repository.commits.reset("main")
-    assert contents(repository, "main") == contents(repository, "main@")
-    with raises("branch_not_found"):
-        repository.commits.reset("nowhere")
-
-
-def test_diffs(repository: Repository) -> None:
-    first = save(repository, files={"a": b"1", "x/b": b"1", "x/c": b"1"})
-    save(repository, files={"x/b": b"2", "x/c": None, "x/d": b"2"})
-    found = [(each.path, each.kind) for each in repository.commits.diff(first, "main")]
-    assert found == [("x/b", "changed"), ("x/c", "removed"), ("x/d", "added")]
-    assert [each.path for each in repository.commits.diff("main", first, prefix="x/b")] == ["x/b"]
-    assert list(repository.commits.diff("main", "main@")) == []
-    repository.objects.put("main", "a", b"1")
-    repository.objects.put("main", "new", b"3")
-    repository.objects.delete("main", "x/b")
-    staged_diff = [(each.path, each.kind) for each in repository.commits.diff_staged("main")]
-    assert staged_diff == [("new", "added"), ("x/b", "removed")]
-    with raises("ref_not_found"):
-        repository.commits.diff("main", "nowhere")
-    with raises("branch_not_found"):
-        list(repository.commits.diff_staged(first))
-
-
 @pytest.mark.twins
 def test_logs(repository: Repository, clock: ManualClock) -> None:
     initial = repository.commits.resolve("main")

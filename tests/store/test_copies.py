@@ -137,39 +137,6 @@ def test_copies_that_are_refused(repository: Repository, clock: ManualClock) -> 
 # What has bytes of its own
 
 
-MEANWHILE: dict[str, tuple[Callable[[Repository], object], bytes | str]] = {
-    "committed": (lambda lake: lake.commits.commit("dev", ""), b"1"),
-    "dropped": (lambda lake: lake.objects.delete("dev", "a"), "object_not_found"),
-    "written anew": (lambda lake: lake.objects.put("dev", "a", b"2"), b"2"),
-    "sealed": (lambda lake: seal(lake, "dev"), b"1"),
-    "the branch deleted": (lambda lake: lake.branches.delete("dev"), "branch_not_found"),
-}
-
-
-def test_what_happens_to_the_source_once_it_was_found(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting: list[Callable[[Repository], object]] = []
-
-    def share(*arguments: Any) -> object:
-        if waiting:
-            waiting.pop()(repository)
-        return share_staged(*arguments)
-
-    monkeypatch.setattr("ebbtide.store.objects.objects.share_staged", share)
-    repository.branches.create("dev", "main")
-    for what, (action, expected) in MEANWHILE.items():
-        source = repository.objects.put("dev", "a", b"1")
-        waiting.append(action)
-        if isinstance(expected, str):
-            with raises(expected):
-                repository.objects.copy("dev", "b", "dev", "a")
-            continue
-        copy = repository.objects.copy("dev", "b", "dev", "a")
-        assert repository.objects.get("dev", "b") == expected, what
-        assert (copy.address == source.address) == (what == "sealed"), "else it has its own bytes"
-
-
 def test_the_condition_on_the_source_holds_for_what_is_copied(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

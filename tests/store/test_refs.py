@@ -85,61 +85,49 @@ def test_names_of_branches_and_tags_are_shared(repository: Repository) -> None:
                 refs.create(name, ref)
 
 
-def test_a_name_is_free_at_once_and_restoring_into_a_taken_one_conflicts(
+def test_names_that_come_more_than_once_in_the_trash(
     repository: Repository, clock: ManualClock
 ) -> None:
-    first = repository.branches.create("dev", "main")
-    repository.branches.delete("dev")
+    branches = repository.branches
+    first = branches.create("dev", "main")
+    branches.delete("dev")
     clock.advance(timedelta(seconds=1))
-    second = repository.branches.create("dev", "main")
+    second = branches.create("dev", "main")
     with raises("branch_exists"):
-        repository.branches.restore("dev")
+        branches.restore("dev")
     clock.advance(timedelta(seconds=1))
-    repository.branches.delete("dev")
-    listed = repository.branches.list(include_expired=True)
-    assert [each.branch_id for each in listed if each.name == "dev"] == [
-        first.branch_id,
-        second.branch_id,
-    ]
-    for ask in (
-        repository.branches.restore,
-        lambda name: repository.branches.set_expiry(name, None),
-    ):
+    branches.delete("dev")
+    listed = [each for each in branches.list(include_expired=True) if each.name == "dev"]
+    assert [each.branch_id for each in listed] == [first.branch_id, second.branch_id]
+    for ask in (branches.restore, lambda name: branches.set_expiry(name, None)):
         with raises("ref_ambiguous") as caught:
             ask("dev")
         assert caught.value.details["ids"] == [second.branch_id, first.branch_id], "the last first"
     with raises("ref_ambiguous"):
-        repository.branches.get("dev", include_expired=True)
-    found = repository.branches.get(first.branch_id, include_expired=True)
-    assert found.branch_id == first.branch_id
-    assert repository.branches.restore(second.branch_id).branch_id == second.branch_id
-    with raises("branch_exists"):
-        repository.branches.restore(second.branch_id)
-    repository.branches.delete(second.branch_id)
+        branches.get("dev", include_expired=True)
+    assert branches.get(first.branch_id, include_expired=True).branch_id == first.branch_id
     clock.advance(WEEK - timedelta(seconds=1))
-    assert repository.branches.restore("dev").branch_id == second.branch_id, "the other is gone"
-    repository.branches.delete("dev")
-    repository.tags.create("dev", "main")
-    with raises("tag_exists"):
-        repository.branches.restore("dev")
+    assert branches.restore("dev").branch_id == second.branch_id, "the other is gone"
+    with raises("branch_exists"):
+        branches.restore(second.branch_id)
 
 
 def test_a_unique_name_is_made_up(repository: Repository) -> None:
-    long = "x" * 255
-    for name in ("dev", long):
-        first = repository.branches.create(name, "main")
-        repository.branches.delete(name)
-        repository.tags.create(name, "main")
-        back = repository.branches.restore(first.branch_id, ensure_unique_name=True)
+    branches, tags = repository.branches, repository.tags
+    for name in ("dev", "x" * 255):
+        first = branches.create(name, "main")
+        branches.delete(name)
+        again = tags.create(name, "main")
+        with raises("tag_exists"):
+            branches.restore(name)
+        back = branches.restore(first.branch_id, ensure_unique_name=True)
         assert back.name == name[:247] + "-2"
-        again = repository.tags.get(name)
-        repository.tags.delete(name)
-        assert repository.tags.restore(name, ensure_unique_name=True).name == name, "it is free"
-        repository.tags.delete(name)
-        repository.branches.create(name, "main")
-        assert repository.tags.set_expiry(again.tag_id, None, ensure_unique_name=True).name == (
-            name[:247] + "-3"
-        )
+        tags.delete(name)
+        assert tags.restore(name, ensure_unique_name=True).name == name, "it is free"
+        tags.delete(name)
+        branches.create(name, "main")
+        found = tags.set_expiry(again.tag_id, None, ensure_unique_name=True)
+        assert found.name == name[:247] + "-3"
 
 
 def reflog_of(repository: Repository) -> list[tuple[str, str, str]]:
@@ -248,15 +236,12 @@ def test_revisions(repository: Repository) -> None:
     merged = repository.commits.merge("dev", "main").commit_id
     repository.tags.create("v1", "main")
     for expression, expected in {
-        "main": merged,
         "main@": merged,
         "v1": merged,
-        merged: merged,
         merged[:8]: merged,
         "main~0": merged,
         "main^0": merged,
         "main~": second,
-        "main^": second,
         "main^1": second,
         "main^2": third,
         "main@~2": first,
@@ -264,17 +249,12 @@ def test_revisions(repository: Repository) -> None:
         f"{merged[:12]}^2^": first,
     }.items():
         assert repository.commits.resolve(expression) == expected, expression
-
-
-def test_revisions_that_mean_nothing(repository: Repository) -> None:
-    repository.tags.create("v1", "main")
     for expression, kind in (
         ("nowhere", "ref_not_found"),
-        ("0123456", "ref_not_found"),
         ("0" * 32, "ref_not_found"),
         ("v1@", "branch_not_found"),
         ("main~7", "commit_not_found"),
-        ("main^2", "commit_not_found"),
+        ("main^3", "commit_not_found"),
         ("", "invalid_argument"),
         ("main~-1", "invalid_argument"),
         ("main~" * 100_000, "invalid_argument"),
