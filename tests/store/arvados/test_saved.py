@@ -83,9 +83,9 @@ def test_updates_and_versions(repository: Repository, project_id: str) -> None:
     ask = lambda: collections.update(made.uuid, holder=HOLDER, preserve_version=True)  # noqa: E731
     slow = meanwhile(repository, ask, "")
     changed = slow.arvados_collections.update(made.uuid, holder=HOLDER, manifest_text=one).listed
-    assert (changed.version, changed.preserve_version) == (3, False)
+    assert (changed.version, changed.preserve_version) == (4, False)
     kept = repository.collections.versions(made.collection_id)
-    assert [each.version for each in kept] == [2, 1]
+    assert [each.version for each in kept] == [3, 1]
 
 
 def test_by_hash_the_one_that_lasts_longest(
