@@ -13,7 +13,6 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
@@ -36,7 +35,7 @@ from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
 from tests.support.lakes import rows
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
-from tests.support.world import DAY, World
+from tests.support.world import World
 
 DATA = b"what a client uploads"
 CHECKSUM = hashlib.sha256(DATA).hexdigest()
@@ -63,7 +62,7 @@ def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -
     return found.address, found.token
 
 
-def hooked(repository: Repository, **hooks: Callable[[str, str], None]) -> Repository:
+def hooked(repository: Repository, **hooks: Callable[[str, str], Any]) -> Repository:
     return with_storage(repository, FaultyStorage(repository.context.storage, **hooks))
 
 
@@ -111,7 +110,6 @@ def test_what_storages_sign_is_handed_on(
 def test_no_address_for_what_cannot_be_linked(repository: Repository, clock: ManualClock) -> None:
     """Nor on a storage of somebody else."""
     for branch, path, kind in (
-        ("nowhere", "a", "branch_not_found"),
         ("main~0", "a", "branch_not_found"),
         ("main", "a\0", "invalid_path"),
     ):
@@ -157,127 +155,84 @@ def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock)
     assert repository.objects.get("main@", "a/é") == DATA
 
 
-def test_after_a_refusal_the_token_is_as_good_as_before(repository: Repository) -> None:
-    """Also if nothing was uploaded, and if other bytes are uploaded then."""
-    address, token = uploaded(repository)
-    before = everything(repository)
-    refused: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("checksum_mismatch", {"size_bytes": 0}),
-        ("checksum_mismatch", {"checksum": ""}),
-        ("checksum_mismatch", {"checksum": CHECKSUM[:-1]}),
-        ("checksum_mismatch", {"size_bytes": len(DATA), "checksum": "0" * 64}),
-        ("checksum_mismatch", {"size_bytes": 1, "checksum": CHECKSUM}),
-        ("invalid_argument", {"content_type": "x" * 256}),
-        ("invalid_argument", {"metadata": {"k": "\0"}}),
-    )
-    for kind, given in refused:
-        with raises(kind):
-            repository.addresses.link("main", "a", token, **given)
-        assert everything(repository) == before, given
-    repository.context.storage.put(address, b"")
-    entry = repository.addresses.link("main", "a", token, size_bytes=0)
-    assert (entry.size_bytes, repository.objects.get("main", "a")) == (0, b"")
-
-
-def test_a_mismatch_of_what_is_copied_in_parts(repository: Repository) -> None:
-    """The storage is in the middle of an upload in parts when it is found."""
-    found = repository.addresses.get("main", "a")
-    repository.context.storage.put(found.address, b"x" * (17 << 20))
-    before = everything(repository)
-    with raises("checksum_mismatch"):
-        repository.addresses.link("main", "a", found.token, checksum=CHECKSUM)
-    assert everything(repository) == before
-
-
 # Tokens that are not good
 
 
-def test_a_token_is_good_once(repository: Repository) -> None:
-    address, token = uploaded(repository)
-    repository.addresses.link("main", "a", token)
-    repository.context.storage.put(address, b"uploaded again")
-    before = everything(repository)
-    with raises("token_used"):
-        repository.addresses.link("main", "a", token)
-    assert everything(repository) == before
-    assert repository.objects.get("main", "a") == DATA
-
-
-def test_a_token_is_good_until_it_expires(repository: Repository, clock: ManualClock) -> None:
+def test_a_token_is_good_once_and_until_it_expires(
+    repository: Repository, clock: ManualClock
+) -> None:
     (_, first), (_, second) = uploaded(repository), uploaded(repository)
     clock.advance(TTL - MOMENT)
+    clock.host_offset = timedelta(days=2)  # it is the database that knows the time
     repository.addresses.link("main", "a", first)
-    clock.advance(MOMENT)
     before = everything(repository)
+    with raises("token_used"):
+        repository.addresses.link("main", "a", first)
+    clock.host_offset = timedelta(0)
+    clock.database_offset = MOMENT
     for token in (first, second):
         with raises("token_expired"):
             repository.addresses.link("main", "a", token)
     assert everything(repository) == before
 
 
-def test_it_is_the_database_that_knows_the_time(repository: Repository, clock: ManualClock) -> None:
-    _, token = uploaded(repository)
-    clock.host_offset = timedelta(days=2)
-    repository.addresses.link("main", "a", token)
-    _, token = uploaded(repository)
-    clock.host_offset = timedelta(0)
-    clock.database_offset = TTL
-    with raises("token_expired"):
-        repository.addresses.link("main", "a", token)
-
-
-def test_a_token_that_the_store_did_not_sign(repository: Repository) -> None:
+def test_tokens_of_another_place_or_that_the_store_did_not_sign(
+    store: Store, repository: Repository
+) -> None:
     """Every change of a token is tried where tokens are read: `test_signing.py`."""
-    _, token = uploaded(repository)
-    key = key_of(repository)
-    payload = verify({key.key_id: key.secret}, token)
-    before = everything(repository)
-    for kind, forged in (
-        ("token_invalid", sign(SigningKey.generate(), payload)),
-        ("token_invalid", sign(SigningKey(key.key_id, b"0" * 32), payload)),
-        ("token_invalid", sign(key, payload | {"for": "x"})),
-        ("token_invalid", sign(key, {"path": "a"})),
-        ("token_invalid", "\ud800" + token),
-        ("token_truncated", token[:-1]),
-    ):
-        with raises(kind):
-            repository.addresses.link("main", "a", forged)
-    assert everything(repository) == before
-    repository.addresses.link("main", "a", token)
-
-
-def test_a_token_for_another_place(store: Store, repository: Repository) -> None:
     other = store.create_repository("other", storage_url=f"memory:{new_id()}")
     repository.branches.create("dev", "main")
     _, token = uploaded(repository)
+    key = key_of(repository)
+    payload = verify({key.key_id: key.secret}, token)
     before = everything(repository), everything(other)
     for place, branch, path in (
         (other, "main", "a"),
         (repository, "dev", "a"),
         (repository, "nowhere", "a"),
-        (repository, "main", "b"),
-        (repository, "main", "A"),
         (repository, "main", "a/"),
-        (repository, "main", ""),
         (repository, "main", "\ud800"),
-        (other, "dev", "b"),
     ):
         with raises("token_foreign"):
             place.addresses.link(branch, path, token)
+    for kind, forged in (
+        ("token_invalid", sign(SigningKey(key.key_id, b"0" * 32), payload)),
+        ("token_invalid", sign(key, payload | {"for": "x"})),
+        ("token_invalid", sign(key, {"path": "a"})),
+        ("token_truncated", token[:-1]),
+    ):
+        with raises(kind):
+            repository.addresses.link("main", "a", forged)
     assert (everything(repository), everything(other)) == before
-    repository.addresses.link("main", "a", token)
 
 
-def test_nothing_was_uploaded(repository: Repository) -> None:
+def test_after_a_refusal_the_token_is_as_good_as_before(repository: Repository) -> None:
+    """Also if nothing was uploaded, and if other bytes are uploaded then."""
     found = repository.addresses.get("main", "a")
-    before = everything(repository)
     with pytest.raises(NotFound, match="upload first") as caught:
         repository.addresses.link("main", "a", found.token)
-    assert caught.value.kind == "object_not_found"
-    assert caught.value.details == {"address": found.address}
-    assert everything(repository) == before
-    repository.context.storage.put(found.address, DATA)
-    repository.addresses.link("main", "a", found.token)
+    assert (caught.value.kind, caught.value.details) == (
+        "object_not_found",
+        {"address": found.address},
+    )
+    # It is copied in parts: the storage is in the middle of an upload when a mismatch is found.
+    data = b"x" * (17 << 20)
+    repository.context.storage.put(found.address, data)
+    before = everything(repository)
+    refused: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("checksum_mismatch", {"size_bytes": 0}),
+        ("checksum_mismatch", {"checksum": CHECKSUM[:-1]}),
+        ("checksum_mismatch", {"size_bytes": len(data), "checksum": CHECKSUM}),
+        ("invalid_argument", {"content_type": "x" * 256}),
+        ("invalid_argument", {"metadata": {"k": "\0"}}),
+    )
+    for kind, given in refused:
+        with raises(kind):
+            repository.addresses.link("main", "a", found.token, **given)
+        assert everything(repository) == before, given
+    repository.context.storage.put(found.address, b"")
+    entry = repository.addresses.link("main", "a", found.token, size_bytes=0)
+    assert (entry.size_bytes, repository.objects.get("main", "a")) == (0, b"")
 
 
 def test_what_was_put_there_is_no_file(world: World, tmp_path: Path) -> None:
@@ -295,19 +250,6 @@ def test_what_was_put_there_is_no_file(world: World, tmp_path: Path) -> None:
         with raises("object_not_found"):
             world.lake.addresses.link("main", "a", found.token)
     assert rows(world.lake, staged) == rows(world.lake, pending) == []
-
-
-def test_the_branch_went_and_came_back(repository: Repository) -> None:
-    repository.branches.create("dev", "main")
-    _, token = uploaded(repository, branch="dev")
-    repository.branches.delete("dev")
-    before = everything(repository)
-    with raises("branch_not_found"):
-        repository.addresses.link("dev", "a", token)
-    assert everything(repository) == before
-    repository.branches.restore("dev")
-    repository.addresses.link("dev", "a", token)
-    assert repository.objects.get("dev", "a") == DATA
 
 
 # Two links of one token
@@ -332,42 +274,34 @@ def check_one_won(repository: Repository, outcomes: list[Entry | str]) -> None:
 @pytest.mark.twins
 def test_of_two_links_that_have_both_copied_one_wins(repository: Repository) -> None:
     meeting = Barrier(2, timeout=60)
-
-    def meet(method: str, _address: str) -> None:
-        if method == "put":
-            meeting.wait()
-
     _, token = uploaded(repository)
-    met = hooked(repository, after=meet)
+    met = hooked(repository, after=lambda method, _: method == "put" and meeting.wait())
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(outcome_of, [met] * 2, [token] * 2))
     check_one_won(repository, outcomes)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_link_that_was_overtaken(repository: Repository, when: str) -> None:
-    """Before its first byte, when there is nothing to copy any more; or after its last."""
+def test_what_happens_while_bytes_are_copied(
+    repository: Repository, clock: ManualClock, when: str
+) -> None:
+    """Before the first byte, when there is nothing to copy any more, or after the last: another
+    link is faster, or the token expires."""
     _, token = uploaded(repository)
     outcomes: list[Entry | str] = []
     overtake = OncePut(DATA_PREFIX, lambda: outcomes.append(outcome_of(repository, token)))
     outcomes.append(outcome_of(hooked(repository, **{when: overtake}), token))
-    assert len(outcomes) == 2
     check_one_won(repository, outcomes)
-
-
-# Links that fail half-way
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_token_that_expires_while_bytes_are_copied(
-    repository: Repository, clock: ManualClock, when: str
-) -> None:
+    before = stored(repository)
     address, token = uploaded(repository)
     late = OncePut(DATA_PREFIX, lambda: clock.advance(TTL))
     with raises("token_expired"):
         hooked(repository, **{when: late}).addresses.link("main", "a", token)
-    assert rows(repository, staged) == rows(repository, pending) == []
-    assert stored(repository) == {address}, "which a collector finds"
+    assert rows(repository, pending) == []
+    assert stored(repository) == {*before, address}, "which a collector finds"
+
+
+# Links that fail half-way
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -389,24 +323,6 @@ def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> 
     assert stored(repository) - {address} == {entry.address}
     assert (address in stored(repository)) == (when == "before"), "it fails before it has deleted"
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
-
-
-def test_a_database_that_fails_while_the_token_is_used_up(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, token = uploaded(repository)
-    before = everything(repository)
-
-    def fail(*_arguments: object, **_options: object) -> None:
-        raise sa.exc.OperationalError("statement", {}, OSError("the disk is full"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr("ebbtide.store.staging.uploads.write_staged", fail)
-        with raises("database_error"):
-            repository.addresses.link("main", "a", token)
-    assert everything(repository) == before
-    repository.addresses.link("main", "a", token)
-    assert repository.objects.get("main", "a") == DATA
 
 
 # Collecting what was uploaded
@@ -444,47 +360,6 @@ def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
     assert not half.exists()
 
 
-@pytest.mark.parametrize("step", ["read", "fence", "delete object"])
-def test_a_link_in_the_middle_of_a_run(world: World, step: str) -> None:
-    """The run may have read the token, and not the entry that came of it."""
-    world.lake.objects.put("main", "garbage", b"")
-    world.lake.objects.delete("main", "garbage")
-    found = world.lake.addresses.get("main", "a")
-    upload_file(world, found.address)
-    linked: list[Entry] = []
-
-    def observe(name: str, event: str) -> None:
-        if (name, event) == (step, "start") and not linked:
-            linked.append(world.lake.addresses.link("main", "a", found.token))
-
-    report = world.collect(observer=observe, **ZERO)
-    assert (report.state, len(linked)) == ("swept", 1)
-    assert world.lake.objects.get("main", "a") == DATA
-    assert world.collect(**ZERO).state == "swept"
-    assert world.files() == {linked[0].address}
-
-
-def test_a_fence_drops_tokens_that_have_expired(world: World) -> None:
-    other = world.store.create_repository("other")
-    addresses = [world.lake.addresses.get("main", "a").address]
-    other.addresses.get("main", "a")
-    world.clock.advance(TTL / 2)
-    later = world.lake.addresses.get("main", "a").address
-    addresses.append(later)
-
-    def kept() -> set[str]:
-        return {row[1] for row in rows(world.lake, upload_tokens) if row[1] in addresses}
-
-    world.clock.advance(TTL / 2)
-    assert world.collector(**ZERO).plan().state == "planned"
-    assert kept() == set(addresses), "a plan changes nothing"
-    at(world, world.now, **ZERO)
-    assert kept() == {later}
-    assert len(rows(world.lake, upload_tokens)) == 2, "those of other repositories are theirs"
-    at(world, world.now + TTL / 2, **ZERO)
-    assert kept() == set()
-
-
 # Objects that stay outside
 
 
@@ -499,6 +374,9 @@ def outside(tmp_path: Path) -> Path:
 def test_an_external_object_is_staged_as_it_was_told(
     repository: Repository, clock: ManualClock, outside: Path
 ) -> None:
+    plain = repository.addresses.stage("main", "b", "s3a://bucket/some/key", size_bytes=2**63 - 1)
+    assert plain == Entry("b", "s3://bucket/some/key", 2**63 - 1, "", clock.now)
+    repository.commits.reset("main")
     mtime = clock.now - timedelta(days=9)
     entry = repository.addresses.stage(
         "main",
@@ -522,13 +400,6 @@ def test_an_external_object_is_staged_as_it_was_told(
     assert stored(repository) == set()
 
 
-def test_nothing_is_read_when_it_is_staged(repository: Repository, clock: ManualClock) -> None:
-    entry = repository.addresses.stage("main", "a", "s3a://bucket/some/key", size_bytes=0)
-    assert entry == Entry("a", "s3://bucket/some/key", 0, "", clock.now)
-    assert repository.addresses.stage("main", "b", "file:///no/such", size_bytes=2**63 - 1)
-    assert repository.objects.stat("main", "b").size_bytes == 2**63 - 1
-
-
 def test_an_external_object_goes_through_branches(repository: Repository, outside: Path) -> None:
     repository.branches.create("dev", "main")
     entry = repository.addresses.stage("dev", "a", outside.as_uri(), size_bytes=len(DATA))
@@ -536,23 +407,12 @@ def test_an_external_object_goes_through_branches(repository: Repository, outsid
     assert copy == replace(entry, path="b")
     assert rows(repository, copies) == [], "nothing of it can be collected"
     repository.commits.commit("dev", "")
-    repository.objects.put("main", "c", b"")
-    repository.commits.commit("main", "")
     repository.commits.merge("dev", "main")
     for path in "ab":
         assert repository.objects.stat("main@", path) == replace(entry, path=path)
-        assert repository.objects.get("main@", path) == DATA
     inside = repository.objects.copy("main", "own", "main@", "a")
     assert inside.address in stored(repository)
     assert inside.checksum == CHECKSUM
-    repository.objects.delete("main", "a")
-    repository.commits.commit("main", "")
-    repository.commits.revert("main", "main~0")
-    assert repository.objects.get("main", "a") == DATA
-
-
-def test_an_external_object_that_is_not_there(repository: Repository, outside: Path) -> None:
-    repository.addresses.stage("main", "a", outside.as_uri(), size_bytes=len(DATA))
     outside.unlink()
     for read in (
         lambda: repository.objects.get("main", "a"),
@@ -562,29 +422,6 @@ def test_an_external_object_that_is_not_there(repository: Repository, outside: P
         with pytest.raises(EbbtideError) as caught:
             read()
         assert caught.value.kind in ("corrupt_object", "object_not_found")
-    with pytest.raises(Failed, match="missing at file:"):
-        repository.objects.get("main", "a")
-
-
-def test_no_run_deletes_what_is_outside(world: World, outside: Path) -> None:
-    world.keep(default="7d")
-    url = outside.as_uri()
-    for path in ("committed", "dropped"):
-        world.lake.addresses.stage("main", path, url, size_bytes=len(DATA))
-    world.lake.objects.delete("main", "dropped")
-    old = world.save("main", days_ago=30, put=["lost"])
-    world.save("main", days_ago=20, delete=["committed", "lost"])
-    world.save("main", days_ago=1, put=["kept"])
-    world.lake.branches.create("gone", "main")
-    world.lake.addresses.stage("gone", "a", url, size_bytes=len(DATA))
-    world.lake.branches.delete("gone")
-    for _ in range(2):
-        world.clock.advance(DAY)
-        assert world.collect(**ZERO).state == "swept"
-    assert world.contents() == {"kept"}
-    with raises("commit_expired"):
-        world.lake.objects.get(old, "committed")
-    assert outside.read_bytes() == DATA
 
 
 Spelling = Callable[[Path, Path], str]
@@ -594,17 +431,11 @@ INSIDE: dict[str, Spelling] = {
     "an object, through a link": lambda _, links: (links / "object").as_uri(),
     "the root": lambda root, _: root.as_uri(),
     "what is not there": lambda root, _: (root / "no" / "such").as_uri(),
-    "a file of the store's own": lambda root, _: (root / "_ebbtide" / "OWNER").as_uri(),
-    "capitals": lambda root, _: f"FILE://{root}/x",
-    "localhost": lambda root, _: f"file://LocalHost{root}/x",
+    "localhost and capitals": lambda root, _: f"FILE://LocalHost{root}/x",
     "one slash": lambda root, _: f"file:{root}/x",
     "dots": lambda root, _: f"file://{root}/../{root.name}/./x",
-    "escaped letters": lambda root, _: (
-        f"file://{root.parent}/%{ord(root.name[0]):x}{root.name[1:]}/x"
-    ),
     "escaped dots": lambda root, _: f"file://{root}/%2e%2E/{root.name}/x",
     "escaped slashes": lambda root, _: f"file://{root.parent}%2F{root.name}%2fx",
-    "a link to the root": lambda _, links: (links / "root" / "x").as_uri(),
     "a link to a directory above": lambda root, links: f"file://{links}/above/{root.name}/x",
     "a link to a link": lambda _, links: (links / "again" / "x").as_uri(),
     "a link that leads to nothing yet": lambda _, links: (links / "dangling").as_uri(),
@@ -671,17 +502,15 @@ def test_what_cannot_be_staged(repository: Repository) -> None:
         ("invalid_argument", {"size_bytes": 2**63}),
         ("invalid_argument", {"checksum": "x" * 256}),
         ("invalid_date", {"mtime": datetime(2020, 1, 1)}),
-        ("invalid_argument", {"content_type": "x" * 256}),
         ("invalid_argument", {"metadata": {"k": "\ud800"}}),
         ("invalid_path", {"path": "a\0"}),
         ("branch_not_found", {"branch": "main~0"}),
     )
-    before = everything(repository)
     for kind, given in refused:
         arguments = {"branch": "main", "path": "a", "size_bytes": 1, **given}
         with raises(kind):
             repository.addresses.stage(url="s3://bucket/key", **arguments)
-        assert everything(repository) == before, given
+    assert rows(repository, staged) == []
 
 
 @pytest.mark.twins

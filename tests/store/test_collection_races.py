@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -82,92 +83,72 @@ def test_failing_storage_while_one_is_changed(repository: Repository, project_id
     assert collect_files(repository, made, 1) == FILES
 
 
-def test_failing_storage_while_something_is_uploaded(repository: Repository) -> None:
-    each_failure(repository, lambda lake: lake.locators.upload(iter([b"1", b"2"])))
+@pytest.mark.twins
+def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    other = repository.projects.create("other").project_id
+    trashed = lake.create(project_id, "x").collection_id
+    lake.delete(trashed)
+    moving = lake.create(other, "x").collection_id
+    renamed = lake.create(project_id, "y").collection_id
+    calls: list[Callable[[], object]] = [
+        lambda: lake.create(project_id, "x"),
+        lambda: put_collection(repository, project_id, "x", {"f": b"1"}),
+        lambda: lake.restore(trashed),
+        lambda: lake.update(moving, project_id=project_id),
+        lambda: lake.update(renamed, name="x"),
+    ]
+    assert sorted(outcomes(calls)) == ["", *["collection_exists"] * 4]
+    calls = [lambda: lake.create(project_id, "x", ensure_unique_name=True)] * 6
+    assert outcomes(calls) == [""] * 6
+    names = [each.name for each in lake.page(project_id)]
+    assert len(names) == len(set(names))
+    kinds = outcomes([lambda: repository.projects.create("one") for _ in range(4)])
+    assert sorted(kinds) == ["", *["project_exists"] * 3]
 
 
-def check_refused(
-    repository: Repository,
-    project_id: str,
-    change: Callable[[], ContentChange],
-    action: Callable[[], object],
-    kind: str,
+@pytest.mark.parametrize("what", ["a source", "a commit", "a locator", "a registration"])
+def test_what_content_is_made_of_ends_meanwhile(
+    repository: Repository, project_id: str, clock: ManualClock, what: str
 ) -> None:
-    """Content that is being put together when `action` happens is refused, and leaves nothing."""
+    """It is refused, and leaves nothing."""
+    made = put_collection(repository, project_id, "source", {"f": b"1"}).collection_id
+    repository.objects.put("main", "f", b"1")
+    commit_id = repository.commits.commit("main", "").commit_id
+    with repository.context.metadata.snapshot() as tx:
+        row = find_collection(tx, made)
+    assert row is not None
+    closed = row.content_id if what == "a source" else commit_id
+
+    def change() -> ContentChange:
+        with repository.context.metadata.transaction() as tx:
+            # The fence closes it only behind the first look.
+            mine = commits.c.commit_id == closed
+            tx.execute(sa.update(commits).where(mine).values(tombstoned_by=None))
+        (signed,) = repository.collections.locators(made).entries
+        return {
+            "a source": of(FromCollection(made, None, "", "x/")),
+            "a commit": of(FromRef("main", "", "x/")),
+            "a locator": of(Located({"f": signed.locator})),
+            "a registration": of(of_files({"f": b"1"})),
+        }[what]
+
+    # The storage's clock moves with the database's, so that nothing else is wrong.
+    action, kind = {
+        "a locator": (lambda: clock.advance(HOUR), "token_expired"),
+        "a registration": (lambda: clock.advance(24 * HOUR), "write_expired"),
+    }.get(what, (lambda: tombstone(repository, closed), "commit_expired"))
     target = put_collection(repository, project_id, "target", {"mine": b"1"})
     files = every_file(repository)
-    lake = meanwhile(repository, action)
     with raises(kind):
-        lake.collections.create(project_id, "new", change())
-    lake = meanwhile(repository, action)
+        meanwhile(repository, action).collections.create(project_id, "new", change())
     with raises(kind):
-        lake.collections.update(target.collection_id, change())
+        meanwhile(repository, action).collections.update(target.collection_id, change())
     assert every_file(repository) == files
     assert rows(repository)["pending"] == []
     with raises("collection_not_found"):
         repository.collections.find("project/new")
     assert repository.collections.get(target.collection_id) == target
-
-
-def test_a_source_is_closed_meanwhile(repository: Repository, project_id: str) -> None:
-    made = put_collection(repository, project_id, "source", {"f": b"1"}).collection_id
-    with repository.context.metadata.snapshot() as tx:
-        row = find_collection(tx, made)
-    assert row is not None
-    check_refused(
-        repository,
-        project_id,
-        # Two versions of one content: the fence closes it only behind the first look.
-        lambda: reopened(repository, row.content_id, of(FromCollection(made, None, "", "x/"))),
-        lambda: tombstone(repository, row.content_id),
-        "commit_expired",
-    )
-
-
-def reopened(lake: Repository, commit_id: str, change: ContentChange) -> ContentChange:
-    """The change, of a commit that is open once more."""
-    with lake.context.metadata.transaction() as tx:
-        tx.execute(
-            sa.update(commits).where(commits.c.commit_id == commit_id).values(tombstoned_by=None)
-        )
-    return change
-
-
-def test_a_commit_is_closed_meanwhile(repository: Repository, project_id: str) -> None:
-    repository.objects.put("main", "f", b"1")
-    commit_id = repository.commits.commit("main", "").commit_id
-    check_refused(
-        repository,
-        project_id,
-        lambda: reopened(repository, commit_id, of(FromRef("main", "", "x/"))),
-        lambda: tombstone(repository, commit_id),
-        "commit_expired",
-    )
-
-
-def test_a_locator_ends_meanwhile(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    made = put_collection(repository, project_id, "source", {"f": b"1"}).collection_id
-
-    def fresh() -> ContentChange:
-        (signed,) = repository.collections.locators(made).entries
-        return of(Located({"f": signed.locator}))
-
-    check_refused(repository, project_id, fresh, lambda: clock.advance(HOUR), "token_expired")
-
-
-def test_a_registration_ends_meanwhile(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    # The storage's clock moves with the database's, so that nothing else is wrong.
-    check_refused(
-        repository,
-        project_id,
-        lambda: of(of_files({"f": b"1"})),
-        lambda: clock.advance(24 * HOUR),
-        "write_expired",
-    )
 
 
 def test_the_project_is_trashed_or_the_name_is_taken_meanwhile(
@@ -185,111 +166,58 @@ def test_the_project_is_trashed_or_the_name_is_taken_meanwhile(
         put_collection(lake, project_id, "c", {"f": b"1"})
 
 
-@pytest.mark.parametrize(
-    ("action", "kind"),
-    [
-        (
-            lambda lake, it: lake.collections.update(it, of(of_files({"g": b"2"}))),
-            "collection_changed",
-        ),
-        (lambda lake, it: lake.collections.delete(it), "trashed"),
-        (lambda lake, it: lake.projects.delete(lake.collections.get(it).project_id), "trashed"),
-    ],
-)
-def test_the_collection_is_changed_meanwhile(
-    repository: Repository,
-    project_id: str,
-    action: Callable[[Repository, str], object],
-    kind: str,
-) -> None:
+def test_the_collection_is_changed_meanwhile(repository: Repository, project_id: str) -> None:
+    """A change of its content or its end refuses another one; a new name does not."""
+    lake, project = repository.collections, repository.projects.create("p").project_id
+    actions: list[tuple[Callable[[str], object], str]] = [
+        (lambda it: lake.update(it, of(of_files({"g": b"2"}))), "collection_changed"),
+        (lake.delete, "trashed"),
+        (lambda _: repository.projects.delete(project), "trashed"),
+    ]
+    for number, (action, kind) in enumerate(actions):
+        made = put_collection(repository, project, f"{number}", {"f": b"1"}).collection_id
+        late = meanwhile(repository, partial(action, made))
+        files = len(every_file(repository))
+        with raises(kind):
+            late.collections.update(made, of(of_files({"h": b"3"})))
+        assert len(every_file(repository)) - files in (0, 3), "at most what the other has written"
+        assert rows(repository)["pending"] == []
     made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
-    lake = meanwhile(repository, lambda: action(repository, made))
-    files = len(every_file(repository))
-    with raises(kind):
-        lake.collections.update(made, of(of_files({"h": b"3"})))
-    assert len(every_file(repository)) - files in (0, 3), "at most what the other has written"
-    assert rows(repository)["pending"] == []
-
-
-def test_what_names_it_otherwise_is_no_change_of_content(
-    repository: Repository, project_id: str
-) -> None:
-    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
-    lake = meanwhile(repository, lambda: repository.collections.update(made, name="b"))
-    found = lake.collections.update(made, of(of_files({"g": b"2"})), description="both")
+    late = meanwhile(repository, lambda: lake.update(made, name="b"))
+    found = late.collections.update(made, of(of_files({"g": b"2"})), description="both")
     assert (found.name, found.description, found.version) == ("b", "both", 2)
     assert collect_files(repository, made) == {"f": b"1", "g": b"2"}
 
 
+def kind_of(call: Callable[[], object]) -> str:
+    """The kind of its error, "" for none."""
+    try:
+        call()
+    except EbbtideError as error:
+        return error.kind
+    return ""
+
+
 def outcomes(calls: list[Callable[[], object]]) -> list[str]:
-    """Call all at once; the kinds of their errors, "" for those without."""
-
-    def attempt(call: Callable[[], object]) -> str:
-        try:
-            call()
-        except EbbtideError as error:
-            return error.kind
-        return ""
-
+    """Call all at once."""
     with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(attempt, calls))
+        return list(pool.map(kind_of, calls))
 
 
 @pytest.mark.twins
 def test_of_many_updates_at_once_none_is_lost(repository: Repository, project_id: str) -> None:
-    made = put_collection(repository, project_id, "a").collection_id
-    done: dict[str, bytes] = {}
+    lake, made = repository.collections, put_collection(repository, project_id, "a").collection_id
 
-    def update(number: int) -> str:
-        path, data = f"{number}", b"%d" % number
-        (kind,) = outcomes_of(
-            lambda: repository.collections.update(
-                made, of(of_files({path: data})), keep_version=number % 2 == 0
-            )
-        )
-        if not kind:
-            done[path] = data
-        return kind
+    def update(number: int) -> None:
+        change = of(of_files({f"{number}": b"%d" % number}))
+        lake.update(made, change, keep_version=number % 2 == 0)
 
-    with ThreadPoolExecutor(6) as pool:
-        kinds = list(pool.map(update, range(18)))
+    kinds = outcomes([partial(update, number) for number in range(12)])
     assert set(kinds) <= {"", "collection_changed"}
-    assert kinds.count("") >= 1
+    done = {f"{number}": b"%d" % number for number, kind in enumerate(kinds) if not kind}
+    assert done
     assert collect_files(repository, made) == done
-    assert repository.collections.get(made).version == 1 + len(done)
-
-
-def outcomes_of(call: Callable[[], object]) -> list[str]:
-    return outcomes([call])
-
-
-@pytest.mark.twins
-def test_names_stay_unique_whoever_asks(repository: Repository, project_id: str) -> None:
-    lake = repository.collections
-    other = repository.projects.create("other").project_id
-    trashed = [lake.create(project_id, "x").collection_id]
-    lake.delete(trashed[0])
-    moving = lake.create(other, "x").collection_id
-    renamed = lake.create(project_id, "y").collection_id
-    calls: list[Callable[[], object]] = [
-        lambda: lake.create(project_id, "x"),
-        lambda: put_collection(repository, project_id, "x", {"f": b"1"}),
-        lambda: lake.restore(trashed[0]),
-        lambda: lake.update(moving, project_id=project_id),
-        lambda: lake.update(renamed, name="x"),
-    ]
-    kinds = outcomes(calls)
-    assert sorted(kinds) == ["", *["collection_exists"] * 4]
-    names = [each.name for each in lake.page(project_id)]
-    assert len(names) == len(set(names))
-    made = outcomes(
-        [lambda: lake.create(project_id, "x", ensure_unique_name=True) for _ in range(6)]
-    )
-    assert made == [""] * 6
-    names = [each.name for each in lake.page(project_id)]
-    assert len(names) == len(set(names))
-    kinds = outcomes([lambda: repository.projects.create("one") for _ in range(4)])
-    assert sorted(kinds) == ["", *["project_exists"] * 3]
+    assert lake.get(made).version == 1 + len(done)
 
 
 @pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)

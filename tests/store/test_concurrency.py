@@ -144,20 +144,6 @@ def test_whoever_takes_a_name_waits_for_all_who_change_refs(repository: Reposito
             made.result(timeout=20)
 
 
-@pytest.mark.twins
-def test_one_of_two_makes_a_branch(repository: Repository) -> None:
-    def create(_: int) -> str:
-        try:
-            return repository.branches.create("dev", "main").branch_id
-        except Conflict as error:
-            return error.kind
-
-    with ThreadPoolExecutor(4) as pool:
-        outcomes = list(pool.map(create, range(4)))
-    assert outcomes.count("branch_exists") == 3
-    assert [branch.name for branch in repository.branches.list()] == ["dev", "main"]
-
-
 OPERATIONS: dict[str, Callable[[Repository], object]] = {
     "commit": lambda lake: lake.commits.commit("main", "more"),
     "delete": lambda lake: lake.objects.delete("main", "a"),

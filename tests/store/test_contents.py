@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import replace
 from functools import partial
 
 import sqlalchemy as sa
 
 from ebbtide.errors import Refused
-from ebbtide.settings import Settings
 from ebbtide.store.collections.contents import (
     ContentChange,
     FromCollection,
     FromRef,
     Located,
     Source,
-    summary_of,
 )
 from ebbtide.store.collections.queries import find_collection
-from ebbtide.store.content.entries import Entry
 from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.database.schema import commits
 from ebbtide.store.repository import Repository
@@ -45,14 +40,6 @@ def content_count(lake: Repository) -> int:
         return found
 
 
-def expected_hash(files: dict[str, bytes]) -> str:
-    lines = [
-        f"{path}\0{len(data)}\0{hashlib.sha256(data).hexdigest()}\0"
-        for path, data in sorted(files.items())
-    ]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
 def test_content_that_is_let_go_while_it_is_read_is_gone_and_not_damaged(
     repository: Repository, project_id: str
 ) -> None:
@@ -70,61 +57,6 @@ def test_content_that_is_let_go_while_it_is_read_is_gone_and_not_damaged(
         require_still_intact(tx, repository.info.repository_id, [record])
     with raises("missing_tree"), repository.context.reading():
         raise Refused("missing_tree", "a tree of something else is not there")
-
-
-def test_equal_content_has_one_hash_however_it_is_made(
-    repository: Repository, project_id: str
-) -> None:
-    """At other addresses, in another order, in trees of another shape, in one step or several."""
-    lake = repository.collections
-    at_once = put_collection(repository, project_id, "at once", FILES)
-    backwards = put_collection(repository, project_id, "backwards", dict(reversed(FILES.items())))
-    bit_by_bit = lake.create(project_id, "bit by bit").collection_id
-    for path, data in FILES.items():
-        lake.update(bit_by_bit, of(of_files({path: data, "more": b"x"})))
-    lake.update(bit_by_bit, ContentChange(removed=["more"]))
-    for path, data in FILES.items():
-        repository.objects.put("main", path, data)
-    repository.commits.commit("main", "")
-    of_commit = lake.create(project_id, "of a commit", of(FromRef("main")))
-    signed = {
-        each.entry.path: each.locator for each in lake.locators(at_once.collection_id).entries
-    }
-    located = lake.create(project_id, "located", of(Located(signed)))
-    wide = Repository(replace(repository.context, settings=Settings(range_entries_target=1000)))
-    one_range = put_collection(wide, project_id, "one range", FILES)
-    found = [at_once, backwards, lake.get(bit_by_bit), of_commit, located, one_range]
-    assert {each.content_hash for each in found} == {expected_hash(FILES)}
-    assert {(each.file_count, each.size_bytes) for each in found} == {(5, 8)}
-    trees = {record_of(repository, each.collection_id).tree_id for each in found}
-    assert len(trees) == len(found), "no two are one tree"
-    for each in found:
-        assert collect_files(repository, each.collection_id) == FILES
-
-
-def test_what_differs_has_another_hash(repository: Repository, project_id: str) -> None:
-    other: list[dict[str, bytes]] = [
-        FILES,
-        {},
-        {**FILES, "a": b"2"},
-        {**FILES, "a2": b"1"},
-        {path: data for path, data in FILES.items() if path != "a"},
-        {("b" if path == "a" else path): data for path, data in FILES.items()},
-        {**FILES, "a": FILES["b/c"], "b/c": FILES["a"]},
-    ]
-    hashes = [
-        put_collection(repository, project_id, f"{number}", files).content_hash
-        for number, files in enumerate(other)
-    ]
-    assert hashes == [expected_hash(files) for files in other]
-    assert len(set(hashes)) == len(other)
-
-
-def test_paths_and_sizes_cannot_run_into_each_other() -> None:
-    def entry(path: str, size: int) -> Entry:
-        return Entry(path=path, address="x", size_bytes=size, checksum="c", mtime=None)  # type: ignore[arg-type]
-
-    assert summary_of([entry("a1", 2)]) != summary_of([entry("a", 12)])
 
 
 def test_whole_content_of_another_is_that_very_content(
@@ -194,29 +126,6 @@ def test_sources_are_merged_and_the_later_wins(repository: Repository, project_i
     assert collect_files(repository, made) == {}
 
 
-def test_prefixes(repository: Repository, project_id: str) -> None:
-    files = {"a": b"1", "d/x": b"2", "d/y/z": b"3"}
-    source = put_collection(repository, project_id, "source", files)
-    for path, data in files.items():
-        repository.objects.put("main", path, data)
-    repository.commits.commit("main", "")
-    asked: tuple[tuple[str, str, dict[str, bytes]], ...] = (
-        ("d/", "", {"x": b"2", "y/z": b"3"}),
-        ("d", "e", {"e/x": b"2", "e/y/z": b"3"}),
-        ("", "new/", {f"new/{path}": data for path, data in files.items()}),
-        ("nothing", "x", {}),
-    )
-    for prefix, into, expected in asked:
-        for each in (
-            FromCollection(source.collection_id, None, prefix, into),
-            FromRef("main", prefix, into),
-        ):
-            made = repository.collections.create(
-                project_id, "made", of(each), ensure_unique_name=True
-            )
-            assert collect_files(repository, made.collection_id) == expected
-
-
 def test_a_change_that_cannot_be_made_makes_nothing(
     repository: Repository, project_id: str
 ) -> None:
@@ -226,7 +135,6 @@ def test_a_change_that_cannot_be_made_makes_nothing(
     of_source = partial(FromCollection, source.collection_id)
     for asked, kind in (
         (of(of_source(None, "a", "")), "invalid_path"),
-        (of(of_source(None, "", "\0")), "invalid_path"),
         (of(of_source(None, "", "x" * 1024)), "invalid_path"),
         (of(of_files({"": b""})), "invalid_path"),
         (of(Located({"a\0": "x"})), "invalid_path"),
@@ -234,7 +142,6 @@ def test_a_change_that_cannot_be_made_makes_nothing(
         (of(FromCollection("nobody")), "collection_not_found"),
         (of(of_source(7)), "version_not_found"),
         (of(FromRef("nobody")), "ref_not_found"),
-        (of(FromRef("main~7")), "commit_not_found"),
         (ContentChange(removed=["nothing/"]), "object_not_found"),
         (ContentChange(removed=["a\0"]), "invalid_path"),
         (ContentChange(removed=["a"], replaces=True), "invalid_argument"),
@@ -247,18 +154,6 @@ def test_a_change_that_cannot_be_made_makes_nothing(
     assert lake.get(source.collection_id) == source
     assert [each.name for each in lake.page(project_id)] == ["source"]
     assert (every_file(repository), content_count(repository)) == (files, count)
-
-
-def test_a_part_that_is_taken_moves_no_bytes(repository: Repository, project_id: str) -> None:
-    source = put_collection(repository, project_id, "source", FILES).collection_id
-    lake = repository.collections
-    change = of(FromCollection(source, None, "b/", "x/"))
-    made = lake.create(project_id, "part", change).collection_id
-    addresses = {entry.path: entry.address for entry in lake.walk(source)}
-    assert {entry.path: entry.address for entry in lake.walk(made)} == {
-        "x/c": addresses["b/c"],
-        "x/d": addresses["b/d"],
-    }
 
 
 def test_imported_files_are_known_by_their_place(repository: Repository, project_id: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from itertools import combinations_with_replacement
 from threading import Event
 from typing import Any
 
@@ -15,7 +14,6 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Conflict
 from ebbtide.ids import new_id
-from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.database.schema import branches, copies, pending, readings, staged
 from ebbtide.store.embedded import Store
@@ -24,17 +22,14 @@ from ebbtide.store.objects.sharing import share_staged
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.copies import begin_reading, end_reading, record_copy
 from ebbtide.store.staging.queries import write_staged
-from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import rows, seal
+from tests.support.lakes import contents, rows, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
-from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(microseconds=1)
-ZERO: dict[str, Any] = {"grace": timedelta(0), "unsafe": True}
 
 
 def everything(repository: Repository) -> tuple[object, ...]:
@@ -88,111 +83,50 @@ def test_a_copy_of_what_is_staged_shares_its_address(
     assert {repository.objects.stat("main@", path).address for path in "ab"} == {source.address}
 
 
-def test_a_copy_of_what_an_unfinished_commit_sealed(repository: Repository) -> None:
+def test_what_an_unfinished_commit_sealed_shares_its_address(repository: Repository) -> None:
+    repository.objects.put("main", "a", b"older")
+    seal(repository)
     source = repository.objects.put("main", "a", b"1")
     seal(repository)
-    copy = repository.objects.copy("main", "b", "main", "a")
-    assert copy.address == source.address
-    seal(repository)
-    assert repository.objects.copy("main", "c", "main", "b").address == source.address
-    repository.objects.delete("main", "a")
+    for path in "abc":
+        assert repository.objects.copy("main", path, "main", "a").address == source.address
     repository.commits.commit("main", "")
-    found = {
-        e.path: repository.objects.get("main@", e.path) for e in repository.objects.walk("main@")
-    }
-    assert found == {"b": b"1", "c": b"1"}
-
-
-def test_the_newest_of_what_is_staged_is_copied(repository: Repository) -> None:
-    repository.objects.put("main", "a", b"sealed")
-    seal(repository)
-    newest = repository.objects.put("main", "a", b"newest")
-    assert repository.objects.copy("main", "b", "main", "a").address == newest.address
-    repository.objects.delete("main", "a")
-    before = everything(repository)
-    with raises("object_not_found"):
-        repository.objects.copy("main", "c", "main", "a")
-    assert everything(repository) == before
-
-
-# What has bytes of its own
+    assert contents(repository, "main@") == dict.fromkeys("abc", b"1")
+    assert repository.objects.copy("main", "a", "main", "a").address != source.address
 
 
 def test_any_other_copy_has_bytes_of_its_own(repository: Repository) -> None:
     """Also one of what is committed on the branch: its commit may expire, and with it the bytes."""
-    repository.objects.put("main", "a", b"committed", content_type="t", metadata={"k": "v"})
+    data = bytes(range(256)) * (17 << 12)  # more than a part of an upload
+    source = repository.objects.put("main", "a", data, content_type="t", metadata={"k": "v"})
     repository.commits.commit("main", "")
     repository.branches.create("dev", "main")
     repository.tags.create("v1", "main")
     begin(repository)
-    committed = repository.objects.copy("main", "b", "main", "a")
-    known = stored(repository)
-    assert len(known) == 2
-    for name in ("main", "dev"):
-        repository.objects.put(name, "a", f"staged on {name}".encode(), metadata={"k": "v"})
-    for branch, source in (
-        ("main", "main~0"),
-        ("dev", "main@"),
-        ("dev", "main"),
-        ("main", "dev"),
-        ("main", "v1"),
-    ):
-        expected, before = repository.objects.get(source, "a"), stored(repository)
-        copy = repository.objects.copy(branch, "b", source, "a")
-        assert stored(repository) == before | {copy.address}, "the copy is new"
-        assert copy.address not in before
-        assert copy.metadata == committed.metadata == {"k": "v"}
-        assert repository.objects.get(branch, "b") == expected
+    repository.objects.put("dev", "a", b"staged on dev", metadata={"k": "v"})
+    for branch, ref in (("main", "main"), ("dev", "main"), ("main", "dev"), ("main", "v1")):
+        expected, before = repository.objects.open(ref, "a").entry, stored(repository)
+        copy = repository.objects.copy(branch, "b", ref, "a")
+        assert stored(repository) == before | {copy.address}
+        assert copy.address not in before, "the copy is new"
+        assert (copy.checksum, copy.metadata) == (expected.checksum, {"k": "v"})
+    assert repository.objects.get("main", "b") == data
+    assert source.size_bytes == 17 << 20
     assert recorded(repository) == [], "nobody else has the address"
     assert rows(repository, pending) == []
 
 
-def test_a_copy_of_more_than_a_part_of_an_upload(repository: Repository) -> None:
-    data = bytes(range(256)) * (17 << 12)
-    source = repository.objects.put("main", "a", data)
-    repository.commits.commit("main", "")
-    copy = repository.objects.copy("main", "b", "main", "a")
-    assert copy.address != source.address
-    assert (copy.size_bytes, copy.checksum) == (17 << 20, source.checksum)
-    assert repository.objects.get("main", "b") == data
-
-
-def test_a_copy_onto_itself(repository: Repository, clock: ManualClock) -> None:
-    source = repository.objects.put("main", "a", b"1")
-    clock.advance(HOUR)
-    assert repository.objects.copy("main", "a", "main", "a") == replace(source, mtime=clock.now)
-    seal(repository)
-    assert repository.objects.copy("main", "a", "main", "a").address == source.address
-    repository.commits.commit("main", "")
-    committed = repository.objects.stat("main@", "a").address
-    assert committed == source.address
-    assert repository.objects.copy("main", "a", "main", "a").address != committed
-    assert repository.objects.get("main", "a") == repository.objects.get("main@", "a") == b"1"
-    repository.objects.delete("main", "a")
-    repository.commits.commit("main", "")
-    assert [entry.path for entry in repository.objects.walk("main@")] == []
-
-
 def test_copies_that_are_refused(repository: Repository, clock: ManualClock) -> None:
-    repository.objects.put("main", "hidden", b"1")
-    repository.commits.commit("main", "")
-    repository.tags.create("v1", "main")
-    repository.objects.delete("main", "hidden")
     repository.objects.put("main", "a", b"1")
+    repository.tags.create("v1", "main")
     before = everything(repository)
-    for branch, destination, source_ref, source, kind in (
-        ("main", "b", "main", "absent", "object_not_found"),
-        ("main", "b", "main", "hidden", "object_not_found"),
-        ("main", "b", "main~0", "a", "object_not_found"),
-        ("main", "b\0c", "main", "a", "invalid_path"),
-        ("nowhere", "b", "main", "a", "branch_not_found"),
-        ("main", "b", "nowhere", "a", "ref_not_found"),
-        ("v1", "b", "v1", "hidden", "branch_not_found"),
+    for branch, destination, source, kind in (
+        ("main", "b\0c", "a", "invalid_path"),
+        ("v1", "b", "a", "branch_not_found"),
+        ("main", "b", "absent", "object_not_found"),
     ):
         with raises(kind):
-            repository.objects.copy(branch, destination, source_ref, source)
-        assert everything(repository) == before, kind
-    # The storage is somebody else's.
+            repository.objects.copy(branch, destination, "main", source)
     repository.context.storage.delete(["_ebbtide/OWNER"])
     clock.advance(HOUR)
     with raises("storage_foreign"):
@@ -200,62 +134,15 @@ def test_copies_that_are_refused(repository: Repository, clock: ManualClock) -> 
     assert everything(repository) == before
 
 
-MEANWHILE: dict[str, Callable[[Repository], object]] = {
-    "committed": lambda lake: lake.commits.commit("dev", ""),
-    "dropped": lambda lake: lake.objects.delete("dev", "a"),
-    "reset": lambda lake: lake.commits.reset("dev"),
-    "written anew": lambda lake: lake.objects.put("dev", "a", b"2"),
-    "sealed": lambda lake: seal(lake, "dev"),
-    "the branch deleted": lambda lake: lake.branches.delete("dev"),
-}
+# What has bytes of its own
 
 
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        ("committed", b"1"),
-        ("dropped", "object_not_found"),
-        ("reset", "object_not_found"),
-        ("written anew", b"2"),
-        ("sealed", b"1"),
-        ("the branch deleted", "branch_not_found"),
-    ],
-)
-def test_what_happens_to_the_source_once_it_was_found(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, what: str, expected: bytes | str
-) -> None:
-    repository.branches.create("dev", "main")
-    source = repository.objects.put("dev", "a", b"1")
-    waiting = [MEANWHILE[what]]
-
-    def share(*arguments: Any) -> object:
-        if waiting:
-            waiting.pop()(repository)
-        return share_staged(*arguments)
-
-    monkeypatch.setattr("ebbtide.store.objects.objects.share_staged", share)
-    if isinstance(expected, str):
-        with raises(expected):
-            repository.objects.copy("dev", "b", "dev", "a")
-        assert rows(repository, copies) == []
-        return
-    copy = repository.objects.copy("dev", "b", "dev", "a")
-    assert repository.objects.get("dev", "b") == expected
-    assert (copy.address == source.address) == (what == "sealed"), "else it has its own bytes"
-
-
-@pytest.mark.parametrize("what", ["written anew", "given other metadata", "committed"])
 def test_the_condition_on_the_source_holds_for_what_is_copied(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, what: str
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source changes once its condition was checked, each time that it is looked up."""
-    repository.branches.create("dev", "main")
-    source = repository.objects.put("dev", "a", b"1")
-    changes: dict[str, Callable[[], object]] = {
-        "written anew": lambda: repository.objects.put("dev", "a", b"2"),
-        "given other metadata": lambda: repository.objects.set_metadata("dev", "a", {"k": "v"}),
-        "committed": lambda: repository.commits.commit("dev", "", allow_empty=True),
-    }
+    source = repository.objects.put("main", "a", b"1")
+    changes: list[Callable[[], object]] = []
 
     class Same:
         def check(self, path: str, found: Entry | None) -> None:
@@ -263,37 +150,24 @@ def test_the_condition_on_the_source_holds_for_what_is_copied(
                 raise Conflict("precondition_failed", path)
 
     def share(*arguments: Any) -> object:
-        changes[what]()
+        changes[-1]()
         return share_staged(*arguments)
 
     monkeypatch.setattr("ebbtide.store.objects.objects.share_staged", share)
-    if what == "committed":
-        copy = repository.objects.copy("dev", "b", "dev", "a", source_if=Same())
-        assert (copy.checksum, copy.metadata) == (source.checksum, source.metadata)
-        return
-    with raises("precondition_failed"):
-        repository.objects.copy("dev", "b", "dev", "a", source_if=Same())
-    assert [entry.path for entry in repository.objects.walk("dev")] == ["a"]
+    changes.append(lambda: repository.commits.commit("main", "", allow_empty=True))
+    copy = repository.objects.copy("main", "b", "main", "a", source_if=Same())
+    assert (copy.checksum, copy.metadata) == (source.checksum, source.metadata)
+    for change in (
+        lambda: repository.objects.put("main", "a", b"2"),
+        lambda: repository.objects.set_metadata("main", "a", {"k": "v"}),
+    ):
+        source = repository.objects.put("main", "a", b"1")
+        changes.append(change)
+        with raises("precondition_failed"):
+            repository.objects.copy("main", "c", "main", "a", source_if=Same())
 
 
 # Records of copies, and readings that need them
-
-
-def test_a_copy_that_no_reading_needs_to_know_of_leaves_no_record(
-    repository: Repository, clock: ManualClock
-) -> None:
-    """The record of the last one is in its own instant, and goes with the next."""
-    source = repository.objects.put("main", "a", b"1")
-    for number in range(5):
-        clock.advance(MOMENT)
-        repository.objects.copy("main", f"b{number}", "main", "a")
-        assert recorded(repository) == [source.address]
-    clock.advance(MOMENT)
-    with repository.context.metadata.transaction() as tx:
-        drop_ended(
-            tx, repository.context.repository_id, lease_ttl=HOUR, trash_time=timedelta(days=1)
-        )
-    assert recorded(repository) == []
 
 
 def test_records_stay_as_long_as_a_reading_that_began_before(
@@ -351,7 +225,7 @@ def test_a_reading_that_outlived_its_time_keeps_nothing(
     assert not goes_on(repository, reading)
 
 
-def test_readings_and_copies_of_other_repositories(
+def test_readings_of_other_repositories(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
     other = store.create_repository("other", storage_url=f"memory:{new_id()}")
@@ -365,10 +239,6 @@ def test_readings_and_copies_of_other_repositories(
     assert len(recorded(repository)) == 1 + 2, "its last, and all that the reading needs"
     end(repository, reading)
     assert goes_on(other, reading)
-    assert len(recorded(repository)) == 2
-    clock.advance(MOMENT)
-    end(other, reading)
-    assert recorded(repository) == []
 
 
 @pytest.mark.twins
@@ -420,72 +290,3 @@ def test_copies_do_not_wait_for_one_another(repository: Repository) -> None:
         tx.lock_repository(context.repository_id)
         record_copy(tx, context.repository_id, "address")
         pool.submit(repository.objects.copy, "main", "b", "main", "a").result(timeout=20)
-
-
-# Runs of the collector
-
-
-def test_a_record_protects_while_a_reading_needs_it(world: World) -> None:
-    """Here the copy is dropped too: the file is kept longer than it must be, and then goes."""
-    reading = begin(world.lake, lasts=DAY)
-    address = world.lake.objects.put("main", "a", b"a").address
-    world.lake.objects.copy("main", "b", "main", "a")
-    world.lake.commits.reset("main")
-    world.clock.advance(HOUR)
-    assert world.collect(**ZERO).state == "swept"
-    assert world.files() == {address}
-    end(world.lake, reading)
-    assert world.collect(**ZERO).state == "swept"
-    assert world.files() == set()
-
-
-STEPS = ("check", "list", "read", "subtract", "fence", "recheck", "forget", "delete object")
-BEFORE, AFTER = "before the run", "after the run"
-POINTS = (BEFORE, *STEPS, AFTER)
-
-
-def test_a_rename_around_any_steps_of_a_run(world: World) -> None:
-    """A sealed and a staged file for each pair of points of copy and delete."""
-    pairs = {
-        f"{source} {copied}-{deleted}": (copied, deleted)
-        for source in ("sealed", "staged")
-        for copied, deleted in combinations_with_replacement(POINTS, 2)
-    }
-    for source in ("sealed", "staged"):
-        world.lake.objects.put_many(
-            "main",
-            [NewObject(f"from {n}", n.encode()) for n in pairs if n.startswith(source)],
-        )
-        if source == "sealed":
-            seal(world.lake)
-    world.lake.objects.put("main", "garbage", b"garbage")
-    world.lake.objects.delete("main", "garbage")
-    reached: list[str] = []
-
-    def act(point: str) -> None:
-        reached.append(point)
-        world.clock.advance(MOMENT)
-        for name, (copied, deleted) in pairs.items():
-            if copied == point:
-                world.lake.objects.copy("main", f"to {name}", "main", f"from {name}")
-            if deleted == point:
-                world.lake.objects.delete("main", f"from {name}")
-
-    def observe(step: str, event: str) -> None:
-        if event == "start" and step in STEPS and step not in reached:
-            act(step)
-
-    act(BEFORE)
-    assert world.collect(observer=observe, **ZERO).state == "swept"
-    act(AFTER)
-    assert sorted(reached) == sorted(POINTS)
-    expected = {f"to {name}": name.encode() for name in pairs}
-    for run in range(2):
-        shown = {
-            e.path: world.lake.objects.get("main", e.path) for e in world.lake.objects.walk("main")
-        }
-        assert shown == expected
-        if run == 0:
-            world.clock.advance(DAY)
-            assert world.collect(**ZERO).state == "swept"
-    assert b"garbage" not in {data.encode() for data in world.contents()}

@@ -109,28 +109,25 @@ def test_what_is_no_dump(store: Store, repository: Repository) -> None:
 
 
 def test_a_commit_that_the_database_lacks(store: Store, repository: Repository) -> None:
+    """The files of a dump are copied to another repository."""
     commit(repository, "a")
     repository.branches.create("side", "main")
     repository.branches.create("zz", "main")
     dump = repository.dumps.dump()
-    found = [row for row in rows(repository, dump.branches_id) if row["name"] != "main"]
-    lines = b"".join(json.dumps(row).encode() + b"\n" for row in found)
     other = store.create_repository("other")
-    names = [put_lines(other, lines)]
-    names += [
-        put_lines(other, repository.storage.get(f"{DUMPS_PREFIX}{name}.jsonl"))
-        for name in (dump.tags_id, dump.commits_id)
-    ]
+
+    def put_lines(lines: bytes) -> str:
+        name = sha256(lines).hexdigest()
+        other.storage.put(f"{DUMPS_PREFIX}{name}.jsonl", lines)
+        return name
+
+    found = [row for row in rows(repository, dump.branches_id) if row["name"] != "main"]
+    names = [put_lines(b"".join(json.dumps(row).encode() + b"\n" for row in found))]
+    for name in (dump.tags_id, dump.commits_id):
+        names.append(put_lines(repository.storage.get(f"{DUMPS_PREFIX}{name}.jsonl")))
     with raises("commit_not_found"):
         other.dumps.restore(Dump(*names))
     assert set(refs(other)) == {"main"}
-
-
-def put_lines(repository: Repository, lines: bytes) -> str:
-    """A file of a dump, as somebody copies it to another repository; its name."""
-    name = sha256(lines).hexdigest()
-    repository.storage.put(f"{DUMPS_PREFIX}{name}.jsonl", lines)
-    return name
 
 
 def test_tasks(repository: Repository, clock: ManualClock) -> None:

@@ -6,27 +6,22 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations_with_replacement
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from ebbtide.store.collecting.roots import drop_ended
-from ebbtide.store.objects import moving
-from ebbtide.store.reclaim import claims
-from ebbtide.store.reclaim import reclaimer as reclaiming
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging import queries as staged
 from tests.support.exploring import (
     LEASE,
     Actor,
     Ground,
     Operation,
     Search,
-    Violation,
     ground,
 )
 from tests.support.randomized import randomized
@@ -134,45 +129,3 @@ def test_many_operations_in_orders_by_chance(start: Ground, seed: int) -> None:
     random = Random(seed)
     names = tuple(random.choices(list(OPERATIONS), k=random.randint(5, 8)))
     Search(start, named(names)).random(random)
-
-
-def _nothing(*_arguments: Any, **_options: Any) -> None:
-    """Does nothing."""
-
-
-FAULTS: Final[dict[str, tuple[object, str, Callable[[Any], Any], tuple[str, ...]]]] = {
-    "a claim that does not look again": (
-        claims,
-        "referenced",
-        lambda _: lambda *_arguments: set(),
-        ("copy", "delete", "reclaim"),
-    ),
-    "an overwrite that releases nothing": (
-        staged,
-        "release",
-        lambda _: _nothing,
-        ("overwrite", "upload"),
-    ),
-    "a move that takes the row that a commit sealed": (
-        moving,
-        "share_row",
-        lambda _: staged.take_row,
-        ("commit", "move", "reset", "reclaim"),
-    ),
-    "branches that are gone and stay": (
-        reclaiming,
-        "has_gone_branches",
-        lambda _: lambda *_arguments, **_options: False,
-        ("delete branch", "reclaim"),
-    ),
-}
-
-
-@pytest.mark.drawn("planted faults")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_found(start: Ground, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    module, name, broken, names = FAULTS[fault]
-    monkeypatch.setattr(module, name, broken(getattr(module, name)))
-    most = None if len(names) < 4 else 2
-    with pytest.raises(Violation):
-        Search(start, named(names), most).run()

@@ -75,32 +75,28 @@ def test_a_row_that_was_tampered_with(store: Store, column: str) -> None:
         store.grants.of(other if column == "access_key_id" else key)
 
 
-def test_a_deleted_repository_leaves_no_grant(store: Store) -> None:
+def test_grants_of_repositories_that_were_deleted_or_expired(
+    store: Store, clock: ManualClock
+) -> None:
+    """They are its own, and not those of the next one with its name."""
     key = store.keys.create(Role.NONE).key
-    lake = make(store, "lake")
+    deleted = make(store, "lake")
     store.grants.add(key.access_key_id, "lake", Role.ADMIN)
     store.catalog.delete("lake")
     assert store.grants.list() == []
-    new = make(store, "lake")
-    rights = Rights(key, store)
-    assert rights.role_in(new) is rights.role_in(lake) is Role.NONE
-    assert rights.readable_ids == frozenset()
-    store.catalog.delete("lake")
-    store.catalog.restore(lake)
-    assert store.grants.of(key.access_key_id) == {}
-
-
-def test_an_expired_repository_keeps_its_grants(store: Store, clock: ManualClock) -> None:
-    """They are its own, and not those of the next one with its name."""
-    key = store.keys.create(Role.NONE).key
-    old = make(store, "lake")
+    expired = make(store, "lake")
     store.grants.add(key.access_key_id, "lake", Role.WRITER)
     store.catalog.set_expiry("lake", clock.now + timedelta(hours=1))
     clock.advance(timedelta(hours=2))
     new = make(store, "lake")
     rights = Rights(key, store)
     assert rights.id_of({"repository": "lake"}) == new
-    assert (rights.role_in(new), rights.role_in(old)) == (Role.NONE, Role.WRITER)
+    assert rights.role_in(new) is rights.role_in(deleted) is Role.NONE
+    assert rights.role_in(expired) is Role.WRITER
+    assert rights.readable_ids == frozenset({expired})
+    store.catalog.delete("lake")
+    store.catalog.restore(deleted)
+    assert store.grants.of(key.access_key_id) == {expired: Role.WRITER}
 
 
 def test_a_name_that_went_to_another_repository(store: Store) -> None:

@@ -29,14 +29,10 @@ def test_a_key_is_known_by_its_secret(store: Store, clock: ManualClock) -> None:
     assert pair.secret not in repr(pair)
 
 
-def test_ids_that_no_key_can_have(store: Store) -> None:
-    for key_id in ("A" * 15, "A" * 129, "A" * 20 + "/", "A" * 20 + ":", "é" * 20, "OIDC" * 5):
+def test_a_given_key(store: Store) -> None:
+    for key_id in ("A" * 15, "A" * 129, "A" * 20 + "/", "é" * 20, "OIDC" * 5):
         with raises("invalid_argument"):
             store.keys.create(Role.READER, given=GivenKey(key_id, "s" * 20))
-    assert not store.keys.list()
-
-
-def test_a_given_key(store: Store) -> None:
     secret = "a/b:c+" * 4
     pair = store.keys.create(Role.READER, given=GivenKey("AKIAIOSFODNN7EXAMPLE", secret))
     assert secret not in repr(pair)
@@ -46,7 +42,7 @@ def test_a_given_key(store: Store) -> None:
     assert store.keys.list() == [pair.key]
 
 
-def test_nobody_else_is(store: Store) -> None:
+def test_nobody_else_is(store: Store, clock: ManualClock) -> None:
     pair = store.keys.create(Role.ADMIN)
     key_id, secret = pair.key.access_key_id, pair.secret
     for guessed in (
@@ -55,15 +51,11 @@ def test_nobody_else_is(store: Store) -> None:
     ):
         with raises("key_invalid"):
             store.keys.authenticate(*guessed)
-
-
-def test_a_revoked_key_stays_revoked(store: Store, clock: ManualClock) -> None:
-    pair = store.keys.create(Role.ADMIN)
-    revoked = store.keys.revoke(pair.key.access_key_id)
+    revoked = store.keys.revoke(key_id)
     assert revoked == replace(pair.key, revoked_at=clock.now)
-    assert store.keys.revoke(pair.key.access_key_id) == revoked
+    assert store.keys.revoke(key_id) == revoked
     with raises("key_invalid"):
-        store.keys.authenticate(pair.key.access_key_id, pair.secret)
+        store.keys.authenticate(key_id, secret)
     with raises("key_not_found"):
         store.keys.revoke("nobody")
 
@@ -129,7 +121,4 @@ def test_roles() -> None:
     ]
     with raises("invalid_argument"):
         Role.parse("root")
-
-
-def test_the_key_stays_out_of_repr() -> None:
     assert "hunter2" not in repr(Settings(secret_key="hunter2"))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import pytest
@@ -39,12 +38,10 @@ from ebbtide.store.database.schema import (
 )
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.uploads import NewObject
-from tests.support.collections import of, of_files, put_collection
+from tests.support.collections import of, of_files
 from tests.support.gone import expire_repository, files, remover
-from tests.support.lost import Loser, Moment
+from tests.support.lost import Loser
 from tests.support.purging import SECRET_KEY, purge
-from tests.support.randomized import randomized
 from tests.support.reachable import ROUNDS, staged_live
 from tests.support.world import DAY, World, aged
 
@@ -119,26 +116,6 @@ def put_over(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.objects.put("main", name, b"2")
 
 
-def put_many(lake: Lake, name: str) -> Work:
-    """Two batches, with a path that comes twice."""
-    paths = [f"{name}/{number}" for number in range(11)] + [f"{name}/3"]
-    return lambda: lake.theirs.objects.put_many(
-        "main", [NewObject(path, path.encode()) for path in paths]
-    )
-
-
-def copy_staged(lake: Lake, name: str) -> Work:
-    """Two paths with one address."""
-    lake.ours.objects.put("main", name, b"1")
-    return lambda: lake.theirs.objects.copy("main", f"{name}/copy", "main", name)
-
-
-def move(lake: Lake, name: str) -> Work:
-    """Of what is committed."""
-    lake.save(name)
-    return lambda: lake.theirs.objects.move("main", f"{name}/moved", name)
-
-
 def link(lake: Lake, name: str) -> Work:
     """Of an upload past the program."""
     given = lake.ours.addresses.get("main", name)
@@ -154,14 +131,6 @@ def commit(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.commits.commit("main", name)
 
 
-def merge(lake: Lake, name: str) -> Work:
-    """Both sides have changes."""
-    lake.ours.branches.create(name, "main")
-    lake.save(f"{name}/theirs", f"{name}/too", branch=name)
-    lake.save(f"{name}/ours")
-    return lambda: lake.theirs.commits.merge(name, "main")
-
-
 def create_collection(lake: Lake, name: str) -> Work:
     """Of files and an upload."""
     project = lake.ours.projects.create(name).project_id
@@ -170,26 +139,11 @@ def create_collection(lake: Lake, name: str) -> Work:
     return lambda: lake.theirs.collections.create(project, name, change)
 
 
-def update_collection(lake: Lake, name: str) -> Work:
-    """With the earlier version kept."""
-    project = lake.ours.projects.create(name).project_id
-    made = put_collection(lake.ours, project, name, {"a": b"1", "b": b"2"})
-    change = of(of_files({"b": b"3", "c": b"4"}))
-    return lambda: lake.theirs.collections.update(made.collection_id, change, keep_version=True)
-
-
 def sweep(lake: Lake, name: str) -> Work:
     """Of a plan."""
     lake.garbage(name)
     assert lake.world.collector().plan().state == "planned"
     return lake.collector().sweep
-
-
-def undo(lake: Lake, name: str) -> Work:
-    """Of a run that moved aside."""
-    lake.garbage(name)
-    run_id = lake.world.collect(quarantine=7 * DAY).run_id
-    return lambda: lake.collector().undo(run_id)
 
 
 def purge_path(lake: Lake, name: str) -> Work:
@@ -200,33 +154,23 @@ def purge_path(lake: Lake, name: str) -> Work:
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     put_over,
-    put_many,
-    copy_staged,
-    move,
     link,
     commit,
-    merge,
     create_collection,
-    update_collection,
     sweep,
-    undo,
     purge_path,
 )
+"""The simulation loses COMMITs of all others, on SQLite."""
 
 
 @pytest.fixture
 def lake(database_url: str, tmp_path: Path) -> Iterator[Lake]:
     """A repository that keeps a day."""
-    made = open_lake(database_url, tmp_path)
+    made = World(tmp_path, settings=SETTINGS | {"database_url": database_url})
+    made.keep(default="1d")
     with Loser.of(made.store) as loser:
         yield Lake(made, loser)
     made.close()
-
-
-def open_lake(database_url: str, directory: Path) -> World:
-    world = World(directory, settings=SETTINGS | {"database_url": database_url})
-    world.keep(default="1d")
-    return world
 
 
 @pytest.mark.twins
@@ -248,22 +192,6 @@ def test_nothing_is_lost_and_nothing_is_left(lake: Lake, operation: Operation) -
             raise AssertionError("it has no end")
     assert tries
     check_settled(lake.world)
-
-
-@randomized("lost commits")
-def test_one_after_the_other(seed: int, tmp_path: Path) -> None:
-    chance = Random(seed)
-    world = open_lake(f"sqlite:///{tmp_path / 'metadata.db'}", tmp_path)
-    with Loser.of(world.store) as loser:
-        lake = Lake(world, loser)
-        for number in range(chance.randint(1, 8)):
-            work = chance.choice(OPERATIONS)(lake, str(number))
-            moment: Moment = chance.choice(loser.moments)
-            loser.lose(chance.randrange(6), moment, work)
-            check_whole(world)
-            world.clock.advance(chance.choice((HOUR, DAY)) + world.settings.run_lease_ttl)
-    check_settled(world)
-    world.close()
 
 
 def check_whole(world: World) -> None:

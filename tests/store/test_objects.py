@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -20,7 +19,7 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import count
+from tests.support.lakes import count, seal
 from tests.support.randomized import examples, randomized
 from tests.support.reachable import stored
 
@@ -68,29 +67,22 @@ def test_a_put_that_fails_leaves_nothing(repository: Repository) -> None:
 
 
 def test_put_many(repository: Repository) -> None:
-    items = [NewObject(f"{number:04}", f"{number}".encode()) for number in range(100)]
+    """Of an error, whole batches before it are kept."""
+    items = [NewObject(f"{number:02}", f"{number}".encode()) for number in range(20)]
     # The last two are in one batch.
-    items += [NewObject("0007", b"earlier"), NewObject("0007", b"later")]
+    items += [NewObject("07", b"earlier"), NewObject("07", b"later")]
     totals = repository.objects.put_many("main", iter(items))
-    assert (totals.object_count, totals.bytes_total) == (102, 10 + 180 + 7 + 5)
-    assert paths(repository, "main") == [f"{number:04}" for number in range(100)]
-    assert repository.objects.get("main", "0007") == b"later"
-    assert count(repository, pending) == 0
+    assert (totals.object_count, totals.bytes_total) == (22, 10 + 20 + 7 + 5)
+    assert paths(repository, "main") == [f"{number:02}" for number in range(20)]
+    assert repository.objects.get("main", "07") == b"later"
     assert repository.objects.put_many("main", []).object_count == 0
-
-
-def test_put_many_keeps_whole_batches_before_an_error(repository: Repository) -> None:
-    def items() -> Iterator[NewObject]:
-        for number in range(20):
-            yield NewObject(f"{number:02}", b"x")
-        yield NewObject("bad\0", b"")
-
+    repository.branches.create("dev", "main")
+    before = len(stored(repository))
     with raises("invalid_path"):
-        repository.objects.put_many("main", items())
-    kept = paths(repository, "main")
-    assert kept == [f"{number:02}" for number in range(8)]
+        repository.objects.put_many("dev", [*items[:20], NewObject("bad\0", b"")])
+    assert paths(repository, "dev") == [f"{number:02}" for number in range(8)]
+    assert len(stored(repository)) == before + 8
     assert count(repository, pending) == 0
-    assert len(stored(repository)) == 8
 
 
 @pytest.mark.twins
@@ -122,12 +114,22 @@ def test_listing_with_delimiter_and_pages(repository: Repository) -> None:
 
 
 @pytest.mark.twins
-def test_a_listing_passes_every_character_behind_a_delimiter(repository: Repository) -> None:
-    for name in ["d/\U0010ffff", "d/\U0010ffffx", "d/\U0010ffff\U0010ffff", "e"]:
+def test_characters_on_every_database(repository: Repository) -> None:
+    """Paths sort by their bytes. A listing passes every character behind a delimiter, and tells
+    cases and wildcards apart."""
+    names = ["A/1", "a/1", "a%/1", "a_/1", "ab/1", "a b", "aB", "é", "\ud7ff/x", "ﬀ", "😀"]
+    names += [f"d/\U0010ffff{more}" for more in ("", "x", "\U0010ffff")]
+    for name in names:
         repository.objects.put("main", name, b"")
-    page = repository.objects.list("main", delimiter="/")
-    assert page.common_prefixes == ("d/",)
-    assert [entry.path for entry in page.entries] == ["e"]
+    for _ in range(2):
+        assert paths(repository, "main") == sorted(names, key=str.encode)
+        page = repository.objects.list("main", delimiter="/")
+        assert page.common_prefixes == ("A/", "a%/", "a/", "a_/", "ab/", "d/", "\ud7ff/")
+        assert [entry.path for entry in page.entries] == ["a b", "aB", "é", "ﬀ", "😀"]
+        for prefix in ("a/", "a%", "a_", "\ud7ff"):
+            found = [name for name in names if name.startswith(prefix)]
+            assert paths(repository, "main", prefix) == found
+        repository.commits.commit("main", "all", allow_empty=True)
 
 
 @randomized("properties of values")
@@ -142,58 +144,30 @@ def test_the_end_of_a_prefix(prefix: str, path: str) -> None:
 
 
 @pytest.mark.twins
-def test_prefixes_tell_cases_and_wildcards_apart(repository: Repository) -> None:
-    for name in ["A/1", "a/1", "a%/1", "a_/1", "ab/1", "\ud7ff".encode().decode() + "/x"]:
-        repository.objects.put("main", name, b"")
-    assert paths(repository, "main", "a/") == ["a/1"]
-    assert paths(repository, "main", "a%") == ["a%/1"]
-    assert paths(repository, "main", "a_") == ["a_/1"]
-    assert paths(repository, "main", "\ud7ff") == ["\ud7ff/x"]
-
-
-@pytest.mark.twins
-def test_paths_sort_by_their_bytes_on_every_database(repository: Repository) -> None:
-    names = ["Z", "a", "a b", "a-b", "a/b", "aB", "ab", "b", "é", "ﬀ", "😀"]
-    for name in names:
-        repository.objects.put("main", name, b"")
-    assert paths(repository, "main") == sorted(names, key=str.encode)
-    repository.commits.commit("main", "all")
-    assert paths(repository, "main") == sorted(names, key=str.encode)
-
-
-@pytest.mark.twins
-def test_long_walks_page_through_what_is_staged(
+def test_walks_over_what_several_unfinished_commits_sealed(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.objects.views.PAGE_ROWS", 3)
-    for name in "acegikmo":
-        repository.objects.put("main", name, b"1")
-    repository.commits.commit("main", "first")
-    for name in "bdfhjln":
-        repository.objects.put("main", name, b"2")
-    for name in "aeo":
-        repository.objects.delete("main", name)
-    assert paths(repository, "main") == list("bcdfghijklmn")
-    assert [entry.path for entry in repository.objects.walk("main", after="g")] == list("hijklmn")
-
-
-def test_walks_over_what_several_unfinished_commits_sealed(
-    repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("ebbtide.store.objects.views.PAGE_ROWS", 2)
-    expected: dict[str, bytes] = {}
+    for name in "acegikmo":
+        repository.objects.put("main", name, b"committed")
+    repository.commits.commit("main", "first")
+    expected = dict.fromkeys("acegikmo", b"committed")
     for number, names in enumerate(["abcdefgh", "acegz", "bxyz", "ah", "qrst"]):
         for name in names:
             expected[name] = f"{number}".encode()
             repository.objects.put("main", name, expected[name])
-        with raises("invalid_date"):
-            repository.commits.commit("main", "", date=clock.now + timedelta(days=1))
-    repository.objects.delete("main", "b")
-    del expected["b"]
+        seal(repository)
+    for name in "bko":
+        repository.objects.delete("main", name)
+        del expected[name]
     assert paths(repository, "main") == sorted(expected)
-    found = {name: repository.objects.get("main", name) for name in expected}
-    assert found == expected
-    assert [each.path for each in repository.commits.diff_staged("main")] == sorted(expected)
+    assert {name: repository.objects.get("main", name) for name in expected} == expected
+    after = [entry.path for entry in repository.objects.walk("main", after="g")]
+    assert after == [name for name in sorted(expected) if name > "g"]
+    changed = [name for name in expected if expected[name] != b"committed"]
+    assert [each.path for each in repository.commits.diff_staged("main")] == sorted(
+        [*changed, *"ko"]
+    )
     repository.commits.commit("main", "")
     assert paths(repository, "main@") == sorted(expected)
 
@@ -213,36 +187,13 @@ def test_a_commit_during_a_walk_hides_nothing(
 
 
 def test_deleting(repository: Repository) -> None:
-    repository.objects.put("main", "committed", b"1")
-    repository.commits.commit("main", "first")
-    repository.objects.put("main", "staged", b"2")
-    repository.objects.delete("main", "staged")
-    assert count(repository, staged) == 0, "what was only staged is dropped"
-    repository.objects.delete("main", "committed")
-    assert count(repository, staged) == 1
-    for name in ("staged", "committed", "never"):
-        with raises("object_not_found"):
-            repository.objects.delete("main", name)
-        with raises("object_not_found"):
-            repository.objects.stat("main", name)
-    assert repository.objects.get("main@", "committed") == b"1"
-    repository.objects.put("main", "committed", b"3")
-    assert repository.objects.get("main", "committed") == b"3"
-    repository.objects.delete("main", "committed")
-    assert paths(repository, "main") == []
-    repository.commits.commit("main", "second")
-    assert paths(repository, "main@") == []
-    with raises("branch_not_found"):
-        repository.objects.delete("nowhere", "a")
-
-
-def test_delete_many(repository: Repository) -> None:
-    for name in "abc":
+    for name in "ab":
         repository.objects.put("main", name, b"")
     repository.commits.commit("main", "first")
-    repository.objects.put("main", "d", b"")
-    assert repository.objects.delete_many("main", ["d", "a", "x", "c", "a"]) == ["x"]
-    assert paths(repository, "main") == ["b"]
+    repository.objects.put("main", "c", b"")
+    assert repository.objects.delete_many("main", ["c", "a", "x", "b", "a"]) == ["x"]
+    assert count(repository, staged) == 2, "what was only staged is dropped"
+    assert paths(repository, "main") == []
 
 
 def test_damage_is_told(repository: Repository) -> None:

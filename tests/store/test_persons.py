@@ -93,19 +93,15 @@ def test_first_logins_at_one_time_make_one_key(store: Store) -> None:
 
 
 def test_a_revoked_person_is_refused(store: Store) -> None:
+    """A role that is written into the database ends the sessions, too: the key's role is sealed."""
     sessions = sessions_of(store)
     session = sessions.start_of(ADA, LOGIN)
+    for role, is_found in ((Role.ADMIN, False), (Role.NONE, True)):
+        with store.metadata.transaction() as tx:
+            tx.execute(sa.update(access_keys).values(role=role))
+        assert (sessions.find(session.token) is not None) is is_found
     store.keys.revoke(ADA.access_key_id)
     assert sessions.find(session.token) is None
     with pytest.raises(Denied, match="an admin revoked") as caught:
         sessions.start_of(ADA, LOGIN)
     assert caught.value.kind == "login_refused"
-
-
-def test_a_role_that_is_written_into_the_database(store: Store) -> None:
-    """Ends the sessions of the person: the key's role is sealed, too."""
-    sessions = sessions_of(store)
-    session = sessions.start_of(ADA, LOGIN)
-    with store.metadata.transaction() as tx:
-        tx.execute(sa.update(access_keys).values(role=Role.ADMIN))
-    assert sessions.find(session.token) is None

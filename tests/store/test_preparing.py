@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import combinations_with_replacement
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from ebbtide.errors import EbbtideError, Failed
-from ebbtide.formats.base import PROTECTED_SCHEMA
+from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.relations import protected
 from ebbtide.gc.runs import RunFolder
@@ -28,26 +26,19 @@ from ebbtide.storage import open_storage
 from ebbtide.store.collecting import uncommitted as relation
 from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.collecting.uncommitted import (
-    COPIES,
     PHASES,
     STAGED,
-    UNCOMMITTED_SCHEMA,
     dropped,
     uncommitted,
     uncommitted_among,
     untraced,
 )
-from ebbtide.store.content.entries import is_external
-from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX, range_address, tree_address
-from ebbtide.store.content.reading import iterate_entries
-from ebbtide.store.database.commits import find_commits
+from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import (
-    commits,
     copies,
     pending,
     readings,
-    staged,
     upload_tokens,
 )
 from ebbtide.store.embedded import Store
@@ -55,32 +46,20 @@ from ebbtide.store.reclaim.claims import referenced, take_apart
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.refs.queries import list_branches, update_branch
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.addresses import UploadAddress
 from ebbtide.store.staging.pending_writes import publish_writes, register_writes
 from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.faulty import FaultyStorage, OncePut, with_storage
-from tests.support.lakes import count
+from tests.support.lakes import count, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import randomized
+from tests.support.reachable import committed, staged_live
 
 SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
 WAIT_SECONDS_MAX = 60.0
 RowsRead = list[dict[str, Any]]  # of UNCOMMITTED_SCHEMA
-
-
-class Backwards(Uncommitted):
-    """Reads in the wrong order, so that a test can show that the order matters."""
-
-    phases = tuple(reversed(PHASES))
-
-
-class WithoutCopies(Uncommitted):
-    """Does not read the copies at the end."""
-
-    phases = tuple(phase for phase in PHASES if phase is not COPIES)
 
 
 def whole(lake: Repository, among: Sequence[str] | None = None, *, scans: bool = False) -> RowsRead:
@@ -95,10 +74,8 @@ def whole(lake: Repository, among: Sequence[str] | None = None, *, scans: bool =
         return [row for table in tables for row in table.to_pylist()]
 
 
-def pages(
-    lake: Repository, *, rows_max: int, kind: type[Uncommitted] = Uncommitted
-) -> Iterator[pa.Table]:
-    reading = kind(lake.context)
+def pages(lake: Repository, *, rows_max: int) -> Iterator[pa.Table]:
+    reading = Uncommitted(lake.context)
     page = reading.page(rows_max=rows_max)
     yield page.table
     while page.next_continuation is not None:
@@ -110,32 +87,12 @@ def addresses(rows: RowsRead, reason: str | None = None) -> list[str]:
     return [row["address"] for row in rows if reason in (None, row["reason"])]
 
 
-def commit_and_fail(lake: Repository, branch: str) -> None:
-    """A commit that comes as far as its tree: what it sealed stays sealed. One without a change,
-    such as a put that was taken back, writes no tree and comes through."""
-
-    def fail() -> None:
-        raise Failed("storage_error", "made to fail")
-
-    failing = FaultyStorage(lake.storage, before=OncePut(TREES_PREFIX, fail))
-    before = lake.commits.get(branch)
-    try:
-        made = with_storage(lake, failing).commits.commit(branch, "")
-    except Failed:
-        return
-    assert made.tree_id == before.tree_id
-
-
 def register(lake: Repository, address: str, *, lasts: timedelta) -> None:
     with lake.context.metadata.transaction() as tx:
         register_writes(tx, lake.info.repository_id, [address], write_ttl=lasts)
 
 
 # What is read.
-
-
-def test_the_relation_is_the_one_that_collectors_read() -> None:
-    assert UNCOMMITTED_SCHEMA.equals(PROTECTED_SCHEMA)
 
 
 @pytest.mark.twins
@@ -152,7 +109,7 @@ def test_what_is_read_and_in_which_order(repository: Repository, clock: ManualCl
     promised = repository.addresses.get("main", "p")
     clock.now = start + 2 * SECOND
     sealed = repository.objects.put("dev", "s", b"1")
-    commit_and_fail(repository, "dev")
+    seal(repository, "dev")
     clock.now = start + 3 * SECOND
     on_top = repository.objects.put("dev", "s", b"2")
     repository.objects.put("main", "gone", b"")
@@ -214,7 +171,7 @@ def test_staged_rows_are_taken_in_pieces(
     stands = {row["address"]: row["created_at"] for row in whole(repository)}
     assert len(stands) == len(expected) - 1
     assert set(stands) < expected
-    for rows, scans in ((1, False), (2, True), (3, False), (4, True), (5, False), (13, True)):
+    for rows, scans in ((1, False), (2, True), (3, False), (5, True)):
         monkeypatch.setattr(relation, "ROWS_PER_TABLE", rows)
         found = whole(repository, scans=scans)
         assert {row["address"]: row["created_at"] for row in found} == stands
@@ -229,7 +186,7 @@ def test_an_address_may_have_many_rows(
         repository.objects.copy("main", path, "main", "a")
     alone = repository.objects.put("main", "g", b"1").address
     repository.objects.put("main", "h", b"1")
-    for rows in (1, 2, 5, 6, 7, 8, 20):
+    for rows in (1, 5, 6, 7, 20):
         monkeypatch.setattr(relation, "ROWS_PER_TABLE", rows)
         found = addresses(whole(repository, [shared, "data/none", alone]), STAGED.reason)
         assert sorted(found) == sorted([shared] * 6 + [alone])
@@ -238,9 +195,15 @@ def test_an_address_may_have_many_rows(
 def test_branches_in_the_trash_count_until_they_are_gone(
     repository: Repository, clock: ManualClock
 ) -> None:
+    """In a reading, those that were gone when it began are left out."""
+    register(repository, "data/written", lasts=timedelta(hours=1))
+    promised = repository.addresses.get("main", "a").address
+    assert addresses(whole(repository)) == ["data/written", promised]
+    clock.advance(timedelta(hours=1))
+    assert whole(repository) == []
     repository.branches.create("old", "main")
     sealed = repository.objects.put("old", "a", b"1")
-    commit_and_fail(repository, "old")
+    seal(repository, "old")
     on_top = repository.objects.put("old", "b", b"1")
     main = repository.objects.put("main", "a", b"1")
     repository.branches.delete("old")
@@ -248,26 +211,18 @@ def test_branches_in_the_trash_count_until_they_are_gone(
     clock.advance(repository.context.trash_time - SECOND)
     assert set(addresses(whole(repository))) == everything
     assert paged(repository, rows_max=1) == everything
+    reading = Uncommitted(repository.context)
+    page = reading.page(rows_max=1)
+    rows = page.table.to_pylist()
     clock.advance(2 * SECOND)
     assert set(addresses(whole(repository))) == {main.address}
     assert paged(repository, rows_max=1) == {main.address}
+    rows += reading.page(page.next_continuation, rows_max=9).table.to_pylist()
+    assert set(addresses(rows)) == everything
 
 
-def test_what_has_ended_is_left_out(repository: Repository, clock: ManualClock) -> None:
-    register(repository, "data/written", lasts=timedelta(hours=1))
-    promised = repository.addresses.get("main", "a")
-    assert addresses(whole(repository)) == ["data/written", promised.address]
-    clock.advance(timedelta(hours=1))
-    assert whole(repository) == []
-    assert paged(repository, rows_max=1) == set()
-
-
-def paged(lake: Repository, *, rows_max: int, kind: type[Uncommitted] = Uncommitted) -> set[str]:
-    return {
-        row["address"]
-        for table in pages(lake, rows_max=rows_max, kind=kind)
-        for row in table.to_pylist()
-    }
+def paged(lake: Repository, *, rows_max: int) -> set[str]:
+    return {row["address"] for table in pages(lake, rows_max=rows_max) for row in table.to_pylist()}
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
@@ -372,15 +327,12 @@ def test_what_need_not_be_named(repository: Repository) -> None:
     promised = repository.addresses.get("main", "b").address
     assert named(repository, untraced) == {"data/written", promised}
     shared = repository.objects.put("main", "c", b"1").address
-    failing = FaultyStorage(
-        repository.storage,
-        before=OncePut(TREES_PREFIX, lambda: repository.objects.copy("main", "d", "main", "c")),
-    )
-    with_storage(repository, failing).commits.commit("main", "")
+    late = meanwhile(repository, lambda: repository.objects.copy("main", "d", "main", "c"))
+    late.commits.commit("main", "")
     assert named(repository, untraced) == {"data/written", promised, shared}
 
 
-def test_small_stores_give_one_part(
+def test_protected_addresses_are_written_in_parts(
     store: Store, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.addresses.get("main", "p")
@@ -388,17 +340,11 @@ def test_small_stores_give_one_part(
         repository.objects.put("main", name, b"1")
     folder = RunFolder(open_storage(str(tmp_path / "run")), "")
     lake = EmbeddedRepository(repository.context, store_id=store.store_id)
-
-    def written(name: str) -> list[int]:
+    for name, rows_max, expected in (("one", 9, [4]), ("more", 2, [1, 3])):
+        monkeypatch.setattr(protected, "PROTECTED_ROWS_PER_PART", rows_max)
         with lake.reading() as reading:
-            return [
-                part.rows
-                for part in protected.write_protected(folder, reading.protected(), name=name)
-            ]
-
-    assert written("one") == [4]
-    monkeypatch.setattr(protected, "PROTECTED_ROWS_PER_PART", 2)
-    assert written("more") == [1, 3], "tables are not cut"
+            parts = list(protected.write_protected(folder, reading.protected(), name=name))
+        assert [part.rows for part in parts] == expected, "tables are not cut"
 
 
 # In pages, with nothing moving.
@@ -449,7 +395,10 @@ def random_change(lake: Repository, rng: random.Random) -> None:
         "import": (1, lambda: lake.addresses.stage(branch, path, "s3://b/k", size_bytes=1)),
         "write": (1, lambda: register(lake, f"data/{new_id()}", lasts=timedelta(hours=1))),
         "commit": (2, lambda: lake.commits.commit(branch, "")),
-        "fail": (2, lambda: commit_and_fail(lake, branch)),
+        "fail": (
+            2,
+            lambda: lake.commits.commit(branch, "", date=lake.context.clock.host_now() + DAY),
+        ),
         "create": (4, lambda: lake.branches.create(branch, "main")),
         "trash": (1, lambda: lake.branches.delete(branch)),
         "restore": (1, lambda: lake.branches.restore(branch)),
@@ -463,65 +412,26 @@ def random_change(lake: Repository, rng: random.Random) -> None:
         lake.objects.delete(branch, path)
 
 
-def upload(lake: Repository, branch: str, path: str) -> UploadAddress:
-    """An address that was given out and uploaded to."""
+def link(lake: Repository, branch: str, path: str) -> None:
     promised = lake.addresses.get(branch, path)
     lake.storage.put(promised.address, b"uploaded")
-    return promised
+    lake.addresses.link(branch, path, promised.token)
 
 
-def link(lake: Repository, branch: str, path: str) -> None:
-    lake.addresses.link(branch, path, upload(lake, branch, path).token)
-
-
-def test_a_page_may_be_asked_for_again(repository: Repository) -> None:
-    for name in "abcd":
+def test_pages(store: Store, repository: Repository, clock: ManualClock) -> None:
+    for name in "abmz":
         repository.objects.put("main", name, b"1")
-    reading = Uncommitted(repository.context)
-    first = reading.page(rows_max=2)
-    again = [reading.page(first.next_continuation, rows_max=2) for _ in range(2)]
-    assert again[0].table.equals(again[1].table)
-    assert again[0].next_continuation == again[1].next_continuation
-    assert reading.page(first.next_continuation, rows_max=1).table.num_rows == 1
-    last = reading.page(again[0].next_continuation, rows_max=2)
-    assert (last.table.num_rows, last.next_continuation) == (0, None)
-    with raises("reading_ended"):
-        reading.page(again[0].next_continuation, rows_max=2)
-
-
-def test_a_reading_that_takes_too_long(repository: Repository, clock: ManualClock) -> None:
-    repository.objects.put("main", "a", b"1")
-    reading = Uncommitted(repository.context)
-    first = reading.page(rows_max=1)
-    clock.advance(repository.context.settings.prepare_ttl - SECOND)
-    assert reading.page(first.next_continuation, rows_max=1).next_continuation is None
-    first = reading.page(rows_max=1)
-    clock.advance(repository.context.settings.prepare_ttl)
-    with raises("reading_ended"):
-        reading.page(first.next_continuation, rows_max=1)
-
-
-def test_a_reading_does_not_end_another(repository: Repository) -> None:
-    for name in "mz":
-        repository.objects.put("main", name, b"1")
-    reading = Uncommitted(repository.context)
-    first = reading.page(rows_max=1)
-    moved = repository.objects.copy("main", "a", "main", "z")
-    repository.objects.delete("main", "z")
-    assert moved.address in paged(repository, rows_max=1)
-    assert moved.address in addresses(
-        reading.page(first.next_continuation, rows_max=9).table.to_pylist()
-    )
-
-
-def test_arguments_that_are_refused(store: Store, repository: Repository) -> None:
-    repository.objects.put("main", "a", b"1")
     reading = Uncommitted(repository.context)
     for rows_max in (0, -1, 1_000_001):
         with raises("invalid_argument"):
             reading.page(rows_max=rows_max)
-    good = reading.page(rows_max=1).next_continuation
+    first = reading.page(rows_max=2)
+    good = first.next_continuation
     assert good is not None
+    # A page may be asked for again.
+    again = [reading.page(good, rows_max=2) for _ in range(2)]
+    assert again[0].table.equals(again[1].table)
+    assert again[0].next_continuation == again[1].next_continuation
     upload_token = repository.addresses.get("main", "a").token
     for bad in ("", "x", good[:-1], good[1:], good + "x", "a.b.c", "\ud800", upload_token):
         with raises("invalid_argument"):
@@ -529,258 +439,163 @@ def test_arguments_that_are_refused(store: Store, repository: Repository) -> Non
     other = store.create_repository("pond", storage_url=f"memory:{new_id()}")
     with raises("invalid_argument"):
         Uncommitted(other.context).page(good, rows_max=1)
+    # A whole reading does not end another one.
+    moved = repository.objects.copy("main", "0", "main", "z")
+    repository.objects.delete("main", "z")
+    assert moved.address in paged(repository, rows_max=1)
+    clock.advance(repository.context.settings.prepare_ttl - SECOND)
+    last = reading.page(good, rows_max=9)
+    assert moved.address in addresses(last.table.to_pylist())
+    assert last.next_continuation is None
+    with raises("reading_ended"):
+        reading.page(good, rows_max=2)
+
+
+def test_a_reading_that_takes_too_long(repository: Repository, clock: ManualClock) -> None:
+    repository.objects.put("main", "a", b"1")
+    reading = Uncommitted(repository.context)
+    first = reading.page(rows_max=1)
+    clock.advance(repository.context.settings.prepare_ttl)
+    with raises("reading_ended"):
+        reading.page(first.next_continuation, rows_max=1)
 
 
 # In pages, while everything moves.
 
 
-class Paused:
-    """Work that stops before its first file whose address begins so, until it is let go on."""
-
-    def __init__(self, lake: Repository, at: str, work: Callable[[Repository], object]) -> None:
-        self._reached, self._let_go = Event(), Event()
-        hooked = with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, self._stop)))
-        self._pool = ThreadPoolExecutor(1)
-        self._work: Future[object] = self._pool.submit(work, hooked)
-        assert self._reached.wait(WAIT_SECONDS_MAX), self._work
-
-    def _stop(self) -> None:
-        self._reached.set()
-        assert self._let_go.wait(WAIT_SECONDS_MAX)
-
-    def finish(self) -> None:
-        """Let it go on to its end, which may be that it is refused."""
-        self._let_go.set()
-        with suppress(EbbtideError):
-            self._work.result(WAIT_SECONDS_MAX)
-        self._pool.shutdown()
-
-
-@dataclass(slots=True)
-class Scene:
-    """A repository with something in each place, and what an operation keeps in between."""
-
-    lake: Repository
-    paused: list[Paused] = field(default_factory=list)
-    uploads: list[UploadAddress] = field(default_factory=list)
-
-    @classmethod
-    def make(cls, store: Store) -> Scene:
-        lake = empty_repository(store)
-        lake.objects.put("main", "c", b"committed")
-        lake.commits.commit("main", "")
-        lake.branches.create("dev", "main")
-        # Tokens are random, and pages go by them: in one order always.
-        with lake.context.metadata.transaction() as tx:
-            for row in list(list_branches(tx, lake.info.repository_id)):
-                token = ("0" if row.name == "main" else "8") + row.staging_token[1:]
-                update_branch(tx, lake.info.repository_id, row.branch_id, staging_token=token)
-        lake.objects.put_many("dev", (NewObject(path, path.encode()) for path in "bmy"))
-        lake.objects.put("main", "k", b"k")
-        return cls(lake)
-
-    def pause_put(self, path: str) -> None:
-        self.paused.append(
-            Paused(self.lake, DATA_PREFIX, lambda lake: lake.objects.put("dev", path, b"slow"))
-        )
-
-    def pause_link(self) -> None:
-        (promised,) = self.uploads
-        self.paused.append(
-            Paused(
-                self.lake,
-                DATA_PREFIX,
-                lambda lake: lake.addresses.link("dev", "l", promised.token),
-            )
-        )
-
-    def pause_commit(self) -> None:
-        self.paused.append(
-            Paused(self.lake, TREES_PREFIX, lambda lake: lake.commits.commit("dev", ""))
-        )
-
-    def finish(self) -> None:
-        for each in self.paused:
-            each.finish()
-
-
-Step = Callable[[Scene], object]
+def scene(store: Store) -> Repository:
+    """A repository with something in each place."""
+    lake = empty_repository(store)
+    lake.objects.put("main", "c", b"committed")
+    lake.commits.commit("main", "")
+    lake.branches.create("dev", "main")
+    # Tokens are random, and pages go by them: in one order always.
+    with lake.context.metadata.transaction() as tx:
+        for row in list(list_branches(tx, lake.info.repository_id)):
+            token = ("0" if row.name == "main" else "8") + row.staging_token[1:]
+            update_branch(tx, lake.info.repository_id, row.branch_id, staging_token=token)
+    lake.objects.put_many("dev", (NewObject(path, path.encode()) for path in "bmy"))
+    lake.objects.put("main", "k", b"k")
+    lake.storage.put(lake.addresses.get("dev", "l").address, b"uploaded")
+    return lake
 
 
 def held(lake: Repository) -> set[str]:
-    """Every address of the repository's own that something needs now, told from the tables."""
-    context = lake.context
-    with context.metadata.snapshot() as tx:
-        now = tx.now()
-        gone_before = now - context.trash_time
-        tokens = [
-            token
-            for row in list_branches(tx, context.repository_id)
-            if row.expires_at is None or row.expires_at > gone_before
-            for token in row.tokens
-        ]
-        found: set[str] = set()
-        for query in (
-            sa.select(staged.c.address).where(staged.c.token.in_(tokens)),
-            sa.select(pending.c.address).where(pending.c.ends_at > now),
-            sa.select(upload_tokens.c.address).where(upload_tokens.c.expires_at > now),
+    """Every object of the repository's own that something needs now, told from the tables."""
+    found = committed(lake) | staged_live(lake)
+    with lake.context.metadata.snapshot() as tx:
+        for table, ends_at in (
+            (pending, pending.c.ends_at),
+            (upload_tokens, upload_tokens.c.expires_at),
         ):
-            (table,) = query.get_final_froms()
-            mine = query.where(table.c.repository_id == context.repository_id)
-            found.update(address for address in tx.execute(mine).scalars() if address is not None)
-    return {address for address in found if not is_external(address)} | committed(lake)
+            mine = table.c.repository_id == lake.info.repository_id
+            found.update(
+                tx.execute(sa.select(table.c.address).where(mine, ends_at > tx.now())).scalars()
+            )
+    return {address for address in found if address.startswith(DATA_PREFIX)}
 
 
-def committed(lake: Repository) -> set[str]:
-    """Every address that a commit refers to, those of trees and ranges among them."""
-    context = lake.context
-    with context.metadata.snapshot() as tx:
-        mine = sa.select(commits.c.commit_id).where(
-            commits.c.repository_id == context.repository_id
-        )
-        ids = list(tx.execute(mine).scalars())
-        records = find_commits(tx, context.repository_id, ids).values()
-    found: set[str] = set()
-    for record in records:
-        tree = context.tree_of(record)
-        found |= {tree_address(tree.tree_id), *(range_address(r.range_id) for r in tree.ranges)}
-        found |= {entry.address for entry in iterate_entries(lake.storage, tree)}
-    return found
+class Pages:
+    """A reading in pages, which goes on as far as it is asked."""
+
+    def __init__(self, lake: Repository, *, rows_max: int) -> None:
+        self.lake = lake
+        self.before = held(lake)
+        self.seen: set[str] = set()
+        self.count = 0
+        self._pages = pages(lake, rows_max=rows_max)
+
+    def read(self, until: float = math.inf) -> None:
+        """Read until there were so many pages, or no more."""
+        while self.count < until and (table := next(self._pages, None)) is not None:
+            self.seen.update(addresses(table.to_pylist()))
+            self.count += 1
+
+    def missed(self) -> set[str]:
+        """What was there before the first page, is needed in the end, and was in no page and no
+        commit afterwards."""
+        self.read()
+        return (self.before & held(self.lake)) - self.seen - committed(self.lake)
 
 
-def missed(
-    scene: Scene,
-    steps: Sequence[Step],
-    schedule: Sequence[int],
-    *,
-    rows_max: int,
-    kind: type[Uncommitted] = Uncommitted,
-) -> set[str]:
-    """What was there before the first page, is needed in the end, and was in no page and no commit
-    afterwards. Step n happens when `schedule[n]` pages were read, or when there are no more."""
-    waiting = list(zip(schedule, steps, strict=True))
-
-    def act(page_count: float) -> None:
-        while waiting and waiting[0][0] <= page_count:
-            waiting.pop(0)[1](scene)
-
-    act(0)
-    before = held(scene.lake)
-    seen: set[str] = set()
-    for number, table in enumerate(pages(scene.lake, rows_max=rows_max, kind=kind), start=1):
-        seen.update(addresses(table.to_pylist()))
-        act(number)
-    act(float("inf"))
-    return (before & held(scene.lake)) - seen - committed(scene.lake)
+def rename(lake: Repository, destination: str, source: str) -> None:
+    lake.objects.copy("dev", destination, "dev", source)
+    lake.objects.delete("dev", source)
 
 
-@dataclass(frozen=True, slots=True)
-class Movement:
-    """Something that moves what is staged, in steps between which pages may be read."""
-
-    steps: tuple[Step, ...]
-    prepare: Step = id
-
-    def schedules(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Rows in a page, and after which page each step happens: all there are."""
-        rows_max, page_count = (1, 6) if len(self.steps) < 3 else (2, 3)
-        for schedule in combinations_with_replacement(range(page_count + 1), len(self.steps)):
-            yield rows_max, schedule
+def rename_twice(lake: Repository, read: Callable[[], None]) -> None:
+    lake.objects.copy("dev", "a", "dev", "m")
+    read()
+    lake.objects.delete("dev", "m")
+    read()
+    lake.objects.copy("dev", "z", "dev", "a")
 
 
-def rename(source: str, destination: str) -> tuple[Step, Step]:
-    return (
-        lambda scene: scene.lake.objects.copy("dev", destination, "dev", source),
-        lambda scene: scene.lake.objects.delete("dev", source),
-    )
+def suspended_link(lake: Repository, read: Callable[[], None]) -> None:
+    with lake.context.metadata.snapshot() as tx:
+        mine = upload_tokens.c.repository_id == lake.info.repository_id
+        address = tx.execute(sa.select(upload_tokens.c.address).where(mine)).scalar_one()
+    token = lake.addresses.token_of(f"{lake.storage.url}/{address}")
+    meanwhile(lake, read, DATA_PREFIX).addresses.link("dev", "l", token)
 
 
-MOVEMENTS: Mapping[str, Movement] = {
-    "suspended put": Movement(
-        (lambda scene: scene.pause_put("a"), Scene.finish),
+def suspended_commit(
+    lake: Repository, read: Callable[[], None], change: Callable[[], object]
+) -> None:
+    def act() -> None:
+        read()
+        change()
+        read()
+
+    meanwhile(lake, act, TREES_PREFIX).commits.commit("dev", "")
+
+
+MOVEMENTS: Mapping[str, Callable[[Repository, Callable[[], None]], object]] = {
+    "suspended put": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
+        "dev", "a", b"slow"
     ),
-    "suspended overwrite": Movement(
-        (lambda scene: scene.pause_put("m"), Scene.finish),
+    "suspended overwrite": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
+        "dev", "m", b"slow"
     ),
-    "rename backwards": Movement(rename("m", "a")),
-    "rename twice": Movement((*rename("m", "a"), *rename("a", "z"))[:3]),
-    "suspended link": Movement(
-        (Scene.pause_link, Scene.finish),
-        prepare=lambda scene: scene.uploads.append(upload(scene.lake, "dev", "l")),
+    "rename twice": rename_twice,
+    "suspended link": suspended_link,
+    "suspended commit, and a rename": lambda lake, read: suspended_commit(
+        lake, read, lambda: rename(lake, "a", "m")
     ),
-    "suspended commit": Movement((Scene.pause_commit, Scene.finish)),
-    "suspended commit, and a rename": Movement(
-        (
-            Scene.pause_commit,
-            lambda scene: [step(scene) for step in rename("m", "a")],
-            Scene.finish,
-        )
-    ),
-    "suspended commit, and an overwrite": Movement(
-        (
-            Scene.pause_commit,
-            lambda scene: scene.lake.objects.put("dev", "m", b"new"),
-            Scene.finish,
-        )
-    ),
-    "suspended commit, and a reset": Movement(
-        (
-            Scene.pause_commit,
-            lambda scene: scene.lake.commits.reset("dev"),
-            Scene.finish,
-        )
+    "suspended commit, and an overwrite": lambda lake, read: suspended_commit(
+        lake, read, lambda: lake.objects.put("dev", "m", b"new")
     ),
 }
-"""Random histories have all the simpler ones."""
+"""By name. Each moves what is staged, and lets pages be read in between."""
 
 
 @pytest.mark.drawn("movements between pages")
 @pytest.mark.parametrize("name", MOVEMENTS)
 def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name: str) -> None:
-    movement = MOVEMENTS[name]
-    for rows_max, schedule in movement.schedules():
-        scene = Scene.make(store)
-        movement.prepare(scene)
-        assert missed(scene, movement.steps, schedule, rows_max=rows_max) == set(), schedule
-    assert count(scene.lake, readings) == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (Backwards, "suspended put"),
-        (WithoutCopies, "rename backwards"),
-    ],
-)
-def test_another_order_would_miss_something(
-    store: Store, kind: type[Uncommitted], name: str
-) -> None:
-    """These tests can see what they look for."""
-    movement = MOVEMENTS[name]
-
-    def any_missed() -> Iterator[bool]:
-        for rows_max, schedule in movement.schedules():
-            scene = Scene.make(store)
-            movement.prepare(scene)
-            yield bool(missed(scene, movement.steps, schedule, rows_max=rows_max, kind=kind))
-
-    assert any(any_missed())
+    """The pages are read in part before, in between and afterwards, in every way."""
+    has_two_steps = "twice" in name or "commit" in name
+    rows_max, page_count, points = (2, 4, 3) if has_two_steps else (1, 7, 2)
+    for schedule in combinations_with_replacement(range(page_count), points):
+        lake = scene(store)
+        reading, waiting = Pages(lake, rows_max=rows_max), list(schedule)
+        reading.read(waiting.pop(0))
+        MOVEMENTS[name](lake, lambda: reading.read(waiting.pop(0)))  # noqa: B023
+        assert reading.missed() == set(), schedule
+    assert count(lake, readings) == 0
 
 
 @randomized("changes between pages")
 def test_nothing_is_missed_in_random_histories(store: Store, clock: ManualClock, seed: int) -> None:
     rng = random.Random(seed)
-    repository = empty_repository(store)
-
-    def change(_: Scene) -> None:
-        clock.advance(SECOND)
-        with suppress(EbbtideError):
-            random_change(repository, rng)
-
+    lake = empty_repository(store)
     for rows_max in (1, 2, 3):
-        schedule = sorted(rng.randrange(12) for _ in range(25))
-        lost = missed(Scene(repository), [change] * 25, schedule, rows_max=rows_max)
-        assert lost == set()
+        reading = Pages(lake, rows_max=rows_max)
+        for until in sorted(rng.randrange(12) for _ in range(25)):
+            reading.read(until)
+            clock.advance(SECOND)
+            with suppress(EbbtideError):
+                random_change(lake, rng)
+        assert reading.missed() == set()
 
 
 # The moment at which a reading begins.
@@ -814,31 +629,3 @@ def test_a_write_that_is_being_published_as_its_registration_ends(
         assert [(row["address"], row["reason"]) for row in page.result(WAIT_SECONDS_MAX)] == [
             (entry.address, "staged")
         ]
-
-
-@pytest.mark.twins
-def test_a_reading_begins_before_a_copy_or_after_it(repository: Repository) -> None:
-    """It waits for whoever is making one: of that nobody would know."""
-    context = repository.context
-    with ThreadPoolExecutor(1) as pool:
-        with context.metadata.transaction() as tx:
-            tx.lock_repository(context.repository_id, "share")
-            page = pool.submit(first_page, repository)
-            assert waits_for_a_lock(context.metadata, page)
-        assert page.result(WAIT_SECONDS_MAX) == []
-
-
-def test_only_what_was_gone_when_the_reading_began_is_left_out(
-    repository: Repository, clock: ManualClock
-) -> None:
-    repository.branches.create("old", "main")
-    repository.objects.put("main", "a", b"1")
-    kept = repository.objects.put("old", "a", b"1")
-    repository.branches.delete("old")
-    clock.advance(repository.context.trash_time - SECOND)
-    reading = Uncommitted(repository.context)
-    first = reading.page(rows_max=1)
-    clock.advance(2 * SECOND)
-    second = reading.page(first.next_continuation, rows_max=1)
-    rows = first.table.to_pylist() + second.table.to_pylist()
-    assert kept.address in addresses(rows)

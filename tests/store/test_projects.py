@@ -4,53 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from ebbtide.errors import NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.collections.project_queries import (
-    DEPTH_MAX,
-)
-from ebbtide.store.database.schema import collections, projects
+from ebbtide.store.collections.project_queries import DEPTH_MAX
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
-from tests.support.collections import put_collection, raises
+from tests.support.collections import raises
 
 TRASH = timedelta(days=7)
 HOUR = timedelta(hours=1)
 INSTANT = timedelta(microseconds=1)
 
 
-def rows(repository: Repository) -> list[object]:
-    """Every project and collection, as it is stored."""
-    with repository.context.metadata.snapshot() as tx:
-        return [
-            tuple(row)
-            for table, key in (
-                (projects, projects.c.project_id),
-                (collections, collections.c.collection_id),
-            )
-            for row in tx.execute(sa.select(table).order_by(key))
-        ]
-
-
 def test_a_project_is_found_by_id_and_path(repository: Repository, clock: ManualClock) -> None:
-    outer = repository.projects.create("genomes", description="All", properties={"a": [1, None]})
-    inner = repository.projects.create("2026", parent_id=outer.project_id)
-    assert inner.path == "genomes/2026"
+    lake = repository.projects
+    outer = lake.create("genomes", description="All", properties={"a": [1, None]})
+    inner = lake.create("2026", parent_id=outer.project_id)
     assert (outer.description, outer.properties) == ("All", {"a": [1, None]})
     assert (outer.created_at, outer.modified_at) == (clock.now, clock.now)
-    assert (outer.state, outer.expires_at, outer.ends_at) == (LifecycleState.PERSISTENT, None, None)
-    assert repository.projects.get(inner.project_id) == inner
-    assert repository.projects.find(inner.project_id) == inner
-    assert repository.projects.find("genomes/2026") == inner
+    assert lake.find(inner.project_id) == lake.find("genomes/2026") == inner
     for wrong in ("2026", "genomes/2027", "genomes/2026/x", "", "genomes/", "/genomes"):
         with raises("project_not_found"):
-            repository.projects.find(wrong)
+            lake.find(wrong)
+    lake.delete(inner.project_id)
+    with raises("project_not_found"):
+        lake.find("genomes/2026")
+    assert lake.find("genomes/2026", include_expired=True).project_id == inner.project_id
+    new = lake.create("2026", parent_id=outer.project_id)
+    assert lake.find("genomes/2026", include_expired=True).project_id == new.project_id
+    lake.delete(new.project_id)
+    with raises("ref_ambiguous"):
+        lake.find("genomes/2026", include_expired=True)
+    clock.advance(TRASH)
+    with raises("project_not_found"):
+        lake.find("genomes/2026", include_expired=True)
 
 
 def test_another_repository_knows_nothing_of_it(store: Store, repository: Repository) -> None:
@@ -83,52 +76,16 @@ def test_names_and_dates_that_are_none(repository: Repository) -> None:
             repository.projects.update(project_id, expires_at=bad)
 
 
-def test_names_are_unique_among_what_is_not_trashed(
+def test_a_name_is_free_at_the_instant_at_which_it_expires(
     repository: Repository, clock: ManualClock
 ) -> None:
     lake = repository.projects
-    first = lake.create("a")
-    with raises("project_exists"):
-        lake.create("a")
-    assert lake.create("a", ensure_unique_name=True).name == "a (2)"
-    assert lake.create("a", ensure_unique_name=True).name == "a (3)"
-    assert lake.create("a", parent_id=first.project_id).path == "a/a", "another place"
-    lake.delete(first.project_id)
-    second = lake.create("a")
-    with raises("project_exists"):
-        lake.restore(first.project_id)
-    assert lake.restore(first.project_id, ensure_unique_name=True).name == "a (4)"
-    with raises("project_exists"):
-        lake.update(first.project_id, name="a")
-    # Its own name is in nobody's way.
-    assert lake.update(first.project_id, name="a", ensure_unique_name=True).name == "a (4)"
-    # What expires by itself frees its name at that instant.
-    lake.update(second.project_id, expires_at=clock.now + HOUR)
+    lake.create("a", expires_at=clock.now + HOUR)
     clock.advance(HOUR - INSTANT)
     with raises("project_exists"):
         lake.create("a")
     clock.advance(INSTANT)
     assert lake.create("a").name == "a"
-
-
-def test_a_name_in_the_trash_means_the_one_that_is_there(
-    repository: Repository, clock: ManualClock
-) -> None:
-    lake = repository.projects
-    old = lake.create("a")
-    lake.delete(old.project_id)
-    with raises("project_not_found"):
-        lake.find("a")
-    assert lake.find("a", include_expired=True).project_id == old.project_id
-    new = lake.create("a")
-    assert lake.find("a", include_expired=True).project_id == new.project_id
-    lake.delete(new.project_id)
-    with raises("ref_ambiguous"):
-        lake.find("a", include_expired=True)
-    assert lake.find(old.project_id, include_expired=True).project_id == old.project_id
-    clock.advance(TRASH)
-    with raises("project_not_found"):
-        lake.find("a", include_expired=True)
 
 
 def test_states_at_their_instants(repository: Repository, clock: ManualClock) -> None:
@@ -163,119 +120,30 @@ def test_states_at_their_instants(repository: Repository, clock: ManualClock) ->
             call()
 
 
-def test_of_a_trashed_one_only_its_end_can_be_changed(
+def test_of_what_is_in_the_trash_only_its_end_can_be_changed(
     repository: Repository, clock: ManualClock
 ) -> None:
     lake = repository.projects
-    project_id = lake.create("a").project_id
-    other_id = lake.create("b").project_id
-    lake.delete(project_id)
-    refused: list[Callable[[], object]] = [
-        lambda: lake.update(project_id, name="c"),
-        lambda: lake.update(project_id, description="c"),
-        lambda: lake.update(project_id, properties={}),
-        lambda: lake.update(project_id, parent_id=other_id),
-        lambda: lake.update(project_id, expires_at=None, name="c"),
-    ]
-    for call in refused:
-        with raises("trashed"):
-            call()
-    with raises("project_not_found"):
-        lake.delete(project_id)
-    assert lake.update(project_id, expires_at=clock.now + HOUR).state is LifecycleState.EXPIRING
-    with raises("project_exists"):  # nothing to bring back
-        lake.restore(project_id)
-    assert lake.get(project_id).expires_at == clock.now + HOUR
-    assert lake.update(project_id, expires_at=clock.now - HOUR).expires_at == clock.now
-
-
-def test_what_is_nested_ends_with_the_first_above_it(
-    repository: Repository, clock: ManualClock
-) -> None:
-    lake, now = repository.projects, clock.now
-    outer = lake.create("a", expires_at=now + 2 * HOUR).project_id
-    middle = lake.create("b", parent_id=outer, expires_at=now + 3 * HOUR).project_id
-    inner = lake.create("c", parent_id=middle).project_id
-    made = put_collection(repository, inner, "set")
-    assert lake.get(middle).ends_at == lake.get(inner).ends_at == made.ends_at == now + 2 * HOUR
-    assert (lake.get(inner).expires_at, made.expires_at) == (None, None)
-    own = repository.collections.update(made.collection_id, expires_at=now + HOUR)
-    assert own.ends_at == now + HOUR
-    clock.advance(2 * HOUR)
-    found = repository.collections.get(made.collection_id, include_expired=True)
-    assert (found.state, found.ends_at) == (LifecycleState.TRASHED, now + HOUR)
-    # Moved out of what ends, it ends later.
-    lake.update(outer, expires_at=None)
-    repository.collections.update(made.collection_id, expires_at=None)
-    assert repository.collections.get(made.collection_id).ends_at == now + 3 * HOUR
-    lake.update(inner, parent_id=None)
-    assert repository.collections.get(made.collection_id).ends_at is None
-    assert repository.collections.get(made.collection_id).path == "c/set"
-
-
-def test_what_lies_in_the_trash_cannot_be_touched(repository: Repository) -> None:
-    lake = repository.projects
-    outer, free = lake.create("a").project_id, lake.create("free").project_id
+    outer = lake.create("a").project_id
     inner = lake.create("b", parent_id=outer).project_id
-    made = put_collection(repository, inner, "set").collection_id
-    trashed = put_collection(repository, inner, "gone").collection_id
-    repository.collections.delete(trashed)
     lake.delete(outer)
-    refused: list[Callable[[], object]] = [
-        lambda: lake.update(inner, name="c"),
-        lambda: lake.update(inner, parent_id=free),
-        lambda: lake.update(inner, expires_at=None),
-        lambda: lake.restore(inner),
-        lambda: repository.collections.update(made, name="c"),
-        lambda: repository.collections.update(made, project_id=free),
-        lambda: repository.collections.update(made, expires_at=None),
-        lambda: repository.collections.restore(made),
-        lambda: repository.collections.restore(trashed),
+    changes: list[dict[str, Any]] = [
+        {"description": "c"},
+        {"properties": {}},
+        {"expires_at": None, "name": "c"},
     ]
-    for call in refused:
+    for asked in changes:
         with raises("trashed"):
-            call()
-    with raises("project_not_found"):
-        repository.collections.create(inner, "new")
-    with raises("project_not_found"):
-        lake.create("new", parent_id=inner)
+            lake.update(outer, **asked)
     for call in (
-        lambda: lake.delete(inner),
+        lambda: repository.collections.create(inner, "new"),
         lambda: lake.page(parent_id=outer),
         lambda: repository.collections.page(inner),
     ):
         with raises("project_not_found"):
             call()
-    with raises("collection_not_found"):
-        repository.collections.delete(made)
-    assert [each.name for each in lake.page(parent_id=outer, include_expired=True)] == ["b"]
-    listed = repository.collections.page(inner, include_expired=True)
-    assert [(each.name, each.state) for each in listed] == [
-        ("gone", LifecycleState.TRASHED),
-        ("set", LifecycleState.TRASHED),
-    ]
-
-
-def test_moves(repository: Repository) -> None:
-    lake = repository.projects
-    top = lake.create("top").project_id
-    inner = lake.create("inner", parent_id=top).project_id
-    deep = lake.create("deep", parent_id=inner).project_id
-    for parent_id in (top, inner, deep):
-        with raises("project_cycle"):
-            lake.update(top, parent_id=parent_id)
-    with raises("project_not_found"):
-        lake.update(top, parent_id="nobody")
-    assert lake.update(deep, parent_id=top).path == "top/deep"
-    assert lake.update(top, parent_id=None).parent_id is None
-    lake.create("deep", parent_id=inner)
-    with raises("project_exists"):
-        lake.update(deep, parent_id=inner)
-    moved = lake.update(deep, parent_id=inner, ensure_unique_name=True)
-    assert moved.path == "top/inner/deep (2)"
-    lake.delete(inner)
-    with raises("project_not_found"):
-        lake.update(top, parent_id=inner)
+    assert lake.update(outer, expires_at=clock.now + HOUR).state is LifecycleState.EXPIRING
+    assert lake.update(outer, expires_at=clock.now - HOUR).expires_at == clock.now
 
 
 def test_depth(repository: Repository) -> None:
@@ -285,35 +153,14 @@ def test_depth(repository: Repository) -> None:
         line.append(lake.create(str(number), parent_id=line[-1]).project_id)
     with raises("invalid_argument"):
         lake.create("more", parent_id=line[-1])
+    with raises("project_cycle"):
+        lake.update(line[0], parent_id=line[1])
     other = lake.create("other").project_id
     lake.create("child", parent_id=other)
     with raises("invalid_argument"):
         lake.update(other, parent_id=line[-2])
     assert lake.update(other, parent_id=line[-3]).path.count("/") == DEPTH_MAX - 2
     assert lake.find("/".join(map(str, range(DEPTH_MAX)))).project_id == line[-1]
-
-
-def test_what_it_holds_goes_and_comes_back_untouched(
-    repository: Repository, clock: ManualClock
-) -> None:
-    top = repository.projects.create("top").project_id
-    made = [put_collection(repository, top, f"{number}").collection_id for number in range(3)]
-    for number in range(3):
-        repository.projects.create(f"{number}", parent_id=top)
-    before = rows(repository)
-    for act in (repository.projects.delete, repository.projects.restore):
-        clock.advance(HOUR)
-        act(top)
-        changed = [row for row in rows(repository) if row not in before]
-        assert len(changed) == 1, "one row"
-    repository.projects.delete(top)
-    with raises("collection_not_found"):
-        repository.collections.get(made[0])
-    found = repository.collections.get(made[0], include_expired=True)
-    assert (found.state, found.ends_at) == (LifecycleState.TRASHED, clock.now)
-    clock.advance(TRASH)
-    with raises("collection_not_found"):
-        repository.collections.get(made[0], include_expired=True)
 
 
 @pytest.mark.twins

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pytest
 
-from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
@@ -20,6 +19,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repositories.promises import PROMISED
 from ebbtide.store.staging.uploads import NewObject
+from tests.support.collections import raises
 from tests.support.world import DAY, World
 
 HOUR: Final = timedelta(hours=1)
@@ -63,6 +63,31 @@ def test_a_process_goes_by_what_the_store_promises(world: World, other: Store) -
     for name, told in SHORT.items():
         promised = getattr(world.store.settings, name)
         assert getattr(other.settings, name) == (promised if name in PROMISED else told)
+    signed = world.lake.locators.upload(b"data")
+    other.signing_keys.rotate()
+    world.clock.advance(HOUR)
+    other.signing_keys.rotate()
+    assert b"".join(world.lake.locators.read(signed.locator).pieces) == b"data"
+
+
+def test_times_are_promised_when_somebody_says_so(world: World, other: Store) -> None:
+    wrong: tuple[tuple[dict[str, timedelta], str], ...] = (
+        ({"grace": HOUR}, "invalid_argument"),
+        ({"lease_ttl": HOUR, "no such": HOUR}, "invalid_argument"),
+        ({"upload_ttl": timedelta(0)}, "invalid_setting"),
+    )
+    for times, kind in wrong:
+        with raises(kind):
+            world.store.promise(times)
+    with Store.open(world.directory / "store", clock=world.clock) as again:
+        assert (again.settings.lease_ttl, again.settings.trash_time) == tuple(LONG.values())
+    world.lake.branches.create("side", "main")
+    world.lake.branches.delete("side")
+    other.promise({"trash_time": HOUR})
+    world.clock.advance(HOUR)
+    run_by(other, world)
+    with raises("branch_not_found"):
+        world.lake.branches.restore("side")
 
 
 @pytest.mark.parametrize("promised_later", [False, True])
@@ -100,40 +125,3 @@ def test_no_process_breaks_what_another_promised(world: World, promised_later: b
         assert lake.objects.get("side", "c") == b"staged"
         for collection_id, content in ((kept, b"a"), (made.collection_id, b"collected")):
             assert b"".join(lake.collections.open(collection_id, "file").stream()) == content
-
-
-def test_a_signing_key_stays_as_long_as_the_store_promises(world: World, other: Store) -> None:
-    signed = world.lake.locators.upload(b"data")
-    other.signing_keys.rotate()
-    world.clock.advance(HOUR)
-    other.signing_keys.rotate()
-    assert b"".join(world.lake.locators.read(signed.locator).pieces) == b"data"
-
-
-def test_shorter_times_are_promised_when_somebody_says_so(world: World, other: Store) -> None:
-    world.lake.branches.create("side", "main")
-    world.lake.branches.delete("side")
-    other.promise({"trash_time": HOUR})
-    world.clock.advance(HOUR)
-    run_by(other, world)
-    with pytest.raises(EbbtideError) as refused:
-        world.lake.branches.restore("side")
-    assert refused.value.kind == "branch_not_found"
-
-
-@pytest.mark.parametrize(
-    ("times", "kind"),
-    [
-        ({"grace": HOUR}, "invalid_argument"),
-        ({"lease_ttl": HOUR, "no such": HOUR}, "invalid_argument"),
-        ({"upload_ttl": timedelta(0)}, "invalid_setting"),
-    ],
-)
-def test_what_cannot_be_promised_changes_nothing(
-    world: World, times: dict[str, timedelta], kind: str
-) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        world.store.promise(times)
-    assert refused.value.kind == kind
-    with Store.open(world.directory / "store", clock=world.clock) as again:
-        assert (again.settings.lease_ttl, again.settings.trash_time) == tuple(LONG.values())

@@ -25,41 +25,15 @@ WEEK = timedelta(days=7)
 """The default `trash_time`."""
 
 
-def test_a_branch_begins_at_a_commit_without_what_is_staged(repository: Repository) -> None:
-    first = save(repository, "a")
-    repository.objects.put("main", "b", b"b")
-    branch = repository.branches.create("dev", "main")
-    assert (branch.commit_id, branch.state) == (first, LifecycleState.PERSISTENT)
-    assert [entry.path for entry in repository.objects.walk("dev")] == ["a"]
-    assert repository.branches.get("dev") == branch
-    assert [each.name for each in repository.branches.list()] == ["dev", "main"]
-
-
-def test_names_of_branches_and_tags_are_shared(repository: Repository) -> None:
-    repository.branches.create("dev", "main")
-    repository.tags.create("v1", "main")
-    with raises("branch_exists"):
-        repository.branches.create("dev", "main")
-    with raises("branch_exists"):
-        repository.tags.create("dev", "main")
-    with raises("tag_exists"):
-        repository.branches.create("v1", "main")
-    with raises("tag_exists"):
-        repository.tags.create("v1", "main")
-    with raises("invalid_name"):
-        repository.branches.create("a..b", "main")
-    with raises("ref_not_found"):
-        repository.branches.create("x", "nowhere")
-
-
 def test_life_of_a_branch(repository: Repository, clock: ManualClock) -> None:
     branches = repository.branches
-    branches.create("dev", "main")
-    repository.objects.put("dev", "staged", b"still here")
+    save(repository, "a")
+    repository.objects.put("main", "b", b"b")
+    branch = branches.create("dev", "main")
+    assert [entry.path for entry in repository.objects.walk("dev")] == ["a"]
+    assert branches.get("dev") == branch
     deleted = branches.delete("dev")
     assert (deleted.state, deleted.expires_at) == (LifecycleState.TRASHED, clock.now)
-    with raises("branch_not_found"):
-        branches.get("dev")
     with raises("branch_not_found"):
         repository.objects.put("dev", "x", b"")
     with pytest.raises(NotFound, match="restore"):
@@ -70,69 +44,90 @@ def test_life_of_a_branch(repository: Repository, clock: ManualClock) -> None:
     clock.advance(WEEK - timedelta(microseconds=1))
     restored = branches.restore("dev")
     assert (restored.branch_id, restored.expires_at) == (deleted.branch_id, None)
-    assert repository.objects.get("dev", "staged") == b"still here"
-    branches.delete("dev")
+    soon = clock.now + timedelta(hours=1)
+    assert branches.set_expiry("dev", soon).state is LifecycleState.EXPIRING
+    clock.advance(timedelta(hours=1))
+    with raises("branch_not_found"):
+        repository.objects.put("dev", "b", b"b")
     clock.advance(WEEK)
     with raises("branch_not_found"):
         branches.restore("dev")
     assert [each.name for each in branches.list(include_expired=True)] == ["main"]
+    for call in (lambda: branches.delete("main"), lambda: branches.set_expiry("main", soon)):
+        with raises("branch_protected"):
+            call()
 
 
-def test_a_name_is_free_at_once_and_restoring_into_a_taken_one_conflicts(
+def test_a_date_in_the_past_is_now(repository: Repository, clock: ManualClock) -> None:
+    made = repository.branches.create("dev", "main", expires_at=clock.now - WEEK)
+    assert (made.expires_at, made.state) == (clock.now, LifecycleState.TRASHED)
+    assert repository.branches.restore("dev").state is LifecycleState.PERSISTENT
+    past = repository.branches.set_expiry("dev", clock.now - timedelta(days=1))
+    assert past.expires_at == clock.now
+    local = clock.now.replace(tzinfo=None)
+    with raises("invalid_date"):
+        repository.tags.create("v1", "main", expires_at=local)
+    with raises("invalid_date"):
+        repository.branches.set_expiry("main", local)
+
+
+def test_names_of_branches_and_tags_are_shared(repository: Repository) -> None:
+    repository.branches.create("dev", "main")
+    repository.tags.create("v1", "main")
+    for refs in (repository.branches, repository.tags):
+        for name, ref, kind in (
+            ("dev", "main", "branch_exists"),
+            ("v1", "main", "tag_exists"),
+            ("a..b", "main", "invalid_name"),
+            ("x", "nowhere", "ref_not_found"),
+        ):
+            with raises(kind):
+                refs.create(name, ref)
+
+
+def test_names_that_come_more_than_once_in_the_trash(
     repository: Repository, clock: ManualClock
 ) -> None:
-    first = repository.branches.create("dev", "main")
-    repository.branches.delete("dev")
+    branches = repository.branches
+    first = branches.create("dev", "main")
+    branches.delete("dev")
     clock.advance(timedelta(seconds=1))
-    second = repository.branches.create("dev", "main")
+    second = branches.create("dev", "main")
     with raises("branch_exists"):
-        repository.branches.restore("dev")
+        branches.restore("dev")
     clock.advance(timedelta(seconds=1))
-    repository.branches.delete("dev")
-    listed = repository.branches.list(include_expired=True)
-    assert [each.branch_id for each in listed if each.name == "dev"] == [
-        first.branch_id,
-        second.branch_id,
-    ]
-    for ask in (
-        repository.branches.restore,
-        lambda name: repository.branches.set_expiry(name, None),
-    ):
+    branches.delete("dev")
+    listed = [each for each in branches.list(include_expired=True) if each.name == "dev"]
+    assert [each.branch_id for each in listed] == [first.branch_id, second.branch_id]
+    for ask in (branches.restore, lambda name: branches.set_expiry(name, None)):
         with raises("ref_ambiguous") as caught:
             ask("dev")
         assert caught.value.details["ids"] == [second.branch_id, first.branch_id], "the last first"
     with raises("ref_ambiguous"):
-        repository.branches.get("dev", include_expired=True)
-    found = repository.branches.get(first.branch_id, include_expired=True)
-    assert found.branch_id == first.branch_id
-    assert repository.branches.restore(second.branch_id).branch_id == second.branch_id
-    with raises("branch_exists"):
-        repository.branches.restore(second.branch_id)
-    repository.branches.delete(second.branch_id)
+        branches.get("dev", include_expired=True)
+    assert branches.get(first.branch_id, include_expired=True).branch_id == first.branch_id
     clock.advance(WEEK - timedelta(seconds=1))
-    assert repository.branches.restore("dev").branch_id == second.branch_id, "the other is gone"
-    repository.branches.delete("dev")
-    repository.tags.create("dev", "main")
-    with raises("tag_exists"):
-        repository.branches.restore("dev")
+    assert branches.restore("dev").branch_id == second.branch_id, "the other is gone"
+    with raises("branch_exists"):
+        branches.restore(second.branch_id)
 
 
 def test_a_unique_name_is_made_up(repository: Repository) -> None:
-    long = "x" * 255
-    for name in ("dev", long):
-        first = repository.branches.create(name, "main")
-        repository.branches.delete(name)
-        repository.tags.create(name, "main")
-        back = repository.branches.restore(first.branch_id, ensure_unique_name=True)
+    branches, tags = repository.branches, repository.tags
+    for name in ("dev", "x" * 255):
+        first = branches.create(name, "main")
+        branches.delete(name)
+        again = tags.create(name, "main")
+        with raises("tag_exists"):
+            branches.restore(name)
+        back = branches.restore(first.branch_id, ensure_unique_name=True)
         assert back.name == name[:247] + "-2"
-        again = repository.tags.get(name)
-        repository.tags.delete(name)
-        assert repository.tags.restore(name, ensure_unique_name=True).name == name, "it is free"
-        repository.tags.delete(name)
-        repository.branches.create(name, "main")
-        assert repository.tags.set_expiry(again.tag_id, None, ensure_unique_name=True).name == (
-            name[:247] + "-3"
-        )
+        tags.delete(name)
+        assert tags.restore(name, ensure_unique_name=True).name == name, "it is free"
+        tags.delete(name)
+        branches.create(name, "main")
+        found = tags.set_expiry(again.tag_id, None, ensure_unique_name=True)
+        assert found.name == name[:247] + "-3"
 
 
 def reflog_of(repository: Repository) -> list[tuple[str, str, str]]:
@@ -179,16 +174,6 @@ def test_an_expiry_beyond_every_date(repository: Repository) -> None:
         assert {ref.name for ref in reading.roots().refs} == {"main", "dev", "v1"}
 
 
-def test_one_made_with_a_past_date_is_trashed_at_once(
-    repository: Repository, clock: ManualClock
-) -> None:
-    made = repository.branches.create("dev", "main", expires_at=clock.now - WEEK)
-    assert (made.expires_at, made.state) == (clock.now, LifecycleState.TRASHED)
-    with raises("invalid_date"):
-        repository.tags.create("v1", "main", expires_at=clock.now.replace(tzinfo=None))
-    assert repository.branches.restore("dev").state is LifecycleState.PERSISTENT
-
-
 @pytest.mark.twins
 def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualClock) -> None:
     """Names come more than once there, and each is met once, whatever the size of the pages."""
@@ -202,7 +187,7 @@ def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualCloc
     shown = ListFilter(include_expired=True)
     expected = sorted((tag.name, tag.tag_id) for tag in repository.tags.list(include_expired=True))
     assert len(expected) == 7
-    for amount in (1, 2, 3, 10):
+    for amount in (1, 3, 10):
         found: list[tuple[str, str]] = []
         after = ""
         while page := repository.tags.page(after=after, amount=amount, listed=shown):
@@ -216,44 +201,15 @@ def test_pages_of_what_is_in_the_trash(repository: Repository, clock: ManualCloc
     assert len(ids()) == 1
     trashed = ids(include_expired=True, state=LifecycleState.TRASHED)
     assert set(trashed) == {tag.tag_id for tag in made}
-    assert len(ids(state=LifecycleState.PERSISTENT, include_expired=True)) == 1
     assert ids(state=LifecycleState.EXPIRING) == []
-    third = made[2]
-    assert ids(
-        include_expired=True,
-        expires_after=third.expires_at,
-        expires_before=(third.expires_at or START) + timedelta(microseconds=1),
-    ) == [third.tag_id]
-    assert third.tag_id not in ids(include_expired=True, expires_before=third.expires_at)
-
-
-def test_expiry_by_itself(repository: Repository, clock: ManualClock) -> None:
-    repository.branches.create("dev", "main")
-    soon = clock.now + timedelta(hours=1)
-    assert repository.branches.set_expiry("dev", soon).state is LifecycleState.EXPIRING
-    repository.objects.put("dev", "a", b"a")
-    assert repository.branches.set_expiry("dev", None).state is LifecycleState.PERSISTENT
-    repository.branches.set_expiry("dev", soon)
-    clock.advance(timedelta(hours=1))
-    with raises("branch_not_found"):
-        repository.objects.put("dev", "b", b"b")
-    repository.branches.restore("dev")
-    past = repository.branches.set_expiry("dev", clock.now - timedelta(days=1))
-    assert past.expires_at == clock.now, "a time in the past becomes now"
-    with raises("invalid_date"):
-        repository.branches.set_expiry("main", clock.now.replace(tzinfo=None))
-
-
-def test_the_default_branch_is_protected(repository: Repository, clock: ManualClock) -> None:
-    with raises("branch_protected"):
-        repository.branches.delete("main")
-    with raises("branch_protected"):
-        repository.branches.set_expiry("main", clock.now + WEEK)
+    third, more = made[2], {"include_expired": True}
+    later = (third.expires_at or START) + timedelta(microseconds=1)
+    assert ids(**more, expires_after=third.expires_at, expires_before=later) == [third.tag_id]
+    assert third.tag_id not in ids(**more, expires_before=third.expires_at)
 
 
 def test_life_of_a_tag(repository: Repository, clock: ManualClock) -> None:
-    first = save(repository, "a")
-    tags = repository.tags
+    first, tags = save(repository, "a"), repository.tags
     tag = tags.create("v1", "main")
     assert (tag.commit_id, tag.state) == (first, LifecycleState.PERSISTENT)
     assert tags.get("v1") == tag
@@ -263,11 +219,9 @@ def test_life_of_a_tag(repository: Repository, clock: ManualClock) -> None:
     with raises("tag_not_found"):
         tags.delete("v1")
     assert tags.list() == []
-    assert [each.name for each in tags.list(include_expired=True)] == ["v1"]
     clock.advance(timedelta(days=1))
     assert tags.restore("v1").tag_id == tag.tag_id
     tags.set_expiry("v1", clock.now + timedelta(hours=1))
-    assert tags.get("v1").state is LifecycleState.EXPIRING
     clock.advance(timedelta(hours=1) + WEEK)
     with raises("tag_not_found"):
         tags.restore("v1")
@@ -282,15 +236,12 @@ def test_revisions(repository: Repository) -> None:
     merged = repository.commits.merge("dev", "main").commit_id
     repository.tags.create("v1", "main")
     for expression, expected in {
-        "main": merged,
         "main@": merged,
         "v1": merged,
-        merged: merged,
         merged[:8]: merged,
         "main~0": merged,
         "main^0": merged,
         "main~": second,
-        "main^": second,
         "main^1": second,
         "main^2": third,
         "main@~2": first,
@@ -298,17 +249,12 @@ def test_revisions(repository: Repository) -> None:
         f"{merged[:12]}^2^": first,
     }.items():
         assert repository.commits.resolve(expression) == expected, expression
-
-
-def test_revisions_that_mean_nothing(repository: Repository) -> None:
-    repository.tags.create("v1", "main")
     for expression, kind in (
         ("nowhere", "ref_not_found"),
-        ("0123456", "ref_not_found"),
         ("0" * 32, "ref_not_found"),
         ("v1@", "branch_not_found"),
         ("main~7", "commit_not_found"),
-        ("main^2", "commit_not_found"),
+        ("main^3", "commit_not_found"),
         ("", "invalid_argument"),
         ("main~-1", "invalid_argument"),
         ("main~" * 100_000, "invalid_argument"),

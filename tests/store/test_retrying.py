@@ -76,55 +76,45 @@ def test_a_merge_made_again_has_the_source_of_its_first_attempt(repository: Repo
     assert "newer" not in contents(repository, "main@")
 
 
+def commit_late(repository: Repository, action: Callable[[], object]) -> CommitRecord:
+    """A commit, tried again as often as it may be, in the middle of which `action` happens."""
+    late = meanwhile(repository, action, TREES_PREFIX)
+    return until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
+
+
 def test_a_commit_takes_up_what_the_other_left(repository: Repository) -> None:
+    """If the other took up its changes, it has nothing to do."""
     repository.objects.put("main", "a", b"1")
+    with raises("nothing_to_commit"):
+        commit_late(repository, lambda: repository.commits.commit("main", "other"))
 
     def commit_and_stage() -> None:
         repository.commits.commit("main", "other")
         repository.objects.put("main", "b", b"2")
 
-    late = meanwhile(repository, commit_and_stage, TREES_PREFIX)
-    until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
-    assert contents(repository, "main@") == {"a": b"1", "b": b"2"}
+    repository.objects.put("main", "c", b"3")
+    commit_late(repository, commit_and_stage)
+    assert contents(repository, "main@") == {"a": b"1", "b": b"2", "c": b"3"}
     assert [each.message for each in repository.commits.log("main")][:2] == ["late", "other"]
 
 
-def test_a_commit_whose_changes_the_other_took_up_has_nothing_to_do(repository: Repository) -> None:
-    repository.objects.put("main", "a", b"1")
-    late = meanwhile(repository, lambda: repository.commits.commit("main", "other"), TREES_PREFIX)
-    with raises("nothing_to_commit"):
-        until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
-    assert contents(repository, "main@") == {"a": b"1"}
-
-
-def test_a_reset_is_not_tried_again(repository: Repository) -> None:
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_a_reset_is_not_tried_again(repository: Repository, is_hard: bool) -> None:
     """Whatever is staged after the reset is not what this commit was asked to commit."""
-    repository.objects.put("main", "a", b"1")
-
-    def reset_and_stage() -> None:
-        repository.commits.reset("main")
-        repository.objects.put("main", "b", b"2")
-
-    late = meanwhile(repository, reset_and_stage, TREES_PREFIX)
-    with raises("branch_moved"):
-        until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
-    assert contents(repository, "main@") == {}
-    assert contents(repository, "main") == {"b": b"2"}
-
-
-def test_a_hard_reset_is_not_tried_again(repository: Repository) -> None:
-    """The branch is moved back, and somebody stages something else."""
     first = repository.commits.resolve("main")
-    save(repository, "a")
+    if is_hard:
+        save(repository, "a")
     repository.objects.put("main", "b", b"1")
 
     def reset_and_stage() -> None:
-        repository.commits.reset_to("main", first, force=True)
+        if is_hard:
+            repository.commits.reset_to("main", first, force=True)
+        else:
+            repository.commits.reset("main")
         repository.objects.put("main", "c", b"2")
 
-    late = meanwhile(repository, reset_and_stage, TREES_PREFIX)
     with raises("branch_moved"):
-        until_published(late.context, "main", lambda _: late.commits.commit("main", "late"))
+        commit_late(repository, reset_and_stage)
     assert repository.commits.resolve("main") == first
     assert contents(repository, "main") == {"c": b"2"}
 

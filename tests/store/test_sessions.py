@@ -35,24 +35,23 @@ def test_a_session_is_found_until_it_ends(store: Store, clock: ManualClock, pair
     assert store.sessions.find(session.token) is None
 
 
-def test_a_wrong_secret_begins_none(store: Store, pair: KeyPair) -> None:
+def test_what_ends_sessions(store: Store, clock: ManualClock, pair: KeyPair) -> None:
+    """The owner ends one, and no other; a key that is revoked ends all. Ended ones are dropped."""
     with pytest.raises(EbbtideError, check=lambda error: error.kind == "key_invalid"):
         store.sessions.start(pair.key.access_key_id, "wrong")
     assert _rows(store) == []
-
-
-def test_ending_one_ends_no_other(store: Store, pair: KeyPair) -> None:
     one, other = (store.sessions.start(pair.key.access_key_id, pair.secret) for _ in range(2))
-    store.sessions.end(one.token)
-    store.sessions.end(one.token)
+    assert one.token not in str(_rows(store)), "tokens are not in the database"
+    assert store.sessions.find(_rows(store)[0].token_hash) is None
+    for _ in range(2):
+        store.sessions.end(one.token)
     assert store.sessions.find(one.token) is None
     assert store.sessions.find(other.token) == other
-
-
-def test_a_revoked_key_ends_its_sessions(store: Store, pair: KeyPair) -> None:
-    session = store.sessions.start(pair.key.access_key_id, pair.secret)
+    clock.advance(timedelta(hours=13))
+    last = store.sessions.start(pair.key.access_key_id, pair.secret)
+    assert len(_rows(store)) == 1
     store.keys.revoke(pair.key.access_key_id)
-    assert store.sessions.find(session.token) is None
+    assert store.sessions.find(last.token) is None
 
 
 def test_a_session_of_the_future_is_none(store: Store, clock: ManualClock, pair: KeyPair) -> None:
@@ -62,19 +61,6 @@ def test_a_session_of_the_future_is_none(store: Store, clock: ManualClock, pair:
     assert store.sessions.find(session.token) is not None, "clocks differ by as much"
     clock.advance(timedelta(microseconds=-1))
     assert store.sessions.find(session.token) is None
-
-
-def test_ended_ones_are_dropped(store: Store, clock: ManualClock, pair: KeyPair) -> None:
-    store.sessions.start(pair.key.access_key_id, pair.secret)
-    clock.advance(timedelta(hours=13))
-    store.sessions.start(pair.key.access_key_id, pair.secret)
-    assert len(_rows(store)) == 1
-
-
-def test_tokens_are_not_in_the_database(store: Store, pair: KeyPair) -> None:
-    session = store.sessions.start(pair.key.access_key_id, pair.secret)
-    assert session.token not in str(_rows(store))
-    assert store.sessions.find(_rows(store)[0].token_hash) is None
 
 
 def test_who_writes_to_the_database_becomes_nobody_else(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
 from ebbtide.store.access.signing import SigningKey, sign, verify
+from tests.support.collections import raises
 from tests.support.randomized import examples, randomized
 
 KEY = SigningKey("1" * 32, b"k" * 32)
@@ -65,31 +63,31 @@ def test_no_change_of_one_character_goes_through(data: st.DataObject) -> None:
 
 @randomized("properties of values")
 @examples("properties of values")
-@given(st.integers(1, len(TOKEN) - 1))
-def test_a_token_that_is_cut_off_is_told_from_a_forged_one(length: int) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        verify(KEYS, TOKEN[:length])
-    assert caught.value.kind == "token_truncated"
-    forged = TOKEN[:-1] + ("A" if TOKEN[-1] != "A" else "Q")
-    with pytest.raises(InvalidInput) as caught:
-        verify(KEYS, forged)
-    assert caught.value.kind == "token_invalid"
-
-
-def test_a_token_of_a_retired_key() -> None:
-    with pytest.raises(InvalidInput) as caught:
-        verify({KEY.key_id: None, OTHER.key_id: OTHER.secret}, TOKEN)
-    assert caught.value.kind == "token_key_retired"
-
-
-@randomized("properties of values")
-@examples("properties of values")
 @given(st.integers(0, len(TOKEN) - 1), st.text(max_size=3))
 def test_no_part_of_a_token_goes_through(length: int, tail: str) -> None:
+    """One that is cut off is told from a forged one."""
     if TOKEN[:length] + tail != TOKEN:
         check_refused(TOKEN[:length] + tail)
     check_refused(TOKEN + (tail or "x"))
     check_refused(TOKEN[length + 1 :])
+    forged = TOKEN[:-1] + ("A" if TOKEN[-1] != "A" else "Q")
+    for kind, token in (("token_truncated", TOKEN[: length or 1]), ("token_invalid", forged)):
+        with raises(kind):
+            verify(KEYS, token)
+
+
+def test_keys_and_payloads_that_are_mixed_up() -> None:
+    """The mac is over the name of the key, too."""
+    key_id, body, mac = TOKEN.split(".")
+    _, other_body, other_mac = sign(KEY, PAYLOAD | {"path": "other"}).split(".")
+    check_refused(f"{key_id}.{body}.{other_mac}")
+    check_refused(f"{key_id}.{other_body}.{mac}")
+    check_refused(f"{OTHER.key_id}.{body}.{mac}")
+    check_refused(f"{OTHER.key_id}.{body}.{mac}", {OTHER.key_id: KEY.secret})
+    for keys in ({OTHER.key_id: OTHER.secret}, {KEY.key_id: OTHER.secret}, {}):
+        check_refused(TOKEN, keys)
+    with raises("token_key_retired"):
+        verify({KEY.key_id: None, OTHER.key_id: OTHER.secret}, TOKEN)
 
 
 @randomized("properties of values")
@@ -101,34 +99,6 @@ def test_no_part_of_a_token_goes_through(length: int, tail: str) -> None:
 def test_nonsense_is_refused(text: str) -> None:
     for token in (text, f"{KEY.key_id}.{text}", f"{KEY.key_id}.{text}.{text}", "A" * 100_000):
         check_refused(token)
-
-
-def test_a_payload_under_another_mac_is_refused() -> None:
-    key_id, body, _ = TOKEN.split(".")
-    _, other_body, other_mac = sign(KEY, PAYLOAD | {"path": "other"}).split(".")
-    check_refused(f"{key_id}.{body}.{other_mac}")
-    check_refused(f"{key_id}.{other_body}.{TOKEN.split('.')[2]}")
-
-
-def test_a_key_signs_under_its_own_name_alone() -> None:
-    """The mac is over the name too: with another's it is another token."""
-    _, body, mac = TOKEN.split(".")
-    check_refused(f"{OTHER.key_id}.{body}.{mac}")
-    twin = SigningKey(OTHER.key_id, KEY.secret)
-    check_refused(f"{twin.key_id}.{body}.{mac}", {twin.key_id: twin.secret})
-
-
-def test_keys_that_went_verify_no_more() -> None:
-    assert verify({KEY.key_id: KEY.secret}, TOKEN) == PAYLOAD
-    check_refused(TOKEN, {OTHER.key_id: OTHER.secret})
-    check_refused(TOKEN, {KEY.key_id: OTHER.secret})
-    check_refused(TOKEN, {})
-
-
-def test_the_payload_can_be_read_by_anyone() -> None:
-    """It is signed, and no secret: nothing that is one may be put into it."""
-    body = TOKEN.split(".")[1]
-    assert json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))) == PAYLOAD
 
 
 def test_a_key_is_random_and_never_shown() -> None:

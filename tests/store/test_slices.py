@@ -30,49 +30,32 @@ def test_addresses_are_of_objects_and_of_one_slice() -> None:
     assert set(classify(pa.array(addresses)).to_pylist()) == {"object"}
     assert len(set(addresses)) == 20
     assert len({slice_of(each) for each in addresses}) == 1
+    assert instant_of(slice_of(addresses[0])) == NOW
     assert make().new_addresses(0, now=NOW) == []
 
 
-def test_a_slice_is_named_after_its_opening() -> None:
-    slices = make()
-    first = slices.new_addresses(1, now=NOW)[0]
-    later = slices.new_addresses(1, now=NOW + HOUR / 2)[0]
-    assert instant_of(slice_of(first)) == NOW
-    assert slice_of(later) == slice_of(first)
-
-
 def test_a_slice_closes_when_it_is_full() -> None:
+    """Within one call, too. What is counted begins anew in each slice."""
     slices = make(objects_max=3)
     found = [slice_of(each) for count in (1, 1, 5) for each in slices.new_addresses(count, now=NOW)]
-    assert [*Counter(found).values()] == [3, 3, 1], "within one call too"
+    assert [*Counter(found).values()] == [3, 3, 1]
+    later = [slice_of(each) for each in slices.new_addresses(3, now=NOW + HOUR)]
+    assert len(set(later)) == 1
 
 
-def test_a_slice_closes_at_its_age() -> None:
+def test_a_slice_closes_at_its_age_or_when_it_is_of_the_future() -> None:
+    """The clock was ahead when it was opened. Threads may read the time in another order."""
     slices = make()
-    first, just_before, exactly = (
-        slice_of(slices.new_addresses(1, now=now)[0])
-        for now in (NOW, NOW + HOUR - timedelta(microseconds=1), NOW + HOUR)
+    last = HOUR - timedelta(microseconds=1)
+    first, just_before, exactly, still, back = (
+        slice_of(slices.new_addresses(1, now=NOW + moment)[0])
+        for moment in (timedelta(0), last, HOUR, timedelta(microseconds=1), timedelta(0))
     )
     assert first == just_before
     assert exactly < first, "the newest sorts first"
     assert instant_of(exactly) == NOW + HOUR
-
-
-def test_a_slice_of_the_future_closes() -> None:
-    """The clock was ahead when it was opened."""
-    slices = make()
-    ahead = slices.new_addresses(1, now=NOW + HOUR)[0]
-    still = slices.new_addresses(1, now=NOW + timedelta(microseconds=1))[0]
-    assert slice_of(still) == slice_of(ahead), "threads may read the time in another order"
-    found = slices.new_addresses(1, now=NOW)[0]
-    assert instant_of(slice_of(found)) == NOW
-
-
-def test_what_is_counted_begins_anew_in_each_slice() -> None:
-    slices = make(objects_max=3)
-    slices.new_addresses(2, now=NOW)
-    found = [slice_of(each) for each in slices.new_addresses(3, now=NOW + HOUR)]
-    assert len(set(found)) == 1
+    assert still == exactly
+    assert instant_of(back) == NOW
 
 
 def test_two_processes_never_share_a_slice() -> None:

@@ -104,47 +104,31 @@ def test_a_slash_in_the_name_of_a_branch(repository: Repository) -> None:
     assert files(repository) == wanted(repository, "")
 
 
-@pytest.mark.parametrize("path", ["/a/b", "a/../b", "a/symlink.txt/b"])
-def test_directories_that_can_have_no_file(repository: Repository, path: str) -> None:
+def test_what_is_refused(repository: Repository) -> None:
+    """Branches and locations that do not exist, and directories that can have no file."""
+    long = repository.branches.create("b" * 250, "main").name
+    for kind, branch, location in (
+        ("branch_not_found", "none", ""),
+        ("invalid_argument", "main", "\0"),
+        ("invalid_name", long, ""),
+    ):
+        with raises(kind):
+            repository.symlinks.write(branch, location)
     repository.objects.put("main", "a/b/c", b"")
-    repository.objects.put("main", path, b"")
-    repository.commits.commit("main", "")
-    with raises("invalid_path"):
-        repository.symlinks.write("main")
+    for path in ("/a/b", "a/../b", "a/symlink.txt/b"):
+        repository.objects.put("main", path, b"")
+        repository.commits.commit("main", "")
+        with raises("invalid_path"):
+            repository.symlinks.write("main")
+        repository.objects.delete("main", path)
     assert not files(repository)
     assert not keepers(repository)
     repository.symlinks.write("main", "a/b/")
     assert files(repository) == wanted(repository, "a/b/")
 
 
-def test_what_is_refused(repository: Repository) -> None:
-    with raises("branch_not_found"):
-        repository.symlinks.write("none")
-    with raises("invalid_argument"):
-        repository.symlinks.write("main", "\0")
-    long = repository.branches.create("b" * 250, "main").name
-    with raises("invalid_name"):
-        repository.symlinks.write(long)
-    assert not files(repository)
-
-
-def test_tags_of_requests_that_have_ended(repository: Repository, clock: ManualClock) -> None:
-    """A younger tag may be that of a request which is still writing."""
-    repository.objects.put("main", "a", b"")
-    repository.commits.commit("main", "")
-    repository.branches.create("main/e3b0c442-00000000", "main")
-    other = repository.symlinks.write("main/e3b0c442-00000000").tag
-    first = repository.symlinks.write("main").tag
-    part = repository.symlinks.write("main", "a").tag
-    clock.advance(repository.context.settings.write_ttl)
-    second = repository.symlinks.write("main").tag
-    assert set(keepers(repository)) == {first, part, second, other}
-    clock.advance(timedelta(seconds=1))
-    third = repository.symlinks.write("main").tag
-    assert set(keepers(repository)) == {part, second, third, other}
-
-
-def test_a_request_that_takes_too_long(repository: Repository, clock: ManualClock) -> None:
+def test_what_happens_during_a_request(repository: Repository, clock: ManualClock) -> None:
+    """It takes too long, or its tag is deleted."""
     repository.objects.put("main", "a", b"")
     repository.commits.commit("main", "")
     half = repository.context.settings.write_ttl / 2
@@ -153,23 +137,15 @@ def test_a_request_that_takes_too_long(repository: Repository, clock: ManualCloc
         if method == "put":
             clock.advance(half)
 
-    slow = with_storage(repository, FaultyStorage(repository.storage, wait))
-    with raises("write_expired"):
-        slow.symlinks.write("main")
-    assert len(keepers(repository)) == 1, "what was written names objects that are kept"
-
-
-def test_a_tag_that_is_deleted_meanwhile(repository: Repository) -> None:
-    repository.objects.put("main", "a", b"")
-    repository.commits.commit("main", "")
-
     def delete(method: str, _address: str) -> None:
         if method == "put":
-            (name,) = keepers(repository)
-            repository.tags.delete(name)
+            for name in keepers(repository):
+                repository.tags.delete(name)
 
-    with raises("tag_not_found"):
-        with_storage(repository, FaultyStorage(repository.storage, delete)).symlinks.write("main")
+    for hook, kind, left in ((wait, "write_expired", 1), (delete, "tag_not_found", 0)):
+        with raises(kind):
+            with_storage(repository, FaultyStorage(repository.storage, hook)).symlinks.write("main")
+        assert len(keepers(repository)) == left, "what was written names objects that are kept"
 
 
 class History:

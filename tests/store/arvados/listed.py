@@ -41,28 +41,14 @@ NAMES = (
     "ä",
     "Ä",
     "a*b",
-    "a?",
     "[x]",
     "back\\slash",
     "\U0001f600",
     "\ue001",
 )
 VALUES: Final[Sequence[Any]] = (
-    "x",
-    "X",
-    "xy",
-    1,
-    1.5,
-    -2,
-    True,
-    False,
-    None,
-    ["x", "y"],
-    ["X"],
-    {"k": "x"},
-    "ü",
-    "",
-    [],
+    *("x", "X", "xy", "ü", "", 1, 1.5, -2, True, False, None),
+    *(["x", "y"], ["X"], {"k": "x"}, []),
 )
 KEYS = ("k", "K", "a b", "ä", "n.m", 'q"')
 HOUR = timedelta(hours=1)
@@ -113,10 +99,8 @@ def populate(lake: Repository, random: Random, *, projects: int, collections: in
                     _common(found, row, row.parent_id, now, trash)
                     | {"uuid": uuid_of(cluster, GROUP, row.project_id), "group_class": "project"}
                 )
-            found.parents[row.project_id], found.ends[row.project_id] = (
-                row.parent_id,
-                row.expires_at,
-            )
+            found.parents[row.project_id] = row.parent_id
+            found.ends[row.project_id] = row.expires_at
         for _ in range(collections):
             _put_collection(lake, tx, random, found)
     return found

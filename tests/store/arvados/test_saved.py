@@ -27,7 +27,7 @@ from tests.support.arvados import (
 )
 from tests.support.clock import ManualClock
 from tests.support.collections import of, of_files, raises
-from tests.support.faulty import FaultyStorage, with_storage
+from tests.support.lakes import meanwhile
 
 LEASE = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
@@ -51,49 +51,6 @@ def test_what_is_read_is_what_was_saved(repository: Repository, project_id: str)
     assert signed(repository, empty) == ""
 
 
-def test_by_hash_the_one_that_lasts_longest(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    text = manifest_of(put_block(repository, b"data"))
-    made = [save(repository, project_id, name, text).listed for name in "abc"]
-    for each, ends_at in zip(made, (None, clock.now + LEASE, clock.now), strict=True):
-        repository.arvados_collections.update(
-            each.uuid, holder=HOLDER, timers=Timers(trash_at=ends_at)
-        )
-    get, found = repository.arvados_collections.get, made[0].portable_data_hash
-    assert get(found).listed.uuid == made[0].uuid
-    repository.arvados_collections.delete(made[0].uuid)
-    assert get(found).listed.uuid == made[1].uuid
-    repository.arvados_collections.delete(made[1].uuid)
-    with raises("collection_not_found"):
-        get(found)
-    with raises("collection_not_found"):
-        get(made[0].uuid)
-    assert get(made[0].uuid, include_expired=True).state is LifecycleState.TRASHED
-
-
-def test_a_signature_ends_with_its_collection(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    text = manifest_of(put_block(repository, b"data"))
-    made = repository.arvados_collections.create(
-        project_id,
-        "made",
-        text,
-        holder=HOLDER,
-        timers=Timers(trash_at=clock.now + LEASE / 2),
-    )
-    (locator,) = parse_manifest(signed(repository, made)).locators.popitem()[1]
-    found = repository.blocks.find(locator, holder=HOLDER)
-    assert found is not None
-    assert found.expires_at == clock.now + LEASE / 2
-    clock.advance(LEASE / 2)
-    with raises("collection_not_found"):
-        signed(repository, made)
-    text = repository.arvados_collections.unsigned_manifest(made.listed.collection_id)
-    assert "+A" not in text
-
-
 def test_a_manifest_that_is_read_leases_its_blocks(
     repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
@@ -108,6 +65,62 @@ def test_a_manifest_that_is_read_leases_its_blocks(
     assert content.leased_until >= clock.now + repository.context.settings.lease_ttl
 
 
+def test_updates_and_versions(repository: Repository, project_id: str) -> None:
+    collections = repository.arvados_collections
+    one, two = (manifest_of(put_block(repository, data)) for data in (b"one", b"two"))
+    made = save(repository, project_id, "made", one).listed
+    changed = collections.update(made.uuid, holder="EBBTOTHER", preserve_version=True).listed
+    assert (changed.version, changed.preserve_version) == (1, True)
+    assert changed.modified_by == "EBBTOTHER"
+    changed = collections.update(made.uuid, holder=HOLDER, manifest_text=two, name="new").listed
+    assert (changed.version, changed.preserve_version, changed.name) == (2, False, "new")
+    assert changed.portable_data_hash == parse_manifest(two).portable_data_hash
+    assert collections.get(made.uuid).listed == changed
+    collections.update(made.uuid, holder=HOLDER, manifest_text="")
+    kept = repository.collections.versions(made.collection_id)
+    assert [each.version for each in kept] == [1]
+    # A version that is asked for during an update: the update becomes visible later.
+    ask = lambda: collections.update(made.uuid, holder=HOLDER, preserve_version=True)  # noqa: E731
+    slow = meanwhile(repository, ask, "")
+    changed = slow.arvados_collections.update(made.uuid, holder=HOLDER, manifest_text=one).listed
+    assert (changed.version, changed.preserve_version) == (4, False)
+    kept = repository.collections.versions(made.collection_id)
+    assert [each.version for each in kept] == [3, 1]
+
+
+def test_by_hash_the_one_that_lasts_longest(
+    repository: Repository, project_id: str, clock: ManualClock
+) -> None:
+    """A signature ends with its collection. A name in the trash is free."""
+    lake, ends_at = repository.arvados_collections, clock.now + LEASE / 2
+    text = manifest_of(put_block(repository, b"data"))
+    made = [save(repository, project_id, name, text).listed for name in "abc"]
+    with raises("invalid_date"):
+        wrong = Timers(trash_at=ends_at, delete_at=ends_at)
+        lake.update(made[1].uuid, holder=HOLDER, timers=wrong)
+    later = Timers(trash_at=ends_at, delete_at=ends_at + TRASH)
+    lake.update(made[1].uuid, holder=HOLDER, timers=later)
+    lake.update(made[2].uuid, holder=HOLDER, timers=Timers(trash_at=clock.now))
+    found = made[0].portable_data_hash
+    assert lake.get(found).listed.uuid == made[0].uuid
+    lake.delete(made[0].uuid)
+    assert lake.get(found).listed.uuid == made[1].uuid
+    (locator,) = parse_manifest(signed(repository, lake.get(found))).locators.popitem()[1]
+    block = repository.blocks.find(locator, holder=HOLDER)
+    assert block is not None
+    assert block.expires_at == ends_at
+    lake.delete(made[1].uuid)
+    for gone in (found, made[0].uuid):
+        with raises("collection_not_found"):
+            lake.get(gone)
+    assert lake.get(made[0].uuid, include_expired=True).state is LifecycleState.TRASHED
+    assert "+A" not in lake.unsigned_manifest(made[0].collection_id)
+    save(repository, project_id, "a", "")
+    with raises("collection_exists"):
+        lake.restore(made[0].uuid)
+    assert lake.restore(made[0].uuid, ensure_unique_name=True).listed.name == "a (2)"
+
+
 def test_a_new_collection_of_an_ended_signature(
     repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
@@ -120,71 +133,6 @@ def test_a_new_collection_of_an_ended_signature(
         save(repository, project_id, "late", text)
     with raises("token_expired"):
         repository.arvados_collections.update(made.listed.uuid, holder=HOLDER, manifest_text=text)
-
-
-def test_updates_and_versions(repository: Repository, project_id: str) -> None:
-    collections = repository.arvados_collections
-    one, two = (manifest_of(put_block(repository, data)) for data in (b"one", b"two"))
-    made = save(repository, project_id, "made", one).listed
-    changed = collections.update(made.uuid, holder="EBBTOTHER", preserve_version=True).listed
-    assert (changed.version, changed.preserve_version) == (1, True)
-    assert changed.modified_by == "EBBTOTHER"
-    changed = collections.update(made.uuid, holder=HOLDER, manifest_text=two, name="new").listed
-    assert (changed.version, changed.preserve_version, changed.name) == (2, False, "new")
-    assert changed.portable_data_hash == parse_manifest(two).portable_data_hash
-    assert collections.get(made.uuid).listed == changed
-    kept = repository.collections.versions(made.collection_id)
-    assert [each.version for each in kept] == [1]
-    collections.update(made.uuid, holder=HOLDER, manifest_text="")
-    assert len(repository.collections.versions(made.collection_id)) == 1
-
-
-def test_a_version_that_is_asked_for_during_an_update(
-    repository: Repository, project_id: str
-) -> None:
-    """The update becomes visible later, so that the version before it is kept."""
-    collections = repository.arvados_collections
-    one, two = (manifest_of(put_block(repository, data)) for data in (b"one", b"two"))
-    made = save(repository, project_id, "made", one).listed
-    asked: list[str] = []
-
-    def ask(method: str, address: str) -> None:
-        if method == "put" and not asked:
-            asked.append(address)
-            collections.update(made.uuid, holder=HOLDER, preserve_version=True)
-
-    slow = with_storage(repository, FaultyStorage(repository.storage, before=ask))
-    changed = slow.arvados_collections.update(made.uuid, holder=HOLDER, manifest_text=two).listed
-    assert (changed.version, changed.preserve_version) == (2, False)
-    kept = repository.collections.versions(made.collection_id)
-    assert [each.version for each in kept] == [1]
-
-
-def test_names_and_the_trash(repository: Repository, project_id: str) -> None:
-    collections = repository.arvados_collections
-    made = save(repository, project_id, "name", "").listed
-    with raises("collection_exists"):
-        save(repository, project_id, "name", "")
-    collections.delete(made.uuid)
-    save(repository, project_id, "name", "")
-    with raises("collection_exists"):
-        collections.restore(made.uuid)
-    assert collections.restore(made.uuid, ensure_unique_name=True).listed.name == "name (2)"
-
-
-def test_delete_at_follows_from_trash_at(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    made = save(repository, project_id, "made", "").listed
-    at = clock.now + LEASE
-    with raises("invalid_date"):
-        repository.arvados_collections.update(
-            made.uuid, holder=HOLDER, timers=Timers(trash_at=at, delete_at=at)
-        )
-    changed = repository.arvados_collections.update(
-        made.uuid, holder=HOLDER, timers=Timers(trash_at=at, delete_at=at + TRASH)
-    ).listed
-    assert (changed.trash_at, changed.delete_at) == (at, at + TRASH)
 
 
 def test_two_objects_of_one_block(repository: Repository, project_id: str) -> None:

@@ -25,19 +25,6 @@ def hints(locator: str) -> list[str]:
     return locator.split("+")[2:]
 
 
-def test_it_names_the_object_and_its_end() -> None:
-    locator = signed(ends_at=ENDS_AT + timedelta(milliseconds=999))
-    found = verify_block(KEYS, "r1", "EBBTA", locator)
-    assert (found.address, found.checksum, found.size_bytes) == (FOO.address, FOO.checksum, 3)
-    assert found.expires_at == ENDS_AT, "a full second, and never later than promised"
-
-
-def test_an_end_that_clients_cannot_read() -> None:
-    locator = signed(ends_at=datetime(2200, 1, 1, tzinfo=UTC))
-    assert locator.endswith("@ffffffff")
-    assert verify_block(KEYS, "r1", "EBBTA", locator).expires_at.year == 2106
-
-
 def test_order_of_hints_and_unknown_ones() -> None:
     named, signature = hints(signed())
     for others in ((signature, named), (signature, "Kabc", named), ("Zx", named, signature)):
@@ -53,35 +40,38 @@ def test_each_changed_character() -> None:
         assert caught.value.kind in ("token_invalid", "token_truncated"), place
 
 
-def test_others_cannot_use_it() -> None:
-    for repository_id, holder in (("r2", "EBBTA"), ("r1", "EBBTB"), ("r1\nE", "BBTA")):
-        with raises("token_invalid"):
-            verify_block(KEYS, repository_id, holder, signed())
+def test_it_names_the_object_and_its_end() -> None:
+    locator = signed(ends_at=ENDS_AT + timedelta(milliseconds=999))
+    found = verify_block(KEYS, "r1", "EBBTA", locator)
+    assert (found.address, found.checksum, found.size_bytes) == (FOO.address, FOO.checksum, 3)
+    assert found.expires_at == ENDS_AT, "a full second, and never later than promised"
+    late = signed(ends_at=datetime(2200, 1, 1, tzinfo=UTC))
+    assert late.endswith("@ffffffff"), "clients cannot read a later end"
+    assert verify_block(KEYS, "r1", "EBBTA", late).expires_at.year == 2106
+
+
+def test_others_and_parts_of_it() -> None:
+    named, signature = hints(signed())
+    for kind, repository_id, holder, locator in (
+        ("token_invalid", "r2", "EBBTA", signed()),
+        ("token_invalid", "r1", "EBBTB", signed()),
+        ("token_invalid", "r1\nE", "BBTA", signed()),
+        ("token_invalid", "r1", "EBBTA", FOO.block),
+        ("token_invalid", "r1", "EBBTA", "foo"),
+        ("token_truncated", "r1", "EBBTA", f"{FOO.block}+{named}"),
+        ("token_truncated", "r1", "EBBTA", f"{FOO.block}+{signature}"),
+        ("token_invalid", "r1", "EBBTA", f"{FOO.block}+{named}+{signature}+{signature}"),
+        ("token_invalid", "r1", "EBBTA", f"{FOO.block}+E+{signature}"),
+        ("token_invalid", "r1", "EBBTA", f"{FOO.block}+E@@@+{signature}"),
+    ):
+        with raises(kind):
+            verify_block(KEYS, repository_id, holder, locator)
+    for kind, keys in (("token_key_retired", {KEY.key_id: None}), ("token_invalid", {})):
+        with raises(kind):
+            verify_block(keys, "r1", "EBBTA", signed())
 
 
 def test_a_cut_signature() -> None:
     for length in range(1, len(hints(signed())[1])):
         with raises("token_truncated"):
             verify_block(KEYS, "r1", "EBBTA", signed()[:-length])
-
-
-def test_without_one_of_the_hints() -> None:
-    named, signature = hints(signed())
-    for kind, locator in (
-        ("token_invalid", FOO.block),
-        ("token_invalid", "foo"),
-        ("token_truncated", f"{FOO.block}+{named}"),
-        ("token_truncated", f"{FOO.block}+{signature}"),
-        ("token_invalid", f"{FOO.block}+{named}+{signature}+{signature}"),
-        ("token_invalid", f"{FOO.block}+E+{signature}"),
-        ("token_invalid", f"{FOO.block}+E@@@+{signature}"),
-    ):
-        with raises(kind):
-            verify_block(KEYS, "r1", "EBBTA", locator)
-
-
-def test_keys() -> None:
-    with raises("token_key_retired"):
-        verify_block({KEY.key_id: None}, "r1", "EBBTA", signed())
-    with raises("token_invalid"):
-        verify_block({}, "r1", "EBBTA", signed())

@@ -193,29 +193,22 @@ def test_bytes_uploaded_again_on_one_side_are_no_change(storage: Storage) -> Non
     assert merge_trees(storage, base, other, gone).change_count == 0
 
 
-def test_a_cache_reads_each_file_once_and_stays_small(storage: Storage) -> None:
-    content = random_content(random.Random(0), 500)
-    tree = build(storage, content)
-    checksum = write_tree(storage, tree)
-    cache = ContentCache(storage, entries_max=10_000)
-    assert cache.tree(tree.tree_id, checksum) == tree
-    assert {e.path: e for e in iterate_entries(storage, tree, read=cache.range)} == content
-    for info in tree.ranges:
-        storage.delete([info.address])
-    storage.delete([tree.address])
-    assert cache.tree(tree.tree_id, checksum) == tree
-    assert {e.path: e for e in iterate_entries(storage, tree, read=cache.range)} == content
-
-
-def test_a_full_cache_drops_what_was_used_least_lately(storage: Storage) -> None:
+def test_a_cache_reads_each_file_once_and_drops_what_was_used_least_lately(
+    storage: Storage,
+) -> None:
     content = random_content(random.Random(0), 300)
     tree = build(storage, content)
+    checksum = write_tree(storage, tree)
     first, second, third = sorted(tree.ranges, key=lambda i: -i.entry_count)[:3]
     limit = first.entry_count + second.entry_count + third.entry_count
-    cache = ContentCache(storage, entries_max=limit)
+    cache, large = (ContentCache(storage, entries_max=each) for each in (limit, 10_000))
     entries = [cache.range(first), cache.range(second), cache.range(first), cache.range(third)]
     assert [len(e) for e in entries] == [i.entry_count for i in (first, second, first, third)]
-    storage.delete([info.address for info in tree.ranges])
+    for is_there in (True, False):
+        assert large.tree(tree.tree_id, checksum) == tree
+        assert {e.path: e for e in iterate_entries(storage, tree, read=large.range)} == content
+        if is_there:
+            storage.delete([tree.address, *(info.address for info in tree.ranges)])
     assert cache.range(first) == entries[0]
     assert cache.range(third) == entries[3]
     with pytest.raises(Refused, match="missing, but needed"):

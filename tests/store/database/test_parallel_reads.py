@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Failed
 from ebbtide.store.database import engine
-from ebbtide.store.database.engine import Metadata, unmapped
+from ebbtide.store.database.engine import unmapped
 from ebbtide.store.database.parallel_reads import READERS
 from ebbtide.store.database.schema import staged
 from ebbtide.store.embedded import Store
@@ -96,8 +96,13 @@ def test_scattered_rows_are_read_page_by_page(files: Store) -> None:
             assert _mapped_bytes(tx.connection) == 0
             assert kept < _cache_size(tx.connection) < 0, "kibibytes, as a negative number"
         assert (_mapped_bytes(tx.connection), _cache_size(tx.connection)) == (mapped, kept)
-    with files.metadata.snapshot() as tx, unmapped(tx.connection):
-        assert _mapped_bytes(tx.connection) == 0
+    with ExitStack() as stack:
+        # Connections go back as they were.
+        for _ in range(READERS + 2):
+            tx = stack.enter_context(files.metadata.snapshot())
+            assert _mapped_bytes(tx.connection) == 0
+        with unmapped(tx.connection):
+            assert _mapped_bytes(tx.connection) == 0
 
 
 def _mapped_bytes(connection: sa.Connection) -> int:
@@ -106,13 +111,3 @@ def _mapped_bytes(connection: sa.Connection) -> int:
 
 def _cache_size(connection: sa.Connection) -> int:
     return int(connection.exec_driver_sql("PRAGMA cache_size").scalar() or 0)
-
-
-def test_connections_go_back_as_they_were(files: Store) -> None:
-    metadata: Metadata = files.metadata
-    with metadata.snapshot(scans=True):
-        pass
-    with ExitStack() as stack:
-        for _ in range(READERS + 2):
-            tx = stack.enter_context(metadata.snapshot())
-            assert tx.connection.exec_driver_sql("PRAGMA mmap_size").scalar() == 0

@@ -69,71 +69,51 @@ def in_one_queue(metadata: Metadata, *blocks: Block, joins: bool = True) -> list
 
 
 def test_threads_that_wait_share_one_commit(metadata: Metadata, commits: list[str]) -> None:
+    """Others have commits of their own."""
     futures = in_one_queue(metadata, *map(adding, "abcdef"))
     assert [future.exception() for future in futures] == [None] * 6
-    assert commits == ["commit"]
-    assert names(metadata) == set("abcdef")
-
-
-def test_others_have_commits_of_their_own(metadata: Metadata, commits: list[str]) -> None:
-    in_one_queue(metadata, *map(adding, "abc"), joins=False)
-    assert len(commits) == 3
-    assert names(metadata) == set("abc")
+    assert len(commits) == 1
+    in_one_queue(metadata, *map(adding, "xyz"), joins=False)
+    assert len(commits) == 4
+    assert names(metadata) == set("abcdefxyz")
 
 
 def test_nobody_sees_a_change_or_goes_on_before_the_commit(metadata: Metadata) -> None:
     ended = threading.Event()
     seen: list[object] = []
 
-    def first(tx: Transaction) -> None:
-        adding("a")(tx)
-
-    def work() -> None:
-        with metadata.transaction(joins=True) as tx:
-            first(tx)
-        ended.set()
-
-    def second(tx: Transaction) -> None:
+    def look(tx: Transaction) -> None:
         seen.extend((names(metadata), ended.is_set()))
         seen.append(set(tx.execute(sa.select(store_info.c.store_id)).scalars()))
 
-    def last() -> None:
+    def work(block: Block) -> None:
         with metadata.transaction(joins=True) as tx:
-            second(tx)
+            block(tx)
+        ended.set()
 
     with ThreadPoolExecutor(2) as pool:
         with metadata._writing.turn(10):
-            begun = pool.submit(work)
-            waiting(metadata._writing, 1)
-            ending = pool.submit(last)
-            waiting(metadata._writing, 2)
-        begun.result()
-        ending.result()
+            futures = []
+            for number, block in enumerate((adding("a"), look), 1):
+                futures.append(pool.submit(work, block))
+                waiting(metadata._writing, number)
+        for future in futures:
+            future.result()
     assert seen == [set(), False, {"a"}]
     assert names(metadata) == {"a"}
 
 
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_member_that_fails_is_undone_alone(
-    metadata: Metadata, commits: list[str], failing: int
-) -> None:
+def test_a_member_that_fails_is_undone_alone(metadata: Metadata, commits: list[str]) -> None:
     def fail(tx: Transaction) -> None:
         adding("x")(tx)
         raise ZeroDivisionError
 
-    blocks = [adding("a"), adding("b")]
-    blocks.insert(failing, fail)
-    futures = in_one_queue(metadata, *blocks)
-    failed = [type(future.exception()) for future in futures if future.exception() is not None]
-    assert failed == [ZeroDivisionError]
+    blocks = [fail, adding("a"), fail, adding("a"), adding("b"), fail]
+    kinds = [type(future.exception()) for future in in_one_queue(metadata, *blocks)]
+    none, failed = type(None), ZeroDivisionError
+    assert kinds == [failed, none, failed, Failed, none, failed]
     assert names(metadata) == {"a", "b"}
     assert len(commits) == 1
-
-
-def test_a_statement_that_fails_is_undone_alone(metadata: Metadata) -> None:
-    futures = in_one_queue(metadata, adding("a"), adding("a"), adding("b"))
-    assert [type(future.exception()) for future in futures] == [type(None), Failed, type(None)]
-    assert names(metadata) == {"a", "b"}
 
 
 def test_a_commit_that_fails_fails_for_all(

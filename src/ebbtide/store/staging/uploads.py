@@ -32,6 +32,7 @@ from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.pending_writes import Writes, give_up_writes, publish_writes
 from ebbtide.store.staging.queries import find_staged, write_staged
+from ebbtide.store.staging.released import Dropped, release
 
 BATCH_MIN: Final = 8
 BATCH_MAX: Final = 1000
@@ -244,6 +245,14 @@ class Uploads:
             repository_id,
             row.staging_token,
             entries,
+            lease_ttl=self._context.settings.lease_ttl,
+        )
+        # Of several objects for one path, only the last is staged.
+        hidden = [each for each in published if entries[each.path] is not each]
+        release(
+            tx,
+            repository_id,
+            (Dropped(each.address, each.size_bytes) for each in hidden),
             lease_ttl=self._context.settings.lease_ttl,
         )
 
