@@ -43,7 +43,6 @@ def test_every_claim_has_its_entry_and_every_entry_its_claim() -> None:
 
 
 def test_every_claim_rests_on_more_than_words() -> None:
-    """A document alone proves nothing: it can be as untrue as the claim."""
     assert [each for each, proofs in CLAIMS.items() if set(proofs) <= {"document"}] == []
 
 

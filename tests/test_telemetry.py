@@ -44,22 +44,17 @@ from tests.support.server import eventually
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What the SDK got."""
-
     exporter: InMemorySpanExporter
     reader: InMemoryMetricReader
 
     def spans(self) -> list[ReadableSpan]:
-        """Those that have ended, in the order of their ends."""
         return list(self.exporter.get_finished_spans())
 
     def span(self, name: str) -> ReadableSpan:
-        """The only one of this name."""
         (found,) = [each for each in self.spans() if each.name == name]
         return found
 
     def gauges(self) -> dict[tuple[str, tuple[tuple[str, Any], ...]], float]:
-        """The values, by names and attributes."""
         data = self.reader.get_metrics_data()
         assert data is not None
         return {

@@ -37,7 +37,6 @@ def test_one_and_several(count: int, words: tuple[str, ...], text: str) -> None:
     ],
 )
 def test_sizes(size_bytes: int, text: str) -> None:
-    """In IEC units, never rounded up to 1024 of one."""
     assert size_text(size_bytes) == text
 
 
@@ -55,12 +54,10 @@ def test_sizes(size_bytes: int, text: str) -> None:
     ],
 )
 def test_ages(age: timedelta, text: str) -> None:
-    """The unit that says enough."""
     assert age_text(age) == text
 
 
 def test_counts() -> None:
-    """With separators, and nouns that agree."""
     assert count_text(1234567) == "1,234,567"
     assert count_text(1, "file") == "1 file"
     assert count_text(0, "branch", "branches") == "0 branches"

@@ -25,7 +25,6 @@ def at(text: str) -> datetime:
 
 
 def due_times(cron: str, zone: str, start: str, end: str) -> list[str]:
-    """The due times of an interval, in UTC."""
     timetable, due = Timetable.parse(cron, timezone=zone, now=NOW), at(start)
     found: list[str] = []
     while (due := timetable.due_after(due)) <= at(end):

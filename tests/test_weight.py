@@ -44,12 +44,10 @@ def needed_by(name: str) -> set[str]:
 
 @cache
 def known(name: str) -> Distribution:
-    """An installed distribution."""
     return distribution(name)
 
 
 def blocks(path: Path) -> int:
-    """The bytes that a file uses on a disk."""
     return -(-path.stat().st_size // BLOCK) * BLOCK
 
 

@@ -57,7 +57,6 @@ def commit(visitor: Visitor, message: str) -> None:
 
 
 def newest_commit(server: Server) -> datetime:
-    """When the newest commit was made."""
     with Store.open(server.directory, settings=Settings()) as store:
         return store.repository("lake").commits.get("main").created_at
 

@@ -270,7 +270,6 @@ def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
 
 
 def test_a_run_from_start_to_end(visitors: Visitors) -> None:
-    """Planned, watched, looked at, searched, confirmed and swept."""
     visitor = visitors()
     page = visitor.page
     visitor.go(f"{LAKE}/runs")

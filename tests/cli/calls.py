@@ -25,7 +25,6 @@ class Call:
     in_repository: str | None = "lake"
 
     def arguments(self, names: Mapping[str, str]) -> list[str]:
-        """As on a command line."""
         return [word.format_map(names) for word in shlex.split(self.words)]
 
     def __str__(self) -> str:

@@ -28,8 +28,6 @@ Template = tuple[Path, str]
 
 @dataclass(frozen=True)
 class Result:
-    """What a command answered."""
-
     code: int
     out: str
     err: str
@@ -41,7 +39,6 @@ class Result:
 
     @property
     def error_kind(self) -> str:
-        """The kind of the error that `--json` printed."""
         return str(self.document["error"]["kind"])
 
 
@@ -56,7 +53,6 @@ class Terminal(io.StringIO):
     """A stdin at which somebody sits and types."""
 
     def isatty(self) -> bool:
-        """Yes."""
         return True
 
 
@@ -101,7 +97,6 @@ def lake_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(ebbtide: Ebbtide, lake_template: Path, tmp_path: Path) -> Ebbtide:
-    """The program, with a store and an empty repository `lake` in it."""
     copy_store(lake_template, tmp_path / "store")
     return ebbtide
 

@@ -74,7 +74,6 @@ assert not {{"pyspark", "py4j"}} & set(sys.modules)
 
 
 def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
-    """What a shell sees, on a store and without one."""
     store = str(tmp_path / "store")
     assert program("init", store).returncode == 0
     answer = program("repo", "list", "--json", EBBTIDE_STORE=store)
@@ -86,7 +85,6 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(lake: Ebbtide, tmp_path: Path) -> None:
-    """`ebbtide … | head -1` ends without a word on stderr."""
     script = f"set -o pipefail; {sys.executable} -m ebbtide.program.reference | head -1"
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert shell.stdout == "# The command line\n"
@@ -110,7 +108,6 @@ def test_without_a_command_there_is_help(ebbtide: Ebbtide) -> None:
 
 
 def test_version(ebbtide: Ebbtide) -> None:
-    """As other programs do it."""
     assert ebbtide("--version").out.startswith("ebbtide ")
 
 
@@ -135,7 +132,6 @@ def test_a_wrong_command_line_is_exit_code_2(ebbtide: Ebbtide, arguments: tuple[
 
 
 def test_no_store_named(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says how to name one."""
     assert ebbtide("repo", "list", "--json", code=1).error_kind == "store_not_found"
     monkeypatch.delenv("EBBTIDE_STORE")
     found = ebbtide("repo", "list", "--json", code=2)
@@ -154,7 +150,6 @@ def test_the_store_may_be_named_before_or_behind_the_command(
 
 
 def test_a_bad_setting_is_exit_code_2(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named by its variable."""
     monkeypatch.setenv("EBBTIDE_GRACE", "20")
     found = lake("repo", "list", "--json", code=2)
     assert found.error_kind == "invalid_setting"
@@ -164,7 +159,6 @@ def test_a_bad_setting_is_exit_code_2(lake: Ebbtide, monkeypatch: pytest.MonkeyP
 def test_a_defect_shows_no_traceback_unless_asked(
     lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One line, exit code 1, and how to see more."""
     from ebbtide.program.app import run
     from ebbtide.store.repositories.catalog import Catalog
 
@@ -192,7 +186,6 @@ def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code that shells expect."""
     from ebbtide.store.repositories.catalog import Catalog
 
     def interrupted(_catalog: Catalog, *, include_expired: bool) -> None:
@@ -237,7 +230,6 @@ def test_json_is_one_document_and_nothing_else(lake: Ebbtide, write: Callable[..
 
 
 def test_every_command_has_help_and_json() -> None:
-    """No command or option without a word on what it does."""
     for path, command in commands():
         assert command.help, path
         for parameter in command.params:

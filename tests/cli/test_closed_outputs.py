@@ -27,7 +27,6 @@ LINES: Final = 100_000
 
 @pytest.fixture(scope="module")
 def large_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with long names and a large object."""
     directory = tmp_path_factory.mktemp("large") / "store"
     copy_store(lake_template, directory)
     with Store.open(directory) as store:
@@ -40,7 +39,6 @@ def large_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def store(ebbtide: Ebbtide, large_template: Path, tmp_path: Path) -> Path:
-    """The store as the test's own."""
     del ebbtide  # whose environment this is
     copy_store(large_template, tmp_path / "store")
     return tmp_path / "store"
@@ -73,7 +71,6 @@ def test_a_reader_of_one_line(words: tuple[str, ...], unbuffered: str) -> None:
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("words", [LISTED, (*LISTED, "--json"), READ], ids=shlex.join)
 def test_a_full_disk(words: tuple[str, ...]) -> None:
-    """One line says that the answer is lost."""
     found = in_shell(f'"$@" {shlex.join(words)} > /dev/full')
     assert found.returncode == 1
     assert found.stderr.startswith(LOST)

@@ -12,7 +12,6 @@ from tests.cli.conftest import Ebbtide, Write
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A directory of files."""
     directory = tmp_path / "tree"
     (directory / "deep").mkdir(parents=True)
     (directory / "one").write_text("1")
@@ -23,7 +22,6 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def p(lake: Ebbtide) -> Ebbtide:
-    """The program, with a project `p` in the repository `lake`."""
     lake("project", "create", "lake", "p")
     return lake
 
@@ -34,7 +32,6 @@ def files_of(p: Ebbtide, collection: str, *options: str) -> list[str]:
 
 
 def test_files_of_this_machine(p: Ebbtide, tree: Path, tmp_path: Path) -> None:
-    """They come back as they went."""
     made = p("collection", "create", "lake", "p/c", tree, tree / "one", "--into", "in/", "--json")
     assert (made.document["file_count"], made.document["path"]) == (3, "p/c")
     assert files_of(p, "p/c") == ["in/big", "in/deep/two", "in/one"]

@@ -40,7 +40,6 @@ def store_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def store(ebbtide: Ebbtide, store_template: Path, tmp_path: Path) -> Path:
-    """The directory of a store with something of every kind that is offered."""
     del ebbtide  # which names the store
     copy_store(store_template, tmp_path / "store")
     return tmp_path / "store"
@@ -70,7 +69,6 @@ def ask(line: str, *, shell: str = "bash", **environment: str) -> subprocess.Com
 
 
 def offered(line: str, store: Path, **environment: str) -> list[str]:
-    """What bash is offered."""
     found = ask(line, EBBTIDE_STORE=str(store), **environment)
     assert (found.returncode, found.stderr) == (0, "")
     return found.stdout.split()
@@ -99,7 +97,6 @@ def test_names(ebbtide: Ebbtide, store: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
 def test_other_shells(store: Path, shell: str) -> None:
-    """Each in the form that its script reads."""
     found = ask("ebbtide gc show la", shell=shell, EBBTIDE_STORE=str(store))
     assert (found.returncode, found.stderr) == (0, "")
     assert re.findall(r"la\w+", found.stdout) == ["lagoon", "lake"]
@@ -134,7 +131,6 @@ def test_nothing_is_said(store: Path) -> None:
 
 
 def test_a_locked_database_is_not_waited_for(store: Path) -> None:
-    """Whoever types waits for nobody."""
     connection = sqlite3.connect(store / "metadata.db", isolation_level=None)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("UPDATE repositories SET name = name")

@@ -51,7 +51,6 @@ def test_the_demo(tmp_path: Path) -> None:
 
 
 def follow(text: str, tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    """What the commands of a document do, as they stand."""
     return subprocess.run(
         ["bash", "-c", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))],
         cwd=ROOT,
@@ -128,7 +127,6 @@ def test_how_to_use_collections(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """To files that are there, and headings in them."""
     for target, _, anchor in (
         link.partition("#")
         for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text())
@@ -161,7 +159,6 @@ def command_named(words: Sequence[str]) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_and_options_are_there(document: Path) -> None:
-    """Whatever a document tells to type, the program knows."""
     for code in code_in(document):
         for part in re.split(r" # |[|;&]|\$\(", code):
             words = part.split()
@@ -182,7 +179,6 @@ def test_variables_are_there(document: Path) -> None:
 
 @cache
 def other_variables() -> set[str]:
-    """The variables that scripts and tests read."""
     programs = [*(ROOT / "scripts").rglob("*"), *(ROOT / "tests").rglob("*.py")]
     texts = [path.read_text() for path in programs if path.is_file() and path.suffix != ".pyc"]
     return {name for text in texts for name in re.findall(r"\bEBBTIDE_(?:TEST_\w+|PYTHON)\b", text)}

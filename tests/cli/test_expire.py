@@ -39,7 +39,6 @@ class Lake:
 
     @property
     def name(self) -> str:
-        """As the command line has it."""
         return f"icechunk:{self.path}"
 
     @property
@@ -48,11 +47,9 @@ class Lake:
         return self.dates[4].isoformat()
 
     def ancestry(self, **ref: str) -> list[str]:
-        """The snapshots of a ref, as Icechunk sees them."""
         return [each.id for each in open_repository(self.path).ancestry(**ref)]
 
     def files(self) -> dict[str, bytes]:
-        """Everything, byte for byte, Ebbtide's own files too."""
         found = (each for each in self.path.rglob("*") if each.is_file())
         return {each.relative_to(self.path).as_posix(): each.read_bytes() for each in found}
 
@@ -78,39 +75,33 @@ def make_lake(path: Path, spec_version: int) -> Lake:
 
 @pytest.fixture(params=SPEC_VERSIONS)
 def spec_version(request: pytest.FixtureRequest) -> int:
-    """The versions of the format that can be written here."""
     return int(request.param)
 
 
 @pytest.fixture
 def lake(tmp_path: Path, spec_version: int) -> Lake:
-    """In each version of the format."""
     return make_lake(tmp_path / "lake", spec_version)
 
 
 @pytest.fixture
 def any_lake(tmp_path: Path) -> Lake:
-    """In the newest version."""
     return make_lake(tmp_path / "lake", SPEC_VERSIONS[-1])
 
 
 @pytest.fixture
 def no_share_gate(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much goes."""
     del ebbtide  # which drops all settings, and so has to come first
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
 
 
 @pytest.fixture
 def program_free(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Ebbtide:
-    """The program without any store."""
     monkeypatch.delenv("EBBTIDE_STORE")
     return ebbtide
 
 
 @pytest.fixture
 def unchanged(any_lake: Lake) -> Iterator[Lake]:
-    """A repository of which nothing may change during the test."""
     before = any_lake.files()
     yield any_lake
     assert any_lake.files() == before
@@ -159,7 +150,6 @@ class TestDryRun:
 
     @pytest.mark.usefixtures("no_share_gate")
     def test_what_people_see(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """Tables, and at most so many files."""
         shown = program_free(
             *("expire", unchanged.name, "--older-than", unchanged.middle, "--unsafe"),
             *("--dry-run", "--delete-expired-tags", "--files", "--limit", "2"),
@@ -170,7 +160,6 @@ class TestDryRun:
 
     @pytest.mark.usefixtures("no_share_gate")
     def test_nothing_to_expire(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """In words and as JSON."""
         arguments = ("expire", unchanged.name, "--older-than", "30d", "--dry-run")
         none = (
             f"there is nothing to expire: none of {len(unchanged.ids)} snapshots is older than 20"
@@ -201,7 +190,6 @@ class TestExpire:
         assert lake.files() == after
 
     def test_expired_refs_are_deleted(self, program_free: Ebbtide, lake: Lake) -> None:
-        """Those that were asked for, and main never."""
         beyond = (datetime.now(UTC) + timedelta(days=1)).isoformat()
         out = program_free(
             *("expire", lake.name, "--older-than", beyond, "--unsafe", "--yes"),
@@ -251,7 +239,6 @@ class TestExpire:
     def test_it_asks(
         self, program_free: Ebbtide, unchanged: Lake, typing: Callable[[str], None]
     ) -> None:
-        """No changes nothing."""
         typing("n\n")
         answer = program_free("expire", unchanged.name, "--keep-last", "1", "--unsafe")
         assert "rewrite the history like this?" in answer.err
@@ -304,7 +291,6 @@ class TestRefusals:
 
     @pytest.mark.parametrize("place", ["empty", "file", "nowhere"])
     def test_no_repository(self, program_free: Ebbtide, tmp_path: Path, place: str) -> None:
-        """Exit code 1, and nothing is made there."""
         (tmp_path / "empty").mkdir()
         (tmp_path / "file").write_text("x")
         name = f"icechunk:{tmp_path / place}"
@@ -318,12 +304,10 @@ class TestRefusals:
         "name", ["lake", "/data/lake", "icechunk:", "icechunk:ftp://x/y", "icechunk:s3:/bucket"]
     )
     def test_no_name_of_one(self, program_free: Ebbtide, name: str) -> None:
-        """Exit code 2, whether or not there is a store."""
         found = program_free("expire", name, "--older-than", "30d", "--yes", "--json", code=2)
         assert found.error_kind == "invalid_argument"
 
     def test_no_terminal_and_no_yes(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """Exit code 2 before anything is read."""
         found = program_free("expire", unchanged.name, "--keep-last", "1", "--json", code=2)
         assert found.error_kind == "invalid_argument"
         assert "--yes" in found.err
@@ -349,7 +333,6 @@ class TestRefusals:
             assert any_lake.files() == before
 
     def test_a_damaged_repository(self, program_free: Ebbtide, lake: Lake) -> None:
-        """Exit code 3, and the file is named."""
         version_2 = (lake.path / "repo").exists()
         name = "repo" if version_2 else "refs/branch.main/ref.json"
         (lake.path / name).write_bytes((lake.path / name).read_bytes()[:20])
@@ -363,14 +346,12 @@ class TestRefusals:
     def test_a_grace_that_is_refused(
         self, program_free: Ebbtide, unchanged: Lake, command: str
     ) -> None:
-        """Shorter than a session may last."""
         found = program_free(
             "gc", command, unchanged.name, "--grace", "6d", "--yes", "--json", code=2
         )
         assert found.error_kind == "unsafe_grace"
 
     def test_quiet_is_for_icechunk_alone(self, ebbtide: Ebbtide, tmp_path: Path) -> None:
-        """A repository of the store knows its writers."""
         ebbtide("init", tmp_path / "store")
         ebbtide("repo", "create", "lake")
         for command in (("plan", "lake"), ("run", "lake", "--yes"), ("sweep", "lake", "--yes")):
@@ -378,7 +359,6 @@ class TestRefusals:
             assert found.error_kind == "invalid_argument"
 
     def test_runs_that_are_not_there(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """No store is asked for, and none is made."""
         assert "no runs yet" in program_free("gc", "runs", unchanged.name).out
         assert program_free("gc", "runs", unchanged.name, "--json").document == {"runs": []}
         for arguments in (("show", unchanged.name, "0" * 32), ("sweep", unchanged.name, "--yes")):
@@ -428,7 +408,6 @@ class TestCollecting:
         assert again["deleted_kinds"].keys() <= {"backup"}
 
     def test_nothing_goes_within_the_grace(self, program_free: Ebbtide, lake: Lake) -> None:
-        """A run right after an expiry is done, and deletes nothing."""
         program_free("expire", lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(lake.path)
         done = program_free(
@@ -507,7 +486,6 @@ class TestCollecting:
 
 
 def test_a_process_of_its_own_needs_no_store(any_lake: Lake) -> None:
-    """Nothing but a path; JSON on stdout alone."""
     done = program("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document: dict[str, Any] = json.loads(done.stdout)

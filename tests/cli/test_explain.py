@@ -13,7 +13,6 @@ from tests.support.icechunk import SPEC_VERSIONS, create_repository
 
 
 def test_what_a_branch_shows(lake: Ebbtide, write: Write) -> None:
-    """By path, by address, and the commit itself."""
     head = write(a="1")
     found = lake("explain", "lake", "main", "a", "--json").document
     assert (found["what"], found["state"], found["keeper_count"]) == ("address", "kept", 1)
@@ -39,7 +38,6 @@ def test_what_is_staged(lake: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
-    """The same question has another answer, and names the run."""
     before = lake("explain", "lake", expired, "a", "--grace", "1s", "--json").document
     assert (before["state"], before["past_holder_count"]) == ("unneeded", 1)
     assert before["collectable_at"] is not None

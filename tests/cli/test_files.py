@@ -13,7 +13,6 @@ from tests.cli.conftest import Ebbtide, Write
 
 
 def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
-    """Through a file, with its type and metadata."""
     data = bytes(range(256)) * 5000
     (tmp_path / "in").write_bytes(data)
     put = ("fs", "put", "lake", "main", tmp_path / "in", "a/b.bin")
@@ -28,7 +27,6 @@ def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-` stands for both."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"typed")))
     lake("fs", "put", "lake", "main", "-", "a")
     assert lake("fs", "cat", "lake", "main", "a").out == "typed"
@@ -37,7 +35,6 @@ def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
-    """Every plain file below it."""
     tree = tmp_path / "tree"
     (tree / "deep").mkdir(parents=True)
     (tree / "one").write_text("1")
@@ -58,7 +55,6 @@ def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
-    """`--after` goes on where `--limit` stopped."""
     write(a="", b="", c="", d="")
     first = lake("fs", "ls", "lake", "main", "--limit", "3", "--json").document["entries"]
     assert [entry["path"] for entry in first] == ["a", "b", "c"]
@@ -68,7 +64,6 @@ def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
 
 @pytest.mark.parametrize("path", ["", "x" * 1025, "x" * 10_000, "é" * 513])
 def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path, path: str) -> None:
-    """Exit code 2, and nothing is staged."""
     (tmp_path / "in").write_text("1")
     found = lake("fs", "put", "lake", "main", tmp_path / "in", path, "--json", code=2)
     assert found.error_kind == "invalid_path"
@@ -76,7 +71,6 @@ def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path, path: str
 
 
 def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
-    """Objects, refs, branches, and files of this machine."""
     (tmp_path / "in").write_text("1")
     cases = {
         ("fs", "cat", "lake", "main", "a"): "object_not_found",
@@ -94,14 +88,12 @@ def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
-    """Of this machine: the command line is wrong."""
     put = ("fs", "put", "lake", "main", tmp_path / "nothing", "a", "--json")
     assert lake(*put, code=2).error_kind == "invalid_argument"
     assert "nothing: No such file" in lake(*put, code=2).err
 
 
 def test_delete_and_copy(lake: Ebbtide, write: Write) -> None:
-    """By path and by prefix, and from an older commit."""
     write(**{"d/a": "1", "d/b": "2", "c": "3"})
     lake("fs", "rm", "lake", "main", "c")
     done = lake("fs", "rm", "-r", "lake", "main", "d/", "--json").document
@@ -136,7 +128,6 @@ def test_delete_of_a_directory(lake: Ebbtide, write: Write) -> None:
 
 
 def test_upload_past_the_program(lake: Ebbtide) -> None:
-    """Address, upload, link; a token is good once, and for its path."""
     found = lake("fs", "address", "lake", "main", "a", "--json").document
     link = ("fs", "link", "lake", "main", "a", found["token"])
     assert lake(*link, "--json", code=1).error_kind == "object_not_found"
@@ -156,7 +147,6 @@ def test_upload_past_the_program(lake: Ebbtide) -> None:
 
 
 def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
-    """Outside the storage root, by URL; inside is refused."""
     (tmp_path / "import").write_text("theirs")
     url = (tmp_path / "import").as_uri()
     staged = lake("fs", "stage", "lake", "main", url, "a", "--size", "6", "--json").document
@@ -169,7 +159,6 @@ def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_log_and_diff(lake: Ebbtide, write: Write) -> None:
-    """The youngest first; what changed, and what is staged."""
     write("--date", "2026-01-01T00:00:00Z", "--committer", "me", "--meta", "k=v", a="1")
     second = write(a="22", b="3")
     records = lake("log", "lake", "main", "--json").document["commits"]
@@ -208,7 +197,6 @@ def test_a_date_that_no_commit_may_have(lake: Ebbtide, date: str, says: str) -> 
 
 
 def test_merge_and_revert(lake: Ebbtide, write: Write) -> None:
-    """Both are commits of their own; a conflict is refused unless somebody wins."""
     write(a="1")
     lake("branch", "create", "lake", "dev")
     write(branch="dev", a="dev")
@@ -225,7 +213,6 @@ def test_merge_and_revert(lake: Ebbtide, write: Write) -> None:
 
 
 def test_reset_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]) -> None:
-    """It says how much would be lost; only what is named is."""
     (tmp_path / "in").write_text("1")
     for path in ("a", "d/b", "d/c"):
         lake("fs", "put", "lake", "main", tmp_path / "in", path)

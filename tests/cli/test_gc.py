@@ -89,7 +89,6 @@ def test_cold_and_locked_files_are_named(
 
 
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
-    """The whole way, with what programs and people get to see of it."""
     planned = lake("gc", "plan", "lake", *SHORT, "--json").document
     assert planned.keys() >= RUN_KEYS
     assert (planned["state"], planned["candidate_count"]) == ("planned", 1)
@@ -124,7 +123,6 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
 
 
 def test_verify(lake: Ebbtide, expired: str) -> None:
-    """Before the sweep and after it; then with a record that lacks something."""
     del expired
     run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
     found = lake("gc", "verify", "lake", run_id, "--json").document
@@ -187,7 +185,6 @@ def test_run_asks_with_the_figures(
 def test_a_lost_file_is_told_by_the_run_and_afterwards(
     lake: Ebbtide, expired: str, tmp_path: Path
 ) -> None:
-    """On the terminal, once each time, and for programs."""
     del expired
     (lost,) = (each for each in tmp_path.rglob("data/**/*") if is_of(each, b"new"))
     lost.unlink()
@@ -210,7 +207,6 @@ def is_of(file: Path, content: bytes) -> bool:
 def test_more_than_the_allowed_share_is_refused(
     lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Exit code 3, the figures, and nothing deleted; `--allow-share` goes on."""
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
     found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json", code=3)
     assert (found.document["state"], found.document["error"]["kind"]) == ("refused", "over_share")
@@ -244,7 +240,6 @@ def test_a_process_of_its_own_says_nothing_of_spark(
     [("sweep", "lake"), ("run", "lake"), ("give-up", "lake", "main", "--reason=x")],
 )
 def test_no_terminal_and_no_yes(lake: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Exit code 2 at once: no run is begun."""
     found = lake("gc", *arguments, "--json", code=2)
     assert found.error_kind == "invalid_argument"
     assert "--yes" in found.err
@@ -260,19 +255,16 @@ def test_no_terminal_and_no_yes(lake: Ebbtide, tmp_path: Path, arguments: tuple[
     ],
 )
 def test_a_grace_that_is_refused(lake: Ebbtide, options: tuple[str, ...], kind: str) -> None:
-    """Before Spark is started."""
     assert lake("gc", "plan", "lake", *options, "--json", code=2).error_kind == kind
 
 
 def test_a_run_that_is_not_there(lake: Ebbtide) -> None:
-    """By id, and the newest of none."""
     for arguments in (("show", "lake", "0" * 32), ("sweep", "lake", "--yes")):
         assert lake("gc", *arguments, "--json", code=1).error_kind == "run_not_found"
     assert "no runs yet" in lake("gc", "runs", "lake").out
 
 
 def test_modes(lake: Ebbtide, expired: str) -> None:
-    """The second run goes on from the first, and says so; what is no mode is told."""
     del expired
     run = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
     first = lake(*run, "--mode", "incremental").document
@@ -319,7 +311,6 @@ def test_sizes_of_candidates_alone(
 
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install; and without Spark none is needed."""
     monkeypatch.setattr("ebbtide.gc.spark.jvm._candidates", list)
     # A test before this one may have left its session.
     monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
@@ -330,16 +321,12 @@ def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a master is named, by option or setting."""
     asked: list[tuple[str, dict[str, str]]] = []
 
     session = shared_session()
 
     class Shared:
-        """What is launched here."""
-
         def session(self) -> SparkSession:
-            """That of all tests."""
             return session
 
     def launch(*, master: str, conf: dict[str, str], **_: object) -> Shared:
@@ -362,7 +349,6 @@ def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyP
 
 
 def test_give_up(lake: Ebbtide, write: Write, typing: Callable[[str], None]) -> None:
-    """Shows the commit and asks; refuses what a branch is on."""
     old = write(a="1")
     write(a="2")
     assert lake(

@@ -54,24 +54,20 @@ def three_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def three(ebbtide: Ebbtide, three_template: Path, tmp_path: Path) -> Ebbtide:
-    """The program, with a store of three repositories."""
     copy_store(three_template, tmp_path / "store")
     return ebbtide
 
 
 def states(document: Any) -> dict[str, str]:
-    """The outcome of each repository."""
     return {each["repository"]: each["state"] for each in document["repositories"]}
 
 
 def check_old(ebbtide: Ebbtide, **there: bool) -> None:
-    """Whether the object of each repository's expired commit can be read."""
     for name, is_there in there.items():
         ebbtide("fs", "cat", name, "main~1", "x", code=0 if is_there else 1)
 
 
 def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, with totals that are the sums."""
     made: list[LocalEngine] = []
     begin = LocalEngine.__init__
 
@@ -177,7 +173,6 @@ def test_an_error_after_a_sweep_hides_nothing(
 def test_an_error_without_a_report(
     three: Ebbtide, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, code: int
 ) -> None:
-    """Likewise, also for a defect."""
     plan = Collector.plan
 
     def fails(collector: Collector) -> RunReport:
@@ -240,7 +235,6 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
 
 
 def test_no_repositories(lake: Ebbtide) -> None:
-    """An empty answer, and no engine."""
     lake("repo", "delete", "lake")
     found = lake(*RUN, "--yes", "--master", "spark://nowhere", "--json").document
     assert (found["repositories"], found["totals"]["repository_count"]) == ([], 0)
@@ -261,7 +255,6 @@ def test_no_repositories(lake: Ebbtide) -> None:
     ],
 )
 def test_wrong_calls(lake: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Exit code 2, and no run is begun."""
     assert "kind" in lake("gc", *arguments, "--json", code=2).document["error"]
     assert not list((tmp_path / "store").rglob("plan.json"))
 
@@ -281,7 +274,6 @@ def stopping(monkeypatch: pytest.MonkeyPatch, *, step: str, times: int) -> None:
 
 
 def test_an_interrupt_within_a_repository(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was done is said, and how to go on with this one and with all."""
     with monkeypatch.context() as patched:
         stopping(patched, step="delete object", times=2)
         found = three(*RUN, "--yes", "--quarantine", "none", code=130)
@@ -296,7 +288,6 @@ def test_an_interrupt_within_a_repository(three: Ebbtide, monkeypatch: pytest.Mo
 
 
 def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is not begun."""
     say = Output.say
 
     def said(output: Output, text: str) -> None:

@@ -64,7 +64,6 @@ def test_help_shows_examples_one_a_line(ebbtide: Ebbtide) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with the store and the files that the examples name."""
     place = tmp_path_factory.mktemp("examples")
     (place / "data").mkdir()
     for name in ("may.csv", "data/may.csv"):

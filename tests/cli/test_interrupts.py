@@ -58,7 +58,6 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(
     lake: Ebbtide, store_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A store with FILES to delete, and one to keep."""
     del lake  # whose store this one replaces
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
     shutil.rmtree(tmp_path / "store")
@@ -67,7 +66,6 @@ def store(
 
 
 def environment(store: Path) -> dict[str, str]:
-    """Of the program in a process of its own, without Spark."""
     return os.environ | {
         "EBBTIDE_STORE": str(store),
         "EBBTIDE_SPARK_MASTER": "none",
@@ -89,7 +87,6 @@ def interrupted(
 def begun(
     store: Path, *command: str, when: str = "never", how: str = "SIGINT", times: str = "once"
 ) -> subprocess.Popen[str]:
-    """A command that will be interrupted."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.cli.interrupted", when, how, times, "0.02", *command],
         cwd=ROOT,
@@ -105,7 +102,6 @@ def begun(
 def ended(
     process: subprocess.Popen[str], store: Path, *, is_held: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """What it came to."""
     out, errors = process.communicate(timeout=WAIT_SECONDS)
     assert not wait_for_end(process.pid)
     assert "Traceback" not in errors, errors
@@ -116,14 +112,12 @@ def ended(
 
 
 def command_named(told: str, way: str = "Continue with") -> str:
-    """The command line that a message names, as it stands there."""
     named = re.search(rf"^{way}: (ebbtide .*)$", told, re.MULTILINE)
     assert named is not None, told
     return named[1]
 
 
 def go_on(lake: Ebbtide, told: str, way: str = "Continue with") -> str:
-    """Runs the command that a message names, in this process. Returns what it prints."""
     return lake(*shlex.split(command_named(told, way))[1:]).out
 
 
@@ -220,7 +214,6 @@ def test_a_sweep_that_deletes(
 
 
 def test_as_a_document(lake: Ebbtide, store: Path) -> None:
-    """With `--json`, one document on stdout."""
     lake("gc", "plan", "lake", *SHORT)
     command = ("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
     found = interrupted(store, *command, when="done 3")
@@ -242,7 +235,6 @@ def test_a_second_time_ends_it_at_once(lake: Ebbtide, store: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["start bring back", "start reopen"])
 def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
-    """It is asked for again, and all is back."""
     run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
     found = interrupted(store, "gc", "undo", "lake", run["run_id"], when=moment)
     assert found.returncode == INTERRUPTED
@@ -254,7 +246,6 @@ def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
 
 
 def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
-    """Likewise."""
     run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
     found = interrupted(store, "gc", "purge", "lake", run["run_id"], "--yes", when="start purge")
     assert "in quarantine deleted for good" in found.stderr
@@ -271,7 +262,6 @@ def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
     ],
 )
 def test_a_purge(lake: Ebbtide, store: Path, when: str, said: str) -> None:
-    """The purge that was begun is resumed."""
     lake("fs", "put", "lake", "main", store / "secret.key", "secret")
     command = ("purge", "run", "lake", "--reason", "x", "--path", "main:secret")
     found = interrupted(store, *command, "--yes-i-mean", "lake", when=when)
@@ -283,7 +273,6 @@ def test_a_purge(lake: Ebbtide, store: Path, when: str, said: str) -> None:
 
 @pytest.mark.parametrize("command", ["verify", "explain", "what-if"])
 def test_what_changes_nothing(lake: Ebbtide, store: Path, command: str) -> None:
-    """Says so."""
     run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
     words = {
         "verify": ("gc", "verify", "lake", run_id),

@@ -26,7 +26,6 @@ ELSEWHERE = {
 
 
 def names() -> set[str]:
-    """Every command as it is typed behind the program's name."""
     return {
         path.removeprefix("ebbtide ")
         for path, command in commands()
@@ -35,14 +34,11 @@ def names() -> set[str]:
 
 
 class Told:
-    """Runs commands with `--json`, and keeps which."""
-
     def __init__(self, program: Ebbtide) -> None:
         self._program = program
         self.told: set[str] = set()
 
     def __call__(self, name: str, *arguments: str, code: int = 0) -> dict[str, object]:
-        """The document that `name` answers with."""
         found = self._program(*name.split(), *arguments, "--json", code=code)
         document = json.loads(found.out)
         assert isinstance(document, dict), name
@@ -53,7 +49,6 @@ class Told:
 
 
 def test_every_command(ebbtide: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is carried out, but for those that are listed with a reason."""
     monkeypatch.setenv("EBBTIDE_LEASE_TTL", "0s")
     monkeypatch.setenv("EBBTIDE_TRASH_TIME", "1h")
     told = Told(ebbtide)
@@ -201,7 +196,6 @@ def told_of_schedules(told: Told) -> None:
 
 
 def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:
-    """Exit code 2, and the error as a document."""
     file = tmp_path / "file"
     file.write_text("text")
     lake("fs", "put", "lake", "main", file, "a")

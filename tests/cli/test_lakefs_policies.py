@@ -84,7 +84,6 @@ def test_what_is_shown_is_what_a_run_decides(world: LakefsWorld, ebbtide: Ebbtid
 
 
 def test_without_any_rules(world: LakefsWorld, ebbtide: Ebbtide) -> None:
-    """The message says how to set some, and that helps."""
     world.state.rules = None
     said = ebbtide("retention", "show", NAME, code=3)
     assert "ebbtide retention set lakefs:" in said.err
@@ -150,7 +149,6 @@ def test_two_changes_of_the_policy_at_once(world: LakefsWorld) -> None:
 
 
 def test_writers_that_are_always_faster(world: LakefsWorld) -> None:
-    """The change gives up, with the error of the storage."""
     storage = world.state.storage
     policies = count(1)
 

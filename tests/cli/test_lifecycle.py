@@ -20,7 +20,6 @@ def commands(kind: str) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("kind", ["branch", "tag", "repo"])
 def test_life(lake: Ebbtide, kind: str) -> None:
-    """Made with a date, changed, deleted, found in the trash by its id, brought back."""
     place, behind = commands(kind)
     before = datetime.now(UTC)
     made = lake(kind, "create", *place, "dev", *behind, "--expires-in", "3d", "--json").document

@@ -20,7 +20,6 @@ SET = ("retention", "set", "lake")
 
 
 def test_rules_as_text() -> None:
-    """Parts become a mapping, anything else is left for the policy to judge."""
     assert parse_rule_text("20d") == "20d"
     assert parse_rule_text("keep") == "keep"
     assert parse_rule_text("keep_last:3, keep_within:7d") == {"keep_last": 3, "keep_within": "7d"}
@@ -29,7 +28,6 @@ def test_rules_as_text() -> None:
 
 
 def test_set_show_unset(lake: Ebbtide) -> None:
-    """What was set is what is shown."""
     rules = ("--branch", "main=keep_within:20d,keep_monthly:12", "--branch", "user-*=3d")
     done = lake(*SET, "--default", "7d", *rules, "--tags", "keep_last:5", "--json").document
     assert done["policy"] == {
@@ -46,7 +44,6 @@ def test_set_show_unset(lake: Ebbtide) -> None:
 
 
 def test_a_policy_from_a_file(lake: Ebbtide, tmp_path: Path) -> None:
-    """The same JSON that `--json` shows."""
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"default": "30d", "mode": "rewrite"}))
     done = lake(*SET, "--file", file, "--json").document

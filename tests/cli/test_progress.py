@@ -40,12 +40,10 @@ from tests.support.server import eventually
     ],
 )
 def test_texts(reading: ProgressReading | None, ended: bool, text: str) -> None:
-    """What is not known is left out."""
     assert reading_text(reading, ended=ended) == text
 
 
 def test_times() -> None:
-    """As on a clock."""
     assert [time_text(each) for each in (0, 65, 3_661)] == ["0:00", "1:05", "1:01:01"]
 
 

@@ -15,7 +15,6 @@ WHY = ("--reason", "a subject asked for it")
 
 @pytest.fixture
 def filled(lake: Ebbtide, tmp_path: Path) -> Iterator[Ebbtide]:
-    """A repository with a commit of `a` and `b`."""
     for name in "ab":
         (tmp_path / name).write_text(name)
         lake("fs", "put", "lake", "main", tmp_path / name, name)
@@ -24,7 +23,6 @@ def filled(lake: Ebbtide, tmp_path: Path) -> Iterator[Ebbtide]:
 
 
 def files(tmp_path: Path) -> int:
-    """How many objects there are."""
     return sum(path.is_file() for path in (tmp_path / "store/storage/lake/data").rglob("*"))
 
 

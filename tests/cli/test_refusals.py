@@ -52,7 +52,6 @@ WRONG: Final = (
 @pytest.mark.parametrize("state", SPOILED)
 @pytest.mark.drawn("refusals of commands")
 def test_each_command_in_a_state(calls: Calls, state: str) -> None:
-    """Where it should refuse."""
     for number, call in enumerate(ALL):
         try_state(calls, call, state, Random(number))
 
@@ -60,7 +59,6 @@ def test_each_command_in_a_state(calls: Calls, state: str) -> None:
 @pytest.mark.parametrize("call", ALL, ids=str)
 @pytest.mark.drawn("refusals of commands")
 def test_each_argument_of_a_command(calls: Calls, call: Call) -> None:
-    """Wrong in each way."""
     for place in range(len(_fixed(call)), len(call.arguments(calls.world.names))):
         for number, wrong in enumerate(WRONG):
             try_argument(calls, call, place, wrong, Random(number))
@@ -68,7 +66,6 @@ def test_each_argument_of_a_command(calls: Calls, call: Call) -> None:
 
 @randomized("refusals of commands, by chance")
 def test_a_command_that_is_refused(calls: Calls, seed: int) -> None:
-    """One of them."""
     chances = Random(seed)
     call = chances.choice(ALL)
     words = call.arguments(calls.world.names)
@@ -80,7 +77,6 @@ def test_a_command_that_is_refused(calls: Calls, seed: int) -> None:
 
 
 def try_state(calls: Calls, call: Call, state: str, chances: Random) -> None:
-    """A call in a spoiled world."""
     world = calls.world
     world.reset()
     SPOILED[state](world, call.in_repository or "lake")
@@ -88,7 +84,6 @@ def try_state(calls: Calls, call: Call, state: str, chances: Random) -> None:
 
 
 def try_argument(calls: Calls, call: Call, place: int, wrong: str, chances: Random) -> None:
-    """A call with one wrong word."""
     calls.world.reset()
     words = call.arguments(calls.world.names)
     words[place] = wrong
@@ -120,6 +115,5 @@ def check(calls: Calls, words: list[str], what: str, chances: Random) -> None:
 
 
 def _fixed(call: Call) -> list[str]:
-    """The words that name the command."""
     name = next(name for name, listed in CALLS.items() if call in listed)
     return shlex.split(name)

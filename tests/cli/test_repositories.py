@@ -13,7 +13,6 @@ LONG = "x" * 10_000
 
 
 def test_init(ebbtide: Ebbtide, tmp_path: Path) -> None:
-    """Once; again it is a conflict, and an upgrade of a store of this version changes nothing."""
     made = ebbtide("init", tmp_path / "store", "--json").document
     assert made["store"] == str(tmp_path / "store")
     assert ebbtide("init", tmp_path / "store", "--json", code=1).error_kind == "store_exists"
@@ -22,7 +21,6 @@ def test_init(ebbtide: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_repositories(lake: Ebbtide, tmp_path: Path) -> None:
-    """Made, listed, shown."""
     made = lake(
         "repo", "create", "other", "--storage-url", tmp_path / "root", "--default-branch", "trunk"
     )
@@ -37,14 +35,12 @@ def test_repositories(lake: Ebbtide, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../up", "UPPER", "a/b", "-x", LONG, "a\nb"])
 def test_a_name_that_no_repository_may_have(lake: Ebbtide, name: str) -> None:
-    """Exit code 2, and a message of bearable length."""
     found = lake("repo", "create", "--json", "--", name, code=2)
     assert found.error_kind == "invalid_name"
     assert len(found.err) < 500
 
 
 def test_an_unknown_repository(lake: Ebbtide) -> None:
-    """The same from every command."""
     for arguments in (
         ("repo", "show", "nothing"),
         ("branch", "list", "nothing"),
@@ -57,12 +53,10 @@ def test_an_unknown_repository(lake: Ebbtide) -> None:
 
 
 def test_a_name_that_is_taken(lake: Ebbtide) -> None:
-    """A conflict, exit code 1."""
     assert lake("repo", "create", "lake", "--json", code=1).error_kind == "repository_exists"
 
 
 def test_adopt_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]) -> None:
-    """No terminal: refused, and OWNER is as it was. A no changes nothing either."""
     owner = tmp_path / "store" / "storage" / "lake" / "_ebbtide" / "OWNER"
     before = owner.read_bytes()
     assert lake("repo", "adopt", "lake", "--json", code=2).error_kind == "invalid_argument"
@@ -77,7 +71,6 @@ def test_adopt_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
 
 
 def test_branches(lake: Ebbtide, write: Callable[..., str]) -> None:
-    """Made, listed, deleted, restored."""
     commit_id = write(a="1")
     assert commit_id[:10] in lake("branch", "create", "lake", "dev").out
     lake("branch", "create", "lake", "old", "--source", "main~1")
@@ -95,7 +88,6 @@ def test_branches(lake: Ebbtide, write: Callable[..., str]) -> None:
 
 
 def test_branches_that_cannot_be(lake: Ebbtide) -> None:
-    """Each with the kind of its error."""
     cases = {
         ("create", "lake", LONG): (2, "invalid_name"),
         ("create", "lake", "a..b"): (2, "invalid_name"),
@@ -110,7 +102,6 @@ def test_branches_that_cannot_be(lake: Ebbtide) -> None:
 
 
 def test_without_trash_a_delete_asks(lake: Ebbtide, typing: Callable[[str], None]) -> None:
-    """Nothing could bring the branch back, so somebody has to say yes."""
     lake("promises", "--trash-time", "0s", "--yes")
     lake("branch", "create", "lake", "dev")
     lake("branch", "delete", "lake", "dev", code=2)
@@ -122,7 +113,6 @@ def test_without_trash_a_delete_asks(lake: Ebbtide, typing: Callable[[str], None
 
 
 def test_tags(lake: Ebbtide, write: Callable[..., str]) -> None:
-    """As branches, but they stay on their commit."""
     commit_id = write(a="1")
     lake("tag", "create", "lake", "v1", "main")
     write(a="2")
@@ -136,7 +126,6 @@ def test_tags(lake: Ebbtide, write: Callable[..., str]) -> None:
 
 
 def test_holds(lake: Ebbtide, write: Callable[..., str]) -> None:
-    """Added by any revision, listed, removed."""
     commit_id = write(a="1")
     lake("hold", "add", "lake", "main", "--reason", "audit\x1b[2J of 2026")
     assert "\x1b" not in lake("hold", "list", "lake").out

@@ -121,7 +121,6 @@ records its arguments and what it reads; `install` also does its work."""
 
 
 def aws_variables() -> Iterator[tuple[str, str]]:
-    """The endpoint and keys of the bucket of tests."""
     return ((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
 
 
@@ -264,7 +263,6 @@ def test_the_page_on_verifying(tmp_path: Path) -> None:
 
 
 def run(*command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command, and all that it prints."""
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
 
 
@@ -303,7 +301,6 @@ for number in range(int(sys.argv[1])):
 
 
 def weather(*arguments: str) -> str:
-    """Makes the repository of a page on Icechunk."""
     arguments_text = " ".join(arguments)
     return (
         f"PYTHONPATH={ROOT}:$PYTHONPATH {sys.executable} - {arguments_text} <<'END'\n{WEATHER}END\n"
@@ -365,7 +362,6 @@ def test_the_page_on_icechunk(tmp_path: Path) -> None:
 
 
 def step_line(name: str, text: str, done: int, seconds: float, total: int | None = None) -> str:
-    """A step that has ended, or one with a total."""
     reading = ProgressReading("files", done, total, False, seconds)
     return Step(name, text, 0.0, reading, ended=total is None).line
 
@@ -435,7 +431,6 @@ def test_every_page_with_an_output_has_a_test() -> None:
 
 @pytest.mark.parametrize("page", sorted(CHECKED))
 def test_the_tests_of_pages_are_there(page: str) -> None:
-    """And name the page."""
     file, _, test = CHECKED[page].partition("::")
     text = (ROOT / file).read_text()
     assert f"\ndef {test}(" in text

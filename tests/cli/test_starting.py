@@ -39,7 +39,6 @@ def test_a_signal_during_the_import(signal: str, code: int) -> None:
 
 @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])
 def test_a_signal_that_cannot_be_told(stream: str) -> None:
-    """The exit code is the same."""
     program = (sys.executable, "-c", IMPORTING.format(signal="SIGTERM"))
     found = subprocess.run(
         ["bash", "-c", f'"$@" {stream}', "bash", *program],

@@ -62,8 +62,6 @@ class Normal:
 
 
 class Calls:
-    """The calls of commands in a small world."""
-
     def __init__(self, program: Program) -> None:
         self.program = program
         self.world = program.world
@@ -87,7 +85,6 @@ class Calls:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    """In the world that is made once."""
     world = made_world(tmp_path_factory.getbasetemp() / "small")
     with in_world(world) as program:
         yield Calls(program)
@@ -96,7 +93,6 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
 
 
 def test_every_command_has_a_call() -> None:
-    """And every call is of a command."""
     known = {path for path, node in commands() if not hasattr(node, "commands")}
     assert {f"ebbtide {name}" for name in CALLS} == known
     for name, listed in CALLS.items():
@@ -106,14 +102,12 @@ def test_every_command_has_a_call() -> None:
 @pytest.mark.parametrize("call", ALL, ids=str)
 @pytest.mark.drawn("steps of commands")
 def test_each_step_of_a_command(calls: Calls, call: Call) -> None:
-    """Everything that can befall each."""
     for fault in faults(calls.normal(call).places):
         try_one(calls, call, fault, Random(fault.number))
 
 
 @randomized("steps of commands, by chance")
 def test_a_step_of_a_command(calls: Calls, seed: int) -> None:
-    """One of them."""
     chances = Random(seed)
     call = chances.choice(ALL)
     try_one(calls, call, chances.choice(faults(calls.normal(call).places)), chances)
@@ -148,7 +142,6 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
 
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)
 def test_what_was_found(calls: Calls, words: str, place: str, kind: Kind) -> None:
-    """Stays mended."""
     call = next(each for each in ALL if each.words.startswith(words))
     places = calls.normal(call).places
     found = [

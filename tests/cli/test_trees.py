@@ -34,14 +34,12 @@ PUTS = (
 
 @pytest.fixture(params=PUTS, ids=["fs put", "collection create"])
 def words(request: pytest.FixtureRequest, lake: Ebbtide) -> list[str]:
-    """A command that uploads a directory."""
     lake("project", "create", "lake", "p")
     words: list[str] = request.param
     return words
 
 
 def of(words: list[str], tree: Path) -> list[str]:
-    """The command for this directory."""
     return [str(tree) if word == "TREE" else word for word in words]
 
 

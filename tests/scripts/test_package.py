@@ -170,7 +170,6 @@ def plain(package: Package) -> dict[str, str]:
 def run(
     environment: Mapping[str, str], *arguments: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """The program with these arguments, where modules are absent."""
     command = [sys.executable, "-c", PLAIN, *arguments]
     return subprocess.run(
         command, env={**environment, **more}, capture_output=True, text=True, check=False

@@ -23,7 +23,6 @@ class InProcess(httpx.BaseTransport):
         self._portal = portal
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it, and read all of the answer."""
         request.read()
         return self._portal.call(self._send, request)
 
@@ -43,7 +42,6 @@ def serving(store: Store) -> Iterator[httpx.Client]:
 
 @contextmanager
 def asking(app: FastAPI, key: tuple[str, str]) -> Iterator[httpx.Client]:
-    """A client with an access key and its secret."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),

@@ -44,7 +44,6 @@ rm -rf "$1"
 
 
 def find_azurite() -> str | None:
-    """The path of its program, or None."""
     local = Path(__file__).parents[2] / ".azurite" / "node_modules" / ".bin" / PROGRAM
     found = shutil.which(PROGRAM)
     if found is None and local.exists() and shutil.which("node"):
@@ -60,7 +59,6 @@ class Azurite:
     keeper: subprocess.Popen[str]
 
     def environment(self) -> dict[str, str]:
-        """What a client needs to know."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
             "AZURE_STORAGE_ACCOUNT_KEY": KEY,

@@ -115,7 +115,6 @@ ended "$@"
 
 
 def find_ceph() -> bool:
-    """Whether all of its programs are there."""
     return all(shutil.which(name) for name in PROGRAMS)
 
 
@@ -128,7 +127,6 @@ class CephServer:
     keeper: subprocess.Popen[str]
 
     def environment(self) -> dict[str, str]:
-        """What a client needs to know."""
         return {
             "AWS_ENDPOINT": self.endpoint,
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -192,7 +190,6 @@ def start_ceph(
 
 
 def _wait(server: CephServer) -> None:
-    """Until it answers."""
     deadline = monotonic() + START_SECONDS_MAX
     while True:
         try:

@@ -22,11 +22,9 @@ class ManualClock:
         self.now += by
 
     def host_now(self) -> datetime:
-        """This machine's time."""
         return self.now + self.host_offset
 
     def database_now(self, tx: Queries) -> datetime:
-        """The database's time."""
         del tx
         return self.now + self.database_offset
 

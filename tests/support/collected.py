@@ -25,19 +25,16 @@ def new_repository(http: httpx.Client, **files: str) -> str:
 
 
 def new_project(http: httpx.Client, repository: str, name: str = "p", **asked: Any) -> Document:
-    """A project."""
     answer = http.post("/projects", json={"repository": repository, "name": name, **asked})
     return done(answer, 201)
 
 
 def new_collection(http: httpx.Client, project_id: str, name: str = "c", **asked: Any) -> Document:
-    """A collection."""
     answer = http.post("/collections", json={"project_id": project_id, "name": name, **asked})
     return done(answer, 201)
 
 
 def done(answer: httpx.Response, status: int = 200) -> Document:
-    """What an answer says, which must have the status."""
     assert answer.status_code == status, answer.text
     document: Document = answer.json() if answer.content else {}
     return document
@@ -52,7 +49,6 @@ def refused(answer: httpx.Response, status: int, kind: str) -> Document:
 
 
 def listed(http: httpx.Client, place: str, **params: Any) -> list[Document]:
-    """All of a list, in pages of one or as asked."""
     found: list[Document] = []
     after = ""
     while True:

@@ -55,7 +55,6 @@ def listing(root: Path) -> dict[str, bytes]:
 
 
 def contents_of(world: World, ref: str) -> dict[str, bytes]:
-    """All objects of a ref, by path, read through the store."""
     return {
         entry.path: world.lake.objects.get(ref, entry.path)
         for entry in world.lake.objects.walk(ref)

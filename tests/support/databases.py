@@ -29,8 +29,6 @@ def new_database(server_url: str) -> str:
 
 
 class SqliteDatabases:
-    """Copies of one file."""
-
     def __init__(self, directory: Path) -> None:
         self.template = directory / "template.db"
         _make_tables(f"sqlite:///{self.template}")
@@ -71,7 +69,6 @@ class PostgresDatabases:
 
 
 def _plain(url: str) -> str:
-    """A URL as psycopg reads it."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 

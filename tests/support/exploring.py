@@ -101,13 +101,11 @@ class _Clock(ManualClock):
         self._note = note
 
     def database_now(self, tx: Any) -> datetime:  # see `Clock`
-        """The database's time."""
         now = super().database_now(tx)
         self._note(now)
         return now
 
     def storage_time(self, last_modified: datetime) -> datetime:
-        """What the storage wrote down."""
         return last_modified
 
 
@@ -118,7 +116,6 @@ class _Ids:
         self.by_thread: dict[str, Random] = {}
 
     def token_hex(self, length: int) -> str:
-        """So many bytes, in hexadecimal."""
         name = threading.current_thread().name
         return self.by_thread.setdefault(name, Random(name)).randbytes(length).hex()
 
@@ -129,7 +126,6 @@ class _Bucket(Bucket):
     step: Callable[[str], None] = staticmethod(lambda _method: None)
 
     def storage(self, url: str) -> Any:  # a storage, which the caller takes as it is
-        """See `Bucket.storage`."""
         return FaultyStorage(super().storage(url), before=lambda method, _: self.step(method))
 
 
@@ -146,7 +142,6 @@ class _Thread(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """The operation, once the baton is here."""
         self._body(self)
 
 
@@ -193,7 +188,6 @@ class Ground(Watcher):
         return Actor(store, store.repository("lake"), self.clock, self.step)
 
     def close(self) -> None:
-        """Close the database."""
         self._metadata.close()
         self._connection.close()
 
@@ -267,7 +261,6 @@ class Ground(Watcher):
         self._baton.acquire()
 
     def stop(self, threads: Sequence[_Thread]) -> None:
-        """End what has not ended."""
         for thread in threads:
             thread.stopping = True
             while not thread.done:
@@ -318,7 +311,6 @@ class Ground(Watcher):
         return self._trees[key]
 
     def deleted(self, key: str, stored: Stored) -> None:
-        """See `Watcher.deleted`. Raises Violation."""
         del stored
         address = key.removeprefix(ROOT)
         if address in self.needed():
@@ -377,7 +369,6 @@ class Ground(Watcher):
         return self.shared_digest() == before and self._digest[0] != mark
 
     def _cursor(self) -> sqlite3.Cursor:
-        """One whose rows no thread reads."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return cursor
@@ -437,15 +428,12 @@ class Search:
     _met: set[bytes] = field(default_factory=set)
 
     def run(self, *, until: float = math.inf) -> int:
-        """Goes through the schedules until a monotonic time in seconds. Returns the number of
-        states between steps that it met. Raises Violation, which names the schedule."""
         todo: list[tuple[int, ...]] = [()]
         while todo and time.monotonic() < until:
             todo += self._follow(todo.pop())
         return len(self._met)
 
     def random(self, random: Random) -> None:
-        """One schedule, by chance."""
         self._follow((), random)
 
     def _follow(

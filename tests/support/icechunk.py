@@ -89,7 +89,6 @@ def open_repository(path: Place) -> Repository:
 
 
 def upgrade(path: Place, *, keeps_old_files: bool = False) -> Repository:
-    """Bring a repository of version 1 to version 2."""
     return icechunk.upgrade_icechunk_repository(
         open_repository(path), dry_run=False, delete_unused_v1_files=not keeps_old_files
     )
@@ -167,19 +166,15 @@ class RandomHistory:
             self.steps |= {self._amend: 2, self._detach: 1}
 
     def branches(self) -> list[str]:
-        """Their names."""
         return sorted(self.repository.list_branches())
 
     def tags(self) -> list[str]:
-        """Their names."""
         return sorted(self.repository.list_tags())
 
     def new_name(self, kind: str) -> str:
-        """For a branch or tag."""
         return f"{kind}{self.number}"
 
     def step(self) -> None:
-        """Do one operation; the first one is a commit."""
         self.number += 1
         steps = list(self.steps)
         chosen = self.choices.choices(steps, list(self.steps.values()))[0]

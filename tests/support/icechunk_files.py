@@ -45,7 +45,6 @@ def plain(data: bytes, payload: bytes) -> bytes:
 
 
 def new_file(payload: bytes, file_type: int, spec_version: int, *, compressed: bool) -> bytes:
-    """A metadata file."""
     header = "ICE🧊CHUNK".encode() + b"by hand".ljust(24) + bytes([spec_version, file_type])
     if not compressed:
         return header + b"\0" + payload
@@ -85,11 +84,9 @@ class Fields:
         return int(self.table.Offset(4 + 2 * slot))
 
     def number(self, slot: int, flags: Any) -> int:
-        """A number."""
         return int(self.table.GetSlot(4 + 2 * slot, 0, flags))
 
     def struct(self, slot: int, size: int = ID_BYTES) -> bytes | None:
-        """The bytes of a struct."""
         place = self.at(slot)
         start = self.table.Pos + place
         return bytes(self.table.Bytes[start : start + size]) if place else None
@@ -103,12 +100,10 @@ class Fields:
         return [first + size * i for i in range(self.table.VectorLen(place))]
 
     def tables(self, slot: int) -> Iterator[Fields]:
-        """The tables of a vector."""
         for start in self.starts(slot, 4):
             yield Fields(self.table.Bytes, self.table.Indirect(start))
 
     def table_at(self, slot: int) -> Fields:
-        """A table."""
         return Fields(self.table.Bytes, self.table.Indirect(self.table.Pos + self.at(slot)))
 
 
@@ -127,8 +122,6 @@ def slow_manifest(payload: bytes) -> tuple[str, int, list[str]]:
 
 @dataclass(frozen=True)
 class SlowSnapshot:
-    """What a snapshot's file says."""
-
     snapshot_id: str
     parent_id: str | None
     flushed_at_micros: int
@@ -195,7 +188,6 @@ class MadeManifest:
 
     @property
     def count(self) -> int:
-        """How many references it has."""
         return sum(map(len, self.arrays))
 
     @property
@@ -205,7 +197,6 @@ class MadeManifest:
         return [f"chunks/{spell(ref.chunk_id)}" for ref in refs if ref.kinds == ("native",)]
 
     def payload(self) -> bytes:
-        """The FlatBuffer."""
         builder = flatbuffers.Builder(64)
         arrays = offsets(builder, [_array(builder, refs) for refs in self.arrays])
         dictionary = None if self.dictionary is None else builder.CreateByteVector(self.dictionary)
@@ -279,7 +270,6 @@ class MadeSnapshot:
     unknown: int | None = None
 
     def payload(self) -> bytes:
-        """The FlatBuffer."""
         builder = flatbuffers.Builder(64)
         message = builder.CreateString("by hand")
         nodes = offsets(builder, [_node(builder, node) for node in self.nodes])
@@ -373,7 +363,6 @@ def _place(builder: Any, data: bytes) -> None:
 
 
 def random_ref(choices: random.Random, index: tuple[int, ...] | None = None) -> MadeRef:
-    """A reference of any one kind."""
     kinds: tuple[RefKind, ...] = ("inline", "native", "native", "virtual", "packed")
     return MadeRef(
         kinds=(choices.choice(kinds),),
@@ -438,5 +427,4 @@ def random_snapshot(choices: random.Random) -> MadeSnapshot:
 
 
 def files_of(path: Path, kind: str) -> dict[str, bytes]:
-    """The files of one directory of a repository, by name."""
     return {each.name: each.read_bytes() for each in sorted((path / kind).glob("*"))}

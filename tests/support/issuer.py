@@ -39,17 +39,14 @@ Answer = tuple[int, bytes]
 
 
 def by_rsa(claims: Claims) -> str:
-    """As the issuer signs."""
     return jwt.encode(claims, RSA_KEY, algorithm="RS256", headers={"kid": "rsa"})
 
 
 def by_ec(claims: Claims) -> str:
-    """By the issuer's other key."""
     return jwt.encode(claims, EC_KEY, algorithm="ES256", headers={"kid": "ec"})
 
 
 def by_nobody(claims: Claims) -> str:
-    """Without a signature."""
     return (_signed({"alg": "none", "typ": "JWT"}, claims) + b".").decode()
 
 
@@ -104,7 +101,6 @@ class TestIssuer:
     logged_out: list[dict[str, str]] = field(default_factory=list)
 
     def described(self) -> dict[str, Any]:
-        """The document of discovery."""
         return {
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize?tenant=a",
@@ -115,7 +111,6 @@ class TestIssuer:
         }
 
     def authorize(self, asked: Mapping[str, str]) -> str:
-        """Where the browser goes next."""
         assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
         assert asked["client_id"] == CLIENT_ID and "openid" in asked["scope"].split()
         code = secrets.token_urlsafe(16)
@@ -162,8 +157,6 @@ class TestIssuer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers for the issuer of its class."""
-
     issuer: TestIssuer
 
     def do_GET(self) -> None:

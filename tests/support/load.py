@@ -58,7 +58,6 @@ class Progress:
         self.over = False
 
     def run_ended(self) -> None:
-        """Tell of one more."""
         with self._changed:
             self._runs += 1
             self._changed.notify_all()
@@ -91,7 +90,6 @@ class Library:
         self._by_checksum: dict[str, bytes] = {}
 
     def add(self, data: bytes) -> str:
-        """The checksum."""
         checksum = hashlib.sha256(data).hexdigest()
         self._by_checksum[checksum] = data
         return checksum
@@ -120,7 +118,6 @@ class User:
     made: int = 0
 
     def work(self) -> None:
-        """Until it is over."""
         acts = (
             [self.upload] * 12
             + [self.read, self.remove, self.copy, self.copy_other] * 4
@@ -136,7 +133,6 @@ class User:
             self.rng.choice(acts)()
 
     def path(self, branch: str, name: str) -> str:
-        """Nobody else's."""
         return f"{self.prefix(branch)}{name}"
 
     def prefix(self, branch: str) -> str:
@@ -198,7 +194,6 @@ class User:
         self._count("delete", answer)
 
     def copy(self) -> None:
-        """Within a branch."""
         branch = self._draw_branch()
         source, target = (self.path(branch, self.rng.choice(NAMES)) for _ in range(2))
         is_there = source in self.shown[branch]
@@ -240,18 +235,15 @@ class User:
         return answer
 
     def read(self) -> None:
-        """One of its paths, there or not."""
         branch, name = self._draw_branch(), self.rng.choice(NAMES)
         path = self.path(branch, name)
         self.check_bytes(branch, path, self.shown[branch].get(path))
 
     def list(self) -> None:
-        """Its paths on a branch."""
         branch = self._draw_branch()
         self.check_list(branch, self.prefix(branch), self.shown[branch])
 
     def commit(self) -> None:
-        """Whatever is staged, by whomever."""
         branch = self._draw_branch()
         answer = self.ask(
             "POST",
@@ -264,7 +256,6 @@ class User:
             self.commits[answer.json()["id"]] = (branch, dict(self.shown[branch]))
 
     def merge(self) -> None:
-        """One branch into the next."""
         source = self.rng.choice(list(MERGES))
         strategy = self.rng.choice(("", "", "source-wins", "dest-wins"))
         answer = self.ask(

@@ -53,8 +53,6 @@ class Cut:
 
 
 class CutMetadata(Metadata):
-    """A database in this process that loses a COMMIT."""
-
     def __init__(self, inner: Metadata, cut: Cut) -> None:
         super().__init__(inner.engine, inner.clock)
         self._writing, self._commits = inner._writing, inner._commits
@@ -62,7 +60,6 @@ class CutMetadata(Metadata):
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.transaction`."""
         with super().transaction(joins=joins) as tx:
             yield tx
             is_due = self._cut.is_due()
@@ -219,8 +216,6 @@ class Loser:
 
 
 class ProxiedLoser(Loser):
-    """On PostgreSQL."""
-
     moments = MOMENTS
 
     def __init__(self, store: Store, proxy: CuttingProxy, *, watching: Metadata) -> None:
@@ -246,7 +241,6 @@ def _never_prepare(connection: psycopg.Connection, _record: object) -> None:
 
 
 def _other(store: Store, metadata: Metadata) -> Store:
-    """The same store, on another connection."""
     return Store(
         directory=store.directory,
         settings=store.settings,

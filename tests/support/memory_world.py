@@ -37,18 +37,14 @@ class TruthfulClock(ManualClock):
     """A clock by which the storage dates its files, so that nothing has to be corrected."""
 
     def storage_time(self, last_modified: datetime) -> datetime:
-        """What the storage wrote down."""
         return last_modified
 
 
 class SeededIds:
-    """What the module of ids uses of `secrets`."""
-
     def __init__(self) -> None:
         self.random = Random(0)
 
     def token_hex(self, length: int) -> str:
-        """So many bytes, in hexadecimal."""
         return self.random.randbytes(length).hex()
 
 
@@ -62,7 +58,6 @@ class Place:
     buckets: dict[str, Bucket]
 
     def clear(self, seed: int) -> None:
-        """Leave nothing but the store."""
         self.clock.now = START
         self.ids.random = Random(seed)
         with self.store.metadata.transaction() as tx:
@@ -111,7 +106,6 @@ class MemoryWorld(World):
 
     @property
     def prefix(self) -> str:
-        """What the keys of the repository's objects begin with."""
         return "lake/"
 
     def another_process(self) -> Repository:

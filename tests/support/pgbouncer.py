@@ -69,7 +69,6 @@ def pooled(database_url: str) -> Iterator[str]:
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Until it answers."""
     deadline = monotonic() + START_SECONDS_MAX
     while True:
         try:

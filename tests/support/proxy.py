@@ -52,8 +52,6 @@ class Proxy:
         self._random = random.Random(self.seed)
 
     def app(self) -> Starlette:
-        """The proxy as an application."""
-
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
             limits = httpx.Limits(max_connections=100)

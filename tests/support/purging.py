@@ -28,7 +28,6 @@ def request(*paths: str, **named: Any) -> Request:
 def purge(
     store: Store, *paths: str, dry_run: bool = False, repository: str = "lake", **named: Any
 ) -> PurgeReport:
-    """Begin a purge and carry it out."""
     purges = Purges(store)
     whole = {"repository": True} if named.pop("whole", False) else {}
     row = purges.begin(repository, request(*paths, **whole, **named))
@@ -42,13 +41,11 @@ def in_the_way(report: PurgeReport) -> set[tuple[str, str, tuple[str, ...]]]:
 
 
 def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    """All that a ref shows."""
     objects = repository.objects
     return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
 
 
 def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
-    """The addresses of the files under a prefix."""
     found: set[str] = set()
     for batch in repository.storage.list(prefix):
         found.update(batch.column("address").to_pylist())  # type: ignore[arg-type]
@@ -56,17 +53,14 @@ def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
 
 
 def save(repository: Repository, *paths: str, branch: str = "main") -> str:
-    """Commit files whose content is their name."""
     for path in paths:
         repository.objects.put(branch, path, path.encode())
     return repository.commits.commit(branch, " ".join(paths)).commit_id
 
 
 def address_of(repository: Repository, ref: str, path: str) -> str:
-    """Where an entry's bytes are."""
     return repository.objects.stat(ref, path).address
 
 
 def ids(rows: Iterable[Any]) -> set[str]:
-    """The ids of references."""
     return {row.id for row in rows}

@@ -223,7 +223,6 @@ def dealt(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def volume_of(item: pytest.Item) -> str | None:
-    """The name of a test's volume; None for a test that is not randomized."""
     marker = item.get_closest_marker("randomized")
     return None if marker is None else str(marker.args[0])
 

@@ -54,7 +54,6 @@ def staged_live(repository: Repository) -> set[str]:
 
 
 def stored(repository: Repository) -> set[str]:
-    """The addresses of the objects on the storage."""
     return {
         address
         for batch in repository.storage.list(DATA_PREFIX)

@@ -117,21 +117,17 @@ class SmallWorld:
 
     @property
     def store(self) -> Path:
-        """The store's directory."""
         return self.directory / "store"
 
     @property
     def work(self) -> Path:
-        """The directory that commands are run in."""
         return self.directory / "work"
 
     @property
     def database(self) -> Path:
-        """The SQLite file."""
         return self.store / DATABASE_FILE
 
     def make(self, do: Do) -> None:
-        """Make it, by commands."""
         self.work.mkdir(parents=True)
         _write_files(self.work)
         _fill(self, do)
@@ -140,7 +136,6 @@ class SmallWorld:
         shutil.copytree(self.directory, self.pristine)
 
     def reset(self) -> None:
-        """Put everything back as it was made."""
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self.pristine, self.directory)
 
@@ -177,7 +172,6 @@ class SmallWorld:
         return found
 
     def data(self) -> set[str]:
-        """The files of objects that are on the disk."""
         root = self.store / "storage"
         return {
             str(path.relative_to(root))
@@ -186,7 +180,6 @@ class SmallWorld:
         }
 
     def files(self) -> dict[str, bytes]:
-        """The user's files, but for partial ones."""
         return {
             str(path.relative_to(self.work)): path.read_bytes()
             for path in self.work.rglob("*")
@@ -194,7 +187,6 @@ class SmallWorld:
         }
 
     def is_held(self) -> bool:
-        """Whether a run holds a repository."""
         with closing(sqlite3.connect(self.database)) as connection:
             held = "SELECT count(*) FROM gc_leases WHERE run_id IS NOT NULL"
             return bool(connection.execute(held).fetchone()[0])
@@ -216,7 +208,6 @@ class SmallWorld:
             lease.write_text(json.dumps(content))
 
     def age(self) -> None:
-        """Let all files be old."""
         date_files(self.store, datetime.now(UTC) - AGE)
 
     def check_whole(self) -> None:

@@ -22,7 +22,6 @@ class CompiledStatements(dict[_Key, Any]):
     engine has one of its own: those of one name are made alike here."""
 
     def get(self, key: _Key, default: Any = None) -> Any:
-        """See `dict.get`."""
         return super().get(_shared(key), default)
 
     def __setitem__(self, key: _Key, compiled: Any) -> None:

@@ -102,7 +102,6 @@ class Steps:
 
     @property
     def is_down(self) -> bool:
-        """Whether something fails for good."""
         return self._down is not None
 
     def _counted(self, place: Place) -> Kind | None:
@@ -328,11 +327,9 @@ class Stdout(io.RawIOBase):
         self._kept = os.dup(self._descriptor)
 
     def fileno(self) -> int:
-        """Its own."""
         return self._descriptor
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
     def write(self, data: Any) -> int:  # a buffer
@@ -355,11 +352,9 @@ class Stdout(io.RawIOBase):
         os.close(nowhere)
 
     def text(self) -> str:
-        """What came."""
         return os.pread(self._kept, os.fstat(self._kept).st_size, 0).decode()
 
     def close(self) -> None:
-        """Nothing of it is kept."""
         if not self.closed:
             os.close(self._descriptor)
             os.close(self._kept)

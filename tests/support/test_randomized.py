@@ -33,7 +33,6 @@ def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seeds_of(**options: Any) -> list[int]:
-    """The seeds that one test gets."""
     seen: list[int] = []
 
     @randomized("seeded")
@@ -152,7 +151,6 @@ class Time:
         self.now = 0.0
 
     def monotonic(self) -> float:
-        """The injected seconds."""
         return self.now
 
 
@@ -167,8 +165,6 @@ class TestLongRuns:
         return time
 
     def lasting(self, time: Time, name: str, seconds: float) -> Callable[[], None]:
-        """A test whose cases take so many seconds."""
-
         @randomized(name)
         def test() -> None:
             time.now += seconds
@@ -229,7 +225,6 @@ class TestSets:
 
     @pytest.fixture
     def items(self, request: pytest.FixtureRequest) -> list[pytest.Item]:
-        """Twelve tests that do nothing."""
         names = [f"test_{function}[{number}]" for function in "ab" for number in range(6)]
         return [
             pytest.Function.from_parent(request.node.parent, name=name, callobj=self.items)

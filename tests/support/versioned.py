@@ -35,7 +35,6 @@ class VersionedBucket:
 
     @classmethod
     def made(cls, status: str = "Enabled") -> VersionedBucket:
-        """Makes the bucket, with that status."""
         bucket = cls()
         make_bucket(bucket.name, dict(os.environ))
         if status != NEVER:
@@ -73,11 +72,9 @@ class VersionedBucket:
 
     @property
     def url(self) -> str:
-        """Its URL."""
         return f"s3://{self.name}"
 
     def set(self, status: str) -> None:
-        """Sets `Enabled` or `Suspended`."""
         self.client.put_bucket_versioning(
             Bucket=self.name, VersioningConfiguration={"Status": status}
         )

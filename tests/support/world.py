@@ -51,7 +51,6 @@ class AgedSlices(CurrentSlice):
     """Slices that are named for the real time."""
 
     def new_addresses(self, count: int, *, now: datetime) -> list[str]:
-        """See `CurrentSlice.new_addresses`."""
         return super().new_addresses(count, now=now - SLICES_BEFORE)
 
 
@@ -105,7 +104,6 @@ class World:
 
     @property
     def now(self) -> datetime:
-        """The injected time."""
         return self.clock.host_now()
 
     def save(
@@ -125,7 +123,6 @@ class World:
         return commit.commit_id
 
     def keep(self, **policy: Any) -> None:
-        """Set the policy, such as `keep(default="7d", branches={"main": "20d"})`."""
         self.lake.retention.set(Policy.parse(policy))
 
     def collector(self, *, observer: Observer = silent, **options: Any) -> Collector:
@@ -144,7 +141,6 @@ class World:
         return EmbeddedRepository(self.lake.context, store_id=self.store.store_id)
 
     def collect(self, **options: Any) -> RunReport:
-        """A whole run."""
         return self.collector(**options).run()
 
     def swept(self, **options: Any) -> RunReport:
@@ -163,5 +159,4 @@ class World:
         return {(self.root / address).read_text() for address in self.files()}
 
     def close(self) -> None:
-        """Close the store's connections."""
         self.store.close()
