@@ -73,8 +73,12 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from ebbtide.program import main
+from ebbtide.program.app import run
+for line in sys.stdin:
+    assert run(line.split()) == 0, line
 main()
 """
+"""The program, after the commands of its input."""
 
 
 def test_all_but_spark_works_without_pandas(tmp_path: Path) -> None:
@@ -86,28 +90,35 @@ def test_all_but_spark_works_without_pandas(tmp_path: Path) -> None:
     }
     kept = {k: v for k, v in os.environ.items() if not k.startswith("EBBTIDE_")}
     command = [sys.executable, "-c", WITHOUT_PANDAS]
-    (tmp_path / "file").write_text("text")
-    grace = ("--grace", "0s", "--unsafe")
-    for arguments in (
-        ("init", settings["EBBTIDE_STORE"]),
-        ("repo", "create", "lake"),
-        ("fs", "put", "lake", "main", str(tmp_path / "file"), "file"),
-        ("commit", "lake", "main", "-m", "one"),
-        ("fs", "put", "lake", "main", str(tmp_path / "file"), "other"),
-        ("fs", "rm", "lake", "main", "other"),
-        ("gc", "plan", "lake", *grace),
-        ("gc", "sweep", "lake", *grace, "--quarantine", "none", "--yes"),
-        ("explain", "lake", "main", "file"),
-    ):
-        done = subprocess.run(
-            [*command, *arguments], env=kept | settings, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done
+    file = tmp_path / "file"
+    file.write_text("text")
+    before = f"""
+init {settings["EBBTIDE_STORE"]}
+repo create lake
+fs put lake main {file} file
+commit lake main -m one
+fs put lake main {file} other
+fs rm lake main other
+gc plan lake --grace 0s --unsafe
+gc sweep lake --grace 0s --unsafe --quarantine none --yes
+"""
+    done = subprocess.run(
+        [*command, "explain", "lake", "main", "file"],
+        env=kept | settings,
+        input=before.lstrip(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done
     assert "state    kept" in done.stdout
     data = tmp_path / "store" / "storage" / "lake" / "data"
     assert len([path for path in data.rglob("*") if path.is_file()]) == 1
     with subprocess.Popen(
-        [*command, "serve", "--port", "0"], env=kept | settings, stdout=subprocess.PIPE, text=True
+        [*command, "serve", "--port", "0"],
+        env=kept | settings,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         assert server.stdout is not None
         try:

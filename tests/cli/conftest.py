@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
 import typer
@@ -20,6 +20,8 @@ from ebbtide.program.app import run
 from tests.support.templates import copy_store, old_lake
 
 FIRST_DAY: Final = datetime(2020, 1, 1, tzinfo=UTC)
+SHORT: Final = ("--grace", "1s", "--unsafe")
+AT_ONCE: Final = (*SHORT, "--quarantine", "none", "--yes")
 
 Write = Callable[..., str]
 Template = tuple[Path, str]
@@ -42,11 +44,29 @@ class Result:
         return str(self.document["error"]["kind"])
 
 
-class Ebbtide(Protocol):
+class Ebbtide:
     """Runs one command; `code` is the exit code that it must end with."""
 
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+
     def __call__(self, *arguments: str | Path, code: int = 0) -> Result:
-        """Arguments as on a command line."""
+        self._capfd.readouterr()
+        found = run([str(argument) for argument in arguments])
+        result = Result(found, *self._capfd.readouterr())
+        assert found == code, result
+        assert "Traceback" not in result.err
+        return result
+
+    def json(self, *arguments: str | Path, code: int = 0) -> Any:  # whatever JSON holds
+        """Its document."""
+        return self(*arguments, "--json", code=code).document
+
+    def refuses(self, kind: str, *arguments: str | Path, code: int = 1) -> Result:
+        """It must be refused, with an error of that kind."""
+        result = self(*arguments, "--json", code=code)
+        assert result.document["error"]["kind"] == kind, result
+        return result
 
 
 class Terminal(io.StringIO):
@@ -75,15 +95,7 @@ def ebbtide(
     monkeypatch.setenv("EBBTIDE_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
 
-    def invoke(*arguments: str | Path, code: int = 0) -> Result:
-        capfd.readouterr()
-        found = run([str(argument) for argument in arguments])
-        result = Result(found, *capfd.readouterr())
-        assert found == code, result
-        assert "Traceback" not in result.err
-        return result
-
-    return invoke
+    return Ebbtide(capfd)
 
 
 @pytest.fixture(scope="session")

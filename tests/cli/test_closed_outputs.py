@@ -24,6 +24,8 @@ NAMES: Final = 200
 LINES: Final = 100_000
 """The listing and the object are larger than a pipe, which holds 64 KiB."""
 
+pytestmark = pytest.mark.drawn("outputs that are closed")
+
 
 @pytest.fixture(scope="module")
 def large_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,7 +59,6 @@ def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.drawn("outputs that are closed")
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [LISTED, (*LISTED, "--json"), READ], ids=shlex.join)
@@ -89,7 +90,6 @@ def test_a_disk_that_takes_only_the_beginning(store: Path, unbuffered: str) -> N
     assert target.stat().st_size == 256 * 1024
 
 
-@pytest.mark.drawn("outputs that are closed")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", HELPS, ids=shlex.join)
 def test_help_that_nobody_reads(words: tuple[str, ...], unbuffered: str) -> None:

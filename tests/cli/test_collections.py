@@ -56,7 +56,7 @@ def test_files_of_this_machine(p: Ebbtide, tree: Path, tmp_path: Path) -> None:
         (("create", "lake", "p/d", "--from-version", "1"), "invalid_argument", 2),
         (("create", "lake", "p/d", "--locators", str(tree / "one")), "invalid_argument", 2),
     ):
-        assert p("collection", *wrong, "--json", code=code).error_kind == kind
+        p.refuses(kind, "collection", *wrong, code=code)
     assert "p/d" not in p("collection", "list", "lake", "p").out
 
 
@@ -64,8 +64,7 @@ def test_what_no_file_can_be_called(p: Ebbtide, write: Write, tmp_path: Path) ->
     """Nothing is written at all then."""
     write(**{"a": "1", "b//c": "2"})
     p("collection", "create", "lake", "p/c", "--from-ref", "main")
-    refused = p("collection", "get", "lake", "p/c", "--to", tmp_path / "out", "--json", code=2)
-    assert refused.error_kind == "invalid_path"
+    p.refuses("invalid_path", "collection", "get", "lake", "p/c", "--to", tmp_path / "out", code=2)
     assert not (tmp_path / "out").exists()
 
 
@@ -73,38 +72,27 @@ def test_content_from_elsewhere(p: Ebbtide, write: Write, tmp_path: Path) -> Non
     """From a commit, a collection, locators, and all of them; equal content has one hash."""
     write(**{"a/x": "x", "a/y": "y", "b": "b"})
     part = ("--prefix", "a/", "--into", "n/")
-    made = p("collection", "create", "lake", "p/c", "--from-ref", "main", *part, "--json").document
+    made = p.json("collection", "create", "lake", "p/c", "--from-ref", "main", *part)
     assert files_of(p, "p/c") == ["n/x", "n/y"]
-    copied = p("collection", "create", "lake", "p/d", "--from-collection", "p/c", "--json").document
+    copied = p.json("collection", "create", "lake", "p/d", "--from-collection", "p/c")
     written = p("collection", "locators", "lake", "p/c").out
     (tmp_path / "locators").write_text(written)
     assert set(json.loads(written)["locators"]) == {"n/x", "n/y"}
     locators = ("--locators", tmp_path / "locators")
-    located = p("collection", "create", "lake", "p/e", *locators, "--json").document
+    located = p.json("collection", "create", "lake", "p/e", *locators)
     hashes = {each["content_hash"] for each in (made, copied, located)}
     assert len(hashes) == 1
-    found = p("collection", "find-hash", "lake", hashes.pop(), "--json").document
+    found = p.json("collection", "find-hash", "lake", hashes.pop())
     assert found["path"] in ("p/c", "p/d", "p/e")
     p("collection", "put", "lake", "p/e", *locators, "--into", "more/")
     assert files_of(p, "p/e") == ["more/n/x", "more/n/y", "n/x", "n/y"]
-    changes = p("collection", "diff", "lake", "p/c", "p/e", "--json").document["changes"]
+    changes = p.json("collection", "diff", "lake", "p/c", "p/e")["changes"]
     assert [(each["kind"], each["path"]) for each in changes] == [
         ("added", "more/n/x"),
         ("added", "more/n/y"),
     ]
-    p(
-        "collection",
-        "put",
-        "lake",
-        "p/e",
-        "--from-ref",
-        "main",
-        "--prefix",
-        "b",
-        "--into",
-        "b",
-        "--replace",
-    )
+    last = ("--prefix", "b", "--into", "b", "--replace")
+    p("collection", "put", "lake", "p/e", "--from-ref", "main", *last)
     assert files_of(p, "p/e") == ["b"]
     p("collection", "put", "lake", "p/e", "--replace")
     assert files_of(p, "p/e") == []
@@ -116,18 +104,15 @@ def test_versions(p: Ebbtide, tree: Path) -> None:
     p("collection", "put", "lake", "p/c", tree / "big", "--keep-version")
     assert files_of(p, "p/c") == ["big", "one"]
     assert files_of(p, "p/c", "--version", "1") == ["big", "deep/two", "one"]
-    listed = p("collection", "versions", "lake", "p/c", "--json").document["versions"]
+    listed = p.json("collection", "versions", "lake", "p/c")["versions"]
     assert [each["version"] for each in listed] == [2, 1]
     assert p("collection", "get", "lake", "p/c", "deep/two", "--version", "1").out == "22"
     differ = p("collection", "diff", "lake", "p/c", "p/c", "--version", "1")
     assert differ.out == "- deep/two  (2 B)\n"
-    asked = p("collection", "drop-version", "lake", "p/c", "1", "--json", code=2)
-    assert asked.error_kind == "invalid_argument"
+    p.refuses("invalid_argument", "collection", "drop-version", "lake", "p/c", "1", code=2)
     p("collection", "drop-version", "lake", "p/c", "1", "--yes")
-    missing = p("collection", "drop-version", "lake", "p/c", "1", "--yes", "--json", code=1)
-    assert missing.error_kind == "version_not_found"
-    removed = p("collection", "rm", "lake", "p/c", "no", "--json", code=1)
-    assert removed.error_kind == "object_not_found"
+    p.refuses("version_not_found", "collection", "drop-version", "lake", "p/c", "1", "--yes")
+    p.refuses("object_not_found", "collection", "rm", "lake", "p/c", "no")
 
 
 def test_the_trash(p: Ebbtide) -> None:
@@ -135,9 +120,7 @@ def test_the_trash(p: Ebbtide) -> None:
     p("collection", "create", "lake", "p/c")
     p("collection", "create", "lake", "p/soon", "--expires-in", "2h")
     deleted = p("collection", "delete", "lake", "p/c")
-    (trashed,) = p("collection", "list", "lake", "p", "--state", "trashed", "--json").document[
-        "collections"
-    ]
+    (trashed,) = p.json("collection", "list", "lake", "p", "--state", "trashed")["collections"]
     assert f"ebbtide collection restore lake {trashed['collection_id']}" in deleted.out
     plain = p("collection", "list", "lake", "p").out
     assert "expiring" in plain
@@ -145,11 +128,9 @@ def test_the_trash(p: Ebbtide) -> None:
     shown = p("collection", "list", "lake", "p", "--include-expired").out
     assert {"expiring", "trashed", trashed["collection_id"]} <= set(shown.split())
     p("collection", "create", "lake", "p/c")
-    taken = p("collection", "restore", "lake", trashed["collection_id"], "--json", code=1)
-    assert taken.error_kind == "collection_exists"
+    p.refuses("collection_exists", "collection", "restore", "lake", trashed["collection_id"])
     for more in ((), ("--ensure-unique-name",)):
-        live = p("collection", "restore", "lake", "p/c", *more, "--json", code=1)
-        assert live.error_kind == "collection_exists"
+        live = p.refuses("collection_exists", "collection", "restore", "lake", "p/c", *more)
         message = live.document["error"]["message"]
         assert "nothing was restored" in message
         assert trashed["collection_id"] in message
@@ -170,7 +151,7 @@ def test_changes(p: Ebbtide, tree: Path) -> None:
     assert "can delete its data for good" in let_go.err
     assert "not kept" in p("collection", "show", "lake", "q/d").out
     for command in (("get", "lake", "q/d", "one"), ("locators", "lake", "q/d")):
-        assert p("collection", *command, "--json", code=1).error_kind == "data_released"
+        p.refuses("data_released", "collection", *command)
     assert files_of(p, "q/d") == ["big", "deep/two", "one"]
     p("collection", "update", "lake", "q/d", "--replication-desired", "1")
     assert p("collection", "get", "lake", "q/d", "one").out == "1"

@@ -13,24 +13,21 @@ TWICE = '{"branches": {"main": "keep", "main": "1d"}}'
 
 
 def policy(lake: Ebbtide) -> object:
-    return lake("retention", "show", "lake", "--json").document["policy"]
+    return lake.json("retention", "show", "lake")["policy"]
 
 
-def test_a_key_twice_in_a_policy_file(lake: Ebbtide, tmp_path: Path) -> None:
+def test_a_key_twice_in_a_policy(
+    lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
+) -> None:
+    """In a file, from stdin, and in one that is tried."""
     (tmp_path / "policy.json").write_text(TWICE)
     before = policy(lake)
     result = lake("retention", "set", "lake", "--file", tmp_path / "policy.json", code=2)
     assert "policy.json has the key 'main' twice" in result.err
-    assert policy(lake) == before
-
-
-def test_a_key_twice_in_a_policy_from_stdin(lake: Ebbtide, typing: Callable[[str], None]) -> None:
     typing('{"default": {"keep_last": 1, "keep_last": 2}}')
     result = lake("retention", "set", "lake", "--file", "-", code=2)
     assert "stdin has the key 'keep_last' twice" in result.err
-
-
-def test_a_key_twice_in_a_policy_that_is_tried(lake: Ebbtide) -> None:
+    assert policy(lake) == before
     assert "'main' twice" in lake("what-if", "lake", "--policy", TWICE, code=2).err
 
 

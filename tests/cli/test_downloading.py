@@ -87,8 +87,7 @@ def test_nothing_is_written_of_a_collection_that_fits_no_directory(
     lake("project", "create", "lake", "p")
     lake("collection", "create", "lake", "p/c", "--from-ref", "main")
     place = tmp_path / "out"
-    got = lake("collection", "get", "lake", "p/c", "--to", place, "--json", code=2)
-    assert got.error_kind == "invalid_path"
+    got = lake.refuses("invalid_path", "collection", "get", "lake", "p/c", "--to", place, code=2)
     message = got.document["error"]["message"]
     assert "'dir/x'" in message
     assert "255 bytes" in message

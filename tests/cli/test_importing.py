@@ -20,10 +20,10 @@ def test_a_directory_and_a_file(lake: Ebbtide, tmp_path: Path) -> None:
     assert done.document["metadata"] == {"a": "b"}
     text = lake("import", "lake", "main", tmp_path / "file", "single").out
     assert text.startswith("imported 1 object: main is at commit ")
-    entries = lake("fs", "ls", "lake", "main", "-r", "--json").document["entries"]
+    entries = lake.json("fs", "ls", "lake", "main", "-r")["entries"]
     assert [entry["path"] for entry in entries] == ["in/deep/two", "in/one", "single"]
     assert lake("fs", "cat", "lake", "main", "in/deep/two").out == "22"
-    stat = lake("fs", "stat", "lake", "main", "in/one", "--json").document
+    stat = lake.json("fs", "stat", "lake", "main", "in/one")
     assert stat["address"] == (tree / "one").as_uri()
 
 
@@ -31,14 +31,11 @@ def test_what_cannot_be_imported(lake: Ebbtide, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     importing = ("import", "lake", "main")
-    refused = lake(*importing, f"{tree}/", "in", "--json", code=1)
-    assert refused.error_kind == "object_not_found"
+    lake.refuses("object_not_found", *importing, f"{tree}/", "in")
     assert "end it in a slash" in lake(*importing, tree, "in", code=1).err
     (tree / "x").write_text("x")
     lake("fs", "put", "lake", "main", tree / "x", "staged")
-    refused = lake(*importing, f"{tree}/", "in", "--json", code=1)
-    assert refused.error_kind == "branch_dirty"
+    lake.refuses("branch_dirty", *importing, f"{tree}/", "in")
     lake("reset", "lake", "main", "--yes")
     for place in (tmp_path, tmp_path / "store"):
-        refused = lake(*importing, f"{place}/", "in", "--json", code=2)
-        assert refused.error_kind == "invalid_address"
+        lake.refuses("invalid_address", *importing, f"{place}/", "in", code=2)

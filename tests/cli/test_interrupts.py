@@ -24,13 +24,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import FIRST_DAY, Ebbtide
+from tests.cli.conftest import AT_ONCE, FIRST_DAY, SHORT, Ebbtide
 from tests.cli.test_app import ROOT
 from tests.gc.test_kill import in_session, wait_for_end
 from tests.support.templates import copy_store, old_lake
 
 FILES = 24
-SHORT = ("--grace", "1s", "--unsafe")
 WAIT_SECONDS = 300
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -124,12 +123,12 @@ def go_on(lake: Ebbtide, told: str, way: str = "Continue with") -> str:
 def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -> str:
     """The newest run is swept as one that nobody interrupted: each file went once, and by the
     record. Its id."""
-    run = lake("gc", "runs", "lake", "--json").document["runs"][0]
+    run = lake.json("gc", "runs", "lake")["runs"][0]
     went = "quarantined_count" if aside else "deleted_count"
     assert (run["state"], run["candidate_count"]) == ("swept", FILES)
     assert run[went] + run["missing_count"] == FILES
     assert not exactly or run["missing_count"] == 0
-    assert lake("gc", "verify", "lake", run["run_id"], "--json").document["verified"]
+    assert lake.json("gc", "verify", "lake", run["run_id"])["verified"]
     assert lake("fs", "cat", "lake", "main", "kept").out == "kept"
     assert lake("fs", "cat", "lake", "main~1", "d/1", code=1).err
     return str(run["run_id"])
@@ -138,7 +137,7 @@ def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -
 @pytest.mark.parametrize("step", ["list", "read", "subtract"])
 def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
     """There is none then, and nothing went; the next is not held up."""
-    command = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--store", str(store))
+    command = ("gc", "run", "lake", *AT_ONCE, "--store", str(store))
     found = interrupted(store, *command, when=f"start {step}", how="SIGTERM")
     assert (found.returncode, found.stdout) == (TERMINATED, "")
     assert "the plan was not finished, and nothing was deleted" in found.stderr
@@ -161,19 +160,19 @@ def test_while_spark_starts(lake: Ebbtide, store: Path, seconds: float) -> None:
     assert (found.returncode, found.stdout) == (INTERRUPTED, "")
     assert found.stderr.startswith(("Interrupted while ", "Interrupted before it began"))
     assert len(found.stderr.splitlines()) <= 2
-    assert lake("gc", "runs", "lake", "--json").document["runs"] == []
+    assert lake.json("gc", "runs", "lake")["runs"] == []
 
 
 @pytest.mark.parametrize("moment", ["start fence", "end fence", "start recheck"])
 def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> None:
     """What the fence closed is open again: as if nobody had begun."""
-    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
-    command = ("gc", "sweep", "lake", "--yes", "--quarantine", "none", *SHORT)
+    run_id = lake.json("gc", "plan", "lake", *SHORT)["run_id"]
+    command = ("gc", "sweep", "lake", *AT_ONCE)
     found = interrupted(store, *command, when=moment)
     assert found.returncode == INTERRUPTED
     assert "before any file was deleted" in found.stderr
     assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
-    (run,) = lake("gc", "runs", "lake", "--json").document["runs"]
+    (run,) = lake.json("gc", "runs", "lake")["runs"]
     assert run["state"] == "planned"
     go_on(lake, found.stderr)
     assert check_outcome(lake) == run_id
@@ -209,13 +208,13 @@ def test_a_sweep_that_deletes(
     aside = "none" not in options
     run_id = check_outcome(lake, aside=aside)
     if aside:
-        assert lake("gc", "undo", "lake", run_id, "--json").document["state"] == "undone"
+        assert lake.json("gc", "undo", "lake", run_id)["state"] == "undone"
         assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
 
 
 def test_as_a_document(lake: Ebbtide, store: Path) -> None:
     lake("gc", "plan", "lake", *SHORT)
-    command = ("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
+    command = ("gc", "sweep", "lake", *AT_ONCE, "--json")
     found = interrupted(store, *command, when="done 3")
     error = json.loads(found.stdout)["error"]
     assert (found.returncode, error["kind"]) == (INTERRUPTED, "interrupted")
@@ -225,17 +224,17 @@ def test_as_a_document(lake: Ebbtide, store: Path) -> None:
 
 def test_a_second_time_ends_it_at_once(lake: Ebbtide, store: Path) -> None:
     """Though what is in hands takes longer; what was deleted and not recorded is found missing."""
-    command = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none")
+    command = ("gc", "run", "lake", *AT_ONCE)
     found = interrupted(store, *command, when="stuck", times="until it ends")
     assert found.returncode == INTERRUPTED
     assert "Interrupted" not in found.stderr
-    lake("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none")
+    lake("gc", "sweep", "lake", *AT_ONCE)
     check_outcome(lake, exactly=False)
 
 
 @pytest.mark.parametrize("moment", ["start bring back", "start reopen"])
 def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
-    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
+    run = lake.json("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d")
     found = interrupted(store, "gc", "undo", "lake", run["run_id"], when=moment)
     assert found.returncode == INTERRUPTED
     assert "Interrupted in the undo: " in found.stderr
@@ -246,7 +245,7 @@ def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
 
 
 def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
-    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
+    run = lake.json("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d")
     found = interrupted(store, "gc", "purge", "lake", run["run_id"], "--yes", when="start purge")
     assert "in quarantine deleted for good" in found.stderr
     assert "has no files in quarantine any more" in go_on(lake, found.stderr, "Start it again with")
@@ -273,7 +272,7 @@ def test_a_purge(lake: Ebbtide, store: Path, when: str, said: str) -> None:
 
 @pytest.mark.parametrize("command", ["verify", "explain", "what-if"])
 def test_what_changes_nothing(lake: Ebbtide, store: Path, command: str) -> None:
-    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
+    run_id = lake.json("gc", "plan", "lake", *SHORT)["run_id"]
     words = {
         "verify": ("gc", "verify", "lake", run_id),
         "explain": ("explain", "lake", "main", "kept"),
@@ -295,7 +294,7 @@ def test_at_a_terminal(lake: Ebbtide, store: Path) -> None:
     """The steps with how far they have come, Ctrl-C typed in the middle, and a shell's prompt
     behind it all. A shell runs the command that is named, in a process of its own."""
     command = ["-m", "tests.cli.interrupted", "never", "SIGINT", "once", "0.2"]
-    command += ["gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none"]
+    command += ["gc", "run", "lake", *AT_ONCE]
     driver, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = subprocess.Popen(

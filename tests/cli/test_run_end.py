@@ -9,8 +9,7 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.gc.collector import Collector
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT
+from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide
 from tests.notify.ends import Figures, figures_of
 from tests.notify.loopback import receiver
 
@@ -19,16 +18,13 @@ def outcomes(figures: Figures) -> dict[str, str]:
     return {key[1]: key[2] for key, value in figures.items() if key[2] and value}
 
 
-AT_ONCE = (*SHORT, "--quarantine", "none")
-
-
 def test_a_run_leaves_its_figures(lake: Ebbtide, expired: str, tmp_path: Path) -> None:
     del expired
     file = tmp_path / "ebbtide.prom"
     arguments = ("lake", *SHORT, "--metrics-file", file)
-    planned = lake("gc", "plan", *arguments, "--json").document
+    planned = lake.json("gc", "plan", *arguments)
     assert outcomes(figures_of(file)) == {"lake": "planned"}
-    lake("gc", "sweep", "lake", planned["run_id"], *AT_ONCE, "--metrics-file", file, "--yes")
+    lake("gc", "sweep", "lake", planned["run_id"], *AT_ONCE, "--metrics-file", file)
     figures = figures_of(file)
     assert outcomes(figures) == {"lake": "swept"}
     assert figures["ebbtide_run_deleted_bytes", "lake", ""] == 3
@@ -37,7 +33,7 @@ def test_a_run_leaves_its_figures(lake: Ebbtide, expired: str, tmp_path: Path) -
     lake("gc", "run", "lake", "--metrics-file", file, "--grace", "1s", "--yes", code=2)
     lake("gc", "run", "typo", *SHORT, "--metrics-file", file, "--yes", code=1)
     assert figures_of(file) == figures, "wrong input and unknown names are no runs"
-    again = lake("gc", "run", *arguments, "--yes", "--json").document
+    again = lake.json("gc", "run", *arguments, "--yes")
     figures = figures_of(file)
     assert figures["ebbtide_run_candidate_files", "lake", ""] == again["candidate_count"]
     assert figures["ebbtide_run_last_success_time_seconds", "lake", ""] > success
@@ -73,7 +69,7 @@ def test_a_webhook_and_a_program(
     monkeypatch.setenv("EBBTIDE_RUN_HOOK", f"tee {file}")
     with receiver() as found:
         monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
-        document = lake("gc", "run", "lake", *AT_ONCE, "--yes", "--json").document
+        document = lake.json("gc", "run", "lake", *AT_ONCE)
     told = json.loads(file.read_text())
     assert json.loads(found.received[0].body) == told
     assert (told["action"], told["outcome"], told["report"]) == ("run", "swept", document)
@@ -87,7 +83,7 @@ def test_hooks_that_fail_change_no_outcome(
     monkeypatch.setenv("EBBTIDE_RUN_HOOK", "false")
     with receiver([404]) as found:
         monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
-        document = lake("gc", "run", "lake", *AT_ONCE, "--yes", "--json").document
+        document = lake.json("gc", "run", "lake", *AT_ONCE)
     assert (document["state"], document["deleted_count"]) == ("swept", 1)
     webhook, hook = document["warnings"]
     assert "status 404" in webhook

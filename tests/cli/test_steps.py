@@ -25,7 +25,7 @@ from ebbtide.program.reference import commands
 from tests.cli.calls import CALLS, Call
 from tests.cli.test_examples import check as check_command_line
 from tests.support.program import Program, Result, in_world, made_world
-from tests.support.randomized import randomized
+from tests.support.randomized import randomized, sample
 from tests.support.small_world import View, is_done, without_runs
 from tests.support.steps import Fault, Kind, Place, faults
 from tests.test_errors import documented
@@ -67,18 +67,26 @@ class Calls:
         self.world = program.world
         self._normal: dict[Call, Normal] = {}
 
+    def done(self, call: Call) -> Result:
+        """What the call answers where nothing befalls it: one document, and nothing else."""
+        as_json = not call.words.startswith(NO_DOCUMENT)
+        result = self.program([*call.arguments(self.world.names), *["--json"] * as_json])
+        assert (result.code, result.err) == (0, ""), result
+        if as_json:
+            check_document(result, str(result))
+        return result
+
     def normal(self, call: Call) -> Normal:
         """What the call does where nothing befalls it."""
         if call not in self._normal:
             self.world.reset()
             before = self.world.view()
-            result = self.program(call.arguments(self.world.names))
-            assert result.code == 0, result
+            told = self.done(call)
             self.world.check_whole()
             after = self.world.view()
             assert before == after or not call.reads, call
             self._normal[call] = Normal(
-                before, after, frozenset(self.world.files()), tuple(result.steps.places)
+                before, after, frozenset(self.world.files()), tuple(told.steps.places)
             )
         return self._normal[call]
 
@@ -97,6 +105,15 @@ def test_every_command_has_a_call() -> None:
     assert {f"ebbtide {name}" for name in CALLS} == known
     for name, listed in CALLS.items():
         assert all(call.words.startswith(name) for call in listed)
+
+
+def test_answers_are_documents(calls: Calls) -> None:
+    """All of what reads, and some others, by chance."""
+    for call in ALL:
+        if call.reads:
+            calls.done(call)
+    for call in sample("documents", [each for each in ALL if not each.reads], 12):
+        calls.normal(call)
 
 
 @pytest.mark.parametrize("call", ALL, ids=str)

@@ -10,28 +10,22 @@ from ebbtide.settings import unknown_variables
 from tests.cli.conftest import Ebbtide, Write
 
 
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        ("fs ls lak main", "lake"),
-        ("fs ls lake mian", "main"),
-        ("fs ls lake mian~1", "main"),
-        ("fs cat lake v1.O a", "v1.0"),
-        ("branch delete lake mian", "main"),
-        ("tag delete lake v1.1", "v1.0"),
-        ("purge run lake --reason x --path mian:a --dry-run", "main"),
-    ],
-)
-def test_names(lake: Ebbtide, write: Write, words: str, near: str) -> None:
+def test_names(lake: Ebbtide, write: Write) -> None:
     write(a="1")
     lake("tag", "create", "lake", "v1.0", "main")
-    told = lake(*words.split(), code=1)
-    assert f"did you mean {near!r}?" in told.err
-    if "cat" in words:
-        return  # it has no document
-    document = lake(*words.split(), "--json", code=1).document
-    assert f"did you mean {near!r}?" in document["error"]["message"]
-    assert document["error"]["kind"].endswith("_not_found")
+    for line, near in {
+        "fs ls lak main": "lake",
+        "fs ls lake mian~1": "main",
+        "fs cat lake v1.O a": "v1.0",
+        "branch delete lake mian": "main",
+        "tag delete lake v1.1": "v1.0",
+        "purge run lake --reason x --path mian:a --dry-run": "main",
+    }.items():
+        assert f"did you mean {near!r}?" in lake(*line.split(), code=1).err
+        if "cat" not in line:  # it has no document
+            error = lake.json(*line.split(), code=1)["error"]
+            assert f"did you mean {near!r}?" in error["message"]
+            assert error["kind"].endswith("_not_found")
 
 
 def test_ids_and_far_names_are_not_guessed(lake: Ebbtide, write: Write) -> None:
@@ -47,8 +41,7 @@ def test_ids_and_far_names_are_not_guessed(lake: Ebbtide, write: Write) -> None:
 
 def test_a_misspelt_setting_is_an_error(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_GRCE", "30d")
-    found = lake("repo", "list", "--json", code=2)
-    assert found.error_kind == "invalid_setting"
+    found = lake.refuses("invalid_setting", "repo", "list", code=2)
     assert "did you mean 'EBBTIDE_GRACE'?" in found.err
 
 

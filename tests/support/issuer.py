@@ -27,7 +27,6 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 CLIENT_ID: Final = "ebbtide pages"
 CLIENT_SECRET: Final = "s3cret: of the pages"
-HINT: Final = "id_token_hint"
 
 RSA_KEY: Final = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_KEY: Final = rsa.generate_private_key(public_exponent=65537, key_size=2048)

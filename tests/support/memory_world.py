@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -18,13 +18,9 @@ import pytest
 
 from ebbtide import ids
 from ebbtide.settings import Settings
-from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
-from ebbtide.store.content.slices import CurrentSlice
 from ebbtide.store.database.schema import metadata as tables
 from ebbtide.store.embedded import Store
-from ebbtide.store.repositories.owner import Ownership
-from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.memory import Bucket, opened_in_memory
@@ -107,25 +103,6 @@ class MemoryWorld(World):
     @property
     def prefix(self) -> str:
         return "lake/"
-
-    def another_process(self) -> Repository:
-        """The repository as a process that has just been started has it."""
-        context = self.lake.context
-        ownership = Ownership(
-            context.metadata,
-            store_id=self.store.store_id,
-            repository_id=context.repository_id,
-            storage=context.storage,
-            host_now=self.clock.host_now,
-        )
-        return Repository(
-            replace(
-                context,
-                ownership=ownership,
-                cache=ContentCache(context.storage),
-                slices=CurrentSlice(self.settings),
-            )
-        )
 
     def files(self, kind: str = "") -> set[str]:
         """The addresses of all files under a prefix, but for those of the system."""

@@ -332,7 +332,7 @@ def _fill_lake(do: Do) -> None:
     do("tag", "create", "lake", "v1", "main~1")
     do("hold", "add", "lake", "main~1", "--reason", "audit")
     do("branch", "create", "lake", "dirty")
-    for path in ("staged", "let-go", "secret"):
+    for path in ("staged", "let-go", "secret", "s/x"):
         do("fs", "put", "lake", "dirty", "tree/one", path)
     do("fs", "rm", "lake", "dirty", "let-go")
     do("retention", "set", "lake", "--default", "keep_last:1")

@@ -47,23 +47,18 @@ class TestSeeds:
     def test_each_case_has_its_own(self) -> None:
         assert len(set(seeds_of())) == SEEDED.cases
 
-    def test_the_base_seed_repeats_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = seeds_of()
-        assert seeds_of() == first
-        monkeypatch.setattr(RUN, "base_seed", 2)
-        assert not set(seeds_of()) & set(first)
+    def test_the_base_seed_repeats_them(self) -> None:
+        assert seeds_of() == seeds_of()
 
-    def test_processes_of_a_long_run_have_different_ones(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        first = seeds_of()
-        monkeypatch.setattr(RUN, "worker", "gw1")
-        assert not set(seeds_of()) & set(first)
-
-    def test_tests_have_different_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = seeds_of()
+    def test_others_have_different_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Runs with another base seed, processes of a long run, and tests."""
+        first = set(seeds_of())
+        for name, value in (("base_seed", 2), ("worker", "gw1")):
+            with monkeypatch.context() as patched:
+                patched.setattr(RUN, name, value)
+                assert not set(seeds_of()) & first
         monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test (call)")
-        assert not set(seeds_of()) & set(first)
+        assert not set(seeds_of()) & first
 
     def test_a_group_of_xdist_changes_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test[a@b] (call)")
