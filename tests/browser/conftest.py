@@ -90,13 +90,14 @@ class Visitor:
     url: str
     said: list[str] = field(default_factory=list)
 
-    def go(self, place: str) -> None:
+    def go(self, place: str) -> Page:
         answer = self.page.goto(f"{self.url}/ui{place}")
         assert answer is not None and answer.status == 200, place
+        return self.page
 
     def follow(self, selector: str) -> None:
-        """Click on what leads to another page, and wait for all of it: a click alone returns when
-        its first bytes are there, and what asks at once counts nothing."""
+        """Click on what leads to another page, and wait for all of it. A click alone returns when
+        its first bytes are there: what asks at once counts nothing."""
         with self.page.expect_navigation():
             self.page.click(selector)
 

@@ -45,33 +45,31 @@ class Result:
 
 
 class Ebbtide:
-    """Runs one command; `code` is the exit code that it must end with."""
+    """Runs one command; `code` is the exit code that it must end with. The first argument may be
+    several words."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> Result:
         self._capfd.readouterr()
-        found = run([str(argument) for argument in arguments])
+        first = str(arguments[0]).split(" ") if arguments else []
+        found = run([*first, *map(str, arguments[1:])])
         result = Result(found, *self._capfd.readouterr())
         assert found == code, result
         assert "Traceback" not in result.err
         return result
 
     def json(self, *arguments: str | Path, code: int = 0) -> Any:  # whatever JSON holds
-        """Its document."""
         return self(*arguments, "--json", code=code).document
 
     def refuses(self, kind: str, *arguments: str | Path, code: int = 1) -> Result:
-        """It must be refused, with an error of that kind."""
         result = self(*arguments, "--json", code=code)
         assert result.document["error"]["kind"] == kind, result
         return result
 
 
 class Terminal(io.StringIO):
-    """A stdin at which somebody sits and types."""
-
     def isatty(self) -> bool:
         return True
 

@@ -66,7 +66,7 @@ from ebbtide.program.app import run
 assert run({[*asked, "--master", "local[1]"]!r}) == 0
 assert not {{"pyspark", "py4j"}} & set(sys.modules)
 """
-    lake("fs", "put", "lake", "main", __file__, "a")
+    lake("fs put lake main", __file__, "a")
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
     lake.refuses("invalid_argument", *asked, "--conf", "nonsense", code=2)
 
@@ -112,9 +112,9 @@ def test_a_wrong_command_line_is_exit_code_2(ebbtide: Ebbtide) -> None:
 
 
 def test_no_store_named(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    ebbtide.refuses("store_not_found", "repo", "list")
+    ebbtide.refuses("store_not_found", "repo list")
     monkeypatch.delenv("EBBTIDE_STORE")
-    found = ebbtide.refuses("invalid_argument", "repo", "list", code=2)
+    found = ebbtide.refuses("invalid_argument", "repo list", code=2)
     assert "--store DIR" in found.err
 
 
@@ -130,7 +130,7 @@ def test_the_store_may_be_named_before_or_behind_the_command(
 
 def test_a_bad_setting_is_exit_code_2(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_GRACE", "20")
-    found = lake.refuses("invalid_setting", "repo", "list", code=2)
+    found = lake.refuses("invalid_setting", "repo list", code=2)
     assert "EBBTIDE_GRACE" in found.err
 
 
@@ -144,7 +144,7 @@ def test_a_defect_shows_no_traceback_unless_asked(
         raise KeyError(f"left out: {include_expired}")
 
     monkeypatch.setattr(Catalog, "list", broken)
-    found = lake.refuses("internal", "repo", "list")
+    found = lake.refuses("internal", "repo list")
     assert "--traceback" in found.err
     assert run(["--traceback", "repo", "list"]) == 1
     assert "Traceback" in capfd.readouterr().err
@@ -159,7 +159,7 @@ def test_arguments_that_are_no_text(lake: Ebbtide) -> None:
 def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a daemon starts its children: nobody is there to be asked."""
     monkeypatch.setattr("sys.stdin", None)
-    assert "--yes" in lake("repo", "adopt", "lake", code=2).err
+    assert "--yes" in lake("repo adopt lake", code=2).err
 
 
 def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Catalog, "list", interrupted)
-    assert lake("repo", "list", code=130).err.strip() == "interrupted"
+    assert lake("repo list", code=130).err.strip() == "interrupted"
 
 
 def test_every_command_has_help_and_json() -> None:

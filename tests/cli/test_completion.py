@@ -82,9 +82,9 @@ def test_names(ebbtide: Ebbtide, ask: Ask, store: Path, monkeypatch: pytest.Monk
     assert ask("ebbtide branch delete lake f") == ["feature/one"]
     assert ask("ebbtide log lake ") == ["feature/one", "main", "v1"]
     assert ask("ebbtide log lagoon ") == ["main"]
-    (run,) = ebbtide.json("gc", "runs", "lake")["runs"]
+    (run,) = ebbtide.json("gc runs lake")["runs"]
     assert ask("ebbtide gc show lake ") == [run["run_id"]]
-    (key,) = ebbtide.json("key", "list")["keys"]
+    (key,) = ebbtide.json("key list")["keys"]
     assert ask("ebbtide key revoke ") == [key["access_key_id"]]
     monkeypatch.delenv("EBBTIDE_STORE")
     for line in (

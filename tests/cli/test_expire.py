@@ -61,7 +61,6 @@ class Lake:
 
 
 def make_lake(path: Path, spec_version: int) -> Lake:
-    """Each commit replaces a chunk of its own array."""
     repository = create_repository(path, spec_version)
     for number in range(COMMITS):
         session = repository.writable_session("main")
@@ -86,7 +85,6 @@ def spec_version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Lake]:
-    """Made once. Tests have copies."""
     directory = tmp_path_factory.mktemp("lakes")
     return {each: make_lake(directory / f"{each}", each) for each in SPEC_VERSIONS}
 
@@ -249,7 +247,6 @@ class TestExpire:
 
 class TestRefusals:
     def test_options(self, program_free: Ebbtide, unchanged: Lake, tmp_path: Path) -> None:
-        """For a dry run as well."""
         policy, text, unknown = (tmp_path / name for name in ("policy", "text", "unknown"))
         policy.write_text('{"default": "30d"}')
         text.write_text("keep all")
@@ -335,13 +332,13 @@ class TestRefusals:
 
     def test_quiet_is_for_icechunk_alone(self, ebbtide: Ebbtide, tmp_path: Path) -> None:
         ebbtide("init", tmp_path / "store")
-        ebbtide("repo", "create", "lake")
+        ebbtide("repo create lake")
         for command in (("plan", "lake"), ("run", "lake", "--yes"), ("sweep", "lake", "--yes")):
             ebbtide.refuses("invalid_argument", "gc", *command, "--quiet-repository", code=2)
 
     def test_runs_that_are_not_there(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        assert "no runs yet" in program_free("gc", "runs", unchanged.name).out
-        assert program_free.json("gc", "runs", unchanged.name) == {"runs": []}
+        assert "no runs yet" in program_free("gc runs", unchanged.name).out
+        assert program_free.json("gc runs", unchanged.name) == {"runs": []}
         for arguments in (("show", unchanged.name, "0" * 32), ("sweep", unchanged.name, "--yes")):
             program_free.refuses("run_not_found", "gc", *arguments)
 
@@ -357,17 +354,17 @@ class TestCollecting:
         program_free(*cut, "--yes")
 
         before = listing(lake.path)
-        planned = program_free.json("gc", "plan", lake.name, *SHORT)
+        planned = program_free.json("gc plan", lake.name, *SHORT)
         assert (planned["state"], planned["error"]) == ("planned", None)
         assert listing(lake.path) == before
         run_id = planned["run_id"]
-        shown = program_free.json("gc", "show", lake.name, run_id, "--candidates")
+        shown = program_free.json("gc show", lake.name, run_id, "--candidates")
         candidates = {each["address"] for each in shown["candidates"]}
         backups = {each for each in candidates if each.startswith("overwritten/")}
         assert bool(backups) == (spec_version > 1)
         assert candidates - backups == {each["address"] for each in named}
 
-        swept = program_free.json("gc", "sweep", lake.name, run_id, *AT_ONCE)
+        swept = program_free.json("gc sweep", lake.name, run_id, *AT_ONCE)
         assert (swept["state"], swept["failed_count"]) == ("swept", 0)
         assert swept["deleted_count"] == len(candidates)
         assert swept["deleted_kinds"].keys() <= EVERY_KIND
@@ -376,17 +373,17 @@ class TestCollecting:
         session = open_repository(lake.path).readonly_session("main")
         assert zarr.open_group(session.store, mode="r")["a"][:].tolist() == [6.0] * 8  # type: ignore[index,union-attr]
 
-        runs = program_free.json("gc", "runs", lake.name)["runs"]
+        runs = program_free.json("gc runs", lake.name)["runs"]
         assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
-        assert "outcome" in program_free("gc", "show", lake.name, run_id).out
-        again = program_free.json("gc", "run", lake.name, *AT_ONCE)
+        assert "outcome" in program_free("gc show", lake.name, run_id).out
+        again = program_free.json("gc run", lake.name, *AT_ONCE)
         assert again["state"] == "swept"
         assert again["deleted_kinds"].keys() <= {"backup"}
 
     def test_nothing_goes_within_the_grace(self, program_free: Ebbtide, any_lake: Lake) -> None:
         program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(any_lake.path)
-        done = program_free.json("gc", "run", any_lake.name, "--yes", "--quarantine", "none")
+        done = program_free.json("gc run", any_lake.name, "--yes", "--quarantine", "none")
         assert (done["state"], done["candidate_count"]) == ("swept", 0)
         assert listing(any_lake.path) == before
 
@@ -396,12 +393,12 @@ class TestCollecting:
         """Plans and records lie in the directory, which `gc runs` and `gc show` are told."""
         name = unchanged.name
         elsewhere = ("--run-dir", tmp_path / "runs")
-        planned = program_free.json("gc", "plan", name, *elsewhere)
+        planned = program_free.json("gc plan", name, *elsewhere)
         assert planned["run_path"].startswith(str(tmp_path / "runs"))
-        runs = program_free.json("gc", "runs", name, *elsewhere)["runs"]
+        runs = program_free.json("gc runs", name, *elsewhere)["runs"]
         assert [run["run_id"] for run in runs] == [planned["run_id"]]
-        assert "0 expired" in program_free("gc", "show", name, planned["run_id"], *elsewhere).out
-        assert program_free.json("gc", "runs", name) == {"runs": []}
+        assert "0 expired" in program_free("gc show", name, planned["run_id"], *elsewhere).out
+        assert program_free.json("gc runs", name) == {"runs": []}
 
     def test_refused_by_a_gate(
         self, program_free: Ebbtide, any_lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -410,13 +407,13 @@ class TestCollecting:
         program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(any_lake.path)
         monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
-        found = program_free("gc", "run", any_lake.name, *AT_ONCE, "--json", code=3)
+        found = program_free("gc run", any_lake.name, *AT_ONCE, "--json", code=3)
         assert found.document["error"]["kind"] == "over_share"
         assert listing(any_lake.path) == before
         run_id = found.document["run_id"]
 
         (any_lake.path / "snapshots" / any_lake.ids[-1]).rename(any_lake.path / "aside")
-        found = program_free("gc", "run", any_lake.name, *AT_ONCE, "--json", code=3)
+        found = program_free("gc run", any_lake.name, *AT_ONCE, "--json", code=3)
         assert (found.document["state"], found.document["error"]["kind"]) == (
             "refused",
             "missing_tree",

@@ -11,47 +11,47 @@ from tests.support.icechunk import SPEC_VERSIONS, create_repository
 
 def test_what_a_branch_shows(lake: Ebbtide, write: Write) -> None:
     head = write(a="1")
-    found = lake.json("explain", "lake", "main", "a")
+    found = lake.json("explain lake main a")
     assert (found["what"], found["state"], found["keeper_count"]) == ("address", "kept", 1)
     keeper = found["keepers"][0]
     assert (keeper["commit_id"], keeper["refs"]) == (head, ["branch main"])
-    assert lake.json("explain", "lake", found["address"]) == found
-    shown = lake("explain", "lake", "main", "a").out
+    assert lake.json("explain lake", found["address"]) == found
+    shown = lake("explain lake main a").out
     assert f"commit {head[:10]}" in shown
     assert "never collectable while nothing changes: head of branch main" in shown
 
-    by_ref = lake.json("explain", "lake", "main")
+    by_ref = lake.json("explain lake main")
     assert (by_ref["what"], by_ref["commit_id"], by_ref["state"]) == ("commit", head, "kept")
-    assert lake.json("explain", "lake", head[:8]) == by_ref
-    shown = lake("explain", "lake", head).out
+    assert lake.json("explain lake", head[:8]) == by_ref
+    shown = lake("explain lake", head).out
     assert "head of branch main" in shown
     assert "never" in shown
 
 
 def test_what_is_staged(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("1")
-    lake("fs", "put", "lake", "main", tmp_path / "file", "x")
-    assert "branch main, path x" in lake("explain", "lake", "main", "x").out
+    lake("fs put lake main", tmp_path / "file", "x")
+    assert "branch main, path x" in lake("explain lake main x").out
 
 
 def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
-    before = lake.json("explain", "lake", expired, "a", "--grace", "1s")
+    before = lake.json("explain lake", expired, "a", "--grace", "1s")
     assert (before["state"], before["past_holder_count"]) == ("unneeded", 1)
     assert before["collectable_at"] is not None
-    shown = lake("explain", "lake", expired, "a").out
+    shown = lake("explain lake", expired, "a").out
     assert "nothing keeps it" in shown
     assert "collectable from" in shown
 
-    run_id = lake.json("gc", "run", "lake", *AT_ONCE)["run_id"]
+    run_id = lake.json("gc run lake", *AT_ONCE)["run_id"]
 
-    after = lake.json("explain", "lake", before["address"])
+    after = lake.json("explain lake", before["address"])
     assert (after["state"], after["went"]["run_id"]) == ("gone", run_id)
     assert [row["commit_id"] for row in after["went"]["commits"]] == [expired]
-    shown = lake("explain", "lake", expired, "a").out
+    shown = lake("explain lake", expired, "a").out
     assert f"run {run_id} deleted it" in shown
     assert "keep_last 1" in shown
     assert expired[:10] in shown
-    assert f"by run {run_id}" in lake("explain", "lake", expired).out
+    assert f"by run {run_id}" in lake("explain lake", expired).out
 
 
 def test_what_is_not_there(lake: Ebbtide) -> None:

@@ -65,7 +65,7 @@ def states(document: Any) -> dict[str, str]:
 
 def check_old(ebbtide: Ebbtide, **there: bool) -> None:
     for name, is_there in there.items():
-        ebbtide("fs", "cat", name, "main~1", "x", code=0 if is_there else 1)
+        ebbtide("fs cat", name, "main~1", "x", code=0 if is_there else 1)
 
 
 def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,18 +82,11 @@ def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.Monke
     assert states(done) == dict.fromkeys(NAMES, "swept")
     for each in done["repositories"]:
         assert (each["candidate_count"], each["deleted_bytes"], each["error"]) == (1, 3, None)
-        shown = three.json("gc", "show", each["repository"], each["run_id"])
+        shown = three.json("gc show", each["repository"], each["run_id"])
         assert (shown["state"], shown["run_path"]) == ("swept", each["run_path"])
-    assert done["totals"] == {
-        "repository_count": 3,
-        "error_count": 0,
-        "candidate_count": 3,
-        "candidate_bytes": 9,
-        "deleted_count": 3,
-        "deleted_bytes": 9,
-        "quarantined_count": 0,
-        "quarantined_bytes": 0,
-    }
+    sums = {"repository_count": 3, "candidate_count": 3, "candidate_bytes": 9}
+    sums |= {"deleted_count": 3, "deleted_bytes": 9, "quarantined_count": 0}
+    assert done["totals"] == sums | {"error_count": 0, "quarantined_bytes": 0}
     check_old(three, east=False, north=False, west=False)
 
 
@@ -106,7 +99,7 @@ def test_a_failure_does_not_stop_the_others(three: Ebbtide, tmp_path: Path) -> N
     assert error["kind"] == "storage_foreign"
     assert f"error: north: {error['message']}" in found.err
     assert found.document["totals"]["error_count"] == 1
-    shown = three("gc", "plan", "--all", *SHORT, code=3)
+    shown = three("gc plan --all", *SHORT, code=3)
     assert re.search(r"^north +\w+ +refused .* storage_foreign$", shown.out, re.MULTILINE)
     assert re.search(r"^\(all\) ", shown.out, re.MULTILINE)
     check_old(three, east=False, north=True, west=False)
@@ -149,7 +142,7 @@ def test_an_error_after_a_sweep_hides_nothing(
     found = three(*RUN, *yes, "--quarantine", "none", "--json", code=code)
     east = found.document["repositories"][0]
     assert (east["state"], east["deleted_count"]) == (state, 1)
-    shown = three.json("gc", "show", "east", east["run_id"])
+    shown = three.json("gc show east", east["run_id"])
     assert (shown["state"], shown["deleted_count"]) == (state, 1)
     assert "no network" in east["error"]["message"]
     assert "error: east: " in found.err
@@ -191,7 +184,7 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
     question = "quarantine 3 files (9 B) of 3 repositories, and close their expired commits?"
     assert refused.err.count(question) == 1
     assert "nothing was deleted; the plans stay" in refused.err
-    assert three.json("gc", "sweep", "north", *SHORT, "--yes")["state"] == "swept"
+    assert three.json("gc sweep north", *SHORT, "--yes")["state"] == "swept"
     check_old(three, east=True, north=False, west=True)
     typing("y\n")
     done = three(*RUN, "--json")
@@ -199,7 +192,7 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
     assert [each["candidate_count"] for each in done.document["repositories"]] == [1, 0, 1]
     check_old(three, east=False, north=False, west=False)
     for each in done.document["repositories"]:
-        runs = three.json("gc", "runs", each["repository"])["runs"]
+        runs = three.json("gc runs", each["repository"])["runs"]
         assert runs[0]["run_id"] == each["run_id"]
 
 
@@ -207,14 +200,14 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
     three: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
 ) -> None:
     """As `gc run` treats them by their id. A new repository can have the name of a gone one."""
-    three("repo", "delete", "east")
+    three("repo delete east")
     done = three.json(*RUN, "--yes")
     assert states(done) == {"north": "swept", "west": "swept"}
     metadata, storage = tmp_path / "store" / "metadata.db", tmp_path / "store" / "storage"
     with closing(sqlite3.connect(metadata)) as connection, connection:
         connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'east'", (1,))
     url = (tmp_path / "other").as_uri()
-    three("repo", "create", "east", "--storage-url", url)
+    three("repo create east --storage-url", url)
     typing("y\n")
     asked = three(*RUN, "--json")
     assert re.search(r" of 3 repositories, and close their expired commits; ", asked.err)
@@ -224,19 +217,18 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
         (name, "swept") for name in ("east", "north", "west", "east")
     ]
     assert again[0]["repository_id"] != again[3]["repository_id"]
-    assert three.json("repo", "list", "--gone")["repositories"] == []
+    assert three.json("repo list --gone")["repositories"] == []
     assert not [path for path in (storage / "east" / "data").rglob("*") if path.is_file()]
-    assert three.json("repo", "show", "east")["storage_url"] == url
+    assert three.json("repo show east")["storage_url"] == url
 
 
 def test_no_repositories(lake: Ebbtide) -> None:
-    lake("repo", "delete", "lake")
+    lake("repo delete lake")
     found = lake.json(*RUN, "--yes", "--master", "spark://nowhere")
     assert (found["repositories"], found["totals"]["repository_count"]) == ([], 0)
 
 
 def test_wrong_calls(lake: Ebbtide, tmp_path: Path) -> None:
-    """No run is begun."""
     for words in (
         "run lake --all --yes",
         "run --yes",

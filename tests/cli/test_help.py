@@ -57,10 +57,10 @@ def test_examples_are_command_lines_of_their_command() -> None:
 
 
 def test_help_shows_examples_one_a_line(ebbtide: Ebbtide) -> None:
-    told = ebbtide("fs", "put", "--help").out.split("\nExamples:\n")[1]
+    told = ebbtide("fs put --help").out.split("\nExamples:\n")[1]
     assert told.splitlines() == [f"  {each}" for each in EXAMPLES["fs put"]]
-    assert "\nExample:\n" in ebbtide("gc", "runs", "-h").out
-    assert "Example" not in ebbtide("gc", "--help").out
+    assert "\nExample:\n" in ebbtide("gc runs -h").out
+    assert "Example" not in ebbtide("gc --help").out
 
 
 @pytest.fixture(scope="module")
@@ -141,5 +141,5 @@ def test_examples_do_what_they_say(
     words = shlex.split(example)[1:]
     added = ["--yes"] if name in ASKING and "--yes" not in words else []
     if words[:2] == ["init", "my-store"] and "--upgrade" in words:
-        ebbtide("init", "my-store")
+        ebbtide("init my-store")
     ebbtide(*words, *added)

@@ -16,9 +16,9 @@ from tests.support.server import new_server
 def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("text")
-    lake("fs", "put", "lake", "main", file, "a")
-    lake("project", "create", "lake", "p")
-    lake("collection", "create", "lake", "p/c", file)
+    lake("fs put lake main", file, "a")
+    lake("project create lake p")
+    lake("collection create lake p/c", file)
     for arguments in (
         ("fs", "cat", "lake", "main", "a"),
         ("fs", "get", "lake", "main", "a", "-"),
@@ -29,12 +29,12 @@ def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:
 
 def test_no_is_a_document_too(lake: Ebbtide, typing: Callable[[str], None]) -> None:
     """Whoever is asked and says no changes nothing, and a program hears of it."""
-    planned = lake.json("gc", "plan", "lake")
+    planned = lake.json("gc plan lake")
     for arguments in (("repo", "adopt", "lake"), ("gc", "sweep", "lake")):
         typing("n\n")
         found = lake(*arguments, "--json")
         assert found.document == {"done": False}
-    (run,) = lake.json("gc", "runs", "lake")["runs"]
+    (run,) = lake.json("gc runs lake")["runs"]
     assert (run["run_id"], run["state"]) == (planned["run_id"], "planned")
 
 

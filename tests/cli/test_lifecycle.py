@@ -77,36 +77,31 @@ def test_who_reads_what_expires_is_told(
 ) -> None:
     """On a terminal alone, and not where programs read."""
     write(a="1")
-    lake("branch", "create", "lake", "dev", "--expires-at", "2126-01-01T00:00:00Z")
-    lake("tag", "create", "lake", "v1", "main", "--expires-at", "2126-01-01T00:00:00Z")
-    reading = (
-        ("fs", "cat", "lake", "REF", "a"),
-        ("fs", "get", "lake", "REF", "a", "-"),
-        ("fs", "ls", "lake", "REF"),
-        ("fs", "stat", "lake", "REF", "a"),
-        ("log", "lake", "REF"),
-        ("diff", "lake", "main", "REF"),
-    )
-    for command in reading:
-        for ref, told in (
-            ("dev", "branch dev"),
-            ("dev~0", "branch dev"),
-            ("v1", "tag v1"),
-            ("main", None),
-        ):
-            terminal = Terminal()
-            with monkeypatch.context() as patch:
-                patch.setattr(sys, "stderr", terminal)
-                lake(*(ref if each == "REF" else each for each in command))
-            warning = f"warning: {told} goes to the trash at 2126-01-01 00:00 UTC"
-            assert (warning in terminal.getvalue()) is (told is not None), command
-            assert terminal.getvalue().count("goes to the trash") == (told is not None)
-    assert lake("fs", "cat", "lake", "dev", "a").err == ""
-    terminal = Terminal()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", terminal)
-        lake("fs", "stat", "lake", "dev", "a", "--json")
-    assert terminal.getvalue() == ""
+    lake("branch create lake dev --expires-at 2126-01-01T00:00:00Z")
+    lake("tag create lake v1 main --expires-at 2126-01-01T00:00:00Z")
+
+    def told_at_terminal(command: str) -> str:
+        terminal = Terminal()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", terminal)
+            lake(command)
+        return terminal.getvalue()
+
+    told = {"dev": "branch dev", "dev~0": "branch dev", "v1": "tag v1"}
+    for command in (
+        "fs cat lake REF a",
+        "fs get lake REF a -",
+        "fs ls lake REF",
+        "fs stat lake REF a",
+        "log lake REF",
+        "diff lake main REF",
+    ):
+        for ref, what in told.items():
+            said = told_at_terminal(command.replace("REF", ref))
+            assert f"warning: {what} goes to the trash at 2126-01-01 00:00 UTC" in said, command
+            assert said.count("goes to the trash") == 1
+        assert "goes to the trash" not in told_at_terminal(command.replace("REF", "main"))
+    assert lake("fs cat lake dev a").err == told_at_terminal("fs stat lake dev a --json") == ""
 
 
 def test_a_repository_from_the_trash_to_its_end(
@@ -119,42 +114,35 @@ def test_a_repository_from_the_trash_to_its_end(
     record is what stays."""
     write(a="1")
     root = tmp_path / "store" / "storage" / "lake"
-    deleted = lake.json("repo", "delete", "lake")
+    deleted = lake.json("repo delete lake")
     thing = deleted["repository_id"]
-    for command in (
-        ("repo", "show", "lake"),
-        ("branch", "list", "lake"),
-        ("gc", "plan", "lake"),
-        ("gc", "plan", thing),
-        ("gc", "runs", thing),
-        ("repo", "delete", "lake"),
-    ):
-        found = lake.refuses("repository_not_found", *command)
+    for command in ("repo show lake", "branch list lake", "gc plan lake", f"gc runs {thing}"):
+        found = lake.refuses("repository_not_found", command)
         assert f"repo restore {thing}" in found.err
-    assert lake("repo", "list", "--gone").out.startswith("no repositories")
-    lake("repo", "restore", "lake")
-    assert lake("fs", "cat", "lake", "main", "a").out == "1"
-    lake("repo", "delete", "lake")
+    assert lake("repo list --gone").out.startswith("no repositories")
+    lake("repo restore lake")
+    assert lake("fs cat lake main a").out == "1"
+    lake("repo delete lake")
 
-    lake("promises", "--trash-time", "0s", "--lease-ttl", "0s", "--yes")
-    lake.refuses("repository_not_found", "repo", "restore", thing)
-    assert thing in lake("repo", "list", "--gone").out
-    assert thing not in lake("repo", "list", "--include-expired").out
-    plan = lake("gc", "plan", thing)
+    lake("promises --trash-time 0s --lease-ttl 0s --yes")
+    lake.refuses("repository_not_found", "repo restore", thing)
+    assert thing in lake("repo list --gone").out
+    assert thing not in lake("repo list --include-expired").out
+    plan = lake("gc plan", thing)
     assert "lake is gone: all files that Ebbtide wrote would be deleted" in plan.out
     typing("n\n")
-    assert "the plan stays" in lake("gc", "sweep", thing).err
+    assert "the plan stays" in lake("gc sweep", thing).err
     assert (root / "_ebbtide" / "OWNER").exists()
-    swept = lake.json("gc", "run", "lake", "--yes", "--quarantine", "none")
+    swept = lake.json("gc run lake --yes --quarantine none")
     assert (swept["state"], swept["run_path"], swept["mode"]) == ("swept", "", "removal")
     assert swept["deleted_count"] == swept["candidate_count"] > 0
     left = [path for path in root.rglob("*") if path.is_file()]
     assert left == [root / "_ebbtide" / "OWNER"], "it says that the repository ended"
-    assert lake("repo", "list", "--gone").out.startswith("no repositories")
+    assert lake("repo list --gone").out.startswith("no repositories")
     for name in (thing, "lake"):
-        assert lake.json("gc", "runs", name)["runs"] == [swept]
-        assert lake.json("gc", "show", name, swept["run_id"]) == swept
-        assert "swept" in lake("gc", "show", name, swept["run_id"]).out
-    lake.refuses("repository_not_found", "gc", "run", thing, "--yes", "--quarantine", "none")
-    lake("repo", "create", "lake")
-    assert lake("gc", "runs", "lake").out.startswith("no runs yet")
+        assert lake.json("gc runs", name)["runs"] == [swept]
+        assert lake.json("gc show", name, swept["run_id"]) == swept
+        assert "swept" in lake("gc show", name, swept["run_id"]).out
+    lake.refuses("repository_not_found", "gc run", thing, "--yes", "--quarantine", "none")
+    lake("repo create lake")
+    assert lake("gc runs lake").out.startswith("no runs yet")

@@ -37,10 +37,10 @@ def test_set_show_unset(lake: Ebbtide) -> None:
         "tags": {"keep_last": 5},
     }
     assert done["warnings"] == ["the rule for 'user-*' matches no branch"]
-    shown = lake.json("retention", "show", "lake")
+    shown = lake.json("retention show lake")
     assert shown["policy"] == done["policy"]
-    lake("retention", "unset", "lake")
-    assert "everything is kept" in lake("retention", "show", "lake").out
+    lake("retention unset lake")
+    assert "everything is kept" in lake("retention show lake").out
 
 
 def test_a_policy_from_a_file(lake: Ebbtide, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_policy_that_is_none(lake: Ebbtide) -> None:
         found = lake.refuses(kind, *SET, *options.split(), code=2)
         assert words in found.err
         assert len(found.err) < 500
-    assert lake.json("repo", "show", "lake")["policy"] is None
+    assert lake.json("repo show lake")["policy"] is None
 
 
 def test_another_change_between_reading_and_writing(
@@ -91,36 +91,36 @@ def test_another_change_between_reading_and_writing(
         return effect_of(found, policy)
 
     monkeypatch.setattr(policy_effects, "effect_of", overtaken)
-    said = lake.json("retention", "branch", "lake", "main", "1d")
+    said = lake.json("retention branch lake main 1d")
     assert said["policy"]["branches"] == {"main": "1d", "other": "3d"}
     assert "changed by somebody else at the same time" in said["warnings"][-1]
-    shown = lake.json("repo", "show", "lake")
+    shown = lake.json("repo show lake")
     assert shown["policy"] == said["policy"]
 
     others.append(Policy.parse({"branches": {"main": "1d"}}))
-    changed = lake.json("retention", "default", "lake", "9d")
+    changed = lake.json("retention default lake 9d")
     kept = (changed["policy"]["default"], changed["policy"]["branches"])
     assert kept == ("9d", {"main": "1d"})
     unset = ("retention", "branch", "lake", "main", "--unset")
     others.append(Policy.parse({"default": "9d"}))
     lake.refuses("policy_not_found", *unset)
-    after = lake.json("repo", "show", "lake")["policy"]
+    after = lake.json("repo show lake")["policy"]
     assert (after["default"], "branches" in after) == ("9d", False)
-    assert lake.json("retention", "default", "lake", "9d")["warnings"] == []
+    assert lake.json("retention default lake 9d")["warnings"] == []
 
 
 def test_each_commit_with_its_fate(lake: Ebbtide, write: Callable[..., str]) -> None:
     """Which rule applies to each branch, and per commit what becomes of it and why."""
-    lake("promises", "--lease-ttl", "0s", "--yes")
+    lake("promises --lease-ttl 0s --yes")
     write("--date", "2020-01-01T00:00:00Z", a="1")
     old = write("--date", "2020-01-02T00:00:00Z", a="2")
     head = write(a="3")
     lake(*SET, "--default", "7d", "--branch", "main=keep_last:1")
-    shown = lake.json("retention", "show", "lake", "--commits")
+    shown = lake.json("retention show lake --commits")
     assert (shown["active_count"], shown["expired_count"]) == (1, 3)
     assert [(ref["name"], ref["rule"]) for ref in shown["by_ref"]] == [("main", "keep_last 1")]
     fates = {commit["commit_id"]: commit for commit in shown["commits"]}
     assert (fates[head]["kept"], fates[head]["reason"]) == (True, "head of branch main")
     assert (fates[old]["kept"], fates[old]["reason"]) == (False, None)
-    text = lake("retention", "show", "lake", "--commits").out
+    text = lake("retention show lake --commits").out
     assert "1 commit kept, 3 expired" in text

@@ -19,114 +19,92 @@ def test_init(ebbtide: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_repositories(lake: Ebbtide, tmp_path: Path) -> None:
-    made = lake(
-        "repo", "create", "other", "--storage-url", tmp_path / "root", "--default-branch", "trunk"
-    )
+    made = lake("repo create other --storage-url", tmp_path / "root", "--default-branch", "trunk")
     assert "retention set other" in made.out
-    listed = lake.json("repo", "list")["repositories"]
+    listed = lake.json("repo list")["repositories"]
     assert [found["name"] for found in listed] == ["lake", "other"]
-    shown = lake.json("repo", "show", "other")
+    shown = lake.json("repo show other")
     assert shown["default_branch"] == "trunk"
     assert shown["storage_url"] == f"file://{tmp_path}/root"
     assert (shown["branches"], shown["policy"]) == (1, None)
 
 
 def test_a_name_that_no_repository_may_have(lake: Ebbtide) -> None:
-    """The message is of bearable length."""
     for name in ("", "../up", "UPPER", "-x", LONG, "a\nb"):
-        found = lake("repo", "create", "--json", "--", name, code=2)
+        found = lake("repo create --json --", name, code=2)
         assert found.document["error"]["kind"] == "invalid_name"
         assert len(found.err) < 500
-    lake.refuses("repository_exists", "repo", "create", "lake")
+    lake.refuses("repository_exists", "repo create lake")
 
 
 def test_an_unknown_repository(lake: Ebbtide) -> None:
-    for arguments in (
-        ("repo", "show", "nothing"),
-        ("branch", "list", "nothing"),
-        ("log", "nothing", "main"),
-        ("retention", "show", "nothing"),
-        ("gc", "runs", "nothing"),
-        ("gc", "plan", "nothing"),
-    ):
-        lake.refuses("repository_not_found", *arguments)
+    for line in ("repo show no", "branch list no", "log no main", "retention show no"):
+        lake.refuses("repository_not_found", line)
 
 
 def test_adopt_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]) -> None:
     owner = tmp_path / "store" / "storage" / "lake" / "_ebbtide" / "OWNER"
     before = owner.read_bytes()
-    lake.refuses("invalid_argument", "repo", "adopt", "lake", code=2)
+    lake.refuses("invalid_argument", "repo adopt lake", code=2)
     assert owner.read_bytes() == before
     typing("n\n")
-    assert "nothing was changed" in lake("repo", "adopt", "lake").err
+    assert "nothing was changed" in lake("repo adopt lake").err
     assert owner.read_bytes() == before
     typing("y\n")
-    lake("repo", "adopt", "lake")
+    lake("repo adopt lake")
     assert owner.read_bytes() != before
-    assert lake.json("repo", "adopt", "lake", "--yes")["adopted"]
+    assert lake.json("repo adopt lake --yes")["adopted"]
 
 
 def test_branches(lake: Ebbtide, write: Callable[..., str]) -> None:
     commit_id = write(a="1")
-    assert commit_id[:10] in lake("branch", "create", "lake", "dev").out
-    lake("branch", "create", "lake", "old", "--source", "main~1")
-    listed = lake.json("branch", "list", "lake")["branches"]
-    assert [(found["name"], found["state"]) for found in listed] == [
-        ("dev", "persistent"),
-        ("main", "persistent"),
-        ("old", "persistent"),
-    ]
-    assert "branch restore lake dev" in lake("branch", "delete", "lake", "dev").out
-    assert "dev" not in lake("branch", "list", "lake").out
-    assert "trashed" in lake("branch", "list", "lake", "--include-expired").out
-    lake("branch", "restore", "lake", "dev")
-    assert "dev" in lake("branch", "list", "lake").out
+    assert commit_id[:10] in lake("branch create lake dev").out
+    lake("branch create lake old --source main~1")
+    listed = lake.json("branch list lake")["branches"]
+    assert [each["name"] for each in listed] == ["dev", "main", "old"]
+    assert {each["state"] for each in listed} == {"persistent"}
+    assert "branch restore lake dev" in lake("branch delete lake dev").out
 
 
 def test_branches_that_cannot_be(lake: Ebbtide) -> None:
-    cases = {
-        ("create", "lake", LONG): (2, "invalid_name"),
-        ("create", "lake", "a..b"): (2, "invalid_name"),
-        ("create", "lake", "main"): (1, "branch_exists"),
-        ("create", "lake", "dev", "--source", "nothing"): (1, "ref_not_found"),
-        ("delete", "lake", "nothing"): (1, "branch_not_found"),
-        ("delete", "lake", "main"): (1, "branch_protected"),
-        ("restore", "lake", "nothing"): (1, "branch_not_found"),
-    }
-    for arguments, (code, kind) in cases.items():
-        lake.refuses(kind, "branch", *arguments, code=code)
+    for words, code, kind in (
+        (f"create lake {LONG}", 2, "invalid_name"),
+        ("create lake main", 1, "branch_exists"),
+        ("create lake dev --source nothing", 1, "ref_not_found"),
+        ("delete lake nothing", 1, "branch_not_found"),
+        ("delete lake main", 1, "branch_protected"),
+        ("restore lake nothing", 1, "branch_not_found"),
+    ):
+        lake.refuses(kind, f"branch {words}", code=code)
 
 
 def test_without_trash_a_delete_asks(lake: Ebbtide, typing: Callable[[str], None]) -> None:
-    lake("promises", "--trash-time", "0s", "--yes")
-    lake("branch", "create", "lake", "dev")
-    lake("branch", "delete", "lake", "dev", code=2)
+    lake("promises --trash-time 0s --yes")
+    lake("branch create lake dev")
+    lake("branch delete lake dev", code=2)
     typing("\n")
-    lake("branch", "delete", "lake", "dev")
-    assert "dev" in lake("branch", "list", "lake").out
-    lake("branch", "delete", "lake", "dev", "--yes")
-    assert "dev" not in lake("branch", "list", "lake", "--include-expired").out
+    lake("branch delete lake dev")
+    assert "dev" in lake("branch list lake").out
+    lake("branch delete lake dev --yes")
+    assert "dev" not in lake("branch list lake --include-expired").out
 
 
 def test_tags(lake: Ebbtide, write: Callable[..., str]) -> None:
+    """They stay on their commit."""
     commit_id = write(a="1")
-    lake("tag", "create", "lake", "v1", "main")
+    lake("tag create lake v1 main")
     write(a="2")
-    listed = lake.json("tag", "list", "lake")["tags"]
-    assert [(found["name"], found["commit_id"]) for found in listed] == [("v1", commit_id)]
-    lake.refuses("tag_exists", "tag", "create", "lake", "v1", "main")
-    lake("tag", "delete", "lake", "v1")
-    assert "no tags" in lake("tag", "list", "lake").out
-    lake("tag", "restore", "lake", "v1")
-    assert lake("fs", "cat", "lake", "v1", "a").out == "1"
+    (tag,) = lake.json("tag list lake")["tags"]
+    assert (tag["name"], tag["commit_id"]) == ("v1", commit_id)
+    lake.refuses("tag_exists", "tag create lake v1 main")
 
 
 def test_holds(lake: Ebbtide, write: Callable[..., str]) -> None:
     commit_id = write(a="1")
-    lake("hold", "add", "lake", "main", "--reason", "audit\x1b[2J of 2026")
-    assert "\x1b" not in lake("hold", "list", "lake").out
-    listed = lake.json("hold", "list", "lake")["holds"]
+    lake("hold add lake main --reason", "audit\x1b[2J of 2026")
+    assert "\x1b" not in lake("hold list lake").out
+    listed = lake.json("hold list lake")["holds"]
     assert listed[0]["commit_id"] == commit_id
-    lake("hold", "remove", "lake", commit_id[:8])
-    assert "no holds" in lake("hold", "list", "lake").out
-    lake.refuses("hold_not_found", "hold", "remove", "lake", "main")
+    lake("hold remove lake", commit_id[:8])
+    assert "no holds" in lake("hold list lake").out
+    lake.refuses("hold_not_found", "hold remove lake main")

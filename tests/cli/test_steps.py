@@ -21,8 +21,7 @@ import pytest
 import typer
 
 from ebbtide.errors import KINDS as ERROR_KINDS
-from ebbtide.program.reference import commands
-from tests.cli.calls import CALLS, Call
+from tests.cli.calls import CALLS, COMMANDS, Call
 from tests.cli.test_examples import check as check_command_line
 from tests.support.program import Program, Result, in_world, made_world
 from tests.support.randomized import randomized, sample
@@ -30,7 +29,6 @@ from tests.support.small_world import View, is_done, without_runs
 from tests.support.steps import Fault, Kind, Place, faults
 from tests.test_errors import documented
 
-ALL: Final[list[Call]] = [call for calls in CALLS.values() for call in calls]
 CODES: Final[dict[str, set[int]]] = {}
 for (_, known_kind), (exit_code, *_others) in documented().items():
     CODES.setdefault(known_kind, set()).add(exit_code)
@@ -53,8 +51,6 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Normal:
-    """A call that nothing befell: what there was before it, and after it."""
-
     before: View
     after: View
     files: frozenset[str]
@@ -77,7 +73,6 @@ class Calls:
         return result
 
     def normal(self, call: Call) -> Normal:
-        """What the call does where nothing befalls it."""
         if call not in self._normal:
             self.world.reset()
             before = self.world.view()
@@ -101,22 +96,20 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
 
 
 def test_every_command_has_a_call() -> None:
-    known = {path for path, node in commands() if not hasattr(node, "commands")}
-    assert {f"ebbtide {name}" for name in CALLS} == known
-    for name, listed in CALLS.items():
-        assert all(call.words.startswith(name) for call in listed)
+    assert {call.command for call in CALLS} == COMMANDS
 
 
 def test_answers_are_documents(calls: Calls) -> None:
     """All of what reads, and some others, by chance."""
-    for call in ALL:
+    calls.world.reset()
+    for call in CALLS:
         if call.reads:
             calls.done(call)
-    for call in sample("documents", [each for each in ALL if not each.reads], 12):
+    for call in sample("documents", [each for each in CALLS if not each.reads], 12):
         calls.normal(call)
 
 
-@pytest.mark.parametrize("call", ALL, ids=str)
+@pytest.mark.parametrize("call", CALLS, ids=str)
 @pytest.mark.drawn("steps of commands")
 def test_each_step_of_a_command(calls: Calls, call: Call) -> None:
     for fault in faults(calls.normal(call).places):
@@ -126,7 +119,7 @@ def test_each_step_of_a_command(calls: Calls, call: Call) -> None:
 @randomized("steps of commands, by chance")
 def test_a_step_of_a_command(calls: Calls, seed: int) -> None:
     chances = Random(seed)
-    call = chances.choice(ALL)
+    call = chances.choice(CALLS)
     try_one(calls, call, chances.choice(faults(calls.normal(call).places)), chances)
 
 
@@ -159,7 +152,7 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
 
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)
 def test_what_was_found(calls: Calls, words: str, place: str, kind: Kind) -> None:
-    call = next(each for each in ALL if each.words.startswith(words))
+    call = next(each for each in CALLS if each.words.startswith(words))
     places = calls.normal(call).places
     found = [
         fault
@@ -217,7 +210,6 @@ def check_told(call: Call, result: Result, fault: Fault, *, as_json: bool, what:
 
 
 def check_document(result: Result, what: str) -> None:
-    """One document, whose error is of the exit code's class."""
     document = json.loads(result.out) if result.out else {}
     assert document or result.code, what
     error = document.get("error")
@@ -227,7 +219,6 @@ def check_document(result: Result, what: str) -> None:
 
 
 def check_named(words: str, what: str) -> None:
-    """A command that a message names is one of the program's."""
     if words.endswith(" --help"):
         return  # which every command has
     try:

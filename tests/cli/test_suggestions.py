@@ -12,7 +12,7 @@ from tests.cli.conftest import Ebbtide, Write
 
 def test_names(lake: Ebbtide, write: Write) -> None:
     write(a="1")
-    lake("tag", "create", "lake", "v1.0", "main")
+    lake("tag create lake v1.0 main")
     for line, near in {
         "fs ls lak main": "lake",
         "fs ls lake mian~1": "main",
@@ -30,18 +30,18 @@ def test_names(lake: Ebbtide, write: Write) -> None:
 
 def test_ids_and_far_names_are_not_guessed(lake: Ebbtide, write: Write) -> None:
     commit = write(a="1")
-    lake("branch", "create", "lake", commit[:9] + "f")
+    lake("branch create lake", commit[:9] + "f")
     wrong = ("0" if commit[0] != "0" else "1") + commit[1:9]
     for name in (wrong, "something-else"):
-        assert "did you mean" not in lake("fs", "ls", "lake", name, code=1).err
-    lake("branch", "create", "lake", "gone")
-    lake("branch", "delete", "lake", "gone")
-    assert "did you mean" not in lake("fs", "ls", "lake", "gome", code=1).err
+        assert "did you mean" not in lake("fs ls lake", name, code=1).err
+    lake("branch create lake gone")
+    lake("branch delete lake gone")
+    assert "did you mean" not in lake("fs ls lake gome", code=1).err
 
 
 def test_a_misspelt_setting_is_an_error(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_GRCE", "30d")
-    found = lake.refuses("invalid_setting", "repo", "list", code=2)
+    found = lake.refuses("invalid_setting", "repo list", code=2)
     assert "did you mean 'EBBTIDE_GRACE'?" in found.err
 
 
@@ -49,7 +49,7 @@ def test_a_setting_that_is_none_is_a_warning(
     lake: Ebbtide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EBBTIDE_XYZ", "1")
-    found = lake("repo", "list", "--json")
+    found = lake("repo list --json")
     assert found.err == "warning: EBBTIDE_XYZ is set, but there is no such setting\n"
 
 
@@ -62,10 +62,10 @@ def test_variables_of_other_programs_are_left_alone() -> None:
 def test_the_old_order_is_recognised(lake: Ebbtide, write: Write, tmp_path: Path) -> None:
     commit = write(a="1")
     file = tmp_path / "upload"
-    told = lake("fs", "put", "lake", "main", "b", file, code=2).err
+    told = lake("fs put lake main b", file, code=2).err
     assert f"ebbtide fs put REPO BRANCH {file} b" in told
-    assert "comes first" not in lake("fs", "put", "lake", "main", "b", "c", code=2).err
-    told = lake("revert", "lake", "main", commit, code=2).err
+    assert "comes first" not in lake("fs put lake main b c", code=2).err
+    told = lake("revert lake main", commit, code=2).err
     assert f"ebbtide revert REPO {commit} main" in told
-    told = lake("fs", "stage", "lake", "main", "b", "s3://b/key", "--size", "1", code=2).err
+    told = lake("fs stage lake main b s3://b/key --size 1", code=2).err
     assert "ebbtide fs stage REPO BRANCH s3://b/key b" in told

@@ -34,7 +34,7 @@ PUTS = (
 
 @pytest.fixture(params=PUTS, ids=["fs put", "collection create"])
 def words(request: pytest.FixtureRequest, lake: Ebbtide) -> list[str]:
-    lake("project", "create", "lake", "p")
+    lake("project create lake p")
     words: list[str] = request.param
     return words
 
@@ -44,7 +44,7 @@ def of(words: list[str], tree: Path) -> list[str]:
 
 
 def staged(lake: Ebbtide) -> list[str]:
-    entries = lake.json("fs", "ls", "lake", "main", "-r")["entries"]
+    entries = lake.json("fs ls lake main -r")["entries"]
     return [entry["path"] for entry in entries]
 
 
@@ -53,7 +53,7 @@ def test_links_are_refused_by_name(lake: Ebbtide, words: list[str], tree: Path) 
     assert str(tree) in message
     assert "is a symbolic link: --links follow" in message
     assert staged(lake) == []
-    assert lake.json("collection", "list", "lake", "p")["collections"] == []
+    assert lake.json("collection list lake p")["collections"] == []
 
 
 def test_links_are_counted(lake: Ebbtide, words: list[str], tree: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_links_lead_to_is_stored_as_a_copy_or_left_out(lake: Ebbtide, tree:
     lake(*of(PUTS[0], tree), "--links", "follow")
     assert staged(lake) == ["in/deep/two", "in/directory/two", "in/link", "in/one"]
     (tree / "one").write_text("other")
-    assert lake("fs", "cat", "lake", "main", "in/link").out == "1"
+    assert lake("fs cat lake main in/link").out == "1"
 
 
 def test_a_directory_that_cannot_be_read_is_named(

@@ -14,10 +14,10 @@ DAILY = '{"default": {"keep_last": 1}}'
 @pytest.fixture
 def history(lake: Ebbtide, write: Write) -> tuple[str, ...]:
     """`lake` with three commits, each of which writes `a` anew; their ids."""
-    lake("promises", "--lease-ttl", "0s", "--yes")
+    lake("promises --lease-ttl 0s --yes")
     days = ((1, "first"), (2, "second!"), (3, "third"))
     ids = tuple(write("--date", f"2020-01-0{day}T00:00:00Z", a=text) for day, text in days)
-    lake("retention", "set", "lake", "--default", "keep_last:2")
+    lake("retention set lake --default keep_last:2")
     return ids
 
 
@@ -49,16 +49,16 @@ def test_policies_side_by_side(
     assert DAILY in shown
     assert "-5 B" in shown
     assert "2020-01-03 00:00" in shown
-    assert lake.json("retention", "show", "lake")["policy"]["default"] == {"keep_last": 2}
-    assert lake.json("gc", "runs", "lake") == {"runs": []}
+    assert lake.json("retention show lake")["policy"]["default"] == {"keep_last": 2}
+    assert lake.json("gc runs lake") == {"runs": []}
 
 
 def test_no_price_no_money(lake: Ebbtide, history: tuple[str, ...]) -> None:
     del history
-    found = lake.json("what-if", "lake", "--policy", DAILY)
+    found = lake.json("what-if lake --policy", DAILY)
     assert found["price_gb_month"] is None
     assert {each["money_month"] for each in found["policies"]} == {None}
-    assert "month" not in lake("what-if", "lake", "--policy", DAILY).out
+    assert "month" not in lake("what-if lake --policy", DAILY).out
 
 
 def test_what_cannot_be_asked(lake: Ebbtide) -> None:
@@ -68,15 +68,13 @@ def test_what_cannot_be_asked(lake: Ebbtide) -> None:
         (("--policy", '{"default": "0d"}'), "invalid_duration"),
         (("--policy", "nothing.json"), "invalid_argument"),
     ):
-        lake.refuses(kind, "what-if", "lake", *words, code=2)
-    told = lake.refuses(
-        "invalid_argument", "what-if", "icechunk:/nowhere", "--policy", DAILY, code=2
-    ).err
+        lake.refuses(kind, "what-if lake", *words, code=2)
+    told = lake.refuses("invalid_argument", "what-if icechunk:/nowhere --policy", DAILY, code=2).err
     assert "ebbtide expire" in told
     assert "--dry-run" in told
 
 
 def test_a_bad_price(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_PRICE_GB_MONTH", "much")
-    found = ebbtide.refuses("invalid_setting", "repo", "list", code=2)
+    found = ebbtide.refuses("invalid_setting", "repo list", code=2)
     assert "write a number, such as 0.023" in found.err

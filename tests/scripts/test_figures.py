@@ -26,7 +26,6 @@ ALLOWED = {
 
 
 def measured_outside(text: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Yields the lines with a figure that no result has."""
     for line in figures.MARKED.sub("", text).splitlines():
         if NUMBER.search(line) and not any(each in line for each in allowed):
             yield line

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from email.message import Message
@@ -35,6 +35,8 @@ build_meta.build_sdist(target)
 """A build as pip's, with the tools that are here. Each build replaces `sys.argv`."""
 EXTRAS = {"all", "aws", "connect", "fsspec", "icechunk", "lakefs"}
 EXTRAS |= {"oidc", "otel", "postgres", "s3", "server", "spark"}
+BYTES_MAX = 300 * 2**20
+BLOCK = 4096
 PLAIN = """
 import json, os, sys
 absent = frozenset(json.loads(os.environ["ABSENT"]))
@@ -141,6 +143,25 @@ def test_the_extra_all_has_the_others(package: Package) -> None:
     assert whole.extras == EXTRAS - {"all"}
 
 
+def size_of(paths: Iterable[Path]) -> int:
+    """The bytes of files on a disk, in whole blocks as `du` counts them, without bytecode."""
+    there = (each for each in paths if each.suffix != ".pyc" and each.is_file())
+    return sum(-(-each.stat().st_size // BLOCK) * BLOCK for each in there)
+
+
+def test_a_plain_installation_is_below_300_mb(package: Package) -> None:
+    """As docs/install.md promises."""
+    needed = closure(requirements(package.metadata.get_all("Requires-Dist", [])))
+    sizes = {
+        name: size_of(Path(str(each.locate())) for each in distribution(name).files or [])
+        for name in needed
+    }
+    sizes["ebbtide"] = size_of(package.directory.rglob("*"))
+    assert sizes["pyarrow"] > 100 * 2**20, "files are counted"
+    largest = sorted(((size >> 20, name) for name, size in sizes.items()), reverse=True)[:8]
+    assert sum(sizes.values()) < BYTES_MAX, largest
+
+
 @pytest.fixture(scope="module")
 def plain(package: Package) -> dict[str, str]:
     """The environment of a program where no extra is installed."""
@@ -168,7 +189,6 @@ def run(
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a file that nothing needs."""
     directory = tmp_path_factory.mktemp("plain") / "store"
     with old_lake(directory, lease_ttl=timedelta(0)) as lake:
         lake.objects.put("main", "file", b"text")

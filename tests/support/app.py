@@ -34,7 +34,6 @@ class InProcess(httpx.BaseTransport):
 
 @contextmanager
 def serving(store: Store) -> Iterator[httpx.Client]:
-    """A client with the key of an admin."""
     made = store.keys.create(Role.ADMIN, name="test")
     with asking(create_app(store), (made.key.access_key_id, made.secret)) as client:
         yield client

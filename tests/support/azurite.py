@@ -53,8 +53,6 @@ def find_azurite() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Azurite:
-    """A running server with one empty container, `CONTAINER`."""
-
     port: int
     keeper: subprocess.Popen[str]
 
@@ -111,7 +109,6 @@ def set_soft_delete(port: int, days: int) -> None:
 
 
 def set_tier(port: int, key: str, tier: str) -> None:
-    """Sets the access tier of an object of `CONTAINER`, as `Cool` or `Archive`."""
     status = _ask(port, f"/{CONTAINER}/{key}", {"comp": "tier"}, b"", tier=tier)
     if status not in (200, 202):
         raise RuntimeError(f"Azurite did not set the tier: {status}")

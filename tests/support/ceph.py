@@ -120,8 +120,6 @@ def find_ceph() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CephServer:
-    """A running server with one empty bucket, `BUCKET`."""
-
     endpoint: str
     home: Path
     keeper: subprocess.Popen[str]
@@ -203,7 +201,6 @@ def _wait(server: CephServer) -> None:
 
 
 def make_user(home: Path, name: str, key_id: str, secret: str) -> None:
-    """Adds a user to the server whose files lie in `home`. Raises RuntimeError."""
     command = ["radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}"]
     command += [f"--access-key={key_id}", f"--secret-key={secret}"]
     environment = {**os.environ, "CEPH_CONF": str(home / "ceph.conf")}

@@ -36,8 +36,6 @@ class Issued:
 
 
 class Issuer:
-    """An authority that a client trusts by the file `trusted`."""
-
     def __init__(self, directory: Path) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("Issuer of a test")

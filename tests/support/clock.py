@@ -18,7 +18,6 @@ class ManualClock:
         self.storage_offset = timedelta(0)
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass, or turn it back."""
         self.now += by
 
     def host_now(self) -> datetime:

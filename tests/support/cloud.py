@@ -31,16 +31,12 @@ STS: Final = (
 
 @dataclass
 class Cloud:
-    """The server. `seen` are methods and targets of its requests."""
-
     endpoint: str
     seen: list[tuple[str, str]] = field(default_factory=list)
 
 
 @contextmanager
 def running_cloud(certificate: Path | None = None) -> Iterator[Cloud]:
-    """A running server, by TLS if a file with its certificate and key is given."""
-
     class Handler(_Handler):
         pass
 
@@ -78,12 +74,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(f"{found[1] if found else ''} {token}")
 
     def do_PUT(self) -> None:
-        """The token of a machine's metadata."""
         self.cloud.seen.append((self.command, self.path))
         self._answer("metadata-token")
 
     def do_POST(self) -> None:
-        """The service of short-lived keys."""
         self.cloud.seen.append((self.command, self.path.partition("?")[0]))
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self._answer(STS.format(key="WEB"))

@@ -12,7 +12,6 @@ Document = dict[str, Any]  # JSON
 
 
 def new_repository(http: httpx.Client, **files: str) -> str:
-    """A repository with files in a commit of `main`; its name."""
     name = f"r-{new_id()[:20]}"
     asked = {"name": name, "storage_namespace": f"local://{name}"}
     done(http.post("/repositories", json=asked), 201)
@@ -41,7 +40,6 @@ def done(answer: httpx.Response, status: int = 200) -> Document:
 
 
 def refused(answer: httpx.Response, status: int, kind: str) -> Document:
-    """The error that an answer must tell of."""
     document: Document = answer.json()
     assert (answer.status_code, document["kind"]) == (status, kind), answer.text
     assert document["message"]

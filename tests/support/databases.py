@@ -35,7 +35,6 @@ class SqliteDatabases:
 
     @contextmanager
     def database(self, directory: Path) -> Iterator[str]:
-        """The URL of a database in `directory`."""
         path = directory / "metadata.db"
         shutil.copy(self.template, path)
         yield f"sqlite:///{path}"
@@ -50,7 +49,6 @@ class PostgresDatabases:
 
     @contextmanager
     def database(self, _directory: Path) -> Iterator[str]:
-        """The URL of a database. What a test leaves open there is ended behind it."""
         url = self._free.pop() if self._free else self._new()
         yield url
         with psycopg.connect(_plain(url), autocommit=True) as connection:

@@ -85,7 +85,6 @@ class Actor:
     step: Callable[[str], None]
 
     def wait(self, time: timedelta) -> None:
-        """Let time pass: a step like others."""
         self.step("time")
         self.clock.advance(time)
 
@@ -121,8 +120,6 @@ class _Ids:
 
 
 class _Bucket(Bucket):
-    """A bucket that hands the baton over before what others can notice."""
-
     step: Callable[[str], None] = staticmethod(lambda _method: None)
 
     def storage(self, url: str) -> Any:  # a storage, which the caller takes as it is
@@ -183,7 +180,6 @@ class Ground(Watcher):
         return Store(directory=None, settings=self._settings, metadata=metadata, store_id="s" * 32)
 
     def actor(self) -> Actor:
-        """A process of its own, which hands the baton over."""
         store = self._store(SteppingMetadata(self._metadata, self.step))
         return Actor(store, store.repository("lake"), self.clock, self.step)
 
@@ -212,7 +208,6 @@ class Ground(Watcher):
             thread.known.update(repr(value).encode())
 
     def start(self, operations: Sequence[Operation]) -> list[_Thread]:
-        """Bring everything back to the start, and start threads, which have no baton yet."""
         self._connection.deserialize(self._database)
         self.bucket.objects.clear()
         self.bucket.objects.update(self._objects)
@@ -277,7 +272,6 @@ class Ground(Watcher):
                 raise Violation(f"{address} is needed, and is not there")
 
     def needed(self) -> set[str]:
-        """What commits have, and what is staged on branches."""
         cursor = self._cursor()
         tokens = {
             token

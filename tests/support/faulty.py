@@ -113,7 +113,6 @@ class FaultyStorage:
         return self._around("move", sources, lambda: self.inner.move(moves))
 
     def retained(self) -> Retained:
-        """See `Storage.retained`: it never raises."""
         return self.inner.retained()
 
     @property

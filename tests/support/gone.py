@@ -75,7 +75,6 @@ def remover(
 
 
 def rows(store: Store) -> dict[str, int]:
-    """How many rows each table has, where it has any, but for those of OUTLASTING."""
     with store.metadata.snapshot() as tx:
         counts = {
             table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()

@@ -34,7 +34,6 @@ def spell(data: bytes) -> str:
 
 
 def unpacked(data: bytes) -> bytes:
-    """What is in a metadata file behind its header."""
     assert data[HEADER_BYTES - 1] == 1
     return zstandard.ZstdDecompressor().decompressobj().decompress(data[HEADER_BYTES:])
 
@@ -92,7 +91,6 @@ class Fields:
         return bytes(self.table.Bytes[start : start + size]) if place else None
 
     def starts(self, slot: int, size: int) -> list[int]:
-        """Where each element of a vector starts."""
         place = self.at(slot)
         if not place:
             return []
@@ -178,8 +176,6 @@ class MadeRef:
 
 @dataclass(frozen=True)
 class MadeManifest:
-    """A manifest, by its arrays' references."""
-
     manifest_id: bytes
     arrays: list[list[MadeRef]] = field(default_factory=list)
     dictionary: bytes | None = None
@@ -192,7 +188,6 @@ class MadeManifest:
 
     @property
     def chunks(self) -> list[str]:
-        """The addresses of its native chunks, in order."""
         refs = [ref for array in self.arrays for ref in array]
         return [f"chunks/{spell(ref.chunk_id)}" for ref in refs if ref.kinds == ("native",)]
 
@@ -343,7 +338,6 @@ def _file_info(builder: Any, info: tuple[bytes, int, int]) -> int:
 
 
 def offsets(builder: Any, places: Sequence[int]) -> int:
-    """A vector of tables that are written already."""
     builder.StartVector(4, len(places), 4)
     for place in reversed(places):
         builder.PrependUOffsetTRelative(place)
@@ -351,7 +345,6 @@ def offsets(builder: Any, places: Sequence[int]) -> int:
 
 
 def struct_slot(builder: Any, slot: int, data: bytes) -> None:
-    """A struct of bytes in the table that is being written."""
     builder.Prep(1, len(data))
     _place(builder, data)
     builder.Slot(slot)

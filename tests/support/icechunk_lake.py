@@ -73,12 +73,10 @@ class IcechunkLake:
 
 
 def candidates(report: RunReport) -> dict[str, int]:
-    """What the plan of a run names: size by address, from the files themselves."""
     return {row["address"]: row["size_bytes"] for row in planned_rows(report)}
 
 
 def planned_rows(report: RunReport) -> list[dict[str, Any]]:
-    """All rows of a plan, from the files themselves, in the order of their addresses."""
     storage = open_storage(report.run_path)
     found: list[dict[str, Any]] = []
     for batch in storage.list("candidates/"):

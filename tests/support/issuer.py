@@ -57,12 +57,10 @@ def by_public_key(claims: Claims) -> str:
 
 
 def by_another_key(claims: Claims) -> str:
-    """By a key of somebody else, under the name of the issuer's."""
     return jwt.encode(claims, OTHER_KEY, algorithm="RS256", headers={"kid": "rsa"})
 
 
 def public_keys() -> list[dict[str, Any]]:
-    """The issuer's keys, and one that is not for signatures."""
     rsa_key = RSAAlgorithm.to_jwk(RSA_KEY.public_key(), as_dict=True)
     ec_key = ECAlgorithm.to_jwk(EC_KEY.public_key(), as_dict=True)
     return [
@@ -120,7 +118,6 @@ class TestIssuer:
         return f"{asked['redirect_uri']}?{urlencode(answer)}"
 
     def redeem(self, form: Mapping[str, str], header: str | None) -> tuple[int, dict[str, Any]]:
-        """The tokens for a code, which counts once."""
         if not self._is_client(form, header):
             return 401, {"error": "invalid_client"}
         begun = self.codes.pop(form["code"], None)
@@ -192,7 +189,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(content).encode())
 
     def _send(self, status: int, body: bytes) -> None:
-        """Answer with a body, or with the place to go to."""
         self.send_response(status)
         if status == 302:
             self.send_header("Location", body.decode())

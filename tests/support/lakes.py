@@ -38,7 +38,6 @@ def count(lake: Repository, table: sa.Table) -> int:
 
 
 def pending_addresses(lake: Repository) -> list[str]:
-    """The addresses of writes that are registered."""
     with lake.context.metadata.snapshot() as tx:
         return list(tx.execute(sa.select(pending.c.address)).scalars())
 
@@ -56,7 +55,6 @@ def seal(lake: Repository, branch: str = "main") -> None:
 
 
 def tombstone(lake: Repository, commit_id: str) -> None:
-    """Closes a commit, as the fence of a run does."""
     with lake.context.metadata.transaction() as tx:
         tx.lock_repository(lake.info.repository_id, "exclusive")
         mine = commits.c.commit_id == commit_id

@@ -84,8 +84,6 @@ class Progress:
 
 
 class Library:
-    """All bytes that were ever sent, by checksum."""
-
     def __init__(self) -> None:
         self._by_checksum: dict[str, bytes] = {}
 
@@ -136,7 +134,6 @@ class User:
         return f"{self.prefix(branch)}{name}"
 
     def prefix(self, branch: str) -> str:
-        """Of its own paths on a branch."""
         return f"c{self.number:02}/{branch}/"
 
     def ask(
@@ -184,7 +181,6 @@ class User:
         self._count("share", answer)
 
     def remove(self) -> None:
-        """Delete one of its paths, there or not."""
         branch, name = self._draw_branch(), self.rng.choice(NAMES)
         path = self.path(branch, name)
         answer = self.ask(
@@ -267,7 +263,6 @@ class User:
         self._count("merge", answer)
 
     def tag(self) -> None:
-        """Name a commit that may be about to expire, or drop such a name."""
         if len(self.tags) >= TAGS_MAX:
             self._count("untag", self.ask("DELETE", f"/tags/{self.tags.popitem()[0]}", (204,)))
             return
@@ -290,7 +285,6 @@ class User:
                 self.check_bytes(name, path, contents[path])
 
     def check_bytes(self, ref: str, path: str, checksum: str | None) -> None:
-        """What a reference holds at a path; None for nothing."""
         answer = self._ask_ref(ref, "/objects", path=path)
         self.counts["read"] += 1
         if checksum is None:
@@ -300,7 +294,6 @@ class User:
             assert answer.content == self.library[checksum], f"{path} of {ref} has other bytes"
 
     def check_list(self, ref: str, prefix: str, contents: Contents) -> dict[str, str]:
-        """What a reference holds below a prefix; the addresses."""
         answer = self._ask_ref(ref, "/objects/ls", prefix=prefix, amount=1000)
         self.counts["list"] += 1
         results = answer.json()["results"]

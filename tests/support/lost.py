@@ -74,8 +74,6 @@ def _lost() -> Failed:
 
 
 class CuttingProxy:
-    """A proxy before a PostgreSQL server, which does what `cut` says. Ends with its block."""
-
     def __init__(self, database_url: str) -> None:
         url = make_url(database_url)
         self._server = (str(url.host), int(url.port or 5432))
@@ -89,7 +87,6 @@ class CuttingProxy:
         threading.Thread(target=self._accept, name="cutting proxy", daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections, and ends those that there are."""
         self._listener.close()
         for connection in self._open:
             connection.end()

@@ -65,7 +65,6 @@ class Place:
 
 @contextmanager
 def open_place(directory: Path) -> Iterator[Place]:
-    """A place with its database in `directory`."""
     clock, seeded = TruthfulClock(START), SeededIds()
     buckets: dict[str, Bucket] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +104,6 @@ class MemoryWorld(World):
         return "lake/"
 
     def files(self, kind: str = "") -> set[str]:
-        """The addresses of all files under a prefix, but for those of the system."""
         whole, start = self.prefix + kind, len(self.prefix)
         addresses = (key[start:] for key in self.bucket.objects if key.startswith(whole))
         return {each for each in addresses if not is_of_system(each)}

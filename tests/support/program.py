@@ -99,7 +99,6 @@ def in_world(world: SmallWorld) -> Iterator[Program]:
 
 
 def _ended(arguments: list[str], out: TextIOWrapper, err: StringIO) -> int:
-    """The exit code of a command, as Python ends it."""
     try:
         code = run(arguments)
     except BaseException:  # noqa: BLE001 - an interrupt that nobody heard of is one

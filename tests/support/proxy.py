@@ -93,7 +93,6 @@ class Proxy:
 
 @contextmanager
 def proxied(target: str, **options: float) -> Iterator[Proxy]:
-    """A running proxy before a server, at `endpoint`."""
     proxy = Proxy(target, **options)  # type: ignore[arg-type]
     port = free_port()
     proxy.endpoint = f"http://127.0.0.1:{port}"

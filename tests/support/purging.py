@@ -16,7 +16,6 @@ WHO = {"user": "ada", "host": "test"}
 
 
 def request(*paths: str, **named: Any) -> Request:
-    """A request for paths (`REF:PATH`), and what else is named."""
     return Request(
         reason="a subject asked for it",
         who=WHO,
@@ -25,17 +24,14 @@ def request(*paths: str, **named: Any) -> Request:
     )
 
 
-def purge(
-    store: Store, *paths: str, dry_run: bool = False, repository: str = "lake", **named: Any
-) -> PurgeReport:
+def purge(store: Store, *paths: str, dry_run: bool = False, **named: Any) -> PurgeReport:
     purges = Purges(store)
     whole = {"repository": True} if named.pop("whole", False) else {}
-    row = purges.begin(repository, request(*paths, **whole, **named))
+    row = purges.begin("lake", request(*paths, **whole, **named))
     return purges.carry_out(row.purge_id, dry_run=dry_run)
 
 
 def in_the_way(report: PurgeReport) -> set[tuple[str, str, tuple[str, ...]]]:
-    """Kind, id and names of each reference of a report."""
     assert report.plan is not None
     return {(each.kind, each.id, each.names) for each in report.plan.references}
 

@@ -263,7 +263,6 @@ def _tell_volumes(reporter: TerminalReporter) -> None:
 
 
 def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> Outcome | None:
-    """What a report has of a randomized test."""
     if isinstance(report, pytest.CollectReport):
         return None
     found: Any = dict(report.user_properties).get(OUTCOME)  # as it travelled between processes
@@ -271,7 +270,6 @@ def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> Outcome | N
 
 
 def _current_test() -> str:
-    """The name of the test that runs, as pytest says it."""
     return name_of(os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0])
 
 
@@ -308,7 +306,6 @@ def _time_of(volume: Volume, run_ends_at: float) -> float:
 
 @contextmanager
 def _directory_of(case: Case, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A directory of its own for a case whose test takes `tmp_path`."""
     whole: Path | None = options.get("tmp_path")
     if whole is None:
         yield {}

@@ -32,8 +32,6 @@ WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Key:
-    """An access key with its secret."""
-
     access_key_id: str
     secret: str
 
@@ -53,7 +51,6 @@ class Server:
     process: Running | None = None
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command of the program on the store."""
         with tempfile.TemporaryDirectory() as directory:
             out, err = Path(directory, "out"), Path(directory, "err")
             code = self._begin(*arguments, out=out, err=err).wait(WAIT_SECONDS)
@@ -100,7 +97,6 @@ class Server:
         self.command("branch", "create", repository, name).check_returncode()
 
     def client(self, role: str = "admin") -> Client:
-        """The high-level client, with the key of a role."""
         key = self.keys[role]
         return Client(host=self.url, username=key.access_key_id, password=key.secret)
 

@@ -140,12 +140,10 @@ class SmallWorld:
         shutil.copytree(self.pristine, self.directory)
 
     def execute(self, statement: str, *values: Any) -> None:
-        """Change the database past everything else."""
         with closing(sqlite3.connect(self.database)) as connection, connection:
             connection.execute(statement, values)
 
     def stopped_purges(self, reason: str) -> list[str]:
-        """The ids of purges, asked for with that reason, that somebody has to go on with."""
         with closing(sqlite3.connect(self.database)) as connection:
             found = connection.execute(
                 "SELECT purge_id FROM purges WHERE state IN ('planned', 'deleting', 'incomplete')"
@@ -155,7 +153,6 @@ class SmallWorld:
         return [purge_id for (purge_id,) in found]
 
     def view(self) -> View:
-        """What the store says, without ids and dates."""
         if not self.database.exists():
             return {}
         with closing(sqlite3.connect(self.database)) as connection:
@@ -264,7 +261,6 @@ def _dead(holder: str | None) -> str:
 
 
 def _ice_messages(root: Path) -> tuple[str, ...]:
-    """The snapshots that Icechunk sees on main, by their messages."""
     content = (root / "repo").read_bytes()
     if content not in _HISTORIES:
         found = icechunk.Repository.open(icechunk.local_filesystem_storage(str(root)))
@@ -426,7 +422,6 @@ def _fill_trash(world: SmallWorld, do: Do) -> None:
 
 
 def _fill_old(do: Do, name: str) -> None:
-    """One file that the policy lets go."""
     do("repo", "create", name)
     do("fs", "put", name, "main", "source", "old")
     _commit(do, name, "main", "old", 1)

@@ -119,7 +119,6 @@ class Steps:
 
 
 def interrupt() -> None:
-    """As if Ctrl-C was typed just now."""
     interrupts._heard.hear(signal.SIGINT, None)
 
 
@@ -161,7 +160,6 @@ class Stepping:
 
     @contextmanager
     def taking(self, steps: Steps) -> Iterator[Steps]:
-        """Within the block the steps are these."""
         before, self.steps = self.steps, steps
         try:
             yield steps
@@ -293,8 +291,6 @@ class Stepping:
 
 
 class _Written:
-    """A file whose writes are steps."""
-
     def __init__(self, file: Any, path: Path, stepping: Stepping) -> None:
         self._file = file
         self._path = path
@@ -346,7 +342,6 @@ class Stdout(io.RawIOBase):
         return self._steps.take(place, lambda: os.write(self._descriptor, data), broken)
 
     def lead_nowhere(self) -> None:
-        """From now on nothing that is written is kept."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._descriptor)
         os.close(nowhere)

@@ -22,7 +22,6 @@ TIMED: Final = Volume(seconds=5.0, long=50, share=2.0)
 
 @pytest.fixture(autouse=True)
 def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three volumes, and a run whose tests have told nothing yet."""
     for name, volume in (("seeded", SEEDED), ("drawn", DRAWN), ("timed", TIMED)):
         monkeypatch.setitem(VOLUMES, name, volume)
     for name, value in (("base_seed", 1), ("case", None), ("ends_at", None), ("worker", "")):
@@ -73,7 +72,6 @@ class TestSeeds:
 
 
 def drawn() -> list[int]:
-    """What Hypothesis draws in one test."""
     seen: list[int] = []
 
     @randomized("drawn")
@@ -140,8 +138,6 @@ def test_a_failure_names_its_case_and_leaves_its_files(tmp_path: Path) -> None:
 
 
 class Time:
-    """A clock for a long run."""
-
     def __init__(self) -> None:
         self.now = 0.0
 

@@ -42,7 +42,6 @@ WAIT_SECONDS: Final = 60.0
 
 
 def begun(how: str) -> tuple[subprocess.Popen[str], Path]:
-    """A run that ends by itself or is killed, and the directory of its server."""
     process = subprocess.Popen([sys.executable, "-c", RUN, how], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:

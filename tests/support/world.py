@@ -68,8 +68,6 @@ def empty_database() -> bytes:
 
 
 class World:
-    """One store with one repository, `lake`, in `directory`."""
-
     engine: Engine = INLINE
     """What its collector runs with."""
 
@@ -109,7 +107,6 @@ class World:
     def save(
         self, branch: str, *, days_ago: float, put: Iterable[str] = (), delete: Iterable[str] = ()
     ) -> str:
-        """Commit files whose content is their name, and deletes; the commit's id."""
         for path in put:
             self.lake.objects.put(branch, path, path.encode())
         for path in delete:
@@ -137,25 +134,21 @@ class World:
         )
 
     def format(self) -> EmbeddedRepository:
-        """The repository as the collector sees it."""
         return EmbeddedRepository(self.lake.context, store_id=self.store.store_id)
 
     def collect(self, **options: Any) -> RunReport:
         return self.collector(**options).run()
 
     def swept(self, **options: Any) -> RunReport:
-        """A whole run, which must end as swept."""
         report = self.collect(**options)
         assert report.state == "swept", report.error
         return report
 
     def files(self, kind: str = "data") -> set[str]:
-        """The addresses of the files under `data/` (or another prefix), from the disk itself."""
         folder = self.root / kind
         return {str(path.relative_to(self.root)) for path in folder.rglob("*") if path.is_file()}
 
     def contents(self) -> set[str]:
-        """What is in the files under `data/`: the names that they were put under."""
         return {(self.root / address).read_text() for address in self.files()}
 
     def close(self) -> None:
