@@ -221,13 +221,11 @@ def azure_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabases:
-    """SQLite files with the tables."""
     return SqliteDatabases(tmp_path_factory.mktemp("sqlite"))
 
 
 @pytest.fixture(scope="session")
 def postgres_databases(postgres: str) -> PostgresDatabases:
-    """Databases of PostgreSQL with the tables."""
     return PostgresDatabases(postgres)
 
 
@@ -247,7 +245,6 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def empty_database_url(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> str:
-    """A database with nothing in it."""
     if database_kind == "sqlite":
         return f"sqlite:///{tmp_path / 'metadata.db'}"
     return new_database(request.getfixturevalue("postgres"))
@@ -265,7 +262,6 @@ def database_url(
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that stands at START until the test moves it."""
     return ManualClock(START)
 
 
@@ -279,5 +275,4 @@ def store(database_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Sto
 
 @pytest.fixture
 def repository(store: Store) -> Repository:
-    """A new repository, `lake`, kept in memory."""
     return store.create_repository("lake", storage_url=f"memory:{new_id()}")

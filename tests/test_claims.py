@@ -43,7 +43,6 @@ def test_every_claim_has_its_entry_and_every_entry_its_claim() -> None:
 
 
 def test_every_claim_rests_on_more_than_words() -> None:
-    """A document alone proves nothing: it can be as untrue as the claim."""
     assert [each for each, proofs in CLAIMS.items() if set(proofs) <= {"document"}] == []
 
 
@@ -148,14 +147,10 @@ GOOD_AND_BAD: Final = {
 }
 
 
-@pytest.mark.parametrize("kind", GOOD_AND_BAD)
-def test_a_proof_that_does_not_hold_is_found(kind: str) -> None:
-    good, bad = GOOD_AND_BAD[kind]
-    assert claims.holds(kind, good)
-    assert not claims.holds(kind, bad)
-
-
-def test_what_does_not_fail_is_not_refused() -> None:
+def test_a_proof_that_does_not_hold_is_found() -> None:
+    for kind, (good, bad) in GOOD_AND_BAD.items():
+        assert claims.holds(kind, good), kind
+        assert not claims.holds(kind, bad), kind
     assert not claims.holds("refused", "repo list => ")
 
 

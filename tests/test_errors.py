@@ -66,7 +66,6 @@ def _made(tree: ast.AST, derived_from: str = "") -> Iterator[tuple[str, ast.expr
 
 
 def everything_raised() -> Raised:
-    """Class and kind of every error of the program."""
     exact: Raised = set()
     patterns: Raised = set()
     for path in (ROOT / "src").rglob("*.py"):

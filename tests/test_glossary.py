@@ -36,7 +36,6 @@ def glossary() -> list[Term]:
 
 @pytest.fixture(scope="module")
 def texts() -> Mapping[str, list[prose.Text]]:
-    """The prose of the program and of its documents, by file."""
     files = [each for each in prose.project_files() if not each.startswith("tests/")]
     return prose.read(files)
 

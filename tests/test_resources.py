@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,125 +18,84 @@ HUGE = "9223372036854771712"
 V1 = "3:memory:/kube/pod\n2:cpu,cpuacct:/kube/pod\n1:name=systemd:/kube/pod\n"
 
 
-def tree(root: Path, files: Mapping[str, str]) -> Path:
-    """Writes files below `root`. Those of control groups are named below their mount."""
-    for name, text in files.items():
+def tree(root: Path, files: str) -> Path:
+    """Writes files below `root`, each given by its name and content, with bars between them. Those
+    of control groups are named below their mount."""
+    for name, text in (each.split(" ", 1) for each in files.split("|") if each):
         file = root / ("proc/self/cgroup" if name == "groups" else f"sys/fs/cgroup/{name}")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_text(f"{text}\n")
     return root
+
+
+OF_V1 = f"groups {V1}|cpu,cpuacct/kube/pod/cpu.cfs_period_us 100000|"
+"""A group of version 1, and how long its periods are."""
 
 
 @pytest.mark.parametrize(
     ("files", "processors", "memory"),
     [
-        pytest.param({}, None, None, id="none"),
-        pytest.param({"groups": "0::/\n"}, None, None, id="no files"),
+        pytest.param("", None, None, id="none"),
+        pytest.param("groups 0::/", None, None, id="no files"),
+        pytest.param("groups 0::/|cpu.max 150000 100000|memory.max 1048576", 1.5, MEBIBYTE, id="2"),
+        pytest.param("groups 0::/|cpu.max max 100000|memory.max max", None, None, id="2: no limit"),
         pytest.param(
-            {"groups": "0::/\n", "cpu.max": "150000 100000\n", "memory.max": "1048576\n"},
-            1.5,
-            MEBIBYTE,
-            id="2",
-        ),
-        pytest.param(
-            {"groups": "0::/\n", "cpu.max": "max 100000\n", "memory.max": "max\n"},
-            None,
-            None,
-            id="2: max",
-        ),
-        pytest.param(
-            {
-                "groups": "0::/a.slice/b.service\n",
-                "a.slice/cpu.max": "50000 100000\n",
-                "a.slice/memory.max": "max\n",
-                "a.slice/b.service/cpu.max": "max 100000\n",
-                "a.slice/b.service/memory.max": "2097152\n",
-            },
+            "groups 0::/a.slice/b.service|a.slice/cpu.max 50000 100000|a.slice/memory.max max"
+            "|a.slice/b.service/cpu.max max 100000|a.slice/b.service/memory.max 2097152",
             0.5,
             2 * MEBIBYTE,
             id="2: the group around it is smaller",
         ),
         pytest.param(
-            {
-                "groups": "0::/a/b\n",
-                "a/memory.max": "1048576\n",
-                "a/b/memory.max": "2097152\n",
-                "other/memory.max": "1\n",
-            },
+            "groups 0::/a/b|a/memory.max 1048576|a/b/memory.max 2097152|other/memory.max 1",
             None,
             MEBIBYTE,
             id="2: other groups do not count",
         ),
         pytest.param(
-            {"groups": "0::/../../host/pod\n", "cpu.max": "200000 100000\n"},
-            2.0,
-            None,
-            id="2: the path of the machine",
+            "groups 0::/../../host/pod|cpu.max 200000 100000", 2.0, None, id="2: a machine's path"
         ),
         pytest.param(
-            {
-                "groups": V1,
-                "cpu,cpuacct/kube/pod/cpu.cfs_quota_us": "250000\n",
-                "cpu,cpuacct/kube/pod/cpu.cfs_period_us": "100000\n",
-                "memory/kube/pod/memory.limit_in_bytes": "1048576\n",
-            },
+            f"{OF_V1}cpu,cpuacct/kube/pod/cpu.cfs_quota_us 250000"
+            "|memory/kube/pod/memory.limit_in_bytes 1048576",
             2.5,
             MEBIBYTE,
             id="1",
         ),
         pytest.param(
-            {
-                "groups": V1,
-                "cpu/cpu.cfs_quota_us": "100000\n",
-                "cpu/cpu.cfs_period_us": "50000\n",
-                "memory/memory.limit_in_bytes": "2097152\n",
-            },
+            f"groups {V1}|cpu/cpu.cfs_quota_us 100000|cpu/cpu.cfs_period_us 50000"
+            "|memory/memory.limit_in_bytes 2097152",
             2.0,
             2 * MEBIBYTE,
             id="1: a container that sees its own part",
         ),
         pytest.param(
-            {
-                "groups": V1,
-                "cpu,cpuacct/kube/pod/cpu.cfs_quota_us": "-1\n",
-                "cpu,cpuacct/kube/pod/cpu.cfs_period_us": "100000\n",
-                "memory/kube/pod/memory.limit_in_bytes": f"{HUGE}\n",
-            },
+            f"{OF_V1}cpu,cpuacct/kube/pod/cpu.cfs_quota_us -1"
+            f"|memory/kube/pod/memory.limit_in_bytes {HUGE}",
             None,
             None,
             id="1: no limit",
         ),
         pytest.param(
-            {
-                "groups": V1,
-                "memory/kube/memory.limit_in_bytes": "1048576\n",
-                "memory/kube/pod/memory.limit_in_bytes": f"{HUGE}\n",
-            },
+            f"groups {V1}|memory/kube/memory.limit_in_bytes 1048576"
+            f"|memory/kube/pod/memory.limit_in_bytes {HUGE}",
             None,
             MEBIBYTE,
             id="1: the group around it",
         ),
         pytest.param(
-            {
-                "groups": f"{V1}0::/unit\n",
-                "unified/unit/cpu.max": "100000 100000\n",
-                "memory/memory.limit_in_bytes": "1048576\n",
-            },
+            f"groups {V1}0::/unit|unified/unit/cpu.max 100000 100000"
+            "|memory/memory.limit_in_bytes 1048576",
             1.0,
             MEBIBYTE,
             id="both versions",
         ),
         pytest.param(
-            {"groups": "nothing\n::\n0:\n", "cpu.max": "1 0\n", "memory.max": "x\n"},
-            None,
-            None,
-            id="not readable",
+            "groups nothing\n::\n0:|cpu.max 1 0|memory.max x", None, None, id="not readable"
         ),
     ],
 )
-def test_limits(
-    tmp_path: Path, files: Mapping[str, str], processors: float | None, memory: int | None
-) -> None:
+def test_limits(tmp_path: Path, files: str, processors: float | None, memory: int | None) -> None:
     root = tree(tmp_path, files)
     assert read_limits(root) == Limits(processors, memory)
     assert memory_limit_bytes(root) == memory
@@ -149,7 +107,7 @@ def test_limits(
 )
 def test_processors(tmp_path: Path, quota: str, expected: int) -> None:
     """A part counts as a whole one, and the affinity is a limit too."""
-    root = tree(tmp_path, {"groups": "0::/\n", "cpu.max": quota})
+    root = tree(tmp_path, f"groups 0::/|cpu.max {quota}")
     assert processor_count(root) == min(expected, len(os.sched_getaffinity(0)))
 
 
@@ -163,7 +121,7 @@ def test_processors_without_a_limit(tmp_path: Path) -> None:
 )
 def test_the_memory_of_the_driver(tmp_path: Path, mebibytes: int | None, expected: str) -> None:
     limit = "max" if mebibytes is None else str(mebibytes * MEBIBYTE)
-    root = tree(tmp_path, {"groups": "0::/\n", "memory.max": limit})
+    root = tree(tmp_path, f"groups 0::/|memory.max {limit}")
     assert driver_memory_of(Settings(), root) == expected
     assert driver_memory_of(Settings(spark_driver_memory="7g"), root) == "7g"
 

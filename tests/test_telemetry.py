@@ -44,22 +44,17 @@ from tests.support.server import eventually
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What the SDK got."""
-
     exporter: InMemorySpanExporter
     reader: InMemoryMetricReader
 
     def spans(self) -> list[ReadableSpan]:
-        """Those that have ended, in the order of their ends."""
         return list(self.exporter.get_finished_spans())
 
     def span(self, name: str) -> ReadableSpan:
-        """The only one of this name."""
         (found,) = [each for each in self.spans() if each.name == name]
         return found
 
     def gauges(self) -> dict[tuple[str, tuple[tuple[str, Any], ...]], float]:
-        """The values, by names and attributes."""
         data = self.reader.get_metrics_data()
         assert data is not None
         return {
@@ -102,25 +97,26 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def lake_with_garbage(lake: Repository, clock: ManualClock) -> None:
+def lake_with_garbage(store: Store, clock: ManualClock) -> Repository:
     """Three files, two of which nothing needs."""
+    lake = store.create_repository("lake")
     lake.objects.put("main", "kept", b"kept")
     lake.commits.commit("main", "kept")
     for name in ("a", "b"):
         lake.objects.put("main", name, b"no")
     lake.commits.reset("main")
     clock.advance(timedelta(days=3))
+    return lake
 
 
-def collector_of(store: Store, lake: Repository) -> Collector:
+def collector_of(store: Store, lake: Repository, share_max: float = 1.0) -> Collector:
     form = EmbeddedRepository(lake.context, store_id=store.store_id)
-    return Collector(form, engine=INLINE, options=RunOptions.of(Settings(share_max=1.0)))
+    return Collector(form, engine=INLINE, options=RunOptions.of(Settings(share_max=share_max)))
 
 
 def test_a_run_and_its_steps(store: Store, clock: ManualClock, received: Received) -> None:
     """Steps are within the plan or the sweep that they belong to, which have the counts."""
-    repository = store.create_repository("lake")
-    lake_with_garbage(repository, clock)
+    repository = lake_with_garbage(store, clock)
     report = collector_of(store, repository).run()
     assert report.state == "swept", report.error
     plan, sweep = received.span("gc plan"), received.span("gc sweep")
@@ -145,11 +141,8 @@ def test_a_run_and_its_steps(store: Store, clock: ManualClock, received: Receive
 
 
 def test_a_refused_run_is_marked(store: Store, clock: ManualClock, received: Received) -> None:
-    repository = store.create_repository("lake")
-    lake_with_garbage(repository, clock)
-    form = EmbeddedRepository(repository.context, store_id=store.store_id)
-    options = RunOptions.of(Settings(share_max=0.1))
-    report = Collector(form, engine=INLINE, options=options).plan()
+    repository = lake_with_garbage(store, clock)
+    report = collector_of(store, repository, share_max=0.1).plan()
     assert report.state == "refused"
     span = received.span("gc plan")
     assert span.status.status_code is StatusCode.ERROR

@@ -34,7 +34,6 @@ SCREEN: ViewportSize = {"width": 1600, "height": 1000}
 
 
 def find_chromium() -> str | None:
-    """The browser's program."""
     given = os.environ.get("EBBTIDE_TEST_CHROMIUM")
     return given or shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -66,7 +65,6 @@ def browsers() -> Iterator[Callable[[], Browser]]:
 
 @pytest.fixture
 def browser(browsers: Callable[[], Browser]) -> Browser:
-    """A browser that runs."""
     return browsers()
 
 
@@ -88,25 +86,22 @@ def lake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @dataclass
 class Visitor:
-    """Somebody at a browser, logged in."""
-
     page: Page
     url: str
     said: list[str] = field(default_factory=list)
 
-    def go(self, place: str) -> None:
-        """Open a page, which must be there."""
+    def go(self, place: str) -> Page:
         answer = self.page.goto(f"{self.url}/ui{place}")
         assert answer is not None and answer.status == 200, place
+        return self.page
 
     def follow(self, selector: str) -> None:
-        """Click on what leads to another page, and wait for all of it: a click alone returns when
-        its first bytes are there, and what asks at once counts nothing."""
+        """Click on what leads to another page, and wait for all of it. A click alone returns when
+        its first bytes are there: what asks at once counts nothing."""
         with self.page.expect_navigation():
             self.page.click(selector)
 
     def log_in(self, server: Server, role: str) -> None:
-        """Log in with the key of a role, through the form."""
         self.page.goto(f"{self.url}/ui/login")
         self.page.fill("#access_key_id", server.keys[role].access_key_id)
         self.page.fill("#secret", server.keys[role].secret)

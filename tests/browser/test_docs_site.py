@@ -32,7 +32,6 @@ SCHEMES: dict[Theme, str] = {"light": "default", "dark": "slate"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site."""
     directory = tmp_path_factory.mktemp("docs") / "site"
     done = build(directory)
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,6 @@ OLD_ENOUGH = timedelta(seconds=2.5)
 
 @pytest.fixture
 def new_store(tmp_path: Path) -> Iterator[Server]:
-    """A server on an empty store, with the settings of a first try."""
     server = new_server(
         tmp_path / "store",
         EBBTIDE_GRACE="1s",
@@ -57,7 +56,6 @@ def commit(visitor: Visitor, message: str) -> None:
 
 
 def newest_commit(server: Server) -> datetime:
-    """When the newest commit was made."""
     with Store.open(server.directory, settings=Settings()) as store:
         return store.repository("lake").commits.get("main").created_at
 

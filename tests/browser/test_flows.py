@@ -134,8 +134,7 @@ def test_logging_in_and_out(lake_server: Server, visitors: Visitors) -> None:
 
 def test_the_graph_by_keyboard(visitors: Visitors) -> None:
     visitor = visitors("reader")
-    page = visitor.page
-    visitor.go(f"{LAKE}/commits")
+    page = visitor.go(f"{LAKE}/commits")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
@@ -169,8 +168,7 @@ def test_the_graph_by_keyboard(visitors: Visitors) -> None:
 def test_every_control_is_reached_by_keyboard(visitors: Visitors) -> None:
     """Of a page with forms: Tab comes by each field and button, and shows where it is."""
     visitor = visitors()
-    visitor.go(f"{LAKE}/runs")
-    page = visitor.page
+    page = visitor.go(f"{LAKE}/runs")
     page.locator("summary").focus()
     page.keyboard.press("Enter")
     wanted = page.locator("main :is(a, button, input, select, textarea):visible").count()
@@ -191,8 +189,7 @@ def test_every_control_is_reached_by_keyboard(visitors: Visitors) -> None:
 
 def test_the_policy_editor(visitors: Visitors) -> None:
     visitor = visitors()
-    page = visitor.page
-    visitor.go("/repositories/empty/policy")
+    page = visitor.go("/repositories/empty/policy")
     page.fill("#policy", '{"default": "7"}')
     visitor.follow("text=Set the policy")
     page.wait_for_selector("#problem")
@@ -209,8 +206,7 @@ def test_the_policy_editor(visitors: Visitors) -> None:
 def test_the_form_and_the_json_follow_each_other(visitors: Visitors) -> None:
     """While one types in either, and with nothing set; a wrong text changes nothing elsewhere."""
     visitor = visitors(size=PHONE)
-    page = visitor.page
-    visitor.go(f"{LAKE}/policy")
+    page = visitor.go(f"{LAKE}/policy")
     page.fill("#default-keep_within", "45d")
     page.wait_for_selector("#comparison tbody th:text-is('A')")
     assert '"default": "45d"' in page.input_value("#policy")
@@ -243,8 +239,7 @@ def test_the_theme_without_script(browser: Browser, lake_server: Server) -> None
 
 def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
     visitor = visitors(size=PHONE)
-    page = visitor.page
-    visitor.go(f"{LAKE}/policy")
+    page = visitor.go(f"{LAKE}/policy")
     assert page.locator("#comparison tbody tr:has-text('Present')").count() == 0
     page.fill("#policy", "{")
     page.wait_for_selector("#comparison >> text=Policy A: this is not JSON")
@@ -270,10 +265,8 @@ def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
 
 
 def test_a_run_from_start_to_end(visitors: Visitors) -> None:
-    """Planned, watched, looked at, searched, confirmed and swept."""
     visitor = visitors()
-    page = visitor.page
-    visitor.go(f"{LAKE}/runs")
+    page = visitor.go(f"{LAKE}/runs")
     page.click("summary")
     page.click("text=Clean: list everything")
     page.click("button:has-text('Start')")
@@ -330,8 +323,7 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
 
 def test_the_trash(visitors: Visitors) -> None:
     visitor = visitors("writer")
-    page = visitor.page
-    visitor.go(f"{LAKE}/trash")
+    page = visitor.go(f"{LAKE}/trash")
     assert page.locator("text=6 days left").count() == 5
     visitor.follow("[aria-label='Restore branch dropped']")
     page.wait_for_selector("text=It was restored")
@@ -344,8 +336,7 @@ def test_the_trash(visitors: Visitors) -> None:
 
 def test_a_purge(visitors: Visitors) -> None:
     visitor = visitors()
-    page = visitor.page
-    visitor.go(f"{LAKE}/purges")
+    page = visitor.go(f"{LAKE}/purges")
     page.click("summary")
     page.fill("#paths", "user-bob:hostile")
     page.check("text=Also every other commit that has a named object")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
 import typer
@@ -20,6 +20,8 @@ from ebbtide.program.app import run
 from tests.support.templates import copy_store, old_lake
 
 FIRST_DAY: Final = datetime(2020, 1, 1, tzinfo=UTC)
+SHORT: Final = ("--grace", "1s", "--unsafe")
+AT_ONCE: Final = (*SHORT, "--quarantine", "none", "--yes")
 
 Write = Callable[..., str]
 Template = tuple[Path, str]
@@ -28,8 +30,6 @@ Template = tuple[Path, str]
 
 @dataclass(frozen=True)
 class Result:
-    """What a command answered."""
-
     code: int
     out: str
     err: str
@@ -41,22 +41,36 @@ class Result:
 
     @property
     def error_kind(self) -> str:
-        """The kind of the error that `--json` printed."""
         return str(self.document["error"]["kind"])
 
 
-class Ebbtide(Protocol):
-    """Runs one command; `code` is the exit code that it must end with."""
+class Ebbtide:
+    """Runs one command; `code` is the exit code that it must end with. The first argument may be
+    several words."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> Result:
-        """Arguments as on a command line."""
+        self._capfd.readouterr()
+        first = str(arguments[0]).split(" ") if arguments else []
+        found = run([*first, *map(str, arguments[1:])])
+        result = Result(found, *self._capfd.readouterr())
+        assert found == code, result
+        assert "Traceback" not in result.err
+        return result
+
+    def json(self, *arguments: str | Path, code: int = 0) -> Any:  # whatever JSON holds
+        return self(*arguments, "--json", code=code).document
+
+    def refuses(self, kind: str, *arguments: str | Path, code: int = 1) -> Result:
+        result = self(*arguments, "--json", code=code)
+        assert result.document["error"]["kind"] == kind, result
+        return result
 
 
 class Terminal(io.StringIO):
-    """A stdin at which somebody sits and types."""
-
     def isatty(self) -> bool:
-        """Yes."""
         return True
 
 
@@ -79,15 +93,7 @@ def ebbtide(
     monkeypatch.setenv("EBBTIDE_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
 
-    def invoke(*arguments: str | Path, code: int = 0) -> Result:
-        capfd.readouterr()
-        found = run([str(argument) for argument in arguments])
-        result = Result(found, *capfd.readouterr())
-        assert found == code, result
-        assert "Traceback" not in result.err
-        return result
-
-    return invoke
+    return Ebbtide(capfd)
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +107,6 @@ def lake_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(ebbtide: Ebbtide, lake_template: Path, tmp_path: Path) -> Ebbtide:
-    """The program, with a store and an empty repository `lake` in it."""
     copy_store(lake_template, tmp_path / "store")
     return ebbtide
 

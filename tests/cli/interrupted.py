@@ -33,7 +33,6 @@ STUCK: Final = "stuck"
 
 
 def main(when: str, number: int, times: str, seconds: float) -> None:
-    """Runs the program, with this in its way."""
     moment, _, place = when.partition(" ")
     stuck = Path(os.environ["EBBTIDE_STORE"]) / STUCK
 

@@ -24,10 +24,11 @@ NAMES: Final = 200
 LINES: Final = 100_000
 """The listing and the object are larger than a pipe, which holds 64 KiB."""
 
+pytestmark = pytest.mark.drawn("outputs that are closed")
+
 
 @pytest.fixture(scope="module")
 def large_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with long names and a large object."""
     directory = tmp_path_factory.mktemp("large") / "store"
     copy_store(lake_template, directory)
     with Store.open(directory) as store:
@@ -40,7 +41,6 @@ def large_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def store(ebbtide: Ebbtide, large_template: Path, tmp_path: Path) -> Path:
-    """The store as the test's own."""
     del ebbtide  # whose environment this is
     copy_store(large_template, tmp_path / "store")
     return tmp_path / "store"
@@ -59,7 +59,6 @@ def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.drawn("outputs that are closed")
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [LISTED, (*LISTED, "--json"), READ], ids=shlex.join)
@@ -73,7 +72,6 @@ def test_a_reader_of_one_line(words: tuple[str, ...], unbuffered: str) -> None:
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("words", [LISTED, (*LISTED, "--json"), READ], ids=shlex.join)
 def test_a_full_disk(words: tuple[str, ...]) -> None:
-    """One line says that the answer is lost."""
     found = in_shell(f'"$@" {shlex.join(words)} > /dev/full')
     assert found.returncode == 1
     assert found.stderr.startswith(LOST)
@@ -92,7 +90,6 @@ def test_a_disk_that_takes_only_the_beginning(store: Path, unbuffered: str) -> N
     assert target.stat().st_size == 256 * 1024
 
 
-@pytest.mark.drawn("outputs that are closed")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", HELPS, ids=shlex.join)
 def test_help_that_nobody_reads(words: tuple[str, ...], unbuffered: str) -> None:

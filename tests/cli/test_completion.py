@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,8 +16,7 @@ import pytest
 
 from ebbtide.program.app import run
 from ebbtide.store.completing import known_names
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT
+from tests.cli.conftest import SHORT, Ebbtide
 from tests.support.program import PROGRAM
 from tests.support.templates import copy_store
 
@@ -40,101 +40,96 @@ def store_template(lake_template: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def store(ebbtide: Ebbtide, store_template: Path, tmp_path: Path) -> Path:
-    """The directory of a store with something of every kind that is offered."""
     del ebbtide  # which names the store
     copy_store(store_template, tmp_path / "store")
     return tmp_path / "store"
 
 
-def ask(line: str, *, shell: str = "bash", **environment: str) -> subprocess.CompletedProcess[str]:
-    """What the program answers to a shell in which `line` was typed so far."""
-    words = line.split(" ")
-    return subprocess.run(
-        PROGRAM,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+Ask = Callable[..., list[str]]
+
+
+@pytest.fixture
+def ask(ebbtide: Ebbtide, store: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """What the program offers in a shell in which a line was typed so far."""
+    del store  # which is the program's
+
+    def offered(line: str, *, shell: str = "bash", **environment: str) -> list[str]:
+        words = line.split(" ")
+        asked = {
             "_EBBTIDE_COMPLETE": f"complete_{shell}",
             "COMP_WORDS": line,
             "COMP_CWORD": str(len(words) - 1),
             "_TYPER_COMPLETE_ARGS": line,
             "_TYPER_COMPLETE_FISH_ACTION": "get-args",
             "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+        }
+        with monkeypatch.context() as patched:
+            for name, value in (asked | environment).items():
+                patched.setenv(name, value)
+            told = ebbtide()
+        assert told.err == ""
+        return told.out.split()
+
+    return offered
 
 
-def offered(line: str, store: Path, **environment: str) -> list[str]:
-    """What bash is offered."""
-    found = ask(line, EBBTIDE_STORE=str(store), **environment)
-    assert (found.returncode, found.stderr) == (0, "")
-    return found.stdout.split()
-
-
-def test_names(ebbtide: Ebbtide, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names(ebbtide: Ebbtide, ask: Ask, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of commands and options as of any program, and of what is in the store, but for the trash."""
-    assert offered("ebbtide gc sw", store) == ["sweep"]
-    assert "--grace" in offered("ebbtide gc plan lake --g", store)
-    assert offered("ebbtide gc plan --mode ", store) == ["auto", "clean", "incremental"]
-    assert offered("ebbtide branch list ", store) == ["lagoon", "lake"]
-    assert offered("ebbtide branch delete lake f", store) == ["feature/one"]
-    assert offered("ebbtide log lake ", store) == ["feature/one", "main", "v1"]
-    assert offered("ebbtide log lagoon ", store) == ["main"]
-    (run,) = ebbtide("gc", "runs", "lake", "--json").document["runs"]
-    assert offered("ebbtide gc show lake ", store) == [run["run_id"]]
-    (key,) = ebbtide("key", "list", "--json").document["keys"]
-    assert offered("ebbtide key revoke ", store) == [key["access_key_id"]]
+    assert ask("ebbtide gc sw") == ["sweep"]
+    assert "--grace" in ask("ebbtide gc plan lake --g")
+    assert ask("ebbtide gc plan --mode ") == ["auto", "clean", "incremental"]
+    assert ask("ebbtide branch list ") == ["lagoon", "lake"]
+    assert ask("ebbtide branch delete lake f") == ["feature/one"]
+    assert ask("ebbtide log lake ") == ["feature/one", "main", "v1"]
+    assert ask("ebbtide log lagoon ") == ["main"]
+    (run,) = ebbtide.json("gc runs lake")["runs"]
+    assert ask("ebbtide gc show lake ") == [run["run_id"]]
+    (key,) = ebbtide.json("key list")["keys"]
+    assert ask("ebbtide key revoke ") == [key["access_key_id"]]
     monkeypatch.delenv("EBBTIDE_STORE")
     for line in (
         f"ebbtide --store {store} repo show lag",
         f"ebbtide repo show --store {store} lag",
     ):
-        assert ask(line).stdout.split() == ["lagoon"]
+        assert ask(line) == ["lagoon"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
-def test_other_shells(store: Path, shell: str) -> None:
-    """Each in the form that its script reads."""
-    found = ask("ebbtide gc show la", shell=shell, EBBTIDE_STORE=str(store))
-    assert (found.returncode, found.stderr) == (0, "")
-    assert re.findall(r"la\w+", found.stdout) == ["lagoon", "lake"]
+def test_other_shells(ask: Ask, shell: str) -> None:
+    found = " ".join(ask("ebbtide gc show la", shell=shell))
+    assert re.findall(r"la\w+", found) == ["lagoon", "lake"]
 
 
-def test_nothing_is_made(store: Path) -> None:
+def test_nothing_is_made(ask: Ask, store: Path) -> None:
     """Neither in a store that nobody has open, nor in one that somebody writes to, whose newest
     names are offered too; nor where there is none."""
     before = sorted(store.rglob("*"))
-    assert offered("ebbtide repo show lag", store) == ["lagoon"]
+    assert ask("ebbtide repo show lag") == ["lagoon"]
     assert sorted(store.rglob("*")) == before
     connection = sqlite3.connect(store / "metadata.db", isolation_level=None)
     connection.execute("UPDATE repositories SET name = 'lagune' WHERE name = 'lagoon'")
     during = sorted(store.rglob("*"))
     assert during != before
-    assert offered("ebbtide repo show lag", store) == ["lagune"]
+    assert ask("ebbtide repo show lag") == ["lagune"]
     assert sorted(store.rglob("*")) == during
     connection.close()
-    assert offered("ebbtide repo show ", store / "nowhere") == []
+    assert ask("ebbtide repo show ", EBBTIDE_STORE=str(store / "nowhere")) == []
     assert not (store / "nowhere").exists()
 
 
-def test_nothing_is_said(store: Path) -> None:
+def test_nothing_is_said(ask: Ask, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a damaged file, one that is locked, another database, or a line that is no command."""
-    assert ask("ebbtide repo show ").stdout.strip() == ""
     line = "ebbtide repo show "
-    assert offered(line, store, EBBTIDE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none") == []
-    assert "init" in offered("ebbtide nonsense ", store)
-    assert offered("ebbtide gc show 'la", store) == ["lagoon", "lake"]
+    assert ask(line, EBBTIDE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none") == []
+    assert "init" in ask("ebbtide nonsense ")
+    assert ask("ebbtide gc show 'la") == ["lagoon", "lake"]
     (store / "metadata.db").write_bytes(b"no database")
-    assert offered(line, store) == []
+    assert ask(line) == []
+    monkeypatch.delenv("EBBTIDE_STORE")
+    assert ask(line) == []
 
 
 def test_a_locked_database_is_not_waited_for(store: Path) -> None:
-    """Whoever types waits for nobody."""
     connection = sqlite3.connect(store / "metadata.db", isolation_level=None)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("UPDATE repositories SET name = name")

@@ -13,25 +13,22 @@ TWICE = '{"branches": {"main": "keep", "main": "1d"}}'
 
 
 def policy(lake: Ebbtide) -> object:
-    return lake("retention", "show", "lake", "--json").document["policy"]
+    return lake.json("retention show lake")["policy"]
 
 
-def test_a_key_twice_in_a_policy_file(lake: Ebbtide, tmp_path: Path) -> None:
+def test_a_key_twice_in_a_policy(
+    lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
+) -> None:
+    """In a file, from stdin, and in one that is tried."""
     (tmp_path / "policy.json").write_text(TWICE)
     before = policy(lake)
-    result = lake("retention", "set", "lake", "--file", tmp_path / "policy.json", code=2)
+    result = lake("retention set lake --file", tmp_path / "policy.json", code=2)
     assert "policy.json has the key 'main' twice" in result.err
-    assert policy(lake) == before
-
-
-def test_a_key_twice_in_a_policy_from_stdin(lake: Ebbtide, typing: Callable[[str], None]) -> None:
     typing('{"default": {"keep_last": 1, "keep_last": 2}}')
-    result = lake("retention", "set", "lake", "--file", "-", code=2)
+    result = lake("retention set lake --file -", code=2)
     assert "stdin has the key 'keep_last' twice" in result.err
-
-
-def test_a_key_twice_in_a_policy_that_is_tried(lake: Ebbtide) -> None:
-    assert "'main' twice" in lake("what-if", "lake", "--policy", TWICE, code=2).err
+    assert policy(lake) == before
+    assert "'main' twice" in lake("what-if lake --policy", TWICE, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -47,14 +44,14 @@ def test_an_option_that_takes_one_value(lake: Ebbtide, words: list[str], name: s
 
 
 def test_repeatable_options_and_flags_may_stand_twice(lake: Ebbtide) -> None:
-    lake("retention", "set", "lake", "--branch", "a=3d", "--branch", "b=4d")
-    lake("repo", "list", "--json", "--json")
+    lake("retention set lake --branch a=3d --branch b=4d")
+    lake("repo list --json --json")
 
 
 def test_what_a_new_policy_drops_is_said(lake: Ebbtide) -> None:
-    lake("retention", "set", "lake", "--default", "30d", "--tags", "9d", "--branch", "old=1d")
-    result = lake("retention", "set", "lake", "--branch", "main=3d")
+    lake("retention set lake --default 30d --tags 9d --branch old=1d")
+    result = lake("retention set lake --branch main=3d")
     for name in ("the default rule", "the rule for 'old'", "the rule for tags"):
         assert f"{name} of the previous policy is dropped" in result.err
-    again = lake("retention", "set", "lake", "--branch", "main=4d", "--default", "9d")
+    again = lake("retention set lake --branch main=4d --default 9d")
     assert "is dropped" not in again.err

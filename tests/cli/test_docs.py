@@ -6,13 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from ebbtide.program.reference import commands
 from ebbtide.settings import list_settings
 from tests.support.claims import anchors
 from tests.support.transcripts import unprinted
@@ -23,9 +21,6 @@ DOCUMENTS = [
     ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-OPTIONS = {path: {name for p in node.params for name in p.opts} for path, node in commands()}
-GROUPS = {path: hasattr(node, "commands") for path, node in commands()}
-OF_EVERY_COMMAND = {"--store", "--json", "--help", "--traceback"}
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -51,7 +46,6 @@ def test_the_demo(tmp_path: Path) -> None:
 
 
 def follow(text: str, tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    """What the commands of a document do, as they stand."""
     return subprocess.run(
         ["bash", "-c", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))],
         cwd=ROOT,
@@ -128,7 +122,6 @@ def test_how_to_use_collections(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """To files that are there, and headings in them."""
     for target, _, anchor in (
         link.partition("#")
         for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text())
@@ -136,41 +129,6 @@ def test_links_lead_somewhere(document: Path) -> None:
         file = document.parent / target if target else document
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
-
-
-def code_in(document: Path) -> list[str]:
-    """Lines of blocks of code, each with what is continued, and code within text."""
-    text = document.read_text()
-    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose))]
-
-
-def command_named(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that `ebbtide` and words behind it name, and what its arguments are; what stands
-    for any command, such as COMMAND, ends it."""
-    path = "ebbtide"
-    for number, word in enumerate(words):
-        if not GROUPS[path] or not re.fullmatch(r"[a-z][a-z-]*", word):
-            return path, list(words[number:])
-        path = f"{path} {word}"
-        assert path in OPTIONS, f"there is no command {path!r}"
-    return path, []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_and_options_are_there(document: Path) -> None:
-    """Whatever a document tells to type, the program knows."""
-    for code in code_in(document):
-        for part in re.split(r" # |[|;&]|\$\(", code):
-            words = part.split()
-            if words[:1] != ["ebbtide"]:
-                continue
-            path, arguments = command_named(words[1:])
-            known = OPTIONS[path] | OF_EVERY_COMMAND
-            for name in (word.split("=")[0] for word in arguments if re.match(r"--?[a-z]", word)):
-                assert name in known, f"{path!r} has no option {name}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -182,7 +140,6 @@ def test_variables_are_there(document: Path) -> None:
 
 @cache
 def other_variables() -> set[str]:
-    """The variables that scripts and tests read."""
     programs = [*(ROOT / "scripts").rglob("*"), *(ROOT / "tests").rglob("*.py")]
     texts = [path.read_text() for path in programs if path.is_file() and path.suffix != ".pyc"]
     return {name for text in texts for name in re.findall(r"\bEBBTIDE_(?:TEST_\w+|PYTHON)\b", text)}

@@ -84,14 +84,13 @@ def test_nothing_is_written_of_a_collection_that_fits_no_directory(
     lake: Ebbtide, write: Write, tmp_path: Path
 ) -> None:
     write(**{"a": "1", "dir": "2", "dir/x": "3", LONGEST + "y": "4"})
-    lake("project", "create", "lake", "p")
-    lake("collection", "create", "lake", "p/c", "--from-ref", "main")
+    lake("project create lake p")
+    lake("collection create lake p/c --from-ref main")
     place = tmp_path / "out"
-    got = lake("collection", "get", "lake", "p/c", "--to", place, "--json", code=2)
-    assert got.error_kind == "invalid_path"
+    got = lake.refuses("invalid_path", "collection get lake p/c --to", place, code=2)
     message = got.document["error"]["message"]
     assert "'dir/x'" in message
     assert "255 bytes" in message
     assert not place.exists()
-    lake("collection", "get", "lake", "p/c", "dir/x", "--to", place)
+    lake("collection get lake p/c dir/x --to", place)
     assert place.read_text() == "3"

@@ -34,14 +34,11 @@ PROGRAM = re.compile(
 
 
 class Block(NamedTuple):
-    """A fenced block."""
-
     language: str
     text: str
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a document."""
     for found in FENCED.finditer(text):
         yield Block(found[1], found[2])
 
@@ -162,7 +159,6 @@ def test_command_lines_are_found_and_refused() -> None:
 
 @pytest.mark.parametrize("document", WRITTEN, ids=NAMED)
 def test_other_blocks_parse(document: Path) -> None:
-    """YAML, with the commands of its containers; JSON; Python; cron, by its shape."""
     for block in blocks(document.read_text()):
         if block.language == "yaml":
             for each in yaml.safe_load_all(block.text):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.support.icechunk import (
 
 COMMITS = 6
 SHORT = ("--grace", "0s", "--unsafe", "--quiet-repository")
+AT_ONCE = (*SHORT, "--yes", "--quarantine", "none")
 EVERY_KIND = {"backup", "chunk", "manifest", "snapshot", "transaction_log"}
 
 
@@ -39,7 +41,6 @@ class Lake:
 
     @property
     def name(self) -> str:
-        """As the command line has it."""
         return f"icechunk:{self.path}"
 
     @property
@@ -47,18 +48,19 @@ class Lake:
         """The date of the fifth snapshot: it and the younger ones stay."""
         return self.dates[4].isoformat()
 
+    def copied(self, path: Path) -> Lake:
+        shutil.copytree(self.path, path)
+        return replace(self, path=path)
+
     def ancestry(self, **ref: str) -> list[str]:
-        """The snapshots of a ref, as Icechunk sees them."""
         return [each.id for each in open_repository(self.path).ancestry(**ref)]
 
     def files(self) -> dict[str, bytes]:
-        """Everything, byte for byte, Ebbtide's own files too."""
         found = (each for each in self.path.rglob("*") if each.is_file())
         return {each.relative_to(self.path).as_posix(): each.read_bytes() for each in found}
 
 
 def make_lake(path: Path, spec_version: int) -> Lake:
-    """Each commit replaces a chunk of its own array."""
     repository = create_repository(path, spec_version)
     for number in range(COMMITS):
         session = repository.writable_session("main")
@@ -78,39 +80,39 @@ def make_lake(path: Path, spec_version: int) -> Lake:
 
 @pytest.fixture(params=SPEC_VERSIONS)
 def spec_version(request: pytest.FixtureRequest) -> int:
-    """The versions of the format that can be written here."""
     return int(request.param)
 
 
-@pytest.fixture
-def lake(tmp_path: Path, spec_version: int) -> Lake:
-    """In each version of the format."""
-    return make_lake(tmp_path / "lake", spec_version)
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Lake]:
+    directory = tmp_path_factory.mktemp("lakes")
+    return {each: make_lake(directory / f"{each}", each) for each in SPEC_VERSIONS}
 
 
 @pytest.fixture
-def any_lake(tmp_path: Path) -> Lake:
-    """In the newest version."""
-    return make_lake(tmp_path / "lake", SPEC_VERSIONS[-1])
+def lake(templates: dict[int, Lake], tmp_path: Path, spec_version: int) -> Lake:
+    return templates[spec_version].copied(tmp_path / "lake")
+
+
+@pytest.fixture
+def any_lake(templates: dict[int, Lake], tmp_path: Path) -> Lake:
+    return templates[SPEC_VERSIONS[-1]].copied(tmp_path / "lake")
 
 
 @pytest.fixture
 def no_share_gate(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much goes."""
     del ebbtide  # which drops all settings, and so has to come first
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
 
 
 @pytest.fixture
 def program_free(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Ebbtide:
-    """The program without any store."""
     monkeypatch.delenv("EBBTIDE_STORE")
     return ebbtide
 
 
 @pytest.fixture
 def unchanged(any_lake: Lake) -> Iterator[Lake]:
-    """A repository of which nothing may change during the test."""
     before = any_lake.files()
     yield any_lake
     assert any_lake.files() == before
@@ -159,7 +161,6 @@ class TestDryRun:
 
     @pytest.mark.usefixtures("no_share_gate")
     def test_what_people_see(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """Tables, and at most so many files."""
         shown = program_free(
             *("expire", unchanged.name, "--older-than", unchanged.middle, "--unsafe"),
             *("--dry-run", "--delete-expired-tags", "--files", "--limit", "2"),
@@ -170,7 +171,6 @@ class TestDryRun:
 
     @pytest.mark.usefixtures("no_share_gate")
     def test_nothing_to_expire(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """In words and as JSON."""
         arguments = ("expire", unchanged.name, "--older-than", "30d", "--dry-run")
         none = (
             f"there is nothing to expire: none of {len(unchanged.ids)} snapshots is older than 20"
@@ -183,7 +183,7 @@ class TestExpire:
         """Icechunk reads what is left; doing it again does nothing; the record says what was."""
         before = listing(lake.path)
         arguments = ("expire", lake.name, "--older-than", lake.middle, "--unsafe", "--yes")
-        done = program_free(*arguments, "--json").document
+        done = program_free.json(*arguments)
         assert done["done"]
         assert "collectable" not in done
         assert lake.ancestry(branch="main") == [*lake.ids[:3:-1], lake.ids[0]]
@@ -194,14 +194,13 @@ class TestExpire:
         assert json.loads(record.read_text())["edited"] == done["edited"]
 
         after = lake.files()
-        again = program_free(*arguments, "--json").document
+        again = program_free.json(*arguments)
         assert (again["done"], again["edited"], again["released"]) == (False, [], [])
         kept = "there is nothing to expire: 4 snapshots are old enough, but kept by refs or rules"
         assert program_free(*arguments).out.startswith(kept)
         assert lake.files() == after
 
     def test_expired_refs_are_deleted(self, program_free: Ebbtide, lake: Lake) -> None:
-        """Those that were asked for, and main never."""
         beyond = (datetime.now(UTC) + timedelta(days=1)).isoformat()
         out = program_free(
             *("expire", lake.name, "--older-than", beyond, "--unsafe", "--yes"),
@@ -214,32 +213,21 @@ class TestExpire:
         assert (repository.list_branches(), repository.list_tags()) == ({"main"}, set())
         assert lake.ancestry(branch="main")[0] == lake.ids[-1]
 
-    @pytest.mark.parametrize(
-        ("options", "kept"),
-        [
-            (("--keep-last", "2"), (6, 5, 0)),
-            (("--keep-last", "3", "--keep-monthly", "1"), (6, 5, 4, 1, 0)),
-            (("--keep-yearly", "1"), (6, 0)),
-            (("--policy", "policy.json"), (6, 0)),
-        ],
-    )
-    def test_counting(
-        self,
-        program_free: Ebbtide,
-        lake: Lake,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        options: tuple[str, ...],
-        kept: tuple[int, ...],
-    ) -> None:
+    def test_counting(self, program_free: Ebbtide, lake: Lake, tmp_path: Path) -> None:
         """What a rule keeps of main; a ref's own snapshot stays, and so does the first of all."""
-        monkeypatch.chdir(tmp_path)
         rules = {"branches": {"ma*": {"keep_last": 1}, "side": {"keep_last": 2}}}
-        Path("policy.json").write_text(json.dumps(rules))
-        # The tag and the branch are on snapshots of main, and the branch has the same rule.
-        expected = sorted({*kept, 2, 3}, reverse=True)
-        program_free("expire", lake.name, *options, "--unsafe", "--yes")
-        assert lake.ancestry(branch="main") == [lake.ids[number] for number in expected]
+        (tmp_path / "policy.json").write_text(json.dumps(rules))
+        for options, kept in (
+            ("--keep-last 2", (6, 5, 0)),
+            ("--keep-last 3 --keep-monthly 1", (6, 5, 4, 1, 0)),
+            ("--keep-yearly 1", (6, 0)),
+            (f"--policy {tmp_path / 'policy.json'}", (6, 0)),
+        ):
+            own = lake.copied(tmp_path / f"copy {len(options)}")
+            # The tag and the branch are on snapshots of main, and the branch has the same rule.
+            expected = sorted({*kept, 2, 3}, reverse=True)
+            program_free("expire", own.name, *options.split(), "--unsafe", "--yes")
+            assert own.ancestry(branch="main") == [lake.ids[number] for number in expected]
 
     def test_the_young_stay_unless_told_otherwise(
         self, program_free: Ebbtide, unchanged: Lake
@@ -251,7 +239,6 @@ class TestExpire:
     def test_it_asks(
         self, program_free: Ebbtide, unchanged: Lake, typing: Callable[[str], None]
     ) -> None:
-        """No changes nothing."""
         typing("n\n")
         answer = program_free("expire", unchanged.name, "--keep-last", "1", "--unsafe")
         assert "rewrite the history like this?" in answer.err
@@ -259,74 +246,52 @@ class TestExpire:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("options", "kind"),
-        [
-            ((), "invalid_argument"),
-            (("--older-than", "30"), "invalid_date"),
-            (("--older-than", "yesterday"), "invalid_date"),
-            (("--older-than", "2026-13-01T00:00:00Z"), "invalid_date"),
-            (("--older-than", "-3d"), "invalid_date"),
-            (("--older-than", "0s"), "unsafe_grace"),
-            (("--older-than", "6d"), "unsafe_grace"),
-            (("--older-than", "2999-01-01T00:00:00Z"), "unsafe_grace"),
-            (("--keep-last", "0"), "invalid_argument"),
-            (("--keep-daily", "x"), "invalid_argument"),
-            (("--keep-last", "2", "--limit", "0"), "invalid_argument"),
-            (("--keep-last", "2", "--policy", "{policy}"), "invalid_argument"),
-            (("--older-than", "30d", "--policy", "{policy}"), "invalid_argument"),
-            (("--policy", "{missing}"), "invalid_argument"),
-            (("--policy", "{text}"), "invalid_policy"),
-            (("--policy", "{unknown}"), "invalid_policy"),
-            (("--older-than", "9999-12-31T23:59:59-12:00"), "invalid_date"),
-            (("--older-than", "0001-01-01T00:00:00+12:00"), "invalid_date"),
-            (("--delete-expired-tags",), "invalid_argument"),
-            (("--delete-expired-branches", "--keep-last", "2"), "invalid_argument"),
-        ],
-    )
-    def test_options(
-        self,
-        program_free: Ebbtide,
-        unchanged: Lake,
-        tmp_path: Path,
-        options: tuple[str, ...],
-        kind: str,
-    ) -> None:
-        """Exit code 2, for a dry run as well."""
-        (tmp_path / "policy").write_text('{"default": "30d"}')
-        (tmp_path / "text").write_text("keep all")
-        (tmp_path / "unknown").write_text('{"defualt": "30d"}')
-        names = {name: str(tmp_path / name) for name in ("policy", "missing", "text", "unknown")}
-        written = [option.format(**names) for option in options]
-        for last in ("--yes", "--dry-run"):
-            found = program_free("expire", unchanged.name, *written, last, "--json", code=2)
-            assert found.error_kind == kind
+    def test_options(self, program_free: Ebbtide, unchanged: Lake, tmp_path: Path) -> None:
+        policy, text, unknown = (tmp_path / name for name in ("policy", "text", "unknown"))
+        policy.write_text('{"default": "30d"}')
+        text.write_text("keep all")
+        unknown.write_text('{"defualt": "30d"}')
+        for options, kind in (
+            ("", "invalid_argument"),
+            ("--older-than 30", "invalid_date"),
+            ("--older-than -3d", "invalid_date"),
+            ("--older-than 9999-12-31T23:59:59-12:00", "invalid_date"),
+            ("--older-than 6d", "unsafe_grace"),
+            ("--older-than 2999-01-01T00:00:00Z", "unsafe_grace"),
+            ("--keep-last 0", "invalid_argument"),
+            ("--keep-daily x", "invalid_argument"),
+            ("--keep-last 2 --limit 0", "invalid_argument"),
+            (f"--keep-last 2 --policy {policy}", "invalid_argument"),
+            (f"--older-than 30d --policy {policy}", "invalid_argument"),
+            (f"--policy {tmp_path / 'missing'}", "invalid_argument"),
+            (f"--policy {text}", "invalid_policy"),
+            (f"--policy {unknown}", "invalid_policy"),
+            ("--delete-expired-tags", "invalid_argument"),
+            ("--delete-expired-branches --keep-last 2", "invalid_argument"),
+        ):
+            for last in ("--yes", "--dry-run"):
+                words = ("expire", unchanged.name, *options.split(), last)
+                program_free.refuses(kind, *words, code=2)
+        words = ("expire", unchanged.name, "--keep-last", "1")
+        assert "--yes" in program_free.refuses("invalid_argument", *words, code=2).err
+        for command in ("plan", "run"):
+            words = ("gc", command, unchanged.name, "--grace", "6d", "--yes")
+            program_free.refuses("unsafe_grace", *words, code=2)
 
-    @pytest.mark.parametrize("place", ["empty", "file", "nowhere"])
-    def test_no_repository(self, program_free: Ebbtide, tmp_path: Path, place: str) -> None:
-        """Exit code 1, and nothing is made there."""
+    def test_no_repository(self, program_free: Ebbtide, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "file").write_text("x")
-        name = f"icechunk:{tmp_path / place}"
-        for command in ("expire --keep-last=1 --yes", "gc plan", "gc runs"):
-            found = program_free(*command.split(), name, "--json", code=1)
-            assert found.error_kind == "repository_not_found"
+        for place in ("empty", "file", "nowhere"):
+            for command in ("expire --keep-last=1 --yes", "gc plan", "gc runs"):
+                words = (*command.split(), f"icechunk:{tmp_path / place}")
+                program_free.refuses("repository_not_found", *words)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "file"]
         assert not list((tmp_path / "empty").iterdir())
 
-    @pytest.mark.parametrize(
-        "name", ["lake", "/data/lake", "icechunk:", "icechunk:ftp://x/y", "icechunk:s3:/bucket"]
-    )
-    def test_no_name_of_one(self, program_free: Ebbtide, name: str) -> None:
-        """Exit code 2, whether or not there is a store."""
-        found = program_free("expire", name, "--older-than", "30d", "--yes", "--json", code=2)
-        assert found.error_kind == "invalid_argument"
-
-    def test_no_terminal_and_no_yes(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """Exit code 2 before anything is read."""
-        found = program_free("expire", unchanged.name, "--keep-last", "1", "--json", code=2)
-        assert found.error_kind == "invalid_argument"
-        assert "--yes" in found.err
+    def test_no_name_of_one(self, program_free: Ebbtide) -> None:
+        for name in ("lake", "/data/lake", "icechunk:", "icechunk:ftp://x/y", "icechunk:s3:/b"):
+            words = ("expire", name, "--older-than", "30d", "--yes")
+            program_free.refuses("invalid_argument", *words, code=2)
 
     def test_somebody_holds_it(self, program_free: Ebbtide, any_lake: Lake) -> None:
         """A file that says so, or that says nothing that can be understood."""
@@ -349,41 +314,33 @@ class TestRefusals:
             assert any_lake.files() == before
 
     def test_a_damaged_repository(self, program_free: Ebbtide, lake: Lake) -> None:
-        """Exit code 3, and the file is named."""
         version_2 = (lake.path / "repo").exists()
         name = "repo" if version_2 else "refs/branch.main/ref.json"
         (lake.path / name).write_bytes((lake.path / name).read_bytes()[:20])
         before = lake.files()
-        found = program_free("expire", lake.name, "--keep-last", "1", "--yes", "--json", code=3)
-        assert found.error_kind == ("corrupt_repo" if version_2 else "corrupt_ref")
+        found = program_free.refuses(
+            "corrupt_repo" if version_2 else "corrupt_ref",
+            "expire",
+            lake.name,
+            "--keep-last",
+            "1",
+            "--yes",
+            code=3,
+        )
         assert name in found.err
         assert lake.files() == before
 
-    @pytest.mark.parametrize("command", ["plan", "run"])
-    def test_a_grace_that_is_refused(
-        self, program_free: Ebbtide, unchanged: Lake, command: str
-    ) -> None:
-        """Shorter than a session may last."""
-        found = program_free(
-            "gc", command, unchanged.name, "--grace", "6d", "--yes", "--json", code=2
-        )
-        assert found.error_kind == "unsafe_grace"
-
     def test_quiet_is_for_icechunk_alone(self, ebbtide: Ebbtide, tmp_path: Path) -> None:
-        """A repository of the store knows its writers."""
         ebbtide("init", tmp_path / "store")
-        ebbtide("repo", "create", "lake")
+        ebbtide("repo create lake")
         for command in (("plan", "lake"), ("run", "lake", "--yes"), ("sweep", "lake", "--yes")):
-            found = ebbtide("gc", *command, "--quiet-repository", "--json", code=2)
-            assert found.error_kind == "invalid_argument"
+            ebbtide.refuses("invalid_argument", "gc", *command, "--quiet-repository", code=2)
 
     def test_runs_that_are_not_there(self, program_free: Ebbtide, unchanged: Lake) -> None:
-        """No store is asked for, and none is made."""
-        assert "no runs yet" in program_free("gc", "runs", unchanged.name).out
-        assert program_free("gc", "runs", unchanged.name, "--json").document == {"runs": []}
+        assert "no runs yet" in program_free("gc runs", unchanged.name).out
+        assert program_free.json("gc runs", unchanged.name) == {"runs": []}
         for arguments in (("show", unchanged.name, "0" * 32), ("sweep", unchanged.name, "--yes")):
-            found = program_free("gc", *arguments, "--json", code=1)
-            assert found.error_kind == "run_not_found"
+            program_free.refuses("run_not_found", "gc", *arguments)
 
 
 @pytest.mark.usefixtures("no_share_gate")
@@ -393,23 +350,21 @@ class TestCollecting:
     ) -> None:
         """What goes is what the dry run named, and copies of `repo`; a second run finds nothing."""
         cut = ("expire", lake.name, "--keep-last", "1", "--unsafe")
-        named = program_free(*cut, "--dry-run", "--files", "--json").document["files"]
+        named = program_free.json(*cut, "--dry-run", "--files")["files"]
         program_free(*cut, "--yes")
 
         before = listing(lake.path)
-        planned = program_free("gc", "plan", lake.name, *SHORT, "--json").document
+        planned = program_free.json("gc plan", lake.name, *SHORT)
         assert (planned["state"], planned["error"]) == ("planned", None)
         assert listing(lake.path) == before
         run_id = planned["run_id"]
-        shown = program_free("gc", "show", lake.name, run_id, "--candidates", "--json").document
+        shown = program_free.json("gc show", lake.name, run_id, "--candidates")
         candidates = {each["address"] for each in shown["candidates"]}
         backups = {each for each in candidates if each.startswith("overwritten/")}
         assert bool(backups) == (spec_version > 1)
         assert candidates - backups == {each["address"] for each in named}
 
-        swept = program_free(
-            "gc", "sweep", lake.name, run_id, *SHORT, "--yes", "--quarantine", "none", "--json"
-        ).document
+        swept = program_free.json("gc sweep", lake.name, run_id, *AT_ONCE)
         assert (swept["state"], swept["failed_count"]) == ("swept", 0)
         assert swept["deleted_count"] == len(candidates)
         assert swept["deleted_kinds"].keys() <= EVERY_KIND
@@ -418,41 +373,32 @@ class TestCollecting:
         session = open_repository(lake.path).readonly_session("main")
         assert zarr.open_group(session.store, mode="r")["a"][:].tolist() == [6.0] * 8  # type: ignore[index,union-attr]
 
-        runs = program_free("gc", "runs", lake.name, "--json").document["runs"]
+        runs = program_free.json("gc runs", lake.name)["runs"]
         assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
-        assert "outcome" in program_free("gc", "show", lake.name, run_id).out
-        again = program_free(
-            "gc", "run", lake.name, *SHORT, "--yes", "--quarantine", "none", "--json"
-        ).document
+        assert "outcome" in program_free("gc show", lake.name, run_id).out
+        again = program_free.json("gc run", lake.name, *AT_ONCE)
         assert again["state"] == "swept"
         assert again["deleted_kinds"].keys() <= {"backup"}
 
-    def test_nothing_goes_within_the_grace(self, program_free: Ebbtide, lake: Lake) -> None:
-        """A run right after an expiry is done, and deletes nothing."""
-        program_free("expire", lake.name, "--keep-last", "1", "--unsafe", "--yes")
-        before = listing(lake.path)
-        done = program_free(
-            "gc", "run", lake.name, "--yes", "--quarantine", "none", "--json"
-        ).document
+    def test_nothing_goes_within_the_grace(self, program_free: Ebbtide, any_lake: Lake) -> None:
+        program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
+        before = listing(any_lake.path)
+        done = program_free.json("gc run", any_lake.name, "--yes", "--quarantine", "none")
         assert (done["state"], done["candidate_count"]) == ("swept", 0)
-        assert listing(lake.path) == before
+        assert listing(any_lake.path) == before
 
     def test_a_run_dir_keeps_the_repository_as_it_is(
-        self, program_free: Ebbtide, lake: Lake, tmp_path: Path
+        self, program_free: Ebbtide, unchanged: Lake, tmp_path: Path
     ) -> None:
         """Plans and records lie in the directory, which `gc runs` and `gc show` are told."""
-        before = lake.files()
+        name = unchanged.name
         elsewhere = ("--run-dir", tmp_path / "runs")
-        planned = program_free("gc", "plan", lake.name, *elsewhere, "--json").document
+        planned = program_free.json("gc plan", name, *elsewhere)
         assert planned["run_path"].startswith(str(tmp_path / "runs"))
-        assert lake.files() == before
-        runs = program_free("gc", "runs", lake.name, *elsewhere, "--json").document["runs"]
+        runs = program_free.json("gc runs", name, *elsewhere)["runs"]
         assert [run["run_id"] for run in runs] == [planned["run_id"]]
-        assert (
-            "0 expired" in program_free("gc", "show", lake.name, planned["run_id"], *elsewhere).out
-        )
-        assert program_free("gc", "runs", lake.name, "--json").document == {"runs": []}
-        assert lake.files() == before
+        assert "0 expired" in program_free("gc show", name, planned["run_id"], *elsewhere).out
+        assert program_free.json("gc runs", name) == {"runs": []}
 
     def test_refused_by_a_gate(
         self, program_free: Ebbtide, any_lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -461,17 +407,13 @@ class TestCollecting:
         program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(any_lake.path)
         monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
-        found = program_free(
-            "gc", "run", any_lake.name, *SHORT, "--yes", "--quarantine", "none", "--json", code=3
-        )
+        found = program_free("gc run", any_lake.name, *AT_ONCE, "--json", code=3)
         assert found.document["error"]["kind"] == "over_share"
         assert listing(any_lake.path) == before
         run_id = found.document["run_id"]
 
         (any_lake.path / "snapshots" / any_lake.ids[-1]).rename(any_lake.path / "aside")
-        found = program_free(
-            "gc", "run", any_lake.name, *SHORT, "--yes", "--quarantine", "none", "--json", code=3
-        )
+        found = program_free("gc run", any_lake.name, *AT_ONCE, "--json", code=3)
         assert (found.document["state"], found.document["error"]["kind"]) == (
             "refused",
             "missing_tree",
@@ -479,35 +421,14 @@ class TestCollecting:
         (any_lake.path / "aside").rename(any_lake.path / "snapshots" / any_lake.ids[-1])
         assert listing(any_lake.path) == before
 
-        program_free(
-            "gc",
-            "sweep",
-            any_lake.name,
-            run_id,
-            *SHORT,
-            "--yes",
-            "--quarantine",
-            "none",
-            "--json",
-            code=3,
-        )
+        sweep = ("gc", "sweep", any_lake.name, run_id, *AT_ONCE)
+        program_free(*sweep, code=3)
         assert listing(any_lake.path) == before
-        program_free(
-            "gc",
-            "sweep",
-            any_lake.name,
-            run_id,
-            *SHORT,
-            "--allow-share",
-            "--yes",
-            "--quarantine",
-            "none",
-        )
+        program_free(*sweep, "--allow-share")
         assert before.keys() - listing(any_lake.path).keys()
 
 
 def test_a_process_of_its_own_needs_no_store(any_lake: Lake) -> None:
-    """Nothing but a path; JSON on stdout alone."""
     done = program("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document: dict[str, Any] = json.loads(done.stdout)

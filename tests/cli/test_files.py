@@ -13,103 +13,84 @@ from tests.cli.conftest import Ebbtide, Write
 
 
 def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
-    """Through a file, with its type and metadata."""
     data = bytes(range(256)) * 5000
     (tmp_path / "in").write_bytes(data)
     put = ("fs", "put", "lake", "main", tmp_path / "in", "a/b.bin")
     lake(*put, "--content-type", "x/y", "--meta", "who=me")
-    lake("commit", "lake", "main", "-m", "first")
-    got = lake("fs", "get", "lake", "main", "a/b.bin", tmp_path / "out", "--json").document
+    lake("commit lake main -m first")
+    got = lake.json("fs get lake main a/b.bin", tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == data
     assert (got["content_type"], got["metadata"]) == ("x/y", {"who": "me"})
     assert not (tmp_path / "out.partial").exists()
-    stat = lake("fs", "stat", "lake", "main", "a/b.bin")
+    stat = lake("fs stat lake main a/b.bin")
     assert "1.2 MiB (1,280,000 bytes)" in stat.out
 
 
 def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-` stands for both."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"typed")))
-    lake("fs", "put", "lake", "main", "-", "a")
-    assert lake("fs", "cat", "lake", "main", "a").out == "typed"
-    assert lake("fs", "get", "lake", "main", "a").out == "typed"
-    assert lake("fs", "cat", "lake", "main", "a", "--json", code=2).error_kind == "invalid_argument"
+    lake("fs put lake main - a")
+    assert lake("fs cat lake main a").out == "typed"
+    assert lake("fs get lake main a").out == "typed"
+    lake.refuses("invalid_argument", "fs cat lake main a", code=2)
 
 
 def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
-    """Every plain file below it."""
     tree = tmp_path / "tree"
     (tree / "deep").mkdir(parents=True)
     (tree / "one").write_text("1")
     (tree / "deep" / "two").write_text("22")
     (tree / "big").write_bytes(b"x" * (3 * 1024 * 1024))
-    done = lake("fs", "put", "-r", "lake", "main", tree, "in/", "--json").document
+    done = lake.json("fs put -r lake main", tree, "in/")
     assert (done["object_count"], done["bytes_total"]) == (3, 3 + 3 * 1024 * 1024)
-    entries = lake("fs", "ls", "lake", "main", "-r", "--json").document["entries"]
+    entries = lake.json("fs ls lake main -r")["entries"]
     assert [entry["path"] for entry in entries] == ["in/big", "in/deep/two", "in/one"]
-    entries = lake("fs", "ls", "lake", "main", "in/", "--json").document["entries"]
-    assert [(entry["path"], entry["kind"]) for entry in entries] == [
-        ("in/big", "object"),
-        ("in/deep/", "directory"),
-        ("in/one", "object"),
-    ]
-    assert lake("fs", "put", "-r", "lake", "main", tree / "one", "in", code=2).out == ""
-    assert "add --recursive" in lake("fs", "put", "lake", "main", tree, "in", code=2).err
+    entries = lake.json("fs ls lake main in/")["entries"]
+    assert [entry["path"] for entry in entries] == ["in/big", "in/deep/", "in/one"]
+    assert [entry["kind"] for entry in entries] == ["object", "directory", "object"]
+    assert lake("fs put -r lake main", tree / "one", "in", code=2).out == ""
+    assert "add --recursive" in lake("fs put lake main", tree, "in", code=2).err
 
 
 def test_pages_of_a_listing(lake: Ebbtide, write: Write) -> None:
-    """`--after` goes on where `--limit` stopped."""
     write(a="", b="", c="", d="")
-    first = lake("fs", "ls", "lake", "main", "--limit", "3", "--json").document["entries"]
+    first = lake.json("fs ls lake main --limit 3")["entries"]
     assert [entry["path"] for entry in first] == ["a", "b", "c"]
-    rest = lake("fs", "ls", "lake", "main", "--after", "c", "--json").document["entries"]
+    rest = lake.json("fs ls lake main --after c")["entries"]
     assert [entry["path"] for entry in rest] == ["d"]
 
 
-@pytest.mark.parametrize("path", ["", "x" * 1025, "x" * 10_000, "é" * 513])
-def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path, path: str) -> None:
-    """Exit code 2, and nothing is staged."""
+def test_a_path_that_no_object_may_have(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("1")
-    found = lake("fs", "put", "lake", "main", tmp_path / "in", path, "--json", code=2)
-    assert found.error_kind == "invalid_path"
-    assert lake("diff", "lake", "main", "--json").document["changes"] == []
+    for path in ("", "x" * 10_000, "é" * 513):
+        lake.refuses("invalid_path", "fs put lake main", tmp_path / "in", path, code=2)
+    assert lake.json("diff lake main")["changes"] == []
 
 
 def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
-    """Objects, refs, branches, and files of this machine."""
     (tmp_path / "in").write_text("1")
-    cases = {
-        ("fs", "cat", "lake", "main", "a"): "object_not_found",
-        ("fs", "stat", "lake", "nothing", "a"): "ref_not_found",
-        ("fs", "rm", "lake", "main", "a"): "object_not_found",
-        ("fs", "put", "lake", "nothing", str(tmp_path / "in"), "a"): "branch_not_found",
-        ("commit", "lake", "main", "-m", "x"): "nothing_to_commit",
-        ("fs", "cp", "lake", "main", "a", "b"): "object_not_found",
-    }
-    for arguments, kind in cases.items():
-        found = lake(*arguments, code=1)
-        assert found.err.startswith("error: ")
-        if arguments[1] != "cat":
-            assert lake(*arguments, "--json", code=1).error_kind == kind
-
-
-def test_a_file_that_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
-    """Of this machine: the command line is wrong."""
-    put = ("fs", "put", "lake", "main", tmp_path / "nothing", "a", "--json")
-    assert lake(*put, code=2).error_kind == "invalid_argument"
-    assert "nothing: No such file" in lake(*put, code=2).err
+    for line, kind in {
+        "fs stat lake nothing a": "ref_not_found",
+        "fs rm lake main a": "object_not_found",
+        f"fs put lake nothing {tmp_path / 'in'} a": "branch_not_found",
+        "commit lake main -m x": "nothing_to_commit",
+        "fs cp lake main a b": "object_not_found",
+    }.items():
+        assert lake.refuses(kind, line).err.startswith("error: ")
+    assert lake("fs cat lake main a", code=1).err.startswith("error: ")
+    missing = f"fs put lake main {tmp_path / 'nothing'} a"
+    told = lake.refuses("invalid_argument", missing, code=2)
+    assert "nothing: No such file" in told.err
 
 
 def test_delete_and_copy(lake: Ebbtide, write: Write) -> None:
-    """By path and by prefix, and from an older commit."""
     write(**{"d/a": "1", "d/b": "2", "c": "3"})
-    lake("fs", "rm", "lake", "main", "c")
-    done = lake("fs", "rm", "-r", "lake", "main", "d/", "--json").document
+    lake("fs rm lake main c")
+    done = lake.json("fs rm -r lake main d/")
     assert done["deleted_count"] == 2
-    assert lake("fs", "ls", "lake", "main").out == ""
-    lake("commit", "lake", "main", "-m", "all gone")
-    lake("fs", "cp", "lake", "main", "d/a", "back", "--from", "main~1")
-    assert lake("fs", "cat", "lake", "main", "back").out == "1"
+    assert lake("fs ls lake main").out == ""
+    lake("commit lake main -m", "all gone")
+    lake("fs cp lake main d/a back --from main~1")
+    assert lake("fs cat lake main back").out == "1"
 
 
 def test_delete_of_a_directory(lake: Ebbtide, write: Write) -> None:
@@ -118,122 +99,106 @@ def test_delete_of_a_directory(lake: Ebbtide, write: Write) -> None:
     write(**dict.fromkeys(paths, "x"))
 
     def left() -> list[str]:
-        return [
-            line.split()[-1] for line in lake("fs", "ls", "-r", "lake", "main").out.splitlines()
-        ]
+        return [line.split()[-1] for line in lake("fs ls -r lake main").out.splitlines()]
 
-    lake("fs", "rm", "-r", "lake", "main", "data/r/")
+    lake("fs rm -r lake main data/r/")
     assert left() == ["data/r", "data/r.csv", "data/raw/3", "other"]
     write(**{"data/r/1": "x"})
-    lake("fs", "rm", "-r", "lake", "main", "data/r")
+    lake("fs rm -r lake main data/r")
     assert left() == ["data/r.csv", "data/raw/3", "other"]
     for nothing in ("data/ra", "data/r", "oth"):
-        done = lake("fs", "rm", "-r", "lake", "main", nothing, "--json", code=1)
-        assert done.error_kind == "object_not_found"
+        lake.refuses("object_not_found", "fs rm -r lake main", nothing)
     assert left() == ["data/r.csv", "data/raw/3", "other"]
-    lake("fs", "rm", "-r", "lake", "main", "")
+    lake("fs rm -r lake main", "")
     assert left() == []
 
 
 def test_upload_past_the_program(lake: Ebbtide) -> None:
-    """Address, upload, link; a token is good once, and for its path."""
-    found = lake("fs", "address", "lake", "main", "a", "--json").document
+    found = lake.json("fs address lake main a")
     link = ("fs", "link", "lake", "main", "a", found["token"])
-    assert lake(*link, "--json", code=1).error_kind == "object_not_found"
+    lake.refuses("object_not_found", *link)
     place = Path(found["url"].removeprefix("file://"))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("sent")
     other = ("fs", "link", "lake", "main", "b", found["token"], "--json")
     assert lake(*other, code=2).error_kind == "token_foreign"
-    assert lake(*link, "--size", "3", "--json", code=2).error_kind == "checksum_mismatch"
+    lake.refuses("checksum_mismatch", *link, "--size", "3", code=2)
     assert lake(*link, "--size", "4").out == "staged a on main (4 B)\n"
-    assert lake(*link, "--json", code=1).error_kind == "token_used"
-    assert lake("fs", "cat", "lake", "main", "a").out == "sent"
+    lake.refuses("token_used", *link)
+    assert lake("fs cat lake main a").out == "sent"
 
-    shown = lake("fs", "address", "lake", "main", "b").out
+    shown = lake("fs address lake main b").out
     assert "upload to  file://" in shown
     assert "ebbtide fs link lake main b TOKEN" in shown
 
 
 def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
-    """Outside the storage root, by URL; inside is refused."""
     (tmp_path / "import").write_text("theirs")
     url = (tmp_path / "import").as_uri()
-    staged = lake("fs", "stage", "lake", "main", url, "a", "--size", "6", "--json").document
+    staged = lake.json("fs stage lake main", url, "a", "--size", "6")
     assert staged["address"] == url
-    assert lake("fs", "cat", "lake", "main", "a").out == "theirs"
+    assert lake("fs cat lake main a").out == "theirs"
     inside = (tmp_path / "store" / "storage" / "lake" / "data" / "x").as_uri()
-    refused = lake("fs", "stage", "lake", "main", inside, "b", "--size", "1", "--json", code=2)
-    assert refused.error_kind == "invalid_address"
-    assert "never" in lake("fs", "stage", "--help").out
+    lake.refuses("invalid_address", "fs stage lake main", inside, "b", "--size", "1", code=2)
+    assert "never" in lake("fs stage --help").out
 
 
 def test_log_and_diff(lake: Ebbtide, write: Write) -> None:
-    """The youngest first; what changed, and what is staged."""
     write("--date", "2026-01-01T00:00:00Z", "--committer", "me", "--meta", "k=v", a="1")
     second = write(a="22", b="3")
-    records = lake("log", "lake", "main", "--json").document["commits"]
+    records = lake.json("log lake main")["commits"]
     assert records[0]["commit_id"] == second
     assert records[1]["created_at"] == "2026-01-01T00:00:00Z"
     assert (records[1]["committer"], records[1]["metadata"]) == ("me", {"k": "v"})
-    assert "more may follow" in lake("log", "lake", "main", "--limit", "1").err
-    changes = lake("diff", "lake", "main~1", "main", "--json").document["changes"]
+    assert "more may follow" in lake("log lake main --limit 1").err
+    changes = lake.json("diff lake main~1 main")["changes"]
     assert [(change["path"], change["kind"]) for change in changes] == [
         ("a", "changed"),
         ("b", "added"),
     ]
-    assert "~ a  (1 B → 2 B)" in lake("diff", "lake", "main~1", "main").out
-    lake("fs", "rm", "lake", "main", "b")
-    assert lake("diff", "lake", "main").out == "- b  (1 B)\n"
+    assert "~ a  (1 B → 2 B)" in lake("diff lake main~1 main").out
+    lake("fs rm lake main b")
+    assert lake("diff lake main").out == "- b  (1 B)\n"
 
 
-@pytest.mark.parametrize(
-    ("date", "says"),
-    [
-        ("2026-01-01T00:00:00", "no time zone"),
-        ("yesterday", "not a date"),
-        ("2999-01-01T00:00:00Z", "in the future"),
-        ("1969-12-31T23:59:59Z", "before 1970-01-01"),
-        ("0001-01-01T00:00:00Z", "before 1970-01-01"),
-        ("0001-01-01T00:00:00+12:00", "years 1 to 9999"),
-        ("9999-12-31T23:59:59-12:00", "years 1 to 9999"),
-    ],
-)
-def test_a_date_that_no_commit_may_have(lake: Ebbtide, date: str, says: str) -> None:
-    found = lake(
-        "commit", "lake", "main", "-m", "x", "--allow-empty", "--date", date, "--json", code=2
-    )
-    assert found.error_kind == "invalid_date"
-    assert says in found.document["error"]["message"]
+def test_a_date_that_no_commit_may_have(lake: Ebbtide) -> None:
+    making = ("commit", "lake", "main", "-m", "x", "--allow-empty", "--date")
+    for date, says in {
+        "2026-01-01T00:00:00": "no time zone",
+        "yesterday": "not a date",
+        "2999-01-01T00:00:00Z": "in the future",
+        "1969-12-31T23:59:59Z": "before 1970-01-01",
+        "0001-01-01T00:00:00+12:00": "years 1 to 9999",
+        "9999-12-31T23:59:59-12:00": "years 1 to 9999",
+    }.items():
+        assert says in lake.refuses("invalid_date", *making, date, code=2).err
 
 
 def test_merge_and_revert(lake: Ebbtide, write: Write) -> None:
-    """Both are commits of their own; a conflict is refused unless somebody wins."""
     write(a="1")
-    lake("branch", "create", "lake", "dev")
+    lake("branch create lake dev")
     write(branch="dev", a="dev")
     write(b="2")
-    merged = lake("merge", "lake", "dev", "main", "--json").document
+    merged = lake.json("merge lake dev main")
     assert len(merged["parent_ids"]) == 2
-    assert lake("fs", "cat", "lake", "main", "a").out == "dev"
-    lake("revert", "lake", "main", "main", "--parent", "1")
-    assert lake("fs", "cat", "lake", "main", "a").out == "1"
+    assert lake("fs cat lake main a").out == "dev"
+    lake("revert lake main main --parent 1")
+    assert lake("fs cat lake main a").out == "1"
     write(branch="dev", b="other")
-    assert lake("merge", "lake", "dev", "main", "--json", code=1).error_kind == "merge_conflict"
-    lake("merge", "lake", "dev", "main", "--strategy", "source-wins", "-m", "theirs")
-    assert lake("fs", "cat", "lake", "main", "b").out == "other"
+    lake.refuses("merge_conflict", "merge lake dev main")
+    lake("merge lake dev main --strategy source-wins -m theirs")
+    assert lake("fs cat lake main b").out == "other"
 
 
 def test_reset_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]) -> None:
-    """It says how much would be lost; only what is named is."""
     (tmp_path / "in").write_text("1")
     for path in ("a", "d/b", "d/c"):
-        lake("fs", "put", "lake", "main", tmp_path / "in", path)
-    lake("reset", "lake", "main", code=2)
+        lake("fs put lake main", tmp_path / "in", path)
+    lake("reset lake main", code=2)
     typing("no\n")
-    assert "drop 3 staged changes on main?" in lake("reset", "lake", "main").err
-    assert lake("reset", "lake", "main", "--path", "a", "--prefix", "d", code=2).out == ""
-    assert "1 staged change " in lake("reset", "lake", "main", "--path", "a", "--yes").out
-    done = lake("reset", "lake", "main", "--prefix", "d/", "--yes", "--json").document
+    assert "drop 3 staged changes on main?" in lake("reset lake main").err
+    assert lake("reset lake main --path a --prefix d", code=2).out == ""
+    assert "1 staged change " in lake("reset lake main --path a --yes").out
+    done = lake.json("reset lake main --prefix d/ --yes")
     assert done["dropped_count"] == 2
-    assert lake("diff", "lake", "main").out == ""
+    assert lake("diff lake main").out == ""

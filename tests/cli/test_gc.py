@@ -15,59 +15,42 @@ from pyspark.sql import SparkSession
 from ebbtide.errors import Failed
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.storage.classes import StorageClass
-from tests.cli.conftest import Ebbtide, Write
+from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide, Write
 from tests.cli.test_app import program
 from tests.support.engines import shared_session
 
-SHORT = ("--grace", "1s", "--unsafe")
-RUN_KEYS = {
-    "run_id",
-    "state",
-    "listed_count",
-    "candidate_count",
-    "candidate_bytes",
-    "deleted_count",
-    "missing_count",
-    "failed_count",
-    "revived_count",
-    "run_path",
-}
 
-
-def test_runs_by_the_beginning_of_their_ids_and_the_newest(lake: Ebbtide, expired: str) -> None:
+@pytest.mark.usefixtures("expired")
+def test_runs_by_the_beginning_of_their_ids_and_the_newest(lake: Ebbtide) -> None:
     """For each command that takes a run. Nothing is done where several are meant."""
-    del expired
-    assert "has no run yet" in lake("gc", "show", "lake", "latest", code=1).err
-    older, newest = (lake("gc", "plan", "lake", *SHORT, "--json").document for _ in range(2))
+    assert "no runs yet" in lake("gc runs lake").out
+    assert "has no run yet" in lake("gc show lake latest", code=1).err
+    older, newest = (lake.json("gc plan lake", *SHORT) for _ in range(2))
     pairs = zip(older["run_id"], newest["run_id"], strict=True)
     shared = "".join(left for left, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     only = newest["run_id"][: len(shared) + 1]
 
-    assert lake("gc", "show", "lake", "latest", "--json").document["run_id"] == newest["run_id"]
-    assert lake("gc", "show", "lake", only, "--json").document["run_id"] == newest["run_id"]
-    assert lake("gc", "verify", "lake", only, "--json").document["run_id"] == newest["run_id"]
+    assert lake.json("gc show lake latest")["run_id"] == newest["run_id"]
+    assert lake.json("gc show lake", only)["run_id"] == newest["run_id"]
+    assert lake.json("gc verify lake", only)["run_id"] == newest["run_id"]
     for each in (("show",), ("sweep", "--yes"), ("undo",), ("purge", "--yes"), ("verify",)):
-        said = lake("gc", each[0], "lake", shared, *each[1:], "--json", code=1)
-        assert said.error_kind == "ref_ambiguous"
-        said = lake("gc", each[0], "lake", "nonsense", *each[1:], "--json", code=1)
-        assert said.error_kind == "run_not_found"
-    swept = lake("gc", "sweep", "lake", only, *SHORT, "--quarantine", "1d", "--yes", "--json")
+        lake.refuses("ref_ambiguous", "gc", each[0], "lake", shared, *each[1:])
+        lake.refuses("run_not_found", "gc", each[0], "lake", "nonsense", *each[1:])
+    swept = lake("gc sweep lake", only, *SHORT, "--quarantine", "1d", "--yes", "--json")
     assert (swept.document["run_id"], swept.document["state"]) == (newest["run_id"], "swept")
-    undone = lake("gc", "undo", "lake", "latest", "--json").document
+    undone = lake.json("gc undo lake latest")
     assert (undone["run_id"], undone["state"]) == (newest["run_id"], "undone")
 
 
-def test_cold_and_locked_files_are_named(
-    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("expired")
+def test_cold_and_locked_files_are_named(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that says what buckets say: a class for each file, and locks."""
-    del expired
     archived = StorageClass("GLACIER", readable=False)
     monkeypatch.setattr(LocalStorage, "has_classes", True)
     monkeypatch.setattr(
         LocalStorage, "classes", lambda _self, addresses: [archived for _ in addresses]
     )
-    planned = lake("gc", "plan", "lake", *SHORT)
+    planned = lake("gc plan lake", *SHORT)
     assert "storage classes of 1 of 1 candidate, chosen at random:" in planned.out
     row = next(line for line in planned.out.splitlines() if line.startswith("GLACIER"))
     assert row.split() == ["GLACIER", "1", "3", "B", "1", "3", "B", "1"]
@@ -79,92 +62,71 @@ def test_cold_and_locked_files_are_named(
 
     monkeypatch.setattr(LocalStorage, "delete_versions", refuse)
     asked = ("--quarantine", "none", "--delete-versions", "--yes")
-    swept = lake("gc", "sweep", "lake", *SHORT, *asked, code=4)
+    swept = lake("gc sweep lake", *SHORT, *asked, code=4)
     assert "1 failed file is hidden: an object lock keeps the versions" in swept.out
     assert "kept by a lock  versions of 1 file, 3 B, which failed" in swept.out
-    report = lake("gc", "show", "lake", "latest", "--json").document
+    report = lake.json("gc show lake latest")
     assert report["locked_count"] == report["failed_count"] == 1
     assert report["locked_bytes"] == 3
     assert report["storage_classes"]["found"][0]["archived"] == {"objects": 1, "bytes_total": 3}
 
 
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
-    """The whole way, with what programs and people get to see of it."""
-    planned = lake("gc", "plan", "lake", *SHORT, "--json").document
-    assert planned.keys() >= RUN_KEYS
+    planned = lake.json("gc plan lake", *SHORT)
+    assert planned.keys() >= {"listed_count", "missing_count", "failed_count", "revived_count"}
     assert (planned["state"], planned["candidate_count"]) == ("planned", 1)
     candidates = pq.read_table(f"{planned['run_path']}/candidates").to_pylist()
     assert [(row["kind"], row["size_bytes"]) for row in candidates] == [("object", 3)]
-    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    assert lake("fs cat lake", expired, "a").out == "old"
 
     run_id = planned["run_id"]
-    shown = lake("gc", "show", "lake", run_id, "--candidates", "--json").document
+    shown = lake.json("gc show lake", run_id, "--candidates")
     assert [row["address"] for row in shown["candidates"]] == [candidates[0]["address"]]
-    assert candidates[0]["address"] in lake("gc", "show", "lake", run_id, "--candidates").out
+    assert candidates[0]["address"] in lake("gc show lake", run_id, "--candidates").out
 
-    swept = lake(
-        "gc", "sweep", "lake", run_id, *SHORT, "--yes", "--quarantine", "none", "--json"
-    ).document
+    swept = lake.json("gc sweep lake", run_id, *AT_ONCE)
     assert (swept["state"], swept["deleted_count"], swept["deleted_bytes"]) == ("swept", 1, 3)
-    gone = lake("fs", "stat", "lake", expired, "a")
+    gone = lake("fs stat lake", expired, "a")
     assert "path" in gone.out
-    assert lake("fs", "cat", "lake", expired, "a", code=1).err.count(run_id) == 1
-    assert lake("fs", "cat", "lake", "main", "a").out == "new"
-    assert "expired" in lake("log", "lake", "main").out
-    again = lake(
-        "gc", "sweep", "lake", run_id, *SHORT, "--yes", "--quarantine", "none", "--json", code=1
-    )
-    assert again.error_kind == "plan_used"
-    runs = lake("gc", "runs", "lake", "--json").document["runs"]
+    assert lake("fs cat lake", expired, "a", code=1).err.count(run_id) == 1
+    assert lake("fs cat lake main a").out == "new"
+    assert "expired" in lake("log lake main").out
+    lake.refuses("plan_used", "gc sweep lake", run_id, *AT_ONCE)
+    runs = lake.json("gc runs lake")["runs"]
     assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
-    assert (
-        lake("gc", "sweep", "lake", "--yes", "--quarantine", "none", "--json", code=1).error_kind
-        == "run_not_found"
-    )
+    lake.refuses("run_not_found", "gc sweep lake --yes --quarantine none")
 
 
-def test_verify(lake: Ebbtide, expired: str) -> None:
-    """Before the sweep and after it; then with a record that lacks something."""
-    del expired
-    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
-    found = lake("gc", "verify", "lake", run_id, "--json").document
+@pytest.mark.usefixtures("expired")
+def test_verify(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = lake.json("gc plan lake", *SHORT)["run_id"]
+    found = lake.json("gc verify lake", run_id)
     assert (found["verified"], found["difference_count"], found["path"]) == (True, 0, None)
     assert (found["checked"]["candidates"], found["checked"]["outcomes"]) == (1, 0)
-    told = lake("gc", "verify", "lake", run_id).out
+    told = lake("gc verify lake", run_id).out
     assert re.search(rf"^run +{run_id} passes$", told, re.MULTILINE)
     assert re.search(r"^checked +1 candidates, 0 outcomes,", told, re.MULTILINE)
-    swept = lake(
-        "gc", "sweep", "lake", run_id, *SHORT, "--yes", "--quarantine", "none", "--json"
-    ).document
-    assert lake("gc", "verify", "lake", run_id, "--json").document["checked"]["outcomes"] == 1
+    swept = lake.json("gc sweep lake", run_id, *AT_ONCE)
+    assert lake.json("gc verify lake", run_id)["checked"]["outcomes"] == 1
 
     (record,) = Path(swept["run_path"], "deleted").rglob("*.parquet")
     record.unlink()
-    differs = lake("gc", "verify", "lake", run_id, "--json", code=3).document
+    differs = lake.json("gc verify lake", run_id, code=3)
     assert not differs["verified"]
     assert differs["counts"] == {"unrecorded": 1, "gone": 1, "figure": 1}
     assert {each["sort"] for each in differs["differences"]} == {"unrecorded", "figure"}
-    shown = lake("gc", "verify", "lake", run_id, code=3)
+    shown = lake("gc verify lake", run_id, code=3)
     (address,) = {each["address"] for each in differs["differences"]} - {None}
     assert address in shown.out
     assert differs["path"] in shown.out
     assert "does not pass: 2 differences" in shown.err
-    assert lake("gc", "verify", "lake", "0" * 32, "--json", code=1).error_kind == "run_not_found"
-
-
-def test_verify_where_nothing_can_be_written(
-    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del expired
-    swept = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document
-    (record,) = Path(swept["run_path"], "deleted").rglob("*.parquet")
-    record.unlink()
+    lake.refuses("run_not_found", "gc verify lake", "0" * 32)
 
     def refuse(*_: object, **__: object) -> None:
         raise Failed("storage_error", "no writing here")
 
     monkeypatch.setattr("ebbtide.storage.local.LocalStorage.put", refuse)
-    found = lake("gc", "verify", "lake", swept["run_id"], code=3)
+    found = lake("gc verify lake", run_id, code=3)
     assert "the full list could not be written: no writing here" in found.err
     assert "unrecorded" in found.out
 
@@ -174,29 +136,26 @@ def test_run_asks_with_the_figures(
 ) -> None:
     """No leaves the plan; yes sweeps. A plan that nobody swept is what `gc sweep` means."""
     typing("n\n")
-    refused = lake("gc", "run", "lake", *SHORT)
+    refused = lake("gc run lake", *SHORT)
     assert "quarantine 1 file (3 B) of lake, and close the expired commits?" in refused.err
     assert "keep_last 1" in refused.out
-    assert lake("fs", "cat", "lake", expired, "a").out == "old"
+    assert lake("fs cat lake", expired, "a").out == "old"
     typing("y\n")
-    assert "swept" in lake("gc", "sweep", "lake", *SHORT).out
-    lake("fs", "cat", "lake", expired, "a", code=1)
-    assert "swept" in lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none").out
+    assert "swept" in lake("gc sweep lake", *SHORT).out
+    lake("fs cat lake", expired, "a", code=1)
+    assert "swept" in lake("gc run lake", *AT_ONCE).out
 
 
-def test_a_lost_file_is_told_by_the_run_and_afterwards(
-    lake: Ebbtide, expired: str, tmp_path: Path
-) -> None:
-    """On the terminal, once each time, and for programs."""
-    del expired
+@pytest.mark.usefixtures("expired")
+def test_a_lost_file_is_told_by_the_run_and_afterwards(lake: Ebbtide, tmp_path: Path) -> None:
     (lost,) = (each for each in tmp_path.rglob("data/**/*") if is_of(each, b"new"))
     lost.unlink()
-    found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none")
+    found = lake("gc run lake", *AT_ONCE)
     told = f"needed cannot be found, in no quarantine either: {lost.relative_to(lost.parents[2])}"
     assert found.err.count(f"1 file that is {told}") == 1
-    shown = lake("gc", "show", "lake", "latest")
+    shown = lake("gc show lake latest")
     assert shown.err.count(f"1 file that is {told}") == 1
-    report = lake("gc", "show", "lake", "latest", "--json").document
+    report = lake.json("gc show lake latest")
     assert (report["recovered"]["restored"], report["recovered"]["lost"]) == (0, 1)
     (incident,) = report["incidents"]
     assert told in incident
@@ -210,17 +169,14 @@ def is_of(file: Path, content: bytes) -> bool:
 def test_more_than_the_allowed_share_is_refused(
     lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Exit code 3, the figures, and nothing deleted; `--allow-share` goes on."""
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "0.01")
-    found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json", code=3)
+    found = lake("gc run lake", *AT_ONCE, "--json", code=3)
     assert (found.document["state"], found.document["error"]["kind"]) == ("refused", "over_share")
     assert "error: " in found.err
-    planned = lake("gc", "plan", "lake", *SHORT, "--run-dir", tmp_path / "runs", code=3)
+    planned = lake("gc plan lake", *SHORT, "--run-dir", tmp_path / "runs", code=3)
     assert "would be deleted" in planned.out
-    assert lake("fs", "cat", "lake", expired, "a").out == "old"
-    done = lake(
-        "gc", "run", "lake", *SHORT, "--allow-share", "--yes", "--quarantine", "none", "--json"
-    ).document
+    assert lake("fs cat lake", expired, "a").out == "old"
+    done = lake.json("gc run lake", *SHORT, "--allow-share", "--yes", "--quarantine", "none")
     assert done["state"] == "swept"
 
 
@@ -230,69 +186,43 @@ def test_a_process_of_its_own_says_nothing_of_spark(
 ) -> None:
     """Spark's log reaches neither stdout nor stderr, and Python's path needs no help."""
     environment = {"EBBTIDE_STORE": str(tmp_path / "store")}
-    done = program(
-        "gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json", **environment
-    )
+    done = program("gc", "run", "lake", *AT_ONCE, "--json", **environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["deleted_count"] == 1
-    assert lake("fs", "cat", "lake", "main", "keep").out == "1"
-    assert "has expired" in lake("fs", "cat", "lake", expired, "a", code=1).err
+    assert lake("fs cat lake main keep").out == "1"
+    assert "has expired" in lake("fs cat lake", expired, "a", code=1).err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("sweep", "lake"), ("run", "lake"), ("give-up", "lake", "main", "--reason=x")],
-)
-def test_no_terminal_and_no_yes(lake: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Exit code 2 at once: no run is begun."""
-    found = lake("gc", *arguments, "--json", code=2)
-    assert found.error_kind == "invalid_argument"
-    assert "--yes" in found.err
+def test_no_terminal_and_no_yes(lake: Ebbtide, tmp_path: Path) -> None:
+    for words in ("sweep lake", "run lake", "give-up lake main --reason=x"):
+        assert "--yes" in lake.refuses("invalid_argument", "gc", *words.split(), code=2).err
     assert not list((tmp_path / "store").rglob("plan.json"))
 
 
-@pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        (("--grace", "1s"), "unsafe_grace"),
-        (("--grace", "20"), "invalid_duration"),
-        (("--grace", "-1h"), "invalid_duration"),
-    ],
-)
-def test_a_grace_that_is_refused(lake: Ebbtide, options: tuple[str, ...], kind: str) -> None:
-    """Before Spark is started."""
-    assert lake("gc", "plan", "lake", *options, "--json", code=2).error_kind == kind
+def test_a_grace_that_is_refused(lake: Ebbtide) -> None:
+    for grace, kind in (("1s", "unsafe_grace"), ("20", "invalid_duration")):
+        lake.refuses(kind, "gc plan lake --grace", grace, code=2)
 
 
-def test_a_run_that_is_not_there(lake: Ebbtide) -> None:
-    """By id, and the newest of none."""
-    for arguments in (("show", "lake", "0" * 32), ("sweep", "lake", "--yes")):
-        assert lake("gc", *arguments, "--json", code=1).error_kind == "run_not_found"
-    assert "no runs yet" in lake("gc", "runs", "lake").out
-
-
-def test_modes(lake: Ebbtide, expired: str) -> None:
-    """The second run goes on from the first, and says so; what is no mode is told."""
-    del expired
-    run = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
+@pytest.mark.usefixtures("expired")
+def test_modes(lake: Ebbtide) -> None:
+    run = ("gc", "run", "lake", *AT_ONCE, "--json")
     first = lake(*run, "--mode", "incremental").document
     assert (first["mode"], first["mode_reason"]) == ("clean", "no run was swept before")
     second = lake(*run).document
     assert (second["mode"], second["previous_id"]) == ("incremental", first["run_id"])
-    shown = lake("gc", "plan", "lake", *SHORT).out
+    shown = lake("gc plan lake", *SHORT).out
     assert f"incremental: continues from run {second['run_id']}" in shown
     assert lake(*run, "--mode", "clean").document["mode"] == "clean"
     assert lake(*run, "--mode", "fast", code=2).error_kind == "invalid_argument"
 
 
-def test_sizes_of_candidates_alone(
-    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("expired")
+def test_sizes_of_candidates_alone(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same goes; of what stays no size is told, rather than a wrong one."""
-    del expired
     plan = ("gc", "plan", "lake", *SHORT)
-    whole = lake(*plan, "--json").document
-    planned = lake(*plan, "--sizes", "candidates", "--json").document
+    whole = lake.json(*plan)
+    planned = lake.json(*plan, "--sizes", "candidates")
     names = ("listed", "live", "protected", "young", "candidate")
     assert all(planned[f"{name}_count"] == whole[f"{name}_count"] for name in names)
     known = {name for name in names if planned[f"{name}_bytes"] is not None}
@@ -301,45 +231,37 @@ def test_sizes_of_candidates_alone(
     assert not known & {"listed", "live"}
     assert planned["kinds"]["object"]["bytes_total"] is None
     assert planned["kinds"]["range"] == whole["kinds"]["range"]
-    shown = lake("gc", "show", "lake", planned["run_id"])
+    shown = lake("gc show lake", planned["run_id"])
     assert (shown.out.count("unknown"), "None" in shown.out) == (2, False)
-    assert lake("gc", "show", "lake", planned["run_id"], "--json").document["live_bytes"] is None
-    assert "pass" in lake("gc", "verify", "lake", planned["run_id"]).out
+    assert lake.json("gc show lake", planned["run_id"])["live_bytes"] is None
+    assert "pass" in lake("gc verify lake", planned["run_id"]).out
 
     monkeypatch.setenv("EBBTIDE_SIZES", "candidates")
-    assert lake(*plan, "--json").document["live_bytes"] is None
-    told = lake(
-        "gc", "sweep", "lake", planned["run_id"], *SHORT, "--yes", "--quarantine", "none"
-    ).out
+    assert lake.json(*plan)["live_bytes"] is None
+    told = lake("gc sweep lake", planned["run_id"], *AT_ONCE).out
     summary = told.partition("\nrun ")[2]
     assert ("unknown" in summary, "--sizes all" in summary) == (False, True)
     told = lake(*plan, "--sizes", "all").out
     assert "--sizes all" not in told
-    assert lake(*plan, "--sizes", "some", "--json", code=2).error_kind == "invalid_argument"
+    lake.refuses("invalid_argument", *plan, "--sizes", "some", code=2)
 
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install; and without Spark none is needed."""
     monkeypatch.setattr("ebbtide.gc.spark.jvm._candidates", list)
     # A test before this one may have left its session.
     monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
-    found = lake("gc", "plan", "lake", "--master", "local[1]", "--json", code=1)
-    assert found.error_kind == "java_not_found"
-    lake("gc", "plan", "lake")
+    lake.refuses("java_not_found", "gc plan lake --master local[1]")
+    lake("gc plan lake")
 
 
 @pytest.mark.spark
 def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a master is named, by option or setting."""
     asked: list[tuple[str, dict[str, str]]] = []
 
     session = shared_session()
 
     class Shared:
-        """What is launched here."""
-
         def session(self) -> SparkSession:
-            """That of all tests."""
             return session
 
     def launch(*, master: str, conf: dict[str, str], **_: object) -> Shared:
@@ -350,47 +272,43 @@ def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("ebbtide.api.engines.atexit.register", lambda _ended: None)
     monkeypatch.setenv("EBBTIDE_SPARK_CONF", "spark.a=1,spark.b=2")
     conf = ("--conf", "spark.b=3", "--conf", "spark.c=4")
-    lake("gc", "plan", "lake", *SHORT, "--master", "spark://one", *conf)
+    lake("gc plan lake", *SHORT, "--master", "spark://one", *conf)
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "spark://two")
-    found = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document
+    found = lake.json("gc run lake", *AT_ONCE)
     assert (found["state"], found["deleted_count"]) == ("swept", 1)
     first, *others = asked
     assert first == ("spark://one", {"spark.a": "1", "spark.b": "3", "spark.c": "4"})
     assert others == [("spark://two", {"spark.a": "1", "spark.b": "2"})]
     assert re.fullmatch(r"Spark [\d.]+ on local\[2\]", found["engine"])
-    assert lake("fs", "cat", "lake", expired, "a", code=1).err
+    assert lake("fs cat lake", expired, "a", code=1).err
 
 
 def test_give_up(lake: Ebbtide, write: Write, typing: Callable[[str], None]) -> None:
-    """Shows the commit and asks; refuses what a branch is on."""
     old = write(a="1")
     write(a="2")
-    assert lake(
-        "gc", "give-up", "lake", "main", "--reason", "x", "--yes", "--json", code=1
-    ).error_kind == ("commit_in_use")
+    lake.refuses("commit_in_use", "gc give-up lake main --reason x --yes")
     typing("n\n")
-    assert old in lake("gc", "give-up", "lake", "main~1", "--reason", "disk lost").err
-    assert lake("fs", "cat", "lake", old, "a").out == "1"
-    lake("gc", "give-up", "lake", "main~1", "--reason", "disk lost", "--yes")
-    assert "disk lost" in lake("fs", "cat", "lake", old, "a", code=1).err
+    assert old in lake("gc give-up lake main~1 --reason", "disk lost").err
+    assert lake("fs cat lake", old, "a").out == "1"
+    lake("gc give-up lake main~1 --reason", "disk lost", "--yes")
+    assert "disk lost" in lake("fs cat lake", old, "a", code=1).err
 
 
 @pytest.mark.parametrize(
-    ("quarantine", "told"),
+    ("command", "quarantine", "told"),
     [
-        ("none", "Neither 'gc undo' nor the bucket can restore them"),
-        ("1d", "Until then 'gc undo' restores the files; afterwards nothing does"),
+        ("run", "none", "Neither 'gc undo' nor the bucket can restore them"),
+        ("sweep", "1d", "Until then 'gc undo' restores the files; afterwards nothing does"),
     ],
 )
-@pytest.mark.parametrize("command", ["run", "sweep"])
 def test_versions_are_deleted_after_a_word(
     lake: Ebbtide, expired: str, command: str, quarantine: str, told: str
 ) -> None:
     """What can restore them afterwards is said before they go; without the option, nothing."""
-    lake("gc", "plan", "lake", *SHORT)
+    lake("gc plan lake", *SHORT)
     words = ("gc", command, "lake", *SHORT, "--quarantine", quarantine, "--yes")
     found = lake(*words, "--delete-versions")
     assert "--delete-versions: " in found.err and told in found.err
-    assert lake("fs", "cat", "lake", expired, "a", code=1).err
-    lake("gc", "plan", "lake", *SHORT)
+    assert lake("fs cat lake", expired, "a", code=1).err
+    lake("gc plan lake", *SHORT)
     assert "--delete-versions" not in lake(*words).err

@@ -22,14 +22,15 @@ from ebbtide.gc.report import RunReport
 from ebbtide.interrupts import Interrupted
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from tests.cli.conftest import FIRST_DAY, Ebbtide
+from tests.cli.conftest import AT_ONCE, FIRST_DAY, SHORT, Ebbtide
 from tests.cli.test_interrupts import go_on, interrupted
 from tests.support.clock import ManualClock
 from tests.support.templates import AGE, copy_store, date_files
 
-SHORT = ("--grace", "1s", "--unsafe")
 RUN = ("gc", "run", "--all", *SHORT)
+SWEEP = ("gc", "run", "--all", *AT_ONCE)
 NAMES = ("east", "north", "west")
+LAST = "last_steps.LastSteps.execute"
 
 
 @pytest.fixture(scope="module")
@@ -54,24 +55,20 @@ def three_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def three(ebbtide: Ebbtide, three_template: Path, tmp_path: Path) -> Ebbtide:
-    """The program, with a store of three repositories."""
     copy_store(three_template, tmp_path / "store")
     return ebbtide
 
 
 def states(document: Any) -> dict[str, str]:
-    """The outcome of each repository."""
     return {each["repository"]: each["state"] for each in document["repositories"]}
 
 
 def check_old(ebbtide: Ebbtide, **there: bool) -> None:
-    """Whether the object of each repository's expired commit can be read."""
     for name, is_there in there.items():
-        ebbtide("fs", "cat", name, "main~1", "x", code=0 if is_there else 1)
+        ebbtide("fs cat", name, "main~1", "x", code=0 if is_there else 1)
 
 
 def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, with totals that are the sums."""
     made: list[LocalEngine] = []
     begin = LocalEngine.__init__
 
@@ -80,55 +77,42 @@ def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.Monke
         begin(engine)
 
     monkeypatch.setattr(LocalEngine, "__init__", counted)
-    done = three(*RUN, "--yes", "--quarantine", "none", "--json").document
+    done = three.json(*SWEEP)
     assert len(made) == 1
     assert states(done) == dict.fromkeys(NAMES, "swept")
     for each in done["repositories"]:
         assert (each["candidate_count"], each["deleted_bytes"], each["error"]) == (1, 3, None)
-        shown = three("gc", "show", each["repository"], each["run_id"], "--json").document
+        shown = three.json("gc show", each["repository"], each["run_id"])
         assert (shown["state"], shown["run_path"]) == ("swept", each["run_path"])
-    assert done["totals"] == {
-        "repository_count": 3,
-        "error_count": 0,
-        "candidate_count": 3,
-        "candidate_bytes": 9,
-        "deleted_count": 3,
-        "deleted_bytes": 9,
-        "quarantined_count": 0,
-        "quarantined_bytes": 0,
-    }
+    sums = {"repository_count": 3, "candidate_count": 3, "candidate_bytes": 9}
+    sums |= {"deleted_count": 3, "deleted_bytes": 9, "quarantined_count": 0}
+    assert done["totals"] == sums | {"error_count": 0, "quarantined_bytes": 0}
     check_old(three, east=False, north=False, west=False)
 
 
 def test_a_failure_does_not_stop_the_others(three: Ebbtide, tmp_path: Path) -> None:
     """The storage of one is another's: its error is in the summary, and the code is its own."""
     (tmp_path / "store" / "storage" / "north" / "_ebbtide" / "OWNER").unlink()
-    found = three(*RUN, "--yes", "--quarantine", "none", "--json", code=3)
+    found = three(*SWEEP, "--json", code=3)
     assert states(found.document) == {"east": "swept", "north": "refused", "west": "swept"}
     error = found.document["repositories"][1]["error"]
     assert error["kind"] == "storage_foreign"
     assert f"error: north: {error['message']}" in found.err
     assert found.document["totals"]["error_count"] == 1
-    shown = three("gc", "plan", "--all", *SHORT, code=3)
+    shown = three("gc plan --all", *SHORT, code=3)
     assert re.search(r"^north +\w+ +refused .* storage_foreign$", shown.out, re.MULTILINE)
     assert re.search(r"^\(all\) ", shown.out, re.MULTILINE)
     check_old(three, east=False, north=True, west=False)
 
 
 @pytest.mark.parametrize(
-    ("place", "error", "state", "code"),
+    ("place", "error", "state", "code", "agreed"),
     [
-        ("ebbtide.gc.quarantine.read_each", Failed("storage_error", "no network"), "swept", 0),
-        (
-            "ebbtide.gc.last_steps.LastSteps.execute",
-            Refused("lease_lost", "no network"),
-            "incomplete",
-            4,
-        ),
-        ("ebbtide.gc.last_steps.LastSteps.execute", ZeroDivisionError("no network"), "swept", 1),
+        ("quarantine.read_each", Failed("storage_error", "no network"), "swept", 0, True),
+        (LAST, Refused("lease_lost", "no network"), "incomplete", 4, False),
+        (LAST, ZeroDivisionError("no network"), "swept", 1, True),
     ],
 )
-@pytest.mark.parametrize("agreed", [True, False])
 def test_an_error_after_a_sweep_hides_nothing(
     three: Ebbtide,
     monkeypatch: pytest.MonkeyPatch,
@@ -146,7 +130,7 @@ def test_an_error_after_a_sweep_hides_nothing(
     def swept(collector: Collector, run_id: str) -> RunReport:
         with monkeypatch.context() as patched:
             if collector.show(run_id).repository == "east":
-                patched.setattr(place, fails)
+                patched.setattr(f"ebbtide.gc.{place}", fails)
                 patched.setattr("ebbtide.gc.quarantine.held_back", lambda *_given, **_named: [])
             return sweep(collector, run_id)
 
@@ -158,7 +142,7 @@ def test_an_error_after_a_sweep_hides_nothing(
     found = three(*RUN, *yes, "--quarantine", "none", "--json", code=code)
     east = found.document["repositories"][0]
     assert (east["state"], east["deleted_count"]) == (state, 1)
-    shown = three("gc", "show", "east", east["run_id"], "--json").document
+    shown = three.json("gc show east", east["run_id"])
     assert (shown["state"], shown["deleted_count"]) == (state, 1)
     assert "no network" in east["error"]["message"]
     assert "error: east: " in found.err
@@ -177,7 +161,6 @@ def test_an_error_after_a_sweep_hides_nothing(
 def test_an_error_without_a_report(
     three: Ebbtide, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, code: int
 ) -> None:
-    """Likewise, also for a defect."""
     plan = Collector.plan
 
     def fails(collector: Collector) -> RunReport:
@@ -187,7 +170,7 @@ def test_an_error_without_a_report(
         return report
 
     monkeypatch.setattr(Collector, "plan", fails)
-    found = three(*RUN, "--yes", "--json", code=code).document
+    found = three.json(*RUN, "--yes", code=code)
     assert states(found) == {"east": "failed", "north": "swept", "west": "swept"}
     failed = found["repositories"][0]
     assert (failed["run_id"], failed["error"]["kind"]) == (None, kind)
@@ -201,7 +184,7 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
     question = "quarantine 3 files (9 B) of 3 repositories, and close their expired commits?"
     assert refused.err.count(question) == 1
     assert "nothing was deleted; the plans stay" in refused.err
-    assert three("gc", "sweep", "north", *SHORT, "--yes", "--json").document["state"] == "swept"
+    assert three.json("gc sweep north", *SHORT, "--yes")["state"] == "swept"
     check_old(three, east=True, north=False, west=True)
     typing("y\n")
     done = three(*RUN, "--json")
@@ -209,7 +192,7 @@ def test_one_question_for_all(three: Ebbtide, typing: Callable[[str], None]) -> 
     assert [each["candidate_count"] for each in done.document["repositories"]] == [1, 0, 1]
     check_old(three, east=False, north=False, west=False)
     for each in done.document["repositories"]:
-        runs = three("gc", "runs", each["repository"], "--json").document["runs"]
+        runs = three.json("gc runs", each["repository"])["runs"]
         assert runs[0]["run_id"] == each["run_id"]
 
 
@@ -217,14 +200,14 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
     three: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
 ) -> None:
     """As `gc run` treats them by their id. A new repository can have the name of a gone one."""
-    three("repo", "delete", "east")
-    done = three(*RUN, "--yes", "--json").document
+    three("repo delete east")
+    done = three.json(*RUN, "--yes")
     assert states(done) == {"north": "swept", "west": "swept"}
     metadata, storage = tmp_path / "store" / "metadata.db", tmp_path / "store" / "storage"
     with closing(sqlite3.connect(metadata)) as connection, connection:
         connection.execute("UPDATE repositories SET expires_at = ? WHERE name = 'east'", (1,))
     url = (tmp_path / "other").as_uri()
-    three("repo", "create", "east", "--storage-url", url)
+    three("repo create east --storage-url", url)
     typing("y\n")
     asked = three(*RUN, "--json")
     assert re.search(r" of 3 repositories, and close their expired commits; ", asked.err)
@@ -234,35 +217,29 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
         (name, "swept") for name in ("east", "north", "west", "east")
     ]
     assert again[0]["repository_id"] != again[3]["repository_id"]
-    assert three("repo", "list", "--gone", "--json").document["repositories"] == []
+    assert three.json("repo list --gone")["repositories"] == []
     assert not [path for path in (storage / "east" / "data").rglob("*") if path.is_file()]
-    assert three("repo", "show", "east", "--json").document["storage_url"] == url
+    assert three.json("repo show east")["storage_url"] == url
 
 
 def test_no_repositories(lake: Ebbtide) -> None:
-    """An empty answer, and no engine."""
-    lake("repo", "delete", "lake")
-    found = lake(*RUN, "--yes", "--master", "spark://nowhere", "--json").document
+    lake("repo delete lake")
+    found = lake.json(*RUN, "--yes", "--master", "spark://nowhere")
     assert (found["repositories"], found["totals"]["repository_count"]) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "lake", "--all", "--yes"),
-        ("run", "--yes"),
-        ("plan", "lake", "--all"),
-        ("plan",),
-        ("run", "--all"),
-        ("run", "--all", "--yes", "--quiet-repository"),
-        ("run", "--all", "--yes", "--inventory", "manifest.json"),
-        ("run", "--all", "--yes", "--grace", "20"),
-        ("run", "--all", "--yes", "--mode", "fast"),
-    ],
-)
-def test_wrong_calls(lake: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Exit code 2, and no run is begun."""
-    assert "kind" in lake("gc", *arguments, "--json", code=2).document["error"]
+def test_wrong_calls(lake: Ebbtide, tmp_path: Path) -> None:
+    for words in (
+        "run lake --all --yes",
+        "run --yes",
+        "plan lake --all",
+        "plan",
+        "run --all",
+        "run --all --yes --quiet-repository",
+        "run --all --yes --inventory manifest.json",
+        "run --all --yes --grace 20",
+    ):
+        assert "kind" in lake.json("gc", *words.split(), code=2)["error"], words
     assert not list((tmp_path / "store").rglob("plan.json"))
 
 
@@ -281,22 +258,20 @@ def stopping(monkeypatch: pytest.MonkeyPatch, *, step: str, times: int) -> None:
 
 
 def test_an_interrupt_within_a_repository(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was done is said, and how to go on with this one and with all."""
     with monkeypatch.context() as patched:
         stopping(patched, step="delete object", times=2)
-        found = three(*RUN, "--yes", "--quarantine", "none", code=130)
+        found = three(*SWEEP, code=130)
     assert found.out == ""
     assert "Interrupted in the sweep: " in found.err
     assert re.search(r"^Continue with: ebbtide gc sweep north \w+ ", found.err, re.MULTILINE)
     assert "This was about north. The others: 1 swept, 1 not begun." in found.err
     check_old(three, east=False, west=True)
     go_on(three, found.err)
-    done = three(*RUN, "--yes", "--quarantine", "none", "--json").document
+    done = three.json(*SWEEP)
     assert [each["deleted_count"] for each in done["repositories"]] == [0, 0, 1]
 
 
 def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is not begun."""
     say = Output.say
 
     def said(output: Output, text: str) -> None:
@@ -306,7 +281,7 @@ def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatc
 
     with monkeypatch.context() as patched:
         patched.setattr(Output, "say", said)
-        found = three(*RUN, "--yes", "--quarantine", "none", "--json", code=143)
+        found = three(*SWEEP, "--json", code=143)
     assert found.document["error"]["kind"] == "interrupted"
     assert "Interrupted between two repositories" in found.err
     assert "2 swept, 1 not begun." in found.err
@@ -321,5 +296,5 @@ def test_an_interrupted_process(three: Ebbtide, tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (143, "")
     assert "before any file was deleted" in found.stderr
     assert "This was about east. The others: 2 not begun." in found.stderr
-    done = three(*RUN, "--yes", "--json").document
+    done = three.json(*RUN, "--yes")
     assert states(done) == dict.fromkeys(NAMES, "swept")

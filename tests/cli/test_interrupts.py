@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -24,13 +23,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import FIRST_DAY, Ebbtide
+from tests.cli.conftest import AT_ONCE, FIRST_DAY, SHORT, Ebbtide
 from tests.cli.test_app import ROOT
 from tests.gc.test_kill import in_session, wait_for_end
 from tests.support.templates import copy_store, old_lake
 
 FILES = 24
-SHORT = ("--grace", "1s", "--unsafe")
 WAIT_SECONDS = 300
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -58,7 +56,6 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(
     lake: Ebbtide, store_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A store with FILES to delete, and one to keep."""
     del lake  # whose store this one replaces
     monkeypatch.setenv("EBBTIDE_SHARE_MAX", "1")
     shutil.rmtree(tmp_path / "store")
@@ -67,7 +64,6 @@ def store(
 
 
 def environment(store: Path) -> dict[str, str]:
-    """Of the program in a process of its own, without Spark."""
     return os.environ | {
         "EBBTIDE_STORE": str(store),
         "EBBTIDE_SPARK_MASTER": "none",
@@ -89,7 +85,6 @@ def interrupted(
 def begun(
     store: Path, *command: str, when: str = "never", how: str = "SIGINT", times: str = "once"
 ) -> subprocess.Popen[str]:
-    """A command that will be interrupted."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.cli.interrupted", when, how, times, "0.02", *command],
         cwd=ROOT,
@@ -105,7 +100,6 @@ def begun(
 def ended(
     process: subprocess.Popen[str], store: Path, *, is_held: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """What it came to."""
     out, errors = process.communicate(timeout=WAIT_SECONDS)
     assert not wait_for_end(process.pid)
     assert "Traceback" not in errors, errors
@@ -116,39 +110,37 @@ def ended(
 
 
 def command_named(told: str, way: str = "Continue with") -> str:
-    """The command line that a message names, as it stands there."""
     named = re.search(rf"^{way}: (ebbtide .*)$", told, re.MULTILINE)
     assert named is not None, told
     return named[1]
 
 
 def go_on(lake: Ebbtide, told: str, way: str = "Continue with") -> str:
-    """Runs the command that a message names, in this process. Returns what it prints."""
     return lake(*shlex.split(command_named(told, way))[1:]).out
 
 
 def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -> str:
     """The newest run is swept as one that nobody interrupted: each file went once, and by the
     record. Its id."""
-    run = lake("gc", "runs", "lake", "--json").document["runs"][0]
+    run = lake.json("gc runs lake")["runs"][0]
     went = "quarantined_count" if aside else "deleted_count"
     assert (run["state"], run["candidate_count"]) == ("swept", FILES)
     assert run[went] + run["missing_count"] == FILES
     assert not exactly or run["missing_count"] == 0
-    assert lake("gc", "verify", "lake", run["run_id"], "--json").document["verified"]
-    assert lake("fs", "cat", "lake", "main", "kept").out == "kept"
-    assert lake("fs", "cat", "lake", "main~1", "d/1", code=1).err
+    assert lake.json("gc verify lake", run["run_id"])["verified"]
+    assert lake("fs cat lake main kept").out == "kept"
+    assert lake("fs cat lake main~1 d/1", code=1).err
     return str(run["run_id"])
 
 
 @pytest.mark.parametrize("step", ["list", "read", "subtract"])
 def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
     """There is none then, and nothing went; the next is not held up."""
-    command = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--store", str(store))
+    command = ("gc", "run", "lake", *AT_ONCE, "--store", str(store))
     found = interrupted(store, *command, when=f"start {step}", how="SIGTERM")
     assert (found.returncode, found.stdout) == (TERMINATED, "")
     assert "the plan was not finished, and nothing was deleted" in found.stderr
-    assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
+    assert lake("fs cat lake main~1 d/1").out == "old 1"
     assert f"{FILES} files" in go_on(lake, found.stderr, "Start it again with")
     check_outcome(lake)
 
@@ -167,19 +159,19 @@ def test_while_spark_starts(lake: Ebbtide, store: Path, seconds: float) -> None:
     assert (found.returncode, found.stdout) == (INTERRUPTED, "")
     assert found.stderr.startswith(("Interrupted while ", "Interrupted before it began"))
     assert len(found.stderr.splitlines()) <= 2
-    assert lake("gc", "runs", "lake", "--json").document["runs"] == []
+    assert lake.json("gc runs lake")["runs"] == []
 
 
 @pytest.mark.parametrize("moment", ["start fence", "end fence", "start recheck"])
 def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> None:
     """What the fence closed is open again: as if nobody had begun."""
-    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
-    command = ("gc", "sweep", "lake", "--yes", "--quarantine", "none", *SHORT)
+    run_id = lake.json("gc plan lake", *SHORT)["run_id"]
+    command = ("gc", "sweep", "lake", *AT_ONCE)
     found = interrupted(store, *command, when=moment)
     assert found.returncode == INTERRUPTED
     assert "before any file was deleted" in found.stderr
-    assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
-    (run,) = lake("gc", "runs", "lake", "--json").document["runs"]
+    assert lake("fs cat lake main~1 d/1").out == "old 1"
+    (run,) = lake.json("gc runs lake")["runs"]
     assert run["state"] == "planned"
     go_on(lake, found.stderr)
     assert check_outcome(lake) == run_id
@@ -201,7 +193,7 @@ def test_a_sweep_that_deletes(
     """What went is on record, all of it, and the
     command that is named does the rest."""
     if command == "sweep":
-        lake("gc", "plan", "lake", *SHORT)
+        lake("gc plan lake", *SHORT)
     found = interrupted(store, "gc", command, "lake", *SHORT, "--yes", *options, when=when, how=how)
     assert found.returncode == {"SIGINT": INTERRUPTED, "SIGTERM": TERMINATED}[how]
     assert "Nothing is lost: the plan stays" in found.stderr
@@ -215,51 +207,38 @@ def test_a_sweep_that_deletes(
     aside = "none" not in options
     run_id = check_outcome(lake, aside=aside)
     if aside:
-        assert lake("gc", "undo", "lake", run_id, "--json").document["state"] == "undone"
-        assert lake("fs", "cat", "lake", "main~1", "d/1").out == "old 1"
-
-
-def test_as_a_document(lake: Ebbtide, store: Path) -> None:
-    """With `--json`, one document on stdout."""
-    lake("gc", "plan", "lake", *SHORT)
-    command = ("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none", "--json")
-    found = interrupted(store, *command, when="done 3")
-    error = json.loads(found.stdout)["error"]
-    assert (found.returncode, error["kind"]) == (INTERRUPTED, "interrupted")
-    assert error["message"] == found.stderr.strip()
-    assert json.loads(go_on(lake, error["message"]))["state"] == "swept"
+        assert lake.json("gc undo lake", run_id)["state"] == "undone"
+        assert lake("fs cat lake main~1 d/1").out == "old 1"
 
 
 def test_a_second_time_ends_it_at_once(lake: Ebbtide, store: Path) -> None:
     """Though what is in hands takes longer; what was deleted and not recorded is found missing."""
-    command = ("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none")
+    command = ("gc", "run", "lake", *AT_ONCE)
     found = interrupted(store, *command, when="stuck", times="until it ends")
     assert found.returncode == INTERRUPTED
     assert "Interrupted" not in found.stderr
-    lake("gc", "sweep", "lake", *SHORT, "--yes", "--quarantine", "none")
+    lake("gc sweep lake", *AT_ONCE)
     check_outcome(lake, exactly=False)
 
 
 @pytest.mark.parametrize("moment", ["start bring back", "start reopen"])
 def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
-    """It is asked for again, and all is back."""
-    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
+    run = lake.json("gc run lake", *SHORT, "--yes", "--quarantine", "1d")
     found = interrupted(store, "gc", "undo", "lake", run["run_id"], when=moment)
     assert found.returncode == INTERRUPTED
     assert "Interrupted in the undo: " in found.stderr
-    assert lake("fs", "cat", "lake", "main~1", "d/1", code=1).err
+    assert lake("fs cat lake main~1 d/1", code=1).err
     go_on(lake, found.stderr, "Start it again with")
     for number in range(FILES):
-        assert lake("fs", "cat", "lake", "main~1", f"d/{number}").out == f"old {number}"
+        assert lake("fs cat lake main~1", f"d/{number}").out == f"old {number}"
 
 
 def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
-    """Likewise."""
-    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "1d", "--json").document
+    run = lake.json("gc run lake", *SHORT, "--yes", "--quarantine", "1d")
     found = interrupted(store, "gc", "purge", "lake", run["run_id"], "--yes", when="start purge")
     assert "in quarantine deleted for good" in found.stderr
     assert "has no files in quarantine any more" in go_on(lake, found.stderr, "Start it again with")
-    assert lake("gc", "undo", "lake", run["run_id"], code=1).err
+    assert lake("gc undo lake", run["run_id"], code=1).err
 
 
 @pytest.mark.parametrize(
@@ -271,30 +250,13 @@ def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
     ],
 )
 def test_a_purge(lake: Ebbtide, store: Path, when: str, said: str) -> None:
-    """The purge that was begun is resumed."""
-    lake("fs", "put", "lake", "main", store / "secret.key", "secret")
+    lake("fs put lake main", store / "secret.key", "secret")
     command = ("purge", "run", "lake", "--reason", "x", "--path", "main:secret")
     found = interrupted(store, *command, "--yes-i-mean", "lake", when=when)
     assert found.returncode == INTERRUPTED
     assert said in found.stderr
     assert "done" in go_on(lake, found.stderr)
-    assert lake("fs", "cat", "lake", "main", "secret", code=1).err
-
-
-@pytest.mark.parametrize("command", ["verify", "explain", "what-if"])
-def test_what_changes_nothing(lake: Ebbtide, store: Path, command: str) -> None:
-    """Says so."""
-    run_id = lake("gc", "plan", "lake", *SHORT, "--json").document["run_id"]
-    words = {
-        "verify": ("gc", "verify", "lake", run_id),
-        "explain": ("explain", "lake", "main", "kept"),
-        "what-if": ("what-if", "lake", "--policy", '{"default": {"keep_last": 2}}'),
-    }[command]
-    step = {"verify": "walk", "explain": "explain", "what-if": "list"}[command]
-    found = interrupted(store, *words, when=f"start {step}")
-    assert found.returncode == INTERRUPTED
-    assert "nothing was changed" in found.stderr
-    go_on(lake, found.stderr, "Start it again with")
+    assert lake("fs cat lake main secret", code=1).err
 
 
 def plain(shown: str) -> str:
@@ -306,7 +268,7 @@ def test_at_a_terminal(lake: Ebbtide, store: Path) -> None:
     """The steps with how far they have come, Ctrl-C typed in the middle, and a shell's prompt
     behind it all. A shell runs the command that is named, in a process of its own."""
     command = ["-m", "tests.cli.interrupted", "never", "SIGINT", "once", "0.2"]
-    command += ["gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none"]
+    command += ["gc", "run", "lake", *AT_ONCE]
     driver, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = subprocess.Popen(

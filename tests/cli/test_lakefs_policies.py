@@ -46,35 +46,35 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[LakefsWorld]:
 
 
 def test_a_policy_is_set_shown_and_removed(world: LakefsWorld, ebbtide: Ebbtide) -> None:
-    lakefs = ebbtide("retention", "show", NAME, "--json").document
+    lakefs = ebbtide.json("retention show", NAME)
     assert lakefs["policy"]["default"] == "7d"
     assert candidates(world.collector().plan()), "by lakeFS's rules"
 
-    said = ebbtide("retention", "set", NAME, "--default", "30d", "--branch", "tmp-*=1d")
+    said = ebbtide("retention set", NAME, "--default", "30d", "--branch", "tmp-*=1d")
     assert "the rule for 'tmp-*' matches no branch" in said.err
     assert "lakeFS's own rules do not apply to runs of Ebbtide any more" in said.err
     written = json.loads(world.state.storage.get(POLICY_ADDRESS))
     assert (written["default"], written["branches"]) == ("30d", {"tmp-*": "1d"})
-    shown = ebbtide("retention", "show", NAME, "--commits")
+    shown = ebbtide("retention show", NAME, "--commits")
     assert "30d" in shown.out and "expired " not in shown.out.replace("0 expired", "")
     assert not candidates(world.collector().plan())
 
-    said = ebbtide("retention", "set", NAME, "--default", "1d")
+    said = ebbtide("retention set", NAME, "--default", "1d")
     assert "the rule for 'tmp-*' of the previous policy is dropped" in said.err
     assert "lakeFS's own rules" not in said.err
-    found = ebbtide("retention", "show", NAME, "--commits", "--json").document
+    found = ebbtide.json("retention show", NAME, "--commits")
     assert sum(not each["kept"] for each in found["commits"]) == found["expired_count"] > 0
 
-    said = ebbtide("retention", "unset", NAME)
+    said = ebbtide("retention unset", NAME)
     assert "has no policy any more: lakeFS's own rules apply" in said.out
     assert world.state.storage.head(POLICY_ADDRESS) is None
-    assert ebbtide("retention", "show", NAME, "--json").document["policy"] == lakefs["policy"]
-    ebbtide("retention", "unset", NAME)
+    assert ebbtide.json("retention show", NAME)["policy"] == lakefs["policy"]
+    ebbtide("retention unset", NAME)
 
 
 def test_what_is_shown_is_what_a_run_decides(world: LakefsWorld, ebbtide: Ebbtide) -> None:
-    ebbtide("retention", "set", NAME, "--default", "12d")
-    shown = ebbtide("retention", "show", NAME, "--json").document
+    ebbtide("retention set", NAME, "--default", "12d")
+    shown = ebbtide.json("retention show", NAME)
     assert not world.state.storage.list_prefixes("_lakefs/retention/gc/uncommitted/"), "not asked"
     planned = world.collector().plan().to_json()["commits"]
     assert (planned["active"], planned["expired"]) == (
@@ -84,12 +84,11 @@ def test_what_is_shown_is_what_a_run_decides(world: LakefsWorld, ebbtide: Ebbtid
 
 
 def test_without_any_rules(world: LakefsWorld, ebbtide: Ebbtide) -> None:
-    """The message says how to set some, and that helps."""
     world.state.rules = None
-    said = ebbtide("retention", "show", NAME, code=3)
+    said = ebbtide("retention show", NAME, code=3)
     assert "ebbtide retention set lakefs:" in said.err
-    ebbtide("retention", "set", NAME, "--default", "30d")
-    assert "30d" in ebbtide("retention", "show", NAME).out
+    ebbtide("retention set", NAME, "--default", "30d")
+    assert "30d" in ebbtide("retention show", NAME).out
 
 
 @pytest.mark.parametrize(
@@ -106,15 +105,15 @@ def test_a_policy_that_cannot_be_read(
 ) -> None:
     """It is in somebody's way until it is set anew. Nothing goes by a guess."""
     world.state.storage.put(POLICY_ADDRESS, written)
-    assert says in ebbtide("retention", "show", NAME, code=2).err
-    assert says in ebbtide("retention", "set", NAME, "--default", "1d", code=2).err
+    assert says in ebbtide("retention show", NAME, code=2).err
+    assert says in ebbtide("retention set", NAME, "--default", "1d", code=2).err
     assert world.state.storage.get(POLICY_ADDRESS) == written
-    ebbtide("retention", "unset", NAME)
-    ebbtide("retention", "set", NAME, "--default", "1d")
+    ebbtide("retention unset", NAME)
+    ebbtide("retention set", NAME, "--default", "1d")
 
 
 def test_of_icechunk_there_is_none(ebbtide: Ebbtide) -> None:
-    said = ebbtide("retention", "set", "icechunk:/data/x", "--default", "1d", code=2)
+    said = ebbtide("retention set icechunk:/data/x --default 1d", code=2)
     assert "'retention' for lakeFS, and 'expire' for Icechunk" in said.err
 
 
@@ -150,7 +149,6 @@ def test_two_changes_of_the_policy_at_once(world: LakefsWorld) -> None:
 
 
 def test_writers_that_are_always_faster(world: LakefsWorld) -> None:
-    """The change gives up, with the error of the storage."""
     storage = world.state.storage
     policies = count(1)
 

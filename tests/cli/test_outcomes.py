@@ -57,10 +57,10 @@ def may_answer(command: str, report: RunReport) -> bool:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_is_told(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    lake("retention", "set", "lake", "--default", "30d")
-    run_id = lake("gc", "plan", "lake", "--json").document["run_id"]
+    lake("retention set lake --default 30d")
+    run_id = lake.json("gc plan lake")["run_id"]
     plan = Collector.plan_of
-    known = RunReport.from_json(lake("gc", "show", "lake", run_id, "--json").document)
+    known = RunReport.from_json(lake.json("gc show lake", run_id))
     words = ["gc", command, "lake"]
     words += [run_id] if command in ("sweep", "undo", "purge", "show") else []
     words += ["--yes"] if command in ("run", "sweep", "purge") else []

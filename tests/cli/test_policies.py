@@ -20,7 +20,6 @@ SET = ("retention", "set", "lake")
 
 
 def test_rules_as_text() -> None:
-    """Parts become a mapping, anything else is left for the policy to judge."""
     assert parse_rule_text("20d") == "20d"
     assert parse_rule_text("keep") == "keep"
     assert parse_rule_text("keep_last:3, keep_within:7d") == {"keep_last": 3, "keep_within": "7d"}
@@ -29,9 +28,8 @@ def test_rules_as_text() -> None:
 
 
 def test_set_show_unset(lake: Ebbtide) -> None:
-    """What was set is what is shown."""
     rules = ("--branch", "main=keep_within:20d,keep_monthly:12", "--branch", "user-*=3d")
-    done = lake(*SET, "--default", "7d", *rules, "--tags", "keep_last:5", "--json").document
+    done = lake.json(*SET, "--default", "7d", *rules, "--tags", "keep_last:5")
     assert done["policy"] == {
         "mode": "age",
         "default": "7d",
@@ -39,52 +37,44 @@ def test_set_show_unset(lake: Ebbtide) -> None:
         "tags": {"keep_last": 5},
     }
     assert done["warnings"] == ["the rule for 'user-*' matches no branch"]
-    shown = lake("retention", "show", "lake", "--json").document
+    shown = lake.json("retention show lake")
     assert shown["policy"] == done["policy"]
-    lake("retention", "unset", "lake")
-    assert "everything is kept" in lake("retention", "show", "lake").out
+    lake("retention unset lake")
+    assert "everything is kept" in lake("retention show lake").out
 
 
 def test_a_policy_from_a_file(lake: Ebbtide, tmp_path: Path) -> None:
-    """The same JSON that `--json` shows."""
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"default": "30d", "mode": "rewrite"}))
-    done = lake(*SET, "--file", file, "--json").document
+    done = lake.json(*SET, "--file", file)
     assert done["policy"]["mode"] == "rewrite"
     file.write_text("{")
-    assert lake(*SET, "--file", file, "--json", code=2).error_kind == "invalid_policy"
+    lake.refuses("invalid_policy", *SET, "--file", file, code=2)
     lake(*SET, "--file", file, "--default", "7d", code=2)
     lake(*SET, "--file", tmp_path / "nothing", code=2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "words"),
-    [
-        ((), "invalid_policy", "no rule is given"),
-        (("--default", "20"), "invalid_duration", "has no unit"),
-        (("--default", "-7d"), "invalid_duration", "not a duration"),
-        (("--default", "0d"), "invalid_duration", "zero"),
-        (("--default", "999999999999d"), "invalid_duration", "longer than"),
-        (("--default", "keep_last:0"), "invalid_policy", "not a count"),
-        (("--default", "keep_last:-1"), "invalid_policy", "not a count"),
-        (("--default", "keep_last:many"), "invalid_policy", "not a count"),
-        (("--default", "keep_some:1"), "invalid_policy", "unknown key"),
-        (("--default", "7d", "--branch", "*=3d"), "invalid_policy", "default"),
-        (("--branch", "main"), "invalid_argument", "NAME=VALUE"),
-        (("--branch", "main=1d", "--branch", "main=2d"), "invalid_argument", "twice"),
-        (("--default", "7d", "--mode", "other"), "invalid_policy", "mode"),
-        (("--default", "7" * 10_000), "invalid_duration", "no unit"),
-    ],
-)
-def test_a_policy_that_is_none(
-    lake: Ebbtide, arguments: tuple[str, ...], kind: str, words: str
-) -> None:
-    """Exit code 2, a message of bearable length that says what is wrong, and no policy is set."""
-    found = lake(*SET, *arguments, "--json", code=2)
-    assert found.error_kind == kind
-    assert words in found.err
-    assert len(found.err) < 500
-    assert lake("repo", "show", "lake", "--json").document["policy"] is None
+def test_a_policy_that_is_none(lake: Ebbtide) -> None:
+    """The message says what is wrong in bearable length, and no policy is set."""
+    for options, kind, words in (
+        ("", "invalid_policy", "no rule is given"),
+        ("--default 20", "invalid_duration", "has no unit"),
+        ("--default -7d", "invalid_duration", "not a duration"),
+        ("--default 0d", "invalid_duration", "zero"),
+        ("--default 999999999999d", "invalid_duration", "longer than"),
+        ("--default keep_last:0", "invalid_policy", "not a count"),
+        ("--default keep_last:many", "invalid_policy", "not a count"),
+        ("--default keep_some:1", "invalid_policy", "unknown key"),
+        ("--default 7d --branch *=3d", "invalid_policy", "default"),
+        ("--branch main", "invalid_argument", "NAME=VALUE"),
+        ("--branch main=1d --branch main=2d", "invalid_argument", "twice"),
+        ("--default 7d --mode other", "invalid_policy", "mode"),
+        (f"--default {'7' * 10_000}", "invalid_duration", "no unit"),
+    ):
+        found = lake.refuses(kind, *SET, *options.split(), code=2)
+        assert words in found.err
+        assert len(found.err) < 500
+    assert lake.json("repo show lake")["policy"] is None
 
 
 def test_another_change_between_reading_and_writing(
@@ -101,36 +91,36 @@ def test_another_change_between_reading_and_writing(
         return effect_of(found, policy)
 
     monkeypatch.setattr(policy_effects, "effect_of", overtaken)
-    said = lake("retention", "branch", "lake", "main", "1d", "--json").document
+    said = lake.json("retention branch lake main 1d")
     assert said["policy"]["branches"] == {"main": "1d", "other": "3d"}
     assert "changed by somebody else at the same time" in said["warnings"][-1]
-    shown = lake("repo", "show", "lake", "--json").document
+    shown = lake.json("repo show lake")
     assert shown["policy"] == said["policy"]
 
     others.append(Policy.parse({"branches": {"main": "1d"}}))
-    changed = lake("retention", "default", "lake", "9d", "--json").document
+    changed = lake.json("retention default lake 9d")
     kept = (changed["policy"]["default"], changed["policy"]["branches"])
     assert kept == ("9d", {"main": "1d"})
     unset = ("retention", "branch", "lake", "main", "--unset")
     others.append(Policy.parse({"default": "9d"}))
-    assert lake(*unset, "--json", code=1).error_kind == "policy_not_found"
-    after = lake("repo", "show", "lake", "--json").document["policy"]
+    lake.refuses("policy_not_found", *unset)
+    after = lake.json("repo show lake")["policy"]
     assert (after["default"], "branches" in after) == ("9d", False)
-    assert lake("retention", "default", "lake", "9d", "--json").document["warnings"] == []
+    assert lake.json("retention default lake 9d")["warnings"] == []
 
 
 def test_each_commit_with_its_fate(lake: Ebbtide, write: Callable[..., str]) -> None:
     """Which rule applies to each branch, and per commit what becomes of it and why."""
-    lake("promises", "--lease-ttl", "0s", "--yes")
+    lake("promises --lease-ttl 0s --yes")
     write("--date", "2020-01-01T00:00:00Z", a="1")
     old = write("--date", "2020-01-02T00:00:00Z", a="2")
     head = write(a="3")
     lake(*SET, "--default", "7d", "--branch", "main=keep_last:1")
-    shown = lake("retention", "show", "lake", "--commits", "--json").document
+    shown = lake.json("retention show lake --commits")
     assert (shown["active_count"], shown["expired_count"]) == (1, 3)
     assert [(ref["name"], ref["rule"]) for ref in shown["by_ref"]] == [("main", "keep_last 1")]
     fates = {commit["commit_id"]: commit for commit in shown["commits"]}
     assert (fates[head]["kept"], fates[head]["reason"]) == (True, "head of branch main")
     assert (fates[old]["kept"], fates[old]["reason"]) == (False, None)
-    text = lake("retention", "show", "lake", "--commits").out
+    text = lake("retention show lake --commits").out
     assert "1 commit kept, 3 expired" in text

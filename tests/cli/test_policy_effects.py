@@ -25,60 +25,51 @@ def effect(newly_expired: int, newly_kept: int, **kept: tuple[int, int]) -> dict
 
 def test_the_effect_compared_with_the_present_policy(lake: Ebbtide, write: Write) -> None:
     # Otherwise a branch's former commits stay for the time of a lease.
-    lake("promises", "--lease-ttl", "0s", "--yes")
+    lake("promises --lease-ttl 0s --yes")
     for day in (1, 2, 3):
         write("--date", f"2020-01-0{day}", a=str(day))
-    tried = lake("retention", "set", "lake", "--default", "keep_last:1", "--dry-run", "--json")
+    tried = lake("retention set lake --default keep_last:1 --dry-run --json")
     # The commit that the repository began with is one of four.
     assert tried.document["effect"] == effect(3, 0, main=(4, 1))
     assert tried.document["done"] is False
-    assert lake("retention", "show", "lake", "--json").document["policy"] is None
-    done = lake("retention", "set", "lake", "--default", "keep_last:1")
+    assert lake.json("retention show lake")["policy"] is None
+    done = lake("retention set lake --default keep_last:1")
     assert "3 commits more expire, and 0 commits more are kept" in done.out
-    again = lake("retention", "set", "lake", "--default", "keep_last:3", "--json").document
+    again = lake.json("retention set lake --default keep_last:3")
     assert again["effect"] == effect(0, 2, main=(1, 3))
-    same = lake("retention", "set", "lake", "--default", "keep_last:3").out
+    same = lake("retention set lake --default keep_last:3").out
     assert "no commit expires or is kept in addition" in same
-
-
-def test_holds_count(lake: Ebbtide, write: Write) -> None:
-    # Otherwise a branch's former commits stay for the time of a lease.
-    lake("promises", "--lease-ttl", "0s", "--yes")
-    for day in (1, 2, 3):
-        write("--date", f"2020-01-0{day}", a=str(day))
-    lake("hold", "add", "lake", "main~1")
-    tried = lake("retention", "set", "lake", "--default", "keep_last:1", "--dry-run", "--json")
-    assert tried.document["effect"]["newly_expired_count"] == 2
+    lake("retention unset lake")
+    lake("hold add lake main~1")
+    held = lake.json("retention set lake --default keep_last:1 --dry-run")
+    assert held["effect"]["newly_expired_count"] == 2
 
 
 def test_one_rule_is_changed(lake: Ebbtide) -> None:
-    lake("branch", "create", "lake", "dev")
-    lake("retention", "set", "lake", "--default", "30d", "--branch", "main=keep", "--tags", "90d")
+    lake("branch create lake dev")
+    lake("retention set lake --default 30d --branch main=keep --tags 90d")
 
     def policy() -> Any:
-        return lake("retention", "show", "lake", "--json").document["policy"]
+        return lake.json("retention show lake")["policy"]
 
     others = {"mode": "age", "tags": "90d"}
-    assert lake("retention", "default", "lake", "7d").err == ""
+    assert lake("retention default lake 7d").err == ""
     assert policy() == others | {"default": "7d", "branches": {"main": "keep"}}
-    lake("retention", "branch", "lake", "dev", "keep_last:2")
+    lake("retention branch lake dev keep_last:2")
     rules = {"dev": {"keep_last": 2}, "main": "keep"}
     assert policy() == others | {"default": "7d", "branches": rules}
-    told = lake("retention", "branch", "lake", "user-*", "1d", "--dry-run", "--json").document
+    told = lake.json("retention branch lake user-* 1d --dry-run")
     assert (told["done"], policy()["branches"]) == (False, rules)
-    lake("retention", "branch", "lake", "main", "--unset")
-    lake("retention", "default", "lake", "--unset")
+    lake("retention branch lake main --unset")
+    lake("retention default lake --unset")
     assert policy() == others | {"branches": {"dev": {"keep_last": 2}}}
 
 
 def test_what_is_refused(lake: Ebbtide) -> None:
     for words in (["default", "lake"], ["default", "lake", "7d", "--unset"]):
-        assert lake("retention", *words, "--json", code=2).error_kind == "invalid_argument"
-    lake("retention", "default", "lake", "7d")
-    found = lake("retention", "default", "lake", "--unset", "--json", code=2)
-    assert found.error_kind == "invalid_policy"
-    found = lake("retention", "branch", "lake", "dev", "--unset", "--json", code=1)
-    assert found.error_kind == "policy_not_found"
+        lake.refuses("invalid_argument", "retention", *words, code=2)
+    lake("retention default lake 7d")
+    lake.refuses("invalid_policy", "retention default lake --unset", code=2)
+    lake.refuses("policy_not_found", "retention branch lake dev --unset")
     for rule in ("1m", "keep_within:1m,keep_last:1", "1y"):
-        found = lake("retention", "default", "lake", rule, "--json", code=2)
-        assert found.error_kind == "invalid_duration"
+        lake.refuses("invalid_duration", "retention default lake", rule, code=2)

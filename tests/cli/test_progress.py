@@ -16,8 +16,7 @@ from ebbtide.cli import progress
 from ebbtide.cli.progress import StepProgress, reading_text
 from ebbtide.gc.steps import Meter, ProgressReading, advance
 from ebbtide.text import time_text
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT
+from tests.cli.conftest import SHORT, Ebbtide
 from tests.support.server import eventually
 
 
@@ -40,12 +39,10 @@ from tests.support.server import eventually
     ],
 )
 def test_texts(reading: ProgressReading | None, ended: bool, text: str) -> None:
-    """What is not known is left out."""
     assert reading_text(reading, ended=ended) == text
 
 
 def test_times() -> None:
-    """As on a clock."""
     assert [time_text(each) for each in (0, 65, 3_661)] == ["0:00", "1:05", "1:01:01"]
 
 
@@ -102,9 +99,9 @@ def test_plain_lines(
 
 def test_only_who_asks_gets_lines(lake: Ebbtide) -> None:
     """stdout is the answer's, with `--verbose` too."""
-    lake("retention", "set", "lake", "--default", "7d")
-    assert lake("gc", "plan", "lake", *SHORT, "--json").err == ""
-    assert lake("gc", "plan", "lake", *SHORT).err == ""
+    lake("retention set lake --default 7d")
+    assert lake("gc plan lake", *SHORT, "--json").err == ""
+    assert lake("gc plan lake", *SHORT).err == ""
     for arguments in (("--verbose", "gc", "plan", "lake"), ("gc", "plan", "lake", "--verbose")):
         found = lake(*arguments, *SHORT, "--json")
         assert found.err.splitlines()[0] == "checking owner and clocks"
@@ -144,8 +141,8 @@ def _read_to_the_end(driver: int) -> bytes:
 
 def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
     """Plain text that says all on its own; its commands can be typed as they stand."""
-    lake("retention", "set", "lake", "--default", "7d")
-    planned = lake("gc", "plan", "lake", *SHORT, "--run-dir", tmp_path / "my runs").out
+    lake("retention set lake --default 7d")
+    planned = lake("gc plan lake", *SHORT, "--run-dir", tmp_path / "my runs").out
     block = planned[planned.index("\nrun ") + 1 :]
     found = dict(re.split(r"  +", line, maxsplit=1) for line in block.splitlines())
     run_id = found["run"].split()[0]
@@ -153,28 +150,26 @@ def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
     assert (found["repository"], found["store"]) == ("lake", str(tmp_path / "store"))
     assert found["would be deleted"] == "0 files, 0 B"
     assert re.fullmatch(r"begun \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d+\.\d s at work", found["when"])
-    shown = lake("gc", "show", "lake", run_id, "--run-dir", tmp_path / "my runs", "--json")
+    shown = lake("gc show lake", run_id, "--run-dir", tmp_path / "my runs", "--json")
     assert found["policy"] == f"sha256 {shown.document['policy_sha256'][:12]}"
     assert found["carry out"] == (
         f"ebbtide gc sweep lake {run_id} --grace 1s --unsafe --run-dir '{tmp_path}/my runs'"
     )
     assert found["by"].startswith("ebbtide 0.")
-    lake("retention", "set", "lake", "--default", "8d")
-    other = lake("gc", "plan", "lake", *SHORT, "--json").document["policy_sha256"]
+    lake("retention set lake --default 8d")
+    other = lake.json("gc plan lake", *SHORT)["policy_sha256"]
     assert other != shown.document["policy_sha256"]
 
 
-def test_verbose_with_a_log_of_json(
-    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("expired")
+def test_verbose_with_a_log_of_json(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are lines of the log then, with the id of the run once it has one."""
-    del expired
     monkeypatch.setenv("EBBTIDE_LOG_FORMAT", "json")
-    told = lake("gc", "plan", "lake", *SHORT, "--json", "--verbose")
+    told = lake("gc plan lake", *SHORT, "--json", "--verbose")
     lines = [json.loads(line) for line in told.err.splitlines()]
     listing = [line for line in lines if line["message"] == "listing the storage"]
     assert [(line["level"], line["run_id"]) for line in listing] == [
         ("info", told.document["run_id"])
     ]
     assert any(line["message"].startswith("listing the storage: ") for line in lines)
-    assert not lake("gc", "plan", "lake", *SHORT, "--json").err
+    assert not lake("gc plan lake", *SHORT, "--json").err

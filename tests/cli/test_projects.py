@@ -6,109 +6,80 @@ from tests.cli.conftest import Ebbtide
 
 
 def test_a_life(lake: Ebbtide) -> None:
-    made = lake("project", "create", "lake", "genomes", "--property", "who=me", "--json").document
-    assert (made["path"], made["properties"], made["state"]) == (
-        "genomes",
-        {"who": "me"},
-        "persistent",
-    )
-    lake("project", "create", "lake", "genomes/2026", "--expires-in", "3d")
-    inner = lake("project", "show", "lake", "genomes/2026", "--json").document
+    made = lake.json("project create lake genomes --property who=me")
+    assert (made["path"], made["state"]) == ("genomes", "persistent")
+    assert made["properties"] == {"who": "me"}
+    lake("project create lake genomes/2026 --expires-in 3d")
+    inner = lake.json("project show lake genomes/2026")
     assert (inner["parent_id"], inner["state"]) == (made["project_id"], "expiring")
-    by_id = lake("project", "show", "lake", inner["project_id"]).out
+    by_id = lake("project show lake", inner["project_id"]).out
     assert "genomes/2026" in by_id
     assert "expires" in by_id
-    changed = lake(
-        *("project", "update", "lake", "genomes", "--name", "g", "--description", "text"),
-        *("--property", "n=1", "--unset-property", "who", "--json"),
-    ).document
-    assert (changed["name"], changed["description"], changed["properties"]) == (
-        "g",
-        "text",
-        {"n": "1"},
-    )
-    missing = lake("project", "update", "lake", "g", "--unset-property", "no", "--json", code=2)
-    assert missing.error_kind == "invalid_argument"
-    moved = lake("project", "move", "lake", "g/2026", "--json").document
+    more = ("--description", "text", "--property", "n=1", "--unset-property", "who")
+    changed = lake.json("project update lake genomes --name g", *more)
+    assert (changed["name"], changed["description"]) == ("g", "text")
+    assert changed["properties"] == {"n": "1"}
+    lake.refuses("invalid_argument", "project update lake g --unset-property no", code=2)
+    moved = lake.json("project move lake g/2026")
     assert (moved["path"], moved["parent_id"]) == ("2026", None)
-    cycle = lake("project", "move", "lake", "g", "g", "--json", code=2)
-    assert cycle.error_kind == "project_cycle"
-    lake("project", "move", "lake", "2026", "g")
-    assert "stays" not in lake("project", "update", "lake", "g/2026", "--never").out
-    assert lake("project", "show", "lake", "g/2026", "--json").document["state"] == "persistent"
+    lake.refuses("project_cycle", "project move lake g g", code=2)
+    lake("project move lake 2026 g")
+    assert "stays" not in lake("project update lake g/2026 --never").out
+    assert lake.json("project show lake g/2026")["state"] == "persistent"
 
 
 def test_the_trash(lake: Ebbtide) -> None:
     """Tables tell states apart, and have ids where names are not enough."""
-    lake("project", "create", "lake", "a")
-    lake("project", "create", "lake", "a/in")
-    lake("project", "create", "lake", "ending", "--expires-at", "2999-01-01T00:00:00Z")
-    deleted = lake("project", "delete", "lake", "a")
-    (trashed,) = lake("project", "list", "lake", "--state", "trashed", "--json").document[
-        "projects"
-    ]
+    lake("project create lake a")
+    lake("project create lake a/in")
+    lake("project create lake ending --expires-at 2999-01-01T00:00:00Z")
+    deleted = lake("project delete lake a")
+    (trashed,) = lake.json("project list lake --state trashed")["projects"]
     assert f"ebbtide project restore lake {trashed['project_id']}" in deleted.out
-    plain = lake("project", "list", "lake").out
+    plain = lake("project list lake").out
     assert trashed["project_id"] not in plain
     assert "expiring" in plain
-    shown = lake("project", "list", "lake", "--include-expired").out
+    shown = lake("project list lake --include-expired").out
     (line,) = [line for line in shown.splitlines() if trashed["project_id"] in line]
     assert line.split()[1] == "a"
     assert "trashed" in line
-    hidden = lake("project", "show", "lake", "a/in", "--json", code=1)
-    assert hidden.error_kind == "project_not_found"
+    hidden = lake.refuses("project_not_found", "project show lake a/in")
     assert "restore" in hidden.document["error"]["message"]
-    assert "trashed" in lake("project", "show", "lake", "a/in", "--include-expired").out
-    assert "ends" in lake("project", "show", "lake", "a/in", "--include-expired").out
-    lake("project", "create", "lake", "a")
-    taken = lake("project", "restore", "lake", trashed["project_id"], "--json", code=1)
-    assert taken.error_kind == "project_exists"
+    assert "trashed" in lake("project show lake a/in --include-expired").out
+    assert "ends" in lake("project show lake a/in --include-expired").out
+    lake("project create lake a")
+    lake.refuses("project_exists", "project restore lake", trashed["project_id"])
     for more in ((), ("--ensure-unique-name",)):
-        live = lake("project", "restore", "lake", "a", *more, "--json", code=1)
-        assert live.error_kind == "project_exists"
+        live = lake.refuses("project_exists", "project restore lake a", *more)
         message = live.document["error"]["message"]
         assert "nothing was restored" in message
         assert trashed["project_id"] in message
         assert "--ensure-unique-name" in message
-    back = lake("project", "restore", "lake", trashed["project_id"], "--ensure-unique-name")
+    back = lake("project restore lake", trashed["project_id"], "--ensure-unique-name")
     assert "project a (2) is restored" in back.out
-    none = lake("project", "restore", "lake", "a (2)", "--json", code=1)
-    assert none.document["error"]["message"].endswith("nothing was restored")
-    assert "in" in lake("project", "list", "lake", "a (2)").out
-    assert lake("project", "list", "lake", "--state", "expiring", "--json").document["projects"][0][
-        "name"
-    ] == ("ending")
-    found = lake("project", "list", "lake", "--expires-before", "2999-01-01T00:00:00Z")
+    assert "nothing was restored" in lake("project restore lake", "a (2)", code=1).err
+    assert "in" in lake("project list lake", "a (2)").out
+    assert lake.json("project list lake --state expiring")["projects"][0]["name"] == ("ending")
+    found = lake("project list lake --expires-before 2999-01-01T00:00:00Z")
     assert "no projects" in found.out
 
 
 def test_dates(lake: Ebbtide) -> None:
-    create = ("project", "create", "lake", "p", "--json")
-    for options, kind in (
-        (("--expires-at", "2999-01-01T00:00:00"), "invalid_date"),
-        (("--expires-at", "soon"), "invalid_date"),
-        (("--expires-in", "3"), "invalid_duration"),
-        (("--expires-in", "3d", "--expires-at", "2999-01-01T00:00:00Z"), "invalid_argument"),
-    ):
-        assert lake(*create, *options, code=2).error_kind == kind
-    far = lake(*create, "--expires-at", "9999-12-31T23:59:59Z").document
+    lake.refuses("invalid_date", "project create lake p --expires-at soon", code=2)
+    far = lake.json("project create lake p --expires-at 9999-12-31T23:59:59Z")
     assert (far["state"], far["expires_at"]) == ("expiring", "9999-12-31T23:59:59Z")
-    lake("project", "update", "lake", "p", "--expires-in", "36500d")
-    both = ("project", "update", "lake", "p", "--never", "--expires-in", "1d", "--json")
-    assert lake(*both, code=2).error_kind == "invalid_argument"
-    past = lake("project", "update", "lake", "p", "--expires-at", "2001-01-01T00:00:00Z")
+    both = "project update lake p --never --expires-in 1d"
+    lake.refuses("invalid_argument", both, code=2)
+    past = lake("project update lake p --expires-at 2001-01-01T00:00:00Z")
     assert "in the trash" in past.out
-    assert lake("project", "show", "lake", "p", "--json", code=1).error_kind == "project_not_found"
-    back = lake("project", "update", "lake", "p", "--expires-in", "1d", "--json").document
-    assert back["state"] == "expiring"
+    lake.refuses("project_not_found", "project show lake p")
+    assert lake.json("project update lake p --expires-in 1d")["state"] == "expiring"
 
 
 def test_without_a_trash(lake: Ebbtide) -> None:
     """What nothing could bring back is asked for first."""
-    lake("project", "create", "lake", "p")
-    lake("promises", "--trash-time", "0s", "--yes")
-    asked = lake("project", "delete", "lake", "p", "--json", code=2)
-    assert asked.error_kind == "invalid_argument"
-    lake("project", "delete", "lake", "p", "--yes")
-    gone = lake("project", "show", "lake", "p", "--include-expired", "--json", code=1)
-    assert gone.error_kind == "project_not_found"
+    lake("project create lake p")
+    lake("promises --trash-time 0s --yes")
+    lake.refuses("invalid_argument", "project delete lake p", code=2)
+    lake("project delete lake p --yes")
+    lake.refuses("project_not_found", "project show lake p --include-expired")

@@ -12,23 +12,23 @@ DEFAULTS = {"lease_ttl": "1h", "trash_time": "7d", "upload_ttl": "1h", "prepare_
 
 
 def test_they_are_shown_and_changed(lake: Ebbtide, typing: Callable[[str], None]) -> None:
-    assert lake("promises", "--json").document == DEFAULTS
-    longer = lake("promises", "--trash-time", "30d")
+    assert lake.json("promises") == DEFAULTS
+    longer = lake("promises --trash-time 30d")
     assert "trash_time   30d" in longer.out
     assert longer.err == ""
     typing("n\n")
-    declined = lake("promises", "--trash-time", "1d", "--upload-ttl", "2h")
+    declined = lake("promises --trash-time 1d --upload-ttl 2h")
     assert "trash_time 30d -> 1d" in declined.err
     assert "nothing was changed" in declined.err
-    assert lake("promises", "--json").document == DEFAULTS | {"trash_time": "30d"}
-    shorter = lake("promises", "--trash-time", "1d", "--upload-ttl", "2h", "--yes", "--json")
+    assert lake.json("promises") == DEFAULTS | {"trash_time": "30d"}
+    shorter = lake("promises --trash-time 1d --upload-ttl 2h --yes --json")
     assert shorter.document == DEFAULTS | {"trash_time": "1d", "upload_ttl": "2h"}
     assert "for 1 day" in delete_a_branch(lake)
 
 
 def delete_a_branch(lake: Ebbtide) -> str:
-    lake("branch", "create", "lake", "dev")
-    return lake("branch", "delete", "lake", "dev").out
+    lake("branch create lake dev")
+    return lake("branch delete lake dev").out
 
 
 def test_what_they_cannot_be_is_refused(lake: Ebbtide) -> None:
@@ -36,9 +36,8 @@ def test_what_they_cannot_be_is_refused(lake: Ebbtide) -> None:
         ("--lease-ttl", "3", "invalid_duration"),
         ("--upload-ttl", "0s", "invalid_setting"),
     ):
-        refused = lake("promises", option, period, "--yes", "--json", code=2)
-        assert refused.error_kind == kind
-    assert lake("promises", "--json").document == DEFAULTS
+        lake.refuses(kind, "promises", option, period, "--yes", code=2)
+    assert lake.json("promises") == DEFAULTS
 
 
 def test_an_environment_that_says_otherwise_is_told_so(
@@ -46,9 +45,9 @@ def test_an_environment_that_says_otherwise_is_told_so(
 ) -> None:
     monkeypatch.setenv("EBBTIDE_TRASH_TIME", "1d")
     monkeypatch.setenv("EBBTIDE_LEASE_TTL", "1h")
-    told = lake("branch", "list", "lake")
+    told = lake("branch list lake")
     assert "EBBTIDE_TRASH_TIME is 1d, but the store promises 7d" in told.err
     assert "ebbtide promises --trash-time 1d" in told.err
     assert "LEASE_TTL" not in told.err
-    lake("promises", "--trash-time", "1d", "--yes")
-    assert lake("branch", "list", "lake").err == ""
+    lake("promises --trash-time 1d --yes")
+    assert lake("branch list lake").err == ""

@@ -15,100 +15,76 @@ WHY = ("--reason", "a subject asked for it")
 
 @pytest.fixture
 def filled(lake: Ebbtide, tmp_path: Path) -> Iterator[Ebbtide]:
-    """A repository with a commit of `a` and `b`."""
     for name in "ab":
         (tmp_path / name).write_text(name)
-        lake("fs", "put", "lake", "main", tmp_path / name, name)
-    lake("commit", "lake", "main", "-m", "two files")
+        lake("fs put lake main", tmp_path / name, name)
+    lake("commit lake main -m", "two files")
     yield lake
 
 
 def files(tmp_path: Path) -> int:
-    """How many objects there are."""
     return sum(path.is_file() for path in (tmp_path / "store/storage/lake/data").rglob("*"))
 
 
 def test_from_a_dry_run_to_a_verified_record(filled: Ebbtide, tmp_path: Path) -> None:
     run = ("purge", "run", "lake", "--path", "main:a", *WHY)
-    planned = filled(*run, "--dry-run", "--json").document
+    planned = filled.json(*run, "--dry-run")
     assert planned["state"] == "planned"
     assert [each["paths"] for each in planned["objects"]] == [["a"]]
     assert files(tmp_path) == 2
 
-    done = filled(*run, "--yes-i-mean", "lake", "--json").document
+    done = filled.json(*run, "--yes-i-mean", "lake")
     assert (done["state"], done["outcomes"]) == ("done", {"deleted": 1})
     assert {"user", "host"} == set(done["request"]["who"])
     assert files(tmp_path) == 1
-    gone = filled("fs", "get", "lake", "main", "a", tmp_path / "out", "--json", code=1)
-    assert gone.error_kind == "purged"
+    filled.refuses("purged", "fs get lake main a", tmp_path / "out")
 
     purge_id = done["purge_id"]
-    listed = filled("purge", "list", "lake", "--json").document["purges"]
+    listed = filled.json("purge list lake")["purges"]
     assert [each["purge_id"] for each in listed] == [purge_id, planned["purge_id"]]
-    assert "a subject asked for it" in filled("purge", "list", "lake").out
-    shown = filled("purge", "show", purge_id, "--objects")
+    assert "a subject asked for it" in filled("purge list lake").out
+    shown = filled("purge show", purge_id, "--objects")
     assert "deleted" in shown.out
-    assert filled("purge", "show", purge_id, "--json").document["record_sha256"]
-    verified = filled("purge", "verify", purge_id, "--json").document
-    assert verified == {
-        "purge_id": purge_id,
-        "verified": True,
-        "address_count": 1,
-        "differences": [],
-    }
-    assert "all as the record says" in filled("purge", "verify", purge_id).out
-    keys = filled("purge", "key", "--json").document["keys"]
+    assert filled.json("purge show", purge_id)["record_sha256"]
+    verified = filled.json("purge verify", purge_id)
+    assert (verified["verified"], verified["address_count"]) == (True, 1)
+    assert verified["differences"] == []
+    assert "all as the record says" in filled("purge verify", purge_id).out
+    keys = filled.json("purge key")["keys"]
     assert len(keys[0]["public_key"]) == 64
-    assert keys[0]["public_key"] in filled("purge", "key").out
+    assert keys[0]["public_key"] in filled("purge key").out
 
 
 def test_what_is_in_the_way_is_shown_and_ends_with_3(filled: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("c")
-    filled("fs", "put", "lake", "main", tmp_path / "c", "c")
-    filled("commit", "lake", "main", "-m", "one more")
-    refused = filled(
-        "purge", "run", "lake", "--path", "main:a", *WHY, "--yes-i-mean", "lake", "--json", code=3
-    )
+    filled("fs put lake main", tmp_path / "c", "c")
+    filled("commit lake main -m", "one more")
+    refused = filled("purge run lake --path main:a", *WHY, "--yes-i-mean", "lake", "--json", code=3)
     assert refused.document["error"]["kind"] == "purge_in_use"
     assert refused.document["reference_counts"] == {"commit": 1}
-    shown = filled("purge", "run", "lake", "--path", "main:a", *WHY, "--dry-run", code=3)
+    shown = filled("purge run lake --path main:a", *WHY, "--dry-run", code=3)
     assert "blocked by" in shown.out
     assert "Nothing was deleted" in shown.err
     assert files(tmp_path) == 3
     with_all = ("--all-history", "--yes-i-mean", "lake")
-    filled("purge", "run", "lake", "--path", "main:a", *WHY, *with_all)
+    filled("purge run lake --path main:a", *WHY, *with_all)
     assert files(tmp_path) == 2
 
 
 def test_a_purge_that_was_planned_can_be_carried_out(filled: Ebbtide, tmp_path: Path) -> None:
     run = ("purge", "run", "lake", "--commit", "main", *WHY)
-    purge_id = filled(*run, "--dry-run", "--json").document["purge_id"]
-    filled("purge", "resume", purge_id, code=2)
-    filled("purge", "resume", purge_id, "--yes-i-mean", "lake")
+    purge_id = filled.json(*run, "--dry-run")["purge_id"]
+    filled("purge resume", purge_id, code=2)
+    filled("purge resume", purge_id, "--yes-i-mean", "lake")
     assert files(tmp_path) == 0
-    ended = filled("purge", "resume", purge_id, "--yes-i-mean", "lake", "--json", code=1)
-    assert ended.error_kind == "purge_ended"
+    filled.refuses("purge_ended", "purge resume", purge_id, "--yes-i-mean", "lake")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("--yes-i-mean", "lak"),
-        ("--yes-i-mean", ""),
-    ],
-)
-def test_without_the_name_nothing_goes(
-    filled: Ebbtide, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_without_the_name_nothing_goes(filled: Ebbtide, tmp_path: Path) -> None:
     run = ("purge", "run", "lake", "--path", "main:a", *WHY)
-    refused = filled(*run, *arguments, code=2)
-    assert "Nothing was changed" in refused.err
-    assert files(tmp_path) == 2
-
-
-def test_yes_is_no_confirmation(filled: Ebbtide, tmp_path: Path) -> None:
-    filled("purge", "run", "lake", "--path", "main:a", *WHY, "--yes", code=2)
+    for arguments in ((), ("--yes-i-mean", "lak"), ("--yes-i-mean", "")):
+        assert "Nothing was changed" in filled(*run, *arguments, code=2).err
+    filled(*run, "--yes", code=2)
     assert files(tmp_path) == 2
 
 
@@ -117,7 +93,7 @@ def test_the_name_is_typed_in(
     filled: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, left: int
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
-    asked = filled("purge", "run", "lake", "--path", "main:a", *WHY)
+    asked = filled("purge run lake --path main:a", *WHY)
     assert "type lake to continue" in asked.err
     assert files(tmp_path) == left
 
@@ -126,9 +102,9 @@ def test_a_whole_repository(filled: Ebbtide, tmp_path: Path) -> None:
     whole = ("purge", "run", "lake", "--repository", *WHY, "--yes-i-mean", "lake", "--json")
     done = filled(*whole).document
     assert Path(done["record_path"]).is_relative_to(tmp_path / "store" / "purges")
-    assert filled("repo", "list", "--json").document["repositories"] == []
-    filled("purge", "verify", done["purge_id"])
-    assert [each["state"] for each in filled("purge", "list", "lake", "--json").document["purges"]]
+    assert filled.json("repo list")["repositories"] == []
+    filled("purge verify", done["purge_id"])
+    assert [each["state"] for each in filled.json("purge list lake")["purges"]]
 
 
 def test_a_difference_ends_with_1(filled: Ebbtide) -> None:
@@ -136,16 +112,15 @@ def test_a_difference_ends_with_1(filled: Ebbtide) -> None:
     done = filled(*run).document
     record = Path(done["record_path"]) / "record-1.json"
     record.write_text(record.read_text().replace("a subject", "nobody"))
-    found = filled("purge", "verify", done["purge_id"], code=1)
+    found = filled("purge verify", done["purge_id"], code=1)
     assert "signature" in found.out
 
 
 def test_nothing_named_and_no_reason(filled: Ebbtide) -> None:
-    filled("purge", "run", "lake", *WHY, code=2)
-    filled("purge", "run", "lake", "--path", "main:a", code=2)
-    filled("purge", "run", "lake", "--path", "main:a", "--reason", "  ", code=2)
-    missing = filled("purge", "show", "nothing", "--json", code=1)
-    assert missing.error_kind == "purge_not_found"
+    filled("purge run lake", *WHY, code=2)
+    filled("purge run lake --path main:a", code=2)
+    filled("purge run lake --path main:a --reason", "  ", code=2)
+    filled.refuses("purge_not_found", "purge show nothing")
 
 
 def test_versions_that_a_storage_keeps(
@@ -157,7 +132,7 @@ def test_versions_that_a_storage_keeps(
     planned = filled(*run, "--dry-run")
     assert "versions      stay" in planned.out
     assert "warning: the storage keeps versions (the bucket keeps versions)" in planned.err
-    document = filled(*run, "--dry-run", "--json").document
+    document = filled.json(*run, "--dry-run")
     assert document["retained"]["state"] == "versions" and len(document["warnings"]) == 1
     assert not document["request"]["delete_versions"]
 

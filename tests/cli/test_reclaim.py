@@ -17,15 +17,15 @@ def objects(tmp_path: Path) -> int:
 def test_what_is_due_is_deleted(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("123")
     for _ in range(3):
-        lake("fs", "put", "lake", "main", tmp_path / "in", "a")
-    done = lake("reclaim", "--once", "--json").document
+        lake("fs put lake main", tmp_path / "in", "a")
+    done = lake.json("reclaim --once")
     assert (done["deleted_count"], done["backlog_count"]) == (0, 2)
-    assert "2 objects not due yet" in lake("reclaim", "--once").out
+    assert "2 objects not due yet" in lake("reclaim --once").out
     assert objects(tmp_path) == 3
-    lake("promises", "--lease-ttl", "0s", "--yes")
-    lake("reset", "lake", "main", "--yes")
+    lake("promises --lease-ttl 0s --yes")
+    lake("reset lake main --yes")
     # What was released before keeps the lease that it was given.
-    done = lake("reclaim", "--once", "--json").document
+    done = lake.json("reclaim --once")
     assert (done["deleted_count"], done["deleted_bytes"], done["dropped_count"]) == (1, 3, 1)
     assert (done["failed_count"], done["backlog_count"]) == (0, 2)
     assert objects(tmp_path) == 2
@@ -35,8 +35,8 @@ def test_it_goes_on_until_it_is_interrupted(
     lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").write_text("123")
-    lake("promises", "--lease-ttl", "0s", "--yes")
-    lake("fs", "put", "lake", "main", tmp_path / "in", "a")
+    lake("promises --lease-ttl 0s --yes")
+    lake("fs put lake main", tmp_path / "in", "a")
     waits: list[float] = []
 
     class Waiting:
@@ -57,11 +57,9 @@ def test_it_goes_on_until_it_is_interrupted(
 
 def test_a_move(lake: Ebbtide, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("1")
-    put = lake("fs", "put", "lake", "main", tmp_path / "in", "a", "--json").document
-    moved = lake("fs", "mv", "lake", "main", "a", "b", "--json").document
+    put = lake.json("fs put lake main", tmp_path / "in", "a")
+    moved = lake.json("fs mv lake main a b")
     assert moved == put | {"path": "b"}
-    assert lake("fs", "cat", "lake", "main", "b").out == "1"
-    assert lake("fs", "mv", "lake", "main", "a", "c", "--json", code=1).error_kind == (
-        "object_not_found"
-    )
-    assert lake("fs", "mv", "lake", "main", "b", "b", code=2).err.startswith("error: ")
+    assert lake("fs cat lake main b").out == "1"
+    lake.refuses("object_not_found", "fs mv lake main a c")
+    assert lake("fs mv lake main b b", code=2).err.startswith("error: ")

@@ -7,14 +7,13 @@ commit tries some, drawn by chance; a long run, or whoever names the tests, trie
 
 from __future__ import annotations
 
-import shlex
 from random import Random
 from typing import Final
 
 import pytest
 
 from tests.cli.calls import CALLS, Call
-from tests.cli.test_steps import ALL, QUOTED, Calls, check_document, check_named
+from tests.cli.test_steps import QUOTED, Calls, check_document, check_named
 from tests.cli.test_steps import calls as calls
 from tests.support.program import Result
 from tests.support.randomized import randomized
@@ -52,27 +51,24 @@ WRONG: Final = (
 @pytest.mark.parametrize("state", SPOILED)
 @pytest.mark.drawn("refusals of commands")
 def test_each_command_in_a_state(calls: Calls, state: str) -> None:
-    """Where it should refuse."""
-    for number, call in enumerate(ALL):
+    for number, call in enumerate(CALLS):
         try_state(calls, call, state, Random(number))
 
 
-@pytest.mark.parametrize("call", ALL, ids=str)
+@pytest.mark.parametrize("call", CALLS, ids=str)
 @pytest.mark.drawn("refusals of commands")
 def test_each_argument_of_a_command(calls: Calls, call: Call) -> None:
-    """Wrong in each way."""
-    for place in range(len(_fixed(call)), len(call.arguments(calls.world.names))):
+    for place in range(len(call.command.split()) - 1, len(call.arguments(calls.world.names))):
         for number, wrong in enumerate(WRONG):
             try_argument(calls, call, place, wrong, Random(number))
 
 
 @randomized("refusals of commands, by chance")
 def test_a_command_that_is_refused(calls: Calls, seed: int) -> None:
-    """One of them."""
     chances = Random(seed)
-    call = chances.choice(ALL)
+    call = chances.choice(CALLS)
     words = call.arguments(calls.world.names)
-    places = range(len(_fixed(call)), len(words))
+    places = range(len(call.command.split()) - 1, len(words))
     if not places or chances.random() < 0.5:
         try_state(calls, call, chances.choice(list(SPOILED)), chances)
     else:
@@ -80,7 +76,6 @@ def test_a_command_that_is_refused(calls: Calls, seed: int) -> None:
 
 
 def try_state(calls: Calls, call: Call, state: str, chances: Random) -> None:
-    """A call in a spoiled world."""
     world = calls.world
     world.reset()
     SPOILED[state](world, call.in_repository or "lake")
@@ -88,7 +83,6 @@ def try_state(calls: Calls, call: Call, state: str, chances: Random) -> None:
 
 
 def try_argument(calls: Calls, call: Call, place: int, wrong: str, chances: Random) -> None:
-    """A call with one wrong word."""
     calls.world.reset()
     words = call.arguments(calls.world.names)
     words[place] = wrong
@@ -96,7 +90,6 @@ def try_argument(calls: Calls, call: Call, place: int, wrong: str, chances: Rand
 
 
 def check(calls: Calls, words: list[str], what: str, chances: Random) -> None:
-    """It is done, or refused in words, with nothing changed."""
     world = calls.world
     before, data = world.view(), world.data()
     as_json = chances.random() < 0.5
@@ -117,9 +110,3 @@ def check(calls: Calls, words: list[str], what: str, chances: Random) -> None:
     if result.code != 4:
         assert without_runs(world.view()) == without_runs(before), what
         assert data <= world.data(), what
-
-
-def _fixed(call: Call) -> list[str]:
-    """The words that name the command."""
-    name = next(name for name, listed in CALLS.items() if call in listed)
-    return shlex.split(name)

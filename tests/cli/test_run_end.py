@@ -9,8 +9,7 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.gc.collector import Collector
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT
+from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide
 from tests.notify.ends import Figures, figures_of
 from tests.notify.loopback import receiver
 
@@ -19,25 +18,22 @@ def outcomes(figures: Figures) -> dict[str, str]:
     return {key[1]: key[2] for key, value in figures.items() if key[2] and value}
 
 
-AT_ONCE = (*SHORT, "--quarantine", "none")
-
-
-def test_a_run_leaves_its_figures(lake: Ebbtide, expired: str, tmp_path: Path) -> None:
-    del expired
+@pytest.mark.usefixtures("expired")
+def test_a_run_leaves_its_figures(lake: Ebbtide, tmp_path: Path) -> None:
     file = tmp_path / "ebbtide.prom"
     arguments = ("lake", *SHORT, "--metrics-file", file)
-    planned = lake("gc", "plan", *arguments, "--json").document
+    planned = lake.json("gc plan", *arguments)
     assert outcomes(figures_of(file)) == {"lake": "planned"}
-    lake("gc", "sweep", "lake", planned["run_id"], *AT_ONCE, "--metrics-file", file, "--yes")
+    lake("gc sweep lake", planned["run_id"], *AT_ONCE, "--metrics-file", file)
     figures = figures_of(file)
     assert outcomes(figures) == {"lake": "swept"}
     assert figures["ebbtide_run_deleted_bytes", "lake", ""] == 3
     success = figures["ebbtide_run_last_success_time_seconds", "lake", ""]
 
-    lake("gc", "run", "lake", "--metrics-file", file, "--grace", "1s", "--yes", code=2)
-    lake("gc", "run", "typo", *SHORT, "--metrics-file", file, "--yes", code=1)
+    lake("gc run lake --metrics-file", file, "--grace", "1s", "--yes", code=2)
+    lake("gc run typo", *SHORT, "--metrics-file", file, "--yes", code=1)
     assert figures_of(file) == figures, "wrong input and unknown names are no runs"
-    again = lake("gc", "run", *arguments, "--yes", "--json").document
+    again = lake.json("gc run", *arguments, "--yes")
     figures = figures_of(file)
     assert figures["ebbtide_run_candidate_files", "lake", ""] == again["candidate_count"]
     assert figures["ebbtide_run_last_success_time_seconds", "lake", ""] > success
@@ -53,41 +49,39 @@ def test_an_error_ends_a_run(
         raise Failed("storage_error", "the storage is on fire")
 
     monkeypatch.setattr(Collector, "plan", fail)
-    lake("gc", "run", "lake", "--yes", code=1)
+    lake("gc run lake --yes", code=1)
     assert outcomes(figures_of(file)) == {"lake": "failed"}
 
 
 def test_a_failure_to_tell_is_only_a_warning(lake: Ebbtide, tmp_path: Path) -> None:
     nowhere = tmp_path / "none" / "ebbtide.prom"
-    told = lake("gc", "plan", "lake", "--metrics-file", nowhere)
+    told = lake("gc plan lake --metrics-file", nowhere)
     assert "warning: the metrics of this run were not written" in told.err
-    told = lake("gc", "plan", "lake", "--metrics-file", nowhere, "--json")
+    told = lake("gc plan lake --metrics-file", nowhere, "--json")
     assert any(str(nowhere) in each for each in told.document["warnings"])
 
 
+@pytest.mark.usefixtures("expired")
 def test_a_webhook_and_a_program(
-    lake: Ebbtide, expired: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del expired
     file = tmp_path / "hook.json"
     monkeypatch.setenv("EBBTIDE_RUN_HOOK", f"tee {file}")
     with receiver() as found:
         monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
-        document = lake("gc", "run", "lake", *AT_ONCE, "--yes", "--json").document
+        document = lake.json("gc run lake", *AT_ONCE)
     told = json.loads(file.read_text())
     assert json.loads(found.received[0].body) == told
     assert (told["action"], told["outcome"], told["report"]) == ("run", "swept", document)
     assert document["warnings"] == []
 
 
-def test_hooks_that_fail_change_no_outcome(
-    lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del expired
+@pytest.mark.usefixtures("expired")
+def test_hooks_that_fail_change_no_outcome(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_RUN_HOOK", "false")
     with receiver([404]) as found:
         monkeypatch.setenv("EBBTIDE_RUN_WEBHOOK", found.url)
-        document = lake("gc", "run", "lake", *AT_ONCE, "--yes", "--json").document
+        document = lake.json("gc run lake", *AT_ONCE)
     assert (document["state"], document["deleted_count"]) == ("swept", 1)
     webhook, hook = document["warnings"]
     assert "status 404" in webhook

@@ -66,7 +66,6 @@ def days_ago(days: int) -> str:
 
 
 def commits() -> str:
-    """The commands that fill the repository of two pages, in the directory $WORK."""
     return f"""
 cd "$WORK"
 head -c 300000 /dev/urandom > 1.png
@@ -121,7 +120,6 @@ records its arguments and what it reads; `install` also does its work."""
 
 
 def aws_variables() -> Iterator[tuple[str, str]]:
-    """The endpoint and keys of the bucket of tests."""
     return ((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
 
 
@@ -264,7 +262,6 @@ def test_the_page_on_verifying(tmp_path: Path) -> None:
 
 
 def run(*command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command, and all that it prints."""
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
 
 
@@ -303,7 +300,6 @@ for number in range(int(sys.argv[1])):
 
 
 def weather(*arguments: str) -> str:
-    """Makes the repository of a page on Icechunk."""
     arguments_text = " ".join(arguments)
     return (
         f"PYTHONPATH={ROOT}:$PYTHONPATH {sys.executable} - {arguments_text} <<'END'\n{WEATHER}END\n"
@@ -365,7 +361,6 @@ def test_the_page_on_icechunk(tmp_path: Path) -> None:
 
 
 def step_line(name: str, text: str, done: int, seconds: float, total: int | None = None) -> str:
-    """A step that has ended, or one with a total."""
     reading = ProgressReading("files", done, total, False, seconds)
     return Step(name, text, 0.0, reading, ended=total is None).line
 
@@ -399,44 +394,22 @@ def test_the_page_on_the_terminal(tmp_path: Path) -> None:
     assert [each.split()[0] for each in found] == ["engine"]
 
 
-CHECKED = {
-    "README.md": "tests/cli/test_docs.py::test_the_tour_in_the_readme",
-    "docs/cli.md": "tests/cli/test_app.py::test_the_reference_is_of_this_program",
-    "docs/explain.md": "tests/cli/test_shown_outputs.py::test_the_page_on_explain",
-    "docs/howto/collections.md": "tests/cli/test_docs.py::test_how_to_use_collections",
-    "docs/howto/embedded.md": "tests/cli/test_shown_outputs.py::test_how_to_use_the_own_store",
-    "docs/howto/icechunk.md": "tests/cli/test_shown_outputs.py::test_how_to_use_icechunk",
-    "docs/icechunk.md": "tests/cli/test_shown_outputs.py::test_the_page_on_icechunk",
-    "docs/operations.md": "tests/cli/test_shown_outputs.py::test_the_path_to_production",
-    "docs/retention.md": "tests/cli/test_shown_outputs.py::test_the_page_on_policies",
-    "docs/start.md": "tests/cli/test_docs.py::test_start_here",
-    "docs/terminal.md": "tests/cli/test_shown_outputs.py::test_the_page_on_the_terminal",
-    "docs/verify.md": "tests/cli/test_shown_outputs.py::test_the_page_on_verifying",
-}
-"""The test that runs the commands of each page with outputs, which are its blocks without a
-language."""
+TESTS = ("test_app.py", "test_docs.py", "test_shown_outputs.py")
 TEXTS = {"docs/files.md", "docs/explain.md", "docs/python.md"}
 """Pages with blocks of the language `text`, which are no outputs of commands, besides those on the
 design. tests/api/test_reference.py has the ones of Python."""
 
 
 def test_every_page_with_an_output_has_a_test() -> None:
-    shown, texts = set(), set()
+    """One reads the page. Outputs are blocks without a language."""
+    tests = "".join((ROOT / "tests" / "cli" / name).read_text() for name in TESTS)
+    texts = set()
     for document in DOCUMENTS:
         languages = {language for language, _ in BLOCK.findall(document.read_text())}
-        name = document.relative_to(ROOT).as_posix()
+        place = document.relative_to(ROOT)
         if "" in languages:
-            shown.add(name)
+            read = " / ".join(f'"{part}"' for part in place.parts if part != "docs")
+            assert re.search(rf'(ROOT|DOCS|"docs") / {read}\)', tests), place
         if "text" in languages and "design" not in document.parts:
-            texts.add(name)
-    assert shown == set(CHECKED)
+            texts.add(place.as_posix())
     assert texts == TEXTS
-
-
-@pytest.mark.parametrize("page", sorted(CHECKED))
-def test_the_tests_of_pages_are_there(page: str) -> None:
-    """And name the page."""
-    file, _, test = CHECKED[page].partition("::")
-    text = (ROOT / file).read_text()
-    assert f"\ndef {test}(" in text
-    assert Path(page).name in text

@@ -21,16 +21,14 @@ import pytest
 import typer
 
 from ebbtide.errors import KINDS as ERROR_KINDS
-from ebbtide.program.reference import commands
-from tests.cli.calls import CALLS, Call
+from tests.cli.calls import CALLS, COMMANDS, Call
 from tests.cli.test_examples import check as check_command_line
 from tests.support.program import Program, Result, in_world, made_world
-from tests.support.randomized import randomized
+from tests.support.randomized import randomized, sample
 from tests.support.small_world import View, is_done, without_runs
 from tests.support.steps import Fault, Kind, Place, faults
 from tests.test_errors import documented
 
-ALL: Final[list[Call]] = [call for calls in CALLS.values() for call in calls]
 CODES: Final[dict[str, set[int]]] = {}
 for (_, known_kind), (exit_code, *_others) in documented().items():
     CODES.setdefault(known_kind, set()).add(exit_code)
@@ -53,8 +51,6 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Normal:
-    """A call that nothing befell: what there was before it, and after it."""
-
     before: View
     after: View
     files: frozenset[str]
@@ -62,32 +58,36 @@ class Normal:
 
 
 class Calls:
-    """The calls of commands in a small world."""
-
     def __init__(self, program: Program) -> None:
         self.program = program
         self.world = program.world
         self._normal: dict[Call, Normal] = {}
 
+    def done(self, call: Call) -> Result:
+        """What the call answers where nothing befalls it: one document, and nothing else."""
+        as_json = not call.words.startswith(NO_DOCUMENT)
+        result = self.program([*call.arguments(self.world.names), *["--json"] * as_json])
+        assert (result.code, result.err) == (0, ""), result
+        if as_json:
+            check_document(result, str(result))
+        return result
+
     def normal(self, call: Call) -> Normal:
-        """What the call does where nothing befalls it."""
         if call not in self._normal:
             self.world.reset()
             before = self.world.view()
-            result = self.program(call.arguments(self.world.names))
-            assert result.code == 0, result
+            told = self.done(call)
             self.world.check_whole()
             after = self.world.view()
             assert before == after or not call.reads, call
             self._normal[call] = Normal(
-                before, after, frozenset(self.world.files()), tuple(result.steps.places)
+                before, after, frozenset(self.world.files()), tuple(told.steps.places)
             )
         return self._normal[call]
 
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    """In the world that is made once."""
     world = made_world(tmp_path_factory.getbasetemp() / "small")
     with in_world(world) as program:
         yield Calls(program)
@@ -96,26 +96,30 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
 
 
 def test_every_command_has_a_call() -> None:
-    """And every call is of a command."""
-    known = {path for path, node in commands() if not hasattr(node, "commands")}
-    assert {f"ebbtide {name}" for name in CALLS} == known
-    for name, listed in CALLS.items():
-        assert all(call.words.startswith(name) for call in listed)
+    assert {call.command for call in CALLS} == COMMANDS
 
 
-@pytest.mark.parametrize("call", ALL, ids=str)
+def test_answers_are_documents(calls: Calls) -> None:
+    """All of what reads, and some others, by chance."""
+    calls.world.reset()
+    for call in CALLS:
+        if call.reads:
+            calls.done(call)
+    for call in sample("documents", [each for each in CALLS if not each.reads], 12):
+        calls.normal(call)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
 @pytest.mark.drawn("steps of commands")
 def test_each_step_of_a_command(calls: Calls, call: Call) -> None:
-    """Everything that can befall each."""
     for fault in faults(calls.normal(call).places):
         try_one(calls, call, fault, Random(fault.number))
 
 
 @randomized("steps of commands, by chance")
 def test_a_step_of_a_command(calls: Calls, seed: int) -> None:
-    """One of them."""
     chances = Random(seed)
-    call = chances.choice(ALL)
+    call = chances.choice(CALLS)
     try_one(calls, call, chances.choice(faults(calls.normal(call).places)), chances)
 
 
@@ -148,8 +152,7 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
 
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)
 def test_what_was_found(calls: Calls, words: str, place: str, kind: Kind) -> None:
-    """Stays mended."""
-    call = next(each for each in ALL if each.words.startswith(words))
+    call = next(each for each in CALLS if each.words.startswith(words))
     places = calls.normal(call).places
     found = [
         fault
@@ -207,7 +210,6 @@ def check_told(call: Call, result: Result, fault: Fault, *, as_json: bool, what:
 
 
 def check_document(result: Result, what: str) -> None:
-    """One document, whose error is of the exit code's class."""
     document = json.loads(result.out) if result.out else {}
     assert document or result.code, what
     error = document.get("error")
@@ -217,7 +219,6 @@ def check_document(result: Result, what: str) -> None:
 
 
 def check_named(words: str, what: str) -> None:
-    """A command that a message names is one of the program's."""
     if words.endswith(" --help"):
         return  # which every command has
     try:

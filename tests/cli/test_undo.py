@@ -12,45 +12,38 @@ from typing import Any
 import pytest
 
 from ebbtide.cli.undo import _tell_undone
-from tests.cli.conftest import Ebbtide
-from tests.cli.test_gc import SHORT
+from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide
 
 
 def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:
-    run = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
+    run = lake("gc run lake", *SHORT, "--yes", "--quarantine", "3d")
     assert "quarantined" in run.out
     assert "ebbtide gc undo lake" in run.out
-    assert lake("fs", "cat", "lake", expired, "a", code=1).err
-    (listed,) = lake("gc", "runs", "lake", "--json").document["runs"]
-    assert (listed["state"], listed["deleted_count"], listed["quarantined_count"]) == (
-        ("swept", 0, 1)
-    )
+    assert lake("fs cat lake", expired, "a", code=1).err
+    (listed,) = lake.json("gc runs lake")["runs"]
+    assert (listed["state"], listed["quarantined_count"]) == ("swept", 1)
     assert listed["quarantine"]["bytes"] == 3
     run_id = listed["run_id"]
-    assert re.search(
-        r"^quarantine +1 file, 3 B, until ", lake("gc", "show", "lake", run_id).out, re.M
-    )
-    undone = lake("gc", "undo", "lake", run_id).out
+    assert re.search(r"^quarantine +1 file, 3 B, until ", lake("gc show lake", run_id).out, re.M)
+    undone = lake("gc undo lake", run_id).out
     assert "1 file (3 B) is restored" in undone
     assert "can be read again" in undone
-    assert lake("fs", "cat", "lake", expired, "a").out == "old"
-    assert "restored" in lake("gc", "show", "lake", run_id).out
-    again = lake("gc", "undo", "lake", run_id, code=1)
+    assert lake("fs cat lake", expired, "a").out == "old"
+    assert "restored" in lake("gc show lake", run_id).out
+    again = lake("gc undo lake", run_id, code=1)
     assert "was undone already" in again.err
 
 
 def test_a_selection_and_the_end(lake: Ebbtide, expired: str) -> None:
-    lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
-    run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
-    none = lake("gc", "undo", "lake", run_id, "--under", "data/none", "--json").document
+    lake("gc run lake", *SHORT, "--yes", "--quarantine", "3d")
+    run_id = lake.json("gc runs lake")["runs"][0]["run_id"]
+    none = lake.json("gc undo lake", run_id, "--under", "data/none")
     assert (none["state"], none["quarantine"]["back_objects"]) == ("swept", 0)
-    assert (
-        "1 file (3 B) stays in quarantine" in lake("gc", "undo", "lake", run_id, "--under", "x").out
-    )
-    purged = lake("gc", "purge", "lake", run_id, "--yes")
+    assert "1 file (3 B) stays in quarantine" in lake("gc undo lake", run_id, "--under", "x").out
+    purged = lake("gc purge lake", run_id, "--yes")
     assert "has no files in quarantine any more" in purged.out
-    assert lake("gc", "undo", "lake", run_id, code=1).err
-    assert lake("fs", "cat", "lake", expired, "a", code=1).err
+    assert lake("gc undo lake", run_id, code=1).err
+    assert lake("fs cat lake", expired, "a", code=1).err
 
 
 @pytest.mark.parametrize(
@@ -90,54 +83,51 @@ def test_verbs_agree_with_what_is_counted(count: int, told: str) -> None:
         assert text.startswith(expected)
 
 
-def test_a_script_deletes_at_once(lake: Ebbtide, expired: str) -> None:
-    del expired
-    done = lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "none", "--json").document
+@pytest.mark.usefixtures("expired")
+def test_a_script_deletes_at_once(lake: Ebbtide) -> None:
+    done = lake.json("gc run lake", *AT_ONCE)
     assert (done["deleted_count"], done["quarantine"]) == (1, None)
-    missing = lake("gc", "undo", "lake", done["run_id"], code=1)
+    missing = lake("gc undo lake", done["run_id"], code=1)
     assert "deleted them at once" in missing.err
 
 
-@pytest.mark.parametrize("period", ["7", "soon", "-1d"])
-def test_a_bad_period_changes_nothing(lake: Ebbtide, expired: str, period: str) -> None:
-    assert lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", period, code=2).err
-    assert lake("fs", "cat", "lake", expired, "a").out == "old"
-    assert lake("gc", "runs", "lake", "--json").document["runs"] == []
-
-
-def test_yes_has_a_week_too(lake: Ebbtide, expired: str) -> None:
-    """The same default as for a user at a terminal."""
-    del expired
-    done = lake("gc", "run", "lake", *SHORT, "--yes", "--json").document
-    assert (done["deleted_count"], done["quarantined_count"]) == (0, 1)
-    until = datetime.fromisoformat(done["quarantine"]["until"])
-    assert timedelta(days=6) < until - datetime.now(UTC) < timedelta(days=8)
+def test_a_bad_period_changes_nothing(lake: Ebbtide, expired: str) -> None:
+    for period in ("7", "soon", "-1d"):
+        assert lake("gc run lake", *SHORT, "--yes", "--quarantine", period, code=2).err
+    assert lake("fs cat lake", expired, "a").out == "old"
+    assert lake.json("gc runs lake")["runs"] == []
 
 
 def test_who_is_asked_has_a_week(
     lake: Ebbtide, expired: str, typing: Callable[[str], None]
 ) -> None:
     typing("y\n")
-    run = lake("gc", "run", "lake", *SHORT)
+    run = lake("gc run lake", *SHORT)
     assert "in quarantine for 7d" in run.err
     assert "1 copy" in run.err
     assert "quarantine 1 file (3 B) of lake" in run.err
-    run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
-    lake("gc", "undo", "lake", run_id)
-    assert lake("fs", "cat", "lake", expired, "a").out == "old"
-    typing("n\n")
-    lake("gc", "run", "lake", *SHORT, "--quarantine", "none")
+    run_id = lake.json("gc runs lake")["runs"][0]["run_id"]
+    lake("gc undo lake", run_id)
+    assert lake("fs cat lake", expired, "a").out == "old"
+
+
+@pytest.mark.usefixtures("expired")
+def test_yes_has_a_week_too(lake: Ebbtide) -> None:
+    done = lake.json("gc run lake", *SHORT, "--yes")
+    assert (done["deleted_count"], done["quarantined_count"]) == (0, 1)
+    until = datetime.fromisoformat(done["quarantine"]["until"])
+    assert timedelta(days=6) < until - datetime.now(UTC) < timedelta(days=8)
 
 
 def test_what_is_in_quarantine_is_not_called_deleted(lake: Ebbtide, expired: str) -> None:
     """An operator who reads "deleted" looks for a backup, and does not undo."""
-    lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
-    run_id = lake("gc", "runs", "lake", "--json").document["runs"][0]["run_id"]
+    lake("gc run lake", *SHORT, "--yes", "--quarantine", "3d")
+    run_id = lake.json("gc runs lake")["runs"][0]["run_id"]
     command = f"ebbtide gc undo lake {run_id}"
 
     def read() -> dict[str, str]:
-        assert lake("fs", "cat", "lake", expired, "a", code=1).err.startswith("error: commit")
-        found = lake("branch", "create", "lake", "b", "--source", expired, "--json", code=1)
+        assert lake("fs cat lake", expired, "a", code=1).err.startswith("error: commit")
+        found = lake("branch create lake b --source", expired, "--json", code=1)
         error: dict[str, str] = found.document["error"]
         assert error["message"] in found.err
         return error
@@ -149,35 +139,32 @@ def test_what_is_in_quarantine_is_not_called_deleted(lake: Ebbtide, expired: str
     assert error["restore_command"] == command
     assert datetime.fromisoformat(error["quarantined_until"]) > datetime.now(UTC)
 
-    log = lake("log", "lake", "main")
+    log = lake("log lake main")
     assert re.search(rf"^{expired[:10]} .* quarantined ", log.out, re.M)
     assert command in log.err
-    logged = {
-        each["commit_id"]: each
-        for each in lake("log", "lake", "main", "--json").document["commits"]
-    }
+    logged = {each["commit_id"]: each for each in lake.json("log lake main")["commits"]}
     assert (logged[expired]["state"], logged[expired]["restore_command"]) == ("expired", command)
-    why = lake("explain", "lake", expired)
+    why = lake("explain lake", expired)
     assert re.search(r"^quarantine +until 20", why.out, re.M) and command in why.out
-    fate = lake("explain", "lake", expired, "--json").document["fate"]
+    fate = lake.json("explain lake", expired)["fate"]
     assert (fate["state"], fate["restore_command"]) == ("quarantined", command)
-    file = lake("explain", "lake", expired, "a").out
+    file = lake("explain lake", expired, "a").out
     assert f"run {run_id} quarantined it:" in file and command in file
 
-    lake("gc", "undo", "lake", run_id, "--under", "data/none")
+    lake("gc undo lake", run_id, "--under", "data/none")
     assert command in read()["message"], "of the files that an undo left there"
-    lake("gc", "purge", "lake", run_id, "--yes")
+    lake("gc purge lake", run_id, "--yes")
     error = read()
     assert error["message"].endswith(f"collector run {run_id} deleted its data")
     assert "restore_command" not in error
-    assert "quarantined" not in lake("log", "lake", "main").out
-    assert "the quarantine has ended: it is deleted" in lake("explain", "lake", expired, "a").out
+    assert "quarantined" not in lake("log lake main").out
+    assert "the quarantine has ended: it is deleted" in lake("explain lake", expired, "a").out
 
 
 def test_a_damaged_record_of_a_quarantine(lake: Ebbtide, expired: str, tmp_path: Path) -> None:
-    lake("gc", "run", "lake", *SHORT, "--yes", "--quarantine", "3d")
+    lake("gc run lake", *SHORT, "--yes", "--quarantine", "3d")
     (record,) = tmp_path.glob("store/**/_ebbtide/gc/quarantines/*.json")
     record.write_text("{")
-    found = lake("branch", "create", "lake", "b", "--source", expired, "--json", code=1)
+    found = lake("branch create lake b --source", expired, "--json", code=1)
     assert found.document["error"]["kind"] == "commit_expired"
     assert "its record cannot be read" in found.document["error"]["message"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ DAILY = '{"default": {"keep_last": 1}}'
 @pytest.fixture
 def history(lake: Ebbtide, write: Write) -> tuple[str, ...]:
     """`lake` with three commits, each of which writes `a` anew; their ids."""
-    lake("promises", "--lease-ttl", "0s", "--yes")
+    lake("promises --lease-ttl 0s --yes")
     days = ((1, "first"), (2, "second!"), (3, "third"))
     ids = tuple(write("--date", f"2020-01-0{day}T00:00:00Z", a=text) for day, text in days)
-    lake("retention", "set", "lake", "--default", "keep_last:2")
+    lake("retention set lake --default keep_last:2")
     return ids
 
 
@@ -30,7 +29,7 @@ def test_policies_side_by_side(
     file = tmp_path / "keep.json"
     file.write_text('{"default": "keep"}')
     asked = ("what-if", "lake", "--policy", DAILY, "--policy", str(file))
-    found = lake(*asked, "--json").document
+    found = lake.json(*asked)
     assert [each["name"] for each in found["policies"]] == ["present", DAILY, str(file)]
     present, shorter, longer = found["policies"]
     assert [each["candidate_bytes"] for each in (present, shorter, longer)] == [5, 12, 0]
@@ -50,42 +49,32 @@ def test_policies_side_by_side(
     assert DAILY in shown
     assert "-5 B" in shown
     assert "2020-01-03 00:00" in shown
-    assert lake("retention", "show", "lake", "--json").document["policy"]["default"] == {
-        "keep_last": 2
-    }
-    assert lake("gc", "runs", "lake", "--json").document == {"runs": []}
+    assert lake.json("retention show lake")["policy"]["default"] == {"keep_last": 2}
+    assert lake.json("gc runs lake") == {"runs": []}
 
 
 def test_no_price_no_money(lake: Ebbtide, history: tuple[str, ...]) -> None:
     del history
-    found = lake("what-if", "lake", "--policy", DAILY, "--json").document
+    found = lake.json("what-if lake --policy", DAILY)
     assert found["price_gb_month"] is None
     assert {each["money_month"] for each in found["policies"]} == {None}
-    assert "month" not in lake("what-if", "lake", "--policy", DAILY).out
+    assert "month" not in lake("what-if lake --policy", DAILY).out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind"),
-    [
-        (("lake",), "invalid_argument"),
-        (("lake", "--policy", "{"), "invalid_policy"),
-        (("lake", "--policy", json.dumps({"default": "0d"})), "invalid_duration"),
-        (("lake", "--policy", "nothing.json"), "invalid_argument"),
-        (("icechunk:/nowhere", "--policy", DAILY), "invalid_argument"),
-    ],
-)
-def test_what_cannot_be_asked(lake: Ebbtide, arguments: tuple[str, ...], kind: str) -> None:
-    assert lake("what-if", *arguments, "--json", code=2).error_kind == kind
-
-
-def test_icechunk_is_told_what_to_use_instead(ebbtide: Ebbtide) -> None:
-    found = ebbtide("what-if", "icechunk:/nowhere", "--policy", DAILY, code=2)
-    assert "ebbtide expire" in found.err
-    assert "--dry-run" in found.err
+def test_what_cannot_be_asked(lake: Ebbtide) -> None:
+    for words, kind in (
+        ((), "invalid_argument"),
+        (("--policy", "{"), "invalid_policy"),
+        (("--policy", '{"default": "0d"}'), "invalid_duration"),
+        (("--policy", "nothing.json"), "invalid_argument"),
+    ):
+        lake.refuses(kind, "what-if lake", *words, code=2)
+    told = lake.refuses("invalid_argument", "what-if icechunk:/nowhere --policy", DAILY, code=2).err
+    assert "ebbtide expire" in told
+    assert "--dry-run" in told
 
 
 def test_a_bad_price(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBBTIDE_PRICE_GB_MONTH", "much")
-    found = ebbtide("repo", "list", "--json", code=2)
-    assert found.error_kind == "invalid_setting"
+    found = ebbtide.refuses("invalid_setting", "repo list", code=2)
     assert "write a number, such as 0.023" in found.err

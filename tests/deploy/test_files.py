@@ -43,7 +43,6 @@ def tool(name: str) -> str:
 
 
 def run(name: str, *arguments: object, **more: str) -> str:
-    """What a tool says, which must not fail."""
     done = subprocess.run(
         [tool(name), *map(str, arguments)],
         cwd=DEPLOY,
@@ -120,12 +119,10 @@ def test_the_passwords_stay_out_of_git() -> None:
 
 
 def kustomized(directory: Path) -> str:
-    """The manifests as they are applied."""
     return run("kubectl", "kustomize", directory)
 
 
 def containers(value: Any) -> Iterator[dict[str, Any]]:
-    """All in a manifest."""
     if isinstance(value, dict):
         yield from value.get("containers") or ()
         for each in value.values():

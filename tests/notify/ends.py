@@ -26,7 +26,6 @@ def run_end(
     ended_at: datetime = NOON,
     counts: Mapping[str, Count] | None = None,
 ) -> RunEnd:
-    """The end of a run that took a minute and a half."""
     report = RunReport(
         run_id="run", repository=repository, state=state, run_path="/runs/run", counts=counts or {}
     )

@@ -11,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request."""
-
     path: str
     headers: dict[str, str]
     body: bytes

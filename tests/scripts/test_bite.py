@@ -42,7 +42,6 @@ tests = ["tests"]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Code that one test looks at."""
     (tmp_path / "src" / "ebbtide").mkdir(parents=True)
     (tmp_path / "src" / "ebbtide" / "__init__.py").write_text(CODE)
     (tmp_path / "tests").mkdir()

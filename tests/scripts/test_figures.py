@@ -26,7 +26,6 @@ ALLOWED = {
 
 
 def measured_outside(text: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Yields the lines with a figure that no result has."""
     for line in figures.MARKED.sub("", text).splitlines():
         if NUMBER.search(line) and not any(each in line for each in allowed):
             yield line
@@ -50,14 +49,12 @@ def test_a_figure_outside_a_table_is_told() -> None:
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of results, and one page with one table."""
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
     monkeypatch.setattr(figures, "PAGES_ALL", (str(tmp_path / "page.md"),))
     return tmp_path
 
 
 def result(folder: Path, *, options: list[str], measured_at: str = "2026-11-28T00:00:00Z") -> None:
-    """Writes a result of the join, and a page that shows it."""
     content = {
         "measured_at": measured_at,
         "commit": "0123456789",

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from email.message import Message
 from email.parser import Parser
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
@@ -21,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ebbtide.errors import ExitCode
+from tests.support.templates import old_lake
 
 ROOT = Path(__file__).parents[2]
 BUILD = """
@@ -31,20 +33,10 @@ build_meta.build_wheel(target)
 build_meta.build_sdist(target)
 """
 """A build as pip's, with the tools that are here. Each build replaces `sys.argv`."""
-EXTRAS = {
-    "all",
-    "aws",
-    "connect",
-    "fsspec",
-    "icechunk",
-    "lakefs",
-    "oidc",
-    "otel",
-    "postgres",
-    "s3",
-    "server",
-    "spark",
-}
+EXTRAS = {"all", "aws", "connect", "fsspec", "icechunk", "lakefs"}
+EXTRAS |= {"oidc", "otel", "postgres", "s3", "server", "spark"}
+BYTES_MAX = 300 * 2**20
+BLOCK = 4096
 PLAIN = """
 import json, os, sys
 absent = frozenset(json.loads(os.environ["ABSENT"]))
@@ -151,6 +143,25 @@ def test_the_extra_all_has_the_others(package: Package) -> None:
     assert whole.extras == EXTRAS - {"all"}
 
 
+def size_of(paths: Iterable[Path]) -> int:
+    """The bytes of files on a disk, in whole blocks as `du` counts them, without bytecode."""
+    there = (each for each in paths if each.suffix != ".pyc" and each.is_file())
+    return sum(-(-each.stat().st_size // BLOCK) * BLOCK for each in there)
+
+
+def test_a_plain_installation_is_below_300_mb(package: Package) -> None:
+    """As docs/install.md promises."""
+    needed = closure(requirements(package.metadata.get_all("Requires-Dist", [])))
+    sizes = {
+        name: size_of(Path(str(each.locate())) for each in distribution(name).files or [])
+        for name in needed
+    }
+    sizes["ebbtide"] = size_of(package.directory.rglob("*"))
+    assert sizes["pyarrow"] > 100 * 2**20, "files are counted"
+    largest = sorted(((size >> 20, name) for name, size in sizes.items()), reverse=True)[:8]
+    assert sum(sizes.values()) < BYTES_MAX, largest
+
+
 @pytest.fixture(scope="module")
 def plain(package: Package) -> dict[str, str]:
     """The environment of a program where no extra is installed."""
@@ -170,31 +181,27 @@ def plain(package: Package) -> dict[str, str]:
 def run(
     environment: Mapping[str, str], *arguments: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """The program with these arguments, where modules are absent."""
     command = [sys.executable, "-c", PLAIN, *arguments]
     return subprocess.run(
         command, env={**environment, **more}, capture_output=True, text=True, check=False
     )
 
 
-def test_a_collection_without_any_extra(plain: Mapping[str, str], tmp_path: Path) -> None:
-    store = {"EBBTIDE_STORE": str(tmp_path / "store"), "EBBTIDE_LEASE_TTL": "0s"}
-    (tmp_path / "file").write_text("text")
-    put = ("fs", "put", "lake", "main", str(tmp_path / "file"), "file")
-    for arguments in (
-        ("--help",),
-        ("init", store["EBBTIDE_STORE"]),
-        ("repo", "create", "lake"),
-        put,
-        ("fs", "rm", "lake", "main", "file"),
-    ):
-        done = run(plain, *arguments, **store)
-        assert done.returncode == ExitCode.DONE, done
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("plain") / "store"
+    with old_lake(directory, lease_ttl=timedelta(0)) as lake:
+        lake.objects.put("main", "file", b"text")
+        lake.objects.delete("main", "file")
+    return directory
+
+
+def test_a_collection_without_any_extra(plain: Mapping[str, str], store: Path) -> None:
     collect = ("gc", "run", "lake", "--master", "none", "--grace", "0s", "--unsafe", "--yes")
-    done = run(plain, *collect, "--json", **store)
+    done = run(plain, *collect, "--json", EBBTIDE_STORE=str(store))
     assert done.returncode == ExitCode.DONE, done
-    data = tmp_path / "store" / "storage" / "lake" / "data"
-    assert not [path for path in data.rglob("*") if path.is_file()]
+    assert not [path for path in store.glob("storage/lake/data/**/*") if path.is_file()]
+    assert run(plain, "init", str(store.with_name("other"))).returncode == ExitCode.DONE
 
 
 @pytest.mark.parametrize(
@@ -216,19 +223,16 @@ def test_a_collection_without_any_extra(plain: Mapping[str, str], tmp_path: Path
 )
 def test_a_missing_extra_is_named(
     plain: Mapping[str, str],
-    tmp_path: Path,
+    store: Path,
     extra: str,
     arguments: tuple[str, ...],
     settings: dict[str, str],
 ) -> None:
-    store = str(tmp_path / "store")
-    assert run(plain, "init", store).returncode == ExitCode.DONE
-    assert run(plain, "repo", "create", "lake", "--store", store).returncode == ExitCode.DONE
     if extra == "s3":
         absent = json.loads(plain["ABSENT"])
         there = {"flatbuffers", "zstandard"}
         settings = {"ABSENT": json.dumps([name for name in absent if name not in there])}
-    done = run(plain, *arguments, EBBTIDE_STORE=store, **settings)
+    done = run(plain, *arguments, EBBTIDE_STORE=str(store), **settings)
     assert done.returncode == ExitCode.FAILED, done
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")

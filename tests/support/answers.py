@@ -24,7 +24,6 @@ def failed(status: int, code: str) -> GenericError:
 
 
 def broken() -> GenericError:
-    """The exception for a connection that breaks before the answer."""
     return GenericError(
         "Generic S3 error: HTTP error: error sending request\n\n"
         "Debug source:\nGeneric {\n    inner: Http(\n        HttpError {\n"
@@ -33,7 +32,6 @@ def broken() -> GenericError:
 
 
 def xml(code: str) -> bytes:
-    """The body of an error of S3 and Azure."""
     return f"<Error><Code>{code}</Code><Message>of a test</Message></Error>".encode()
 
 

@@ -23,7 +23,6 @@ class InProcess(httpx.BaseTransport):
         self._portal = portal
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it, and read all of the answer."""
         request.read()
         return self._portal.call(self._send, request)
 
@@ -35,7 +34,6 @@ class InProcess(httpx.BaseTransport):
 
 @contextmanager
 def serving(store: Store) -> Iterator[httpx.Client]:
-    """A client with the key of an admin."""
     made = store.keys.create(Role.ADMIN, name="test")
     with asking(create_app(store), (made.key.access_key_id, made.secret)) as client:
         yield client
@@ -43,7 +41,6 @@ def serving(store: Store) -> Iterator[httpx.Client]:
 
 @contextmanager
 def asking(app: FastAPI, key: tuple[str, str]) -> Iterator[httpx.Client]:
-    """A client with an access key and its secret."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(app.router.lifespan_context(app)),

@@ -12,27 +12,22 @@ HOLDER = "EBBTHOLDER"
 
 
 def md5(data: bytes) -> str:
-    """The MD5, in hexadecimal digits."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def put_block(lake: Repository, data: bytes, *, holder: str = HOLDER) -> str:
-    """Stores a block, as clients do; its signed locator."""
     return lake.blocks.put(md5(data), data, holder=holder, size_bytes=len(data))
 
 
 def manifest_of(locator: str, name: str = "file") -> str:
-    """A manifest of one file, which is one block."""
     return f". {locator} 0:{locator.split('+')[1]}:{name}\n"
 
 
 def read_block(lake: Repository, locator: str, *, holder: str = HOLDER) -> bytes:
-    """All bytes of a block."""
     return b"".join(lake.blocks.read(locator, holder=holder).pieces)
 
 
 def read_blocks(lake: Repository, text: str, *, holder: str = HOLDER) -> list[bytes]:
-    """The bytes of every block of a signed manifest."""
     return [
         read_block(lake, locator, holder=holder)
         for locators in parse_manifest(text).locators.values()
@@ -41,11 +36,9 @@ def read_blocks(lake: Repository, text: str, *, holder: str = HOLDER) -> list[by
 
 
 def save(lake: Repository, project_id: str, name: str, text: str) -> ArvadosCollection:
-    """A collection of a signed manifest."""
     return lake.arvados_collections.create(project_id, name, text, holder=HOLDER)
 
 
 def signed(lake: Repository, found: ArvadosCollection) -> str:
-    """Its manifest, signed anew."""
     collection_id = found.listed.collection_id
     return lake.arvados_collections.signed_manifest(collection_id, holder=HOLDER)

@@ -44,7 +44,6 @@ rm -rf "$1"
 
 
 def find_azurite() -> str | None:
-    """The path of its program, or None."""
     local = Path(__file__).parents[2] / ".azurite" / "node_modules" / ".bin" / PROGRAM
     found = shutil.which(PROGRAM)
     if found is None and local.exists() and shutil.which("node"):
@@ -54,13 +53,10 @@ def find_azurite() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Azurite:
-    """A running server with one empty container, `CONTAINER`."""
-
     port: int
     keeper: subprocess.Popen[str]
 
     def environment(self) -> dict[str, str]:
-        """What a client needs to know."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
             "AZURE_STORAGE_ACCOUNT_KEY": KEY,
@@ -113,7 +109,6 @@ def set_soft_delete(port: int, days: int) -> None:
 
 
 def set_tier(port: int, key: str, tier: str) -> None:
-    """Sets the access tier of an object of `CONTAINER`, as `Cool` or `Archive`."""
     status = _ask(port, f"/{CONTAINER}/{key}", {"comp": "tier"}, b"", tier=tier)
     if status not in (200, 202):
         raise RuntimeError(f"Azurite did not set the tier: {status}")

@@ -25,14 +25,12 @@ class SteppingMetadata(Metadata):
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.transaction`."""
         self._before("transaction")
         with super().transaction(joins=joins) as tx:
             yield tx
 
     @contextmanager
     def snapshot(self, *, scans: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.snapshot`."""
         self._before("snapshot")
         with super().snapshot(scans=scans) as tx:
             yield tx
@@ -47,7 +45,6 @@ class HeldMetadata(Metadata):
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.transaction`."""
         with super().transaction(joins=joins) as tx:
             yield tx
             self._before_commit(tx)

@@ -115,20 +115,16 @@ ended "$@"
 
 
 def find_ceph() -> bool:
-    """Whether all of its programs are there."""
     return all(shutil.which(name) for name in PROGRAMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CephServer:
-    """A running server with one empty bucket, `BUCKET`."""
-
     endpoint: str
     home: Path
     keeper: subprocess.Popen[str]
 
     def environment(self) -> dict[str, str]:
-        """What a client needs to know."""
         return {
             "AWS_ENDPOINT": self.endpoint,
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -192,7 +188,6 @@ def start_ceph(
 
 
 def _wait(server: CephServer) -> None:
-    """Until it answers."""
     deadline = monotonic() + START_SECONDS_MAX
     while True:
         try:
@@ -206,7 +201,6 @@ def _wait(server: CephServer) -> None:
 
 
 def make_user(home: Path, name: str, key_id: str, secret: str) -> None:
-    """Adds a user to the server whose files lie in `home`. Raises RuntimeError."""
     command = ["radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}"]
     command += [f"--access-key={key_id}", f"--secret-key={secret}"]
     environment = {**os.environ, "CEPH_CONF": str(home / "ceph.conf")}

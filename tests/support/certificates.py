@@ -31,14 +31,11 @@ class Issued:
     encrypted: bytes
 
     def write(self, certificate: Path, key: Path) -> None:
-        """Puts both into files, in place of others."""
         certificate.write_bytes(self.certificate)
         key.write_bytes(self.key)
 
 
 class Issuer:
-    """An authority that a client trusts by the file `trusted`."""
-
     def __init__(self, directory: Path) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("Issuer of a test")
@@ -56,7 +53,6 @@ class Issuer:
         self.trusted.write_bytes(own.public_bytes(Encoding.PEM))
 
     def issue(self) -> Issued:
-        """Returns a new certificate for the loopback, with a new key and serial number."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.IPAddress(ipaddress.ip_address(LOOPBACK)), x509.DNSName("localhost")]
         made = (

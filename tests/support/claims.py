@@ -142,7 +142,6 @@ def _tests_in(file: str) -> frozenset[str]:
 
 
 def _has_test(name: str) -> bool:
-    """`FILE::TEST`."""
     file, _, test = name.partition("::")
     return test in _tests_in(file)
 
@@ -155,7 +154,6 @@ def anchors(document: Path) -> set[str]:
 
 
 def _has_place(name: str) -> bool:
-    """`FILE`, or `FILE#ANCHOR`."""
     file, _, anchor = name.partition("#")
     return (ROOT / file).is_file() and (not anchor or anchor in anchors(ROOT / file))
 

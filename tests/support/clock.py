@@ -18,15 +18,12 @@ class ManualClock:
         self.storage_offset = timedelta(0)
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass, or turn it back."""
         self.now += by
 
     def host_now(self) -> datetime:
-        """This machine's time."""
         return self.now + self.host_offset
 
     def database_now(self, tx: Queries) -> datetime:
-        """The database's time."""
         del tx
         return self.now + self.database_offset
 

@@ -44,7 +44,6 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Its master's."""
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self, workers: int) -> None:
@@ -58,7 +57,6 @@ class Cluster:
             self._wait(process, f"worker-{number}", "Successfully registered with master")
 
     def add_worker(self) -> None:
-        """Start another worker, which registers itself after a while."""
         name = f"worker-{self._started}"
         self._started += 1
         options = ["--host", "127.0.0.1", "--cores", "1", "--memory", self.memory]
@@ -74,7 +72,6 @@ class Cluster:
         return killed
 
     def stop(self) -> None:
-        """End what runs."""
         for process in filter(None, [*self.workers, self.master]):
             if process.poll() is None:
                 _kill(process)
@@ -127,7 +124,6 @@ def _kill(process: subprocess.Popen[bytes]) -> int:
 def running_cluster(
     directory: Path, *, environment: Mapping[str, str], workers: int = 2, memory: str = "1g"
 ) -> Iterator[Cluster]:
-    """A cluster for the block."""
     directory.mkdir(parents=True, exist_ok=True)
     cluster = Cluster(directory, environment, memory)
     try:

@@ -12,7 +12,6 @@ Document = dict[str, Any]  # JSON
 
 
 def new_repository(http: httpx.Client, **files: str) -> str:
-    """A repository with files in a commit of `main`; its name."""
     name = f"r-{new_id()[:20]}"
     asked = {"name": name, "storage_namespace": f"local://{name}"}
     done(http.post("/repositories", json=asked), 201)
@@ -25,26 +24,22 @@ def new_repository(http: httpx.Client, **files: str) -> str:
 
 
 def new_project(http: httpx.Client, repository: str, name: str = "p", **asked: Any) -> Document:
-    """A project."""
     answer = http.post("/projects", json={"repository": repository, "name": name, **asked})
     return done(answer, 201)
 
 
 def new_collection(http: httpx.Client, project_id: str, name: str = "c", **asked: Any) -> Document:
-    """A collection."""
     answer = http.post("/collections", json={"project_id": project_id, "name": name, **asked})
     return done(answer, 201)
 
 
 def done(answer: httpx.Response, status: int = 200) -> Document:
-    """What an answer says, which must have the status."""
     assert answer.status_code == status, answer.text
     document: Document = answer.json() if answer.content else {}
     return document
 
 
 def refused(answer: httpx.Response, status: int, kind: str) -> Document:
-    """The error that an answer must tell of."""
     document: Document = answer.json()
     assert (answer.status_code, document["kind"]) == (status, kind), answer.text
     assert document["message"]
@@ -52,7 +47,6 @@ def refused(answer: httpx.Response, status: int, kind: str) -> Document:
 
 
 def listed(http: httpx.Client, place: str, **params: Any) -> list[Document]:
-    """All of a list, in pages of one or as asked."""
     found: list[Document] = []
     after = ""
     while True:

@@ -14,24 +14,20 @@ from ebbtide.store.staging.uploads import NewObject
 
 
 def raises(kind: str) -> pytest.RaisesExc[EbbtideError]:
-    """An error of that kind."""
     return pytest.raises(EbbtideError, check=lambda error: error.kind == kind)
 
 
 def of_files(files: Mapping[str, bytes]) -> Files:
-    """New files."""
     return Files([NewObject(path, data) for path, data in files.items()])
 
 
 def of(*sources: Source, **more: object) -> ContentChange:
-    """A change by these sources."""
     return ContentChange(sources, **more)  # type: ignore[arg-type]
 
 
 def collect_files(
     lake: Repository, collection_id: str, version: int | None = None
 ) -> dict[str, bytes]:
-    """Every file of a collection, read."""
     found = lake.collections.walk(collection_id, version=version)
     return {
         entry.path: b"".join(
@@ -44,5 +40,4 @@ def collect_files(
 def put_collection(
     lake: Repository, project_id: str, name: str, files: Mapping[str, bytes] | None = None
 ) -> Collection:
-    """A collection of new files."""
     return lake.collections.create(project_id, name, of(of_files(files or {})))

@@ -30,8 +30,6 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 class OpenedWorld(World):
-    """The store that another world left in `directory`."""
-
     def __init__(self, directory: Path, *, now: datetime, **settings: Any) -> None:
         self.clock = ManualClock(now)
         self.settings = Settings(**(SETTINGS | settings))
@@ -55,7 +53,6 @@ def listing(root: Path) -> dict[str, bytes]:
 
 
 def contents_of(world: World, ref: str) -> dict[str, bytes]:
-    """All objects of a ref, by path, read through the store."""
     return {
         entry.path: world.lake.objects.get(ref, entry.path)
         for entry in world.lake.objects.walk(ref)
@@ -83,7 +80,6 @@ def verify(world: World) -> None:
 
 
 def tombstoned(world: World) -> set[str]:
-    """The commits that are closed now, stubs too."""
     with world.lake.context.metadata.snapshot() as tx:
         rows = tx.execute(
             commits.select()

@@ -29,15 +29,12 @@ def new_database(server_url: str) -> str:
 
 
 class SqliteDatabases:
-    """Copies of one file."""
-
     def __init__(self, directory: Path) -> None:
         self.template = directory / "template.db"
         _make_tables(f"sqlite:///{self.template}")
 
     @contextmanager
     def database(self, directory: Path) -> Iterator[str]:
-        """The URL of a database in `directory`."""
         path = directory / "metadata.db"
         shutil.copy(self.template, path)
         yield f"sqlite:///{path}"
@@ -52,7 +49,6 @@ class PostgresDatabases:
 
     @contextmanager
     def database(self, _directory: Path) -> Iterator[str]:
-        """The URL of a database. What a test leaves open there is ended behind it."""
         url = self._free.pop() if self._free else self._new()
         yield url
         with psycopg.connect(_plain(url), autocommit=True) as connection:
@@ -71,7 +67,6 @@ class PostgresDatabases:
 
 
 def _plain(url: str) -> str:
-    """A URL as psycopg reads it."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 

@@ -85,7 +85,6 @@ class Actor:
     step: Callable[[str], None]
 
     def wait(self, time: timedelta) -> None:
-        """Let time pass: a step like others."""
         self.step("time")
         self.clock.advance(time)
 
@@ -101,13 +100,11 @@ class _Clock(ManualClock):
         self._note = note
 
     def database_now(self, tx: Any) -> datetime:  # see `Clock`
-        """The database's time."""
         now = super().database_now(tx)
         self._note(now)
         return now
 
     def storage_time(self, last_modified: datetime) -> datetime:
-        """What the storage wrote down."""
         return last_modified
 
 
@@ -118,18 +115,14 @@ class _Ids:
         self.by_thread: dict[str, Random] = {}
 
     def token_hex(self, length: int) -> str:
-        """So many bytes, in hexadecimal."""
         name = threading.current_thread().name
         return self.by_thread.setdefault(name, Random(name)).randbytes(length).hex()
 
 
 class _Bucket(Bucket):
-    """A bucket that hands the baton over before what others can notice."""
-
     step: Callable[[str], None] = staticmethod(lambda _method: None)
 
     def storage(self, url: str) -> Any:  # a storage, which the caller takes as it is
-        """See `Bucket.storage`."""
         return FaultyStorage(super().storage(url), before=lambda method, _: self.step(method))
 
 
@@ -146,7 +139,6 @@ class _Thread(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """The operation, once the baton is here."""
         self._body(self)
 
 
@@ -188,12 +180,10 @@ class Ground(Watcher):
         return Store(directory=None, settings=self._settings, metadata=metadata, store_id="s" * 32)
 
     def actor(self) -> Actor:
-        """A process of its own, which hands the baton over."""
         store = self._store(SteppingMetadata(self._metadata, self.step))
         return Actor(store, store.repository("lake"), self.clock, self.step)
 
     def close(self) -> None:
-        """Close the database."""
         self._metadata.close()
         self._connection.close()
 
@@ -218,7 +208,6 @@ class Ground(Watcher):
             thread.known.update(repr(value).encode())
 
     def start(self, operations: Sequence[Operation]) -> list[_Thread]:
-        """Bring everything back to the start, and start threads, which have no baton yet."""
         self._connection.deserialize(self._database)
         self.bucket.objects.clear()
         self.bucket.objects.update(self._objects)
@@ -267,7 +256,6 @@ class Ground(Watcher):
         self._baton.acquire()
 
     def stop(self, threads: Sequence[_Thread]) -> None:
-        """End what has not ended."""
         for thread in threads:
             thread.stopping = True
             while not thread.done:
@@ -284,7 +272,6 @@ class Ground(Watcher):
                 raise Violation(f"{address} is needed, and is not there")
 
     def needed(self) -> set[str]:
-        """What commits have, and what is staged on branches."""
         cursor = self._cursor()
         tokens = {
             token
@@ -318,7 +305,6 @@ class Ground(Watcher):
         return self._trees[key]
 
     def deleted(self, key: str, stored: Stored) -> None:
-        """See `Watcher.deleted`. Raises Violation."""
         del stored
         address = key.removeprefix(ROOT)
         if address in self.needed():
@@ -377,7 +363,6 @@ class Ground(Watcher):
         return self.shared_digest() == before and self._digest[0] != mark
 
     def _cursor(self) -> sqlite3.Cursor:
-        """One whose rows no thread reads."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return cursor
@@ -437,15 +422,12 @@ class Search:
     _met: set[bytes] = field(default_factory=set)
 
     def run(self, *, until: float = math.inf) -> int:
-        """Goes through the schedules until a monotonic time in seconds. Returns the number of
-        states between steps that it met. Raises Violation, which names the schedule."""
         todo: list[tuple[int, ...]] = [()]
         while todo and time.monotonic() < until:
             todo += self._follow(todo.pop())
         return len(self._met)
 
     def random(self, random: Random) -> None:
-        """One schedule, by chance."""
         self._follow((), random)
 
     def _follow(

@@ -85,13 +85,10 @@ def _near(test: PurePosixPath, imports: frozenset[str], changed: PurePosixPath) 
 
 
 def imports_of(path: Path) -> frozenset[str]:
-    """The modules of the program that a test's file imports from."""
     return frozenset(re.findall(r"^from (ebbtide[.\w]*) import", path.read_text(), re.MULTILINE))
 
 
 class Fast:
-    """A plugin that leaves out, sorts and ends the tests of one process."""
-
     def __init__(self, seconds: float, seed: int) -> None:
         self._ends_at = time.monotonic() + seconds
         files = nearest_files(changed_files(), Random(seed))
@@ -119,6 +116,5 @@ class Fast:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> None:
-        """Skips a test that turns out to need a server."""
         if fixturedef.argname in SERVERS:
             pytest.skip(NO_SERVER)

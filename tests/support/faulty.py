@@ -22,7 +22,6 @@ Hook = Callable[[str, str], None]
 
 
 def nothing(method: str, address: str) -> None:
-    """A hook that does nothing."""
     del method, address
 
 
@@ -53,7 +52,6 @@ class FaultyStorage:
 
     @property
     def url(self) -> str:
-        """The inner storage's."""
         return self.inner.url
 
     @property
@@ -62,17 +60,14 @@ class FaultyStorage:
         return False
 
     def get(self, address: str) -> bytes:
-        """See `Storage.get`."""
         return self._around("get", address, lambda: self.inner.get(address))
 
     def get_versioned(self, address: str) -> tuple[bytes, str]:
-        """See `Storage.get_versioned`."""
         return self._around("get_versioned", address, lambda: self.inner.get_versioned(address))
 
     def stream(
         self, address: str, *, start: int = 0, end: int | None = None, etag: str | None = None
     ) -> Iterator[bytes]:
-        """See `Storage.stream`."""
         return self._around(
             "stream", address, lambda: self.inner.stream(address, start=start, end=end, etag=etag)
         )
@@ -80,7 +75,6 @@ class FaultyStorage:
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
     ) -> None:
-        """See `Storage.put`."""
         self._around(
             "put",
             address,
@@ -88,13 +82,11 @@ class FaultyStorage:
         )
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
-        """See `Storage.replace`."""
         return self._around(
             "replace", address, lambda: self.inner.replace(address, data, version=version)
         )
 
     def head(self, address: str) -> ObjectInfo | None:
-        """See `Storage.head`."""
         return self._around("head", address, lambda: self.inner.head(address))
 
     def list(
@@ -106,7 +98,6 @@ class FaultyStorage:
         sized: bool = True,
         streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`."""
         return self._around(
             "list",
             prefix,
@@ -116,58 +107,46 @@ class FaultyStorage:
         )
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """See `Storage.sizes`."""
         return self._around("sizes", " ".join(addresses), lambda: self.inner.sizes(addresses))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """See `Storage.sign_put`."""
         return self.inner.sign_put(address, lasts=lasts)
 
     def sign_get(
         self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
     ) -> str | None:
-        """See `Storage.sign_get`."""
         return self.inner.sign_get(address, lasts=lasts, method=method)
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list_prefixes`."""
         return self._around("list_prefixes", prefix, lambda: self.inner.list_prefixes(prefix))
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete`."""
         return self._around("delete", " ".join(addresses), lambda: self.inner.delete(addresses))
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.move`."""
         sources = " ".join(source for source, _ in moves)
         return self._around("move", sources, lambda: self.inner.move(moves))
 
     def retained(self) -> Retained:
-        """See `Storage.retained`: it never raises."""
         return self.inner.retained()
 
     @property
     def deletes_versions(self) -> bool:
-        """The inner storage's."""
         return self.inner.deletes_versions
 
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete_versions`."""
         return self._around(
             "delete_versions", " ".join(addresses), lambda: self.inner.delete_versions(addresses)
         )
 
     @property
     def has_classes(self) -> bool:
-        """See `Storage.has_classes`."""
         return self.inner.has_classes
 
     def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
-        """See `Storage.classes`."""
         return self.inner.classes(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
-        """See `Storage.hidden`."""
         return self._around("hidden", prefix, lambda: self.inner.hidden(prefix))
 
     def _around(self, method: str, address: str, call: Callable[[], Answer]) -> Answer:
@@ -215,5 +194,4 @@ class OncePut:
 
 
 def with_storage(repository: Repository, storage: Storage) -> Repository:
-    """The same repository through another storage, with nothing cached."""
     return Repository(replace(repository.context, storage=storage, cache=ContentCache(storage)))

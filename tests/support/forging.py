@@ -30,11 +30,9 @@ class Forgery:
         self.plan: dict[str, Any] = json.loads((self.folder / "plan.json").read_text())
 
     def rows(self, part: Row) -> list[Row]:
-        """The rows of a part that plan.json names."""
         return pq.read_table(self.folder / part["name"]).to_pylist()
 
     def write(self, part: Row, rows: list[Row], schema: pa.Schema) -> None:
-        """Write a part anew, and say so in plan.json."""
         sink = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), sink)
         file = self.folder / part["name"]
@@ -45,7 +43,6 @@ class Forgery:
         part["bytes"] = sum(row.get("size_bytes", 0) for row in rows)
 
     def edit(self, name: str, change: Callable[[list[Row]], object]) -> None:
-        """Change the rows of `commits` or `refs`."""
         part = self.plan[name]
         schema = pq.read_schema(self.folder / part["name"])
         rows = self.rows(part)

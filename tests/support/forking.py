@@ -58,7 +58,6 @@ class Running:
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the process alone."""
         os.kill(self.pid, number)
 
 
@@ -148,13 +147,11 @@ class Forks:
         return True
 
     def end(self) -> None:
-        """It ends, and with it the programs that still run."""
         self._process.communicate()
         shutil.rmtree(self._directory)
 
 
 def _environment() -> dict[str, str]:
-    """This process's, in which the tests are found."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
@@ -177,7 +174,6 @@ class _Server:
         self._clients: dict[int, socket.socket] = {}
 
     def serve(self) -> None:
-        """Goes on until standard input is closed."""
         prepare_forks()
         rest = b""
         while True:

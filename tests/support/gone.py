@@ -57,7 +57,6 @@ def expire_repository(world: World) -> str:
 
 
 def gone_repository(store: Store, ref: str) -> GoneRepository:
-    """It, as the collector sees it."""
     found = store.catalog.find_gone(ref)
     assert found is not None
     return GoneRepository(store.context_of(found), store_id=store.store_id)
@@ -70,14 +69,12 @@ def remover(
     observer: Observer = silent,
     **options: Any,
 ) -> Remover:
-    """Its collector."""
     found = gone_repository(store, repository) if isinstance(repository, str) else repository
     chosen = RunOptions.of(store.settings, **options)
     return Remover(found, engine=INLINE, options=chosen, observer=observer)
 
 
 def rows(store: Store) -> dict[str, int]:
-    """How many rows each table has, where it has any, but for those of OUTLASTING."""
     with store.metadata.snapshot() as tx:
         counts = {
             table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
@@ -88,5 +85,4 @@ def rows(store: Store) -> dict[str, int]:
 
 
 def files(world: World) -> set[str]:
-    """Every file under the root."""
     return {str(p.relative_to(world.root)) for p in world.root.rglob("*") if not p.is_dir()}

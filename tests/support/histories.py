@@ -25,7 +25,6 @@ class History:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The commits whose data stays."""
         return (self.opening, self.middle, self.head)
 
 
@@ -69,7 +68,6 @@ class Template:
 
 
 def make_template(directory: Path) -> Template:
-    """Make one in `directory`."""
     world = World(directory)
     history = make_history(world)
     contents = kept_contents(world, history)
@@ -80,8 +78,6 @@ def make_template(directory: Path) -> Template:
 
 
 class PlannedWorld(OpenedWorld):
-    """A copy of a template, at `directory`."""
-
     def __init__(self, template: Template, directory: Path, **settings: Any) -> None:
         copy_store(template.directory / "store", directory / "store")
         super().__init__(directory, now=START, **settings)

@@ -82,14 +82,12 @@ def create_repository(
 
 
 def open_repository(path: Place) -> Repository:
-    """Open the one at `path`, with access to the virtual chunks that it was made with."""
     storage = _storage(path)
     config = Repository.fetch_config(storage)
     return Repository.open(storage, authorize_virtual_chunk_access=_access(config))
 
 
 def upgrade(path: Place, *, keeps_old_files: bool = False) -> Repository:
-    """Bring a repository of version 1 to version 2."""
     return icechunk.upgrade_icechunk_repository(
         open_repository(path), dry_run=False, delete_unused_v1_files=not keeps_old_files
     )
@@ -167,19 +165,15 @@ class RandomHistory:
             self.steps |= {self._amend: 2, self._detach: 1}
 
     def branches(self) -> list[str]:
-        """Their names."""
         return sorted(self.repository.list_branches())
 
     def tags(self) -> list[str]:
-        """Their names."""
         return sorted(self.repository.list_tags())
 
     def new_name(self, kind: str) -> str:
-        """For a branch or tag."""
         return f"{kind}{self.number}"
 
     def step(self) -> None:
-        """Do one operation; the first one is a commit."""
         self.number += 1
         steps = list(self.steps)
         chosen = self.choices.choices(steps, list(self.steps.values()))[0]
@@ -239,7 +233,6 @@ class RandomHistory:
         return self.choices.choice(self.branches())
 
     def _any_snapshot(self) -> icechunk.SnapshotInfo:
-        """One of the ancestry of any branch or tag."""
         tips = [("branch", name) for name in self.branches()]
         tips += [("tag", name) for name in self.tags()]
         kind, name = self.choices.choice(tips)
@@ -346,7 +339,6 @@ def contents(path: Place, refs_there: Iterable[tuple[str, str]] | None = None) -
 
 
 def read_snapshot(repository: Repository, snapshot_id: str) -> dict[str, str]:
-    """What `describe` says of its nodes, by path."""
     store = repository.readonly_session(snapshot_id=snapshot_id).store
     try:
         root = zarr.open_group(store, mode="r")
@@ -416,41 +408,23 @@ def instant_between(path: Path) -> datetime:
 
 @dataclass(frozen=True)
 class IcechunkCollection:
-    """What Icechunk did: the files that went and that came, and the ids that expiry released."""
+    """What Icechunk did: the files that went and that came."""
 
     deleted: frozenset[str]
     added: frozenset[str]
-    released: frozenset[str]
 
 
 def collect_with_icechunk(
-    path: Place,
-    *,
-    expire_older_than: datetime | None = None,
-    delete_expired_branches: bool = False,
-    delete_expired_tags: bool = False,
-    delete_older_than: datetime | None = None,
+    path: Place, *, delete_older_than: datetime | None = None
 ) -> IcechunkCollection:
-    """Expire, if told what, and collect garbage, in place.
-
-    Without `delete_older_than` every file is old enough. What version 1 rewrites in place, the
-    snapshots above those that it expires, is not in the result.
-    """
+    """Collect garbage, in place. Without `delete_older_than` every file is old enough."""
     before = listing(path)
-    released: set[str] = set()
-    if expire_older_than is not None:
-        released = open_repository(path).expire_snapshots(
-            expire_older_than,
-            delete_expired_branches=delete_expired_branches,
-            delete_expired_tags=delete_expired_tags,
-        )
     threshold = delete_older_than or datetime.now(UTC) + timedelta(days=1)
     open_repository(path).garbage_collect(threshold)
     after = listing(path)
     return IcechunkCollection(
         deleted=frozenset(before.keys() - after.keys()),
         added=frozenset(after.keys() - before.keys()),
-        released=frozenset(released),
     )
 
 

@@ -34,7 +34,6 @@ def spell(data: bytes) -> str:
 
 
 def unpacked(data: bytes) -> bytes:
-    """What is in a metadata file behind its header."""
     assert data[HEADER_BYTES - 1] == 1
     return zstandard.ZstdDecompressor().decompressobj().decompress(data[HEADER_BYTES:])
 
@@ -45,7 +44,6 @@ def plain(data: bytes, payload: bytes) -> bytes:
 
 
 def new_file(payload: bytes, file_type: int, spec_version: int, *, compressed: bool) -> bytes:
-    """A metadata file."""
     header = "ICE🧊CHUNK".encode() + b"by hand".ljust(24) + bytes([spec_version, file_type])
     if not compressed:
         return header + b"\0" + payload
@@ -85,17 +83,14 @@ class Fields:
         return int(self.table.Offset(4 + 2 * slot))
 
     def number(self, slot: int, flags: Any) -> int:
-        """A number."""
         return int(self.table.GetSlot(4 + 2 * slot, 0, flags))
 
     def struct(self, slot: int, size: int = ID_BYTES) -> bytes | None:
-        """The bytes of a struct."""
         place = self.at(slot)
         start = self.table.Pos + place
         return bytes(self.table.Bytes[start : start + size]) if place else None
 
     def starts(self, slot: int, size: int) -> list[int]:
-        """Where each element of a vector starts."""
         place = self.at(slot)
         if not place:
             return []
@@ -103,12 +98,10 @@ class Fields:
         return [first + size * i for i in range(self.table.VectorLen(place))]
 
     def tables(self, slot: int) -> Iterator[Fields]:
-        """The tables of a vector."""
         for start in self.starts(slot, 4):
             yield Fields(self.table.Bytes, self.table.Indirect(start))
 
     def table_at(self, slot: int) -> Fields:
-        """A table."""
         return Fields(self.table.Bytes, self.table.Indirect(self.table.Pos + self.at(slot)))
 
 
@@ -127,8 +120,6 @@ def slow_manifest(payload: bytes) -> tuple[str, int, list[str]]:
 
 @dataclass(frozen=True)
 class SlowSnapshot:
-    """What a snapshot's file says."""
-
     snapshot_id: str
     parent_id: str | None
     flushed_at_micros: int
@@ -185,8 +176,6 @@ class MadeRef:
 
 @dataclass(frozen=True)
 class MadeManifest:
-    """A manifest, by its arrays' references."""
-
     manifest_id: bytes
     arrays: list[list[MadeRef]] = field(default_factory=list)
     dictionary: bytes | None = None
@@ -195,17 +184,14 @@ class MadeManifest:
 
     @property
     def count(self) -> int:
-        """How many references it has."""
         return sum(map(len, self.arrays))
 
     @property
     def chunks(self) -> list[str]:
-        """The addresses of its native chunks, in order."""
         refs = [ref for array in self.arrays for ref in array]
         return [f"chunks/{spell(ref.chunk_id)}" for ref in refs if ref.kinds == ("native",)]
 
     def payload(self) -> bytes:
-        """The FlatBuffer."""
         builder = flatbuffers.Builder(64)
         arrays = offsets(builder, [_array(builder, refs) for refs in self.arrays])
         dictionary = None if self.dictionary is None else builder.CreateByteVector(self.dictionary)
@@ -279,7 +265,6 @@ class MadeSnapshot:
     unknown: int | None = None
 
     def payload(self) -> bytes:
-        """The FlatBuffer."""
         builder = flatbuffers.Builder(64)
         message = builder.CreateString("by hand")
         nodes = offsets(builder, [_node(builder, node) for node in self.nodes])
@@ -353,7 +338,6 @@ def _file_info(builder: Any, info: tuple[bytes, int, int]) -> int:
 
 
 def offsets(builder: Any, places: Sequence[int]) -> int:
-    """A vector of tables that are written already."""
     builder.StartVector(4, len(places), 4)
     for place in reversed(places):
         builder.PrependUOffsetTRelative(place)
@@ -361,7 +345,6 @@ def offsets(builder: Any, places: Sequence[int]) -> int:
 
 
 def struct_slot(builder: Any, slot: int, data: bytes) -> None:
-    """A struct of bytes in the table that is being written."""
     builder.Prep(1, len(data))
     _place(builder, data)
     builder.Slot(slot)
@@ -373,7 +356,6 @@ def _place(builder: Any, data: bytes) -> None:
 
 
 def random_ref(choices: random.Random, index: tuple[int, ...] | None = None) -> MadeRef:
-    """A reference of any one kind."""
     kinds: tuple[RefKind, ...] = ("inline", "native", "native", "virtual", "packed")
     return MadeRef(
         kinds=(choices.choice(kinds),),
@@ -438,5 +420,4 @@ def random_snapshot(choices: random.Random) -> MadeSnapshot:
 
 
 def files_of(path: Path, kind: str) -> dict[str, bytes]:
-    """The files of one directory of a repository, by name."""
     return {each.name: each.read_bytes() for each in sorted((path / kind).glob("*"))}

@@ -89,7 +89,6 @@ class HistoryOfAnyKind(RandomHistory):
             self._upgrade()
 
     def refs(self) -> list[tuple[str, str]]:
-        """Its branches and tags."""
         return [("branch", name) for name in self.branches()] + [
             ("tag", name) for name in self.tags()
         ]

@@ -28,8 +28,6 @@ LONG_AGO = 30 * 24 * 3600.0
 
 
 class IcechunkLake:
-    """The repository in the directory `path`, or at a `url`."""
-
     def __init__(self, path: Path, *, clock: Clock | None = None, url: str | None = None) -> None:
         self.path = path
         self.url = url or str(path)
@@ -38,7 +36,6 @@ class IcechunkLake:
         self.settings = Settings(share_max=1.0, run_heartbeat=timedelta(seconds=1))
 
     def age(self) -> None:
-        """Make every file old."""
         backdate(self.path, LONG_AGO)
 
     def format(self, *, quiet: bool = True, run_dir: Path | None = None) -> IcechunkRepository:
@@ -72,17 +69,14 @@ class IcechunkLake:
         )
 
     def collect(self, **options: Any) -> RunReport:
-        """A whole run."""
         return self.collector(**options).run()
 
 
 def candidates(report: RunReport) -> dict[str, int]:
-    """What the plan of a run names: size by address, from the files themselves."""
     return {row["address"]: row["size_bytes"] for row in planned_rows(report)}
 
 
 def planned_rows(report: RunReport) -> list[dict[str, Any]]:
-    """All rows of a plan, from the files themselves, in the order of their addresses."""
     storage = open_storage(report.run_path)
     found: list[dict[str, Any]] = []
     for batch in storage.list("candidates/"):

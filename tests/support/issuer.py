@@ -27,7 +27,6 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 CLIENT_ID: Final = "ebbtide pages"
 CLIENT_SECRET: Final = "s3cret: of the pages"
-HINT: Final = "id_token_hint"
 
 RSA_KEY: Final = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_KEY: Final = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -39,17 +38,14 @@ Answer = tuple[int, bytes]
 
 
 def by_rsa(claims: Claims) -> str:
-    """As the issuer signs."""
     return jwt.encode(claims, RSA_KEY, algorithm="RS256", headers={"kid": "rsa"})
 
 
 def by_ec(claims: Claims) -> str:
-    """By the issuer's other key."""
     return jwt.encode(claims, EC_KEY, algorithm="ES256", headers={"kid": "ec"})
 
 
 def by_nobody(claims: Claims) -> str:
-    """Without a signature."""
     return (_signed({"alg": "none", "typ": "JWT"}, claims) + b".").decode()
 
 
@@ -61,12 +57,10 @@ def by_public_key(claims: Claims) -> str:
 
 
 def by_another_key(claims: Claims) -> str:
-    """By a key of somebody else, under the name of the issuer's."""
     return jwt.encode(claims, OTHER_KEY, algorithm="RS256", headers={"kid": "rsa"})
 
 
 def public_keys() -> list[dict[str, Any]]:
-    """The issuer's keys, and one that is not for signatures."""
     rsa_key = RSAAlgorithm.to_jwk(RSA_KEY.public_key(), as_dict=True)
     ec_key = ECAlgorithm.to_jwk(EC_KEY.public_key(), as_dict=True)
     return [
@@ -104,7 +98,6 @@ class TestIssuer:
     logged_out: list[dict[str, str]] = field(default_factory=list)
 
     def described(self) -> dict[str, Any]:
-        """The document of discovery."""
         return {
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize?tenant=a",
@@ -115,7 +108,6 @@ class TestIssuer:
         }
 
     def authorize(self, asked: Mapping[str, str]) -> str:
-        """Where the browser goes next."""
         assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
         assert asked["client_id"] == CLIENT_ID and "openid" in asked["scope"].split()
         code = secrets.token_urlsafe(16)
@@ -126,7 +118,6 @@ class TestIssuer:
         return f"{asked['redirect_uri']}?{urlencode(answer)}"
 
     def redeem(self, form: Mapping[str, str], header: str | None) -> tuple[int, dict[str, Any]]:
-        """The tokens for a code, which counts once."""
         if not self._is_client(form, header):
             return 401, {"error": "invalid_client"}
         begun = self.codes.pop(form["code"], None)
@@ -162,8 +153,6 @@ class TestIssuer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers for the issuer of its class."""
-
     issuer: TestIssuer
 
     def do_GET(self) -> None:
@@ -200,7 +189,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(content).encode())
 
     def _send(self, status: int, body: bytes) -> None:
-        """Answer with a body, or with the place to go to."""
         self.send_response(status)
         if status == 302:
             self.send_header("Location", body.decode())

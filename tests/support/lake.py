@@ -80,7 +80,6 @@ def _make_collections(lake: Repository, now: datetime, odd: str) -> None:
 def leave_garbage(
     lake: Repository, *, branch: str = "dev", count: int = 40, scale: int = 1
 ) -> None:
-    """Files that were staged and dropped, which a run may delete."""
     for number in range(count):
         lake.objects.put(branch, f"late/{number}", b"y" * (scale * (5000 + number)))
         lake.objects.delete(branch, f"late/{number}")

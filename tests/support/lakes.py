@@ -17,12 +17,10 @@ from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
 
 
 def contents(lake: Repository, ref: str) -> dict[str, bytes]:
-    """What a ref shows, read."""
     return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
 
 
 def every_file(lake: Repository) -> set[str]:
-    """The addresses of all files on the storage."""
     return {
         str(address)
         for batch in lake.storage.list()
@@ -31,24 +29,20 @@ def every_file(lake: Repository) -> set[str]:
 
 
 def rows(lake: Repository, table: sa.Table) -> list[tuple[Any, ...]]:
-    """All rows of a table."""
     with lake.context.metadata.snapshot() as tx:
         return sorted(map(tuple, tx.execute(sa.select(table))), key=repr)
 
 
 def count(lake: Repository, table: sa.Table) -> int:
-    """The number of rows of a table."""
     return len(rows(lake, table))
 
 
 def pending_addresses(lake: Repository) -> list[str]:
-    """The addresses of writes that are registered."""
     with lake.context.metadata.snapshot() as tx:
         return list(tx.execute(sa.select(pending.c.address)).scalars())
 
 
 def save(lake: Repository, path: str, branch: str = "main") -> str:
-    """Commits a file whose content is its path. Returns the id of the commit."""
     lake.objects.put(branch, path, path.encode())
     return lake.commits.commit(branch, path).commit_id
 
@@ -61,7 +55,6 @@ def seal(lake: Repository, branch: str = "main") -> None:
 
 
 def tombstone(lake: Repository, commit_id: str) -> None:
-    """Closes a commit, as the fence of a run does."""
     with lake.context.metadata.transaction() as tx:
         tx.lock_repository(lake.info.repository_id, "exclusive")
         mine = commits.c.commit_id == commit_id
@@ -69,7 +62,6 @@ def tombstone(lake: Repository, commit_id: str) -> None:
 
 
 def mark_purged(lake: Repository, address: str) -> None:
-    """Records that an object was purged."""
     values = {"repository_id": lake.info.repository_id, "address": address, "purge_id": "p"}
     with lake.context.metadata.transaction() as tx:
         tx.execute(sa.insert(purged).values(**values, purged_at=tx.now()))

@@ -58,7 +58,6 @@ class Progress:
         self.over = False
 
     def run_ended(self) -> None:
-        """Tell of one more."""
         with self._changed:
             self._runs += 1
             self._changed.notify_all()
@@ -85,13 +84,10 @@ class Progress:
 
 
 class Library:
-    """All bytes that were ever sent, by checksum."""
-
     def __init__(self) -> None:
         self._by_checksum: dict[str, bytes] = {}
 
     def add(self, data: bytes) -> str:
-        """The checksum."""
         checksum = hashlib.sha256(data).hexdigest()
         self._by_checksum[checksum] = data
         return checksum
@@ -120,7 +116,6 @@ class User:
     made: int = 0
 
     def work(self) -> None:
-        """Until it is over."""
         acts = (
             [self.upload] * 12
             + [self.read, self.remove, self.copy, self.copy_other] * 4
@@ -136,11 +131,9 @@ class User:
             self.rng.choice(acts)()
 
     def path(self, branch: str, name: str) -> str:
-        """Nobody else's."""
         return f"{self.prefix(branch)}{name}"
 
     def prefix(self, branch: str) -> str:
-        """Of its own paths on a branch."""
         return f"c{self.number:02}/{branch}/"
 
     def ask(
@@ -188,7 +181,6 @@ class User:
         self._count("share", answer)
 
     def remove(self) -> None:
-        """Delete one of its paths, there or not."""
         branch, name = self._draw_branch(), self.rng.choice(NAMES)
         path = self.path(branch, name)
         answer = self.ask(
@@ -198,7 +190,6 @@ class User:
         self._count("delete", answer)
 
     def copy(self) -> None:
-        """Within a branch."""
         branch = self._draw_branch()
         source, target = (self.path(branch, self.rng.choice(NAMES)) for _ in range(2))
         is_there = source in self.shown[branch]
@@ -240,18 +231,15 @@ class User:
         return answer
 
     def read(self) -> None:
-        """One of its paths, there or not."""
         branch, name = self._draw_branch(), self.rng.choice(NAMES)
         path = self.path(branch, name)
         self.check_bytes(branch, path, self.shown[branch].get(path))
 
     def list(self) -> None:
-        """Its paths on a branch."""
         branch = self._draw_branch()
         self.check_list(branch, self.prefix(branch), self.shown[branch])
 
     def commit(self) -> None:
-        """Whatever is staged, by whomever."""
         branch = self._draw_branch()
         answer = self.ask(
             "POST",
@@ -264,7 +252,6 @@ class User:
             self.commits[answer.json()["id"]] = (branch, dict(self.shown[branch]))
 
     def merge(self) -> None:
-        """One branch into the next."""
         source = self.rng.choice(list(MERGES))
         strategy = self.rng.choice(("", "", "source-wins", "dest-wins"))
         answer = self.ask(
@@ -276,7 +263,6 @@ class User:
         self._count("merge", answer)
 
     def tag(self) -> None:
-        """Name a commit that may be about to expire, or drop such a name."""
         if len(self.tags) >= TAGS_MAX:
             self._count("untag", self.ask("DELETE", f"/tags/{self.tags.popitem()[0]}", (204,)))
             return
@@ -299,7 +285,6 @@ class User:
                 self.check_bytes(name, path, contents[path])
 
     def check_bytes(self, ref: str, path: str, checksum: str | None) -> None:
-        """What a reference holds at a path; None for nothing."""
         answer = self._ask_ref(ref, "/objects", path=path)
         self.counts["read"] += 1
         if checksum is None:
@@ -309,7 +294,6 @@ class User:
             assert answer.content == self.library[checksum], f"{path} of {ref} has other bytes"
 
     def check_list(self, ref: str, prefix: str, contents: Contents) -> dict[str, str]:
-        """What a reference holds below a prefix; the addresses."""
         answer = self._ask_ref(ref, "/objects/ls", prefix=prefix, amount=1000)
         self.counts["list"] += 1
         results = answer.json()["results"]

@@ -53,8 +53,6 @@ class Cut:
 
 
 class CutMetadata(Metadata):
-    """A database in this process that loses a COMMIT."""
-
     def __init__(self, inner: Metadata, cut: Cut) -> None:
         super().__init__(inner.engine, inner.clock)
         self._writing, self._commits = inner._writing, inner._commits
@@ -62,7 +60,6 @@ class CutMetadata(Metadata):
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.transaction`."""
         with super().transaction(joins=joins) as tx:
             yield tx
             is_due = self._cut.is_due()
@@ -77,8 +74,6 @@ def _lost() -> Failed:
 
 
 class CuttingProxy:
-    """A proxy before a PostgreSQL server, which does what `cut` says. Ends with its block."""
-
     def __init__(self, database_url: str) -> None:
         url = make_url(database_url)
         self._server = (str(url.host), int(url.port or 5432))
@@ -92,7 +87,6 @@ class CuttingProxy:
         threading.Thread(target=self._accept, name="cutting proxy", daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections, and ends those that there are."""
         self._listener.close()
         for connection in self._open:
             connection.end()
@@ -219,8 +213,6 @@ class Loser:
 
 
 class ProxiedLoser(Loser):
-    """On PostgreSQL."""
-
     moments = MOMENTS
 
     def __init__(self, store: Store, proxy: CuttingProxy, *, watching: Metadata) -> None:
@@ -246,7 +238,6 @@ def _never_prepare(connection: psycopg.Connection, _record: object) -> None:
 
 
 def _other(store: Store, metadata: Metadata) -> Store:
-    """The same store, on another connection."""
     return Store(
         directory=store.directory,
         settings=store.settings,

@@ -74,40 +74,32 @@ class Bucket:
 
     @property
     def url(self) -> str:
-        """Of the whole bucket."""
         return f"{SCHEME}{self.name}"
 
     def store(self, key: str, data: bytes) -> None:
-        """Write an object, now."""
         now = self.now()
         shown = now.replace(microsecond=0) if self.dates_to_seconds else now
         self.objects[key] = Stored(data, shown, now)
 
     def storage(self, url: str) -> MemoryStorage:
-        """The storage at a URL in this bucket."""
         place = url.removeprefix(self.url).strip("/")
         return MemoryStorage(url, self, f"{place}/" if place else "")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStorage:
-    """The objects of a bucket whose keys begin with `prefix`."""
-
     url: str
     bucket: Bucket = field(compare=False, repr=False)
     prefix: str
 
     @property
     def shared_between_processes(self) -> bool:
-        """See the module."""
         return True
 
     def get(self, address: str) -> bytes:
-        """See `Storage.get`."""
         return self._found(address).data
 
     def get_versioned(self, address: str) -> tuple[bytes, str]:
-        """See `Storage.get_versioned`."""
         data = self.get(address)
         return data, hashlib.sha256(data).hexdigest()
 
@@ -151,7 +143,6 @@ class MemoryStorage:
         return b"".join(pieces)
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
-        """See `Storage.replace`."""
         try:
             found = self.get_versioned(address)[1]
         except NotFound:
@@ -162,7 +153,6 @@ class MemoryStorage:
         return self.get_versioned(address)[1]
 
     def head(self, address: str) -> ObjectInfo | None:
-        """See `Storage.head`."""
         split_address(address)
         found = self.bucket.objects.get(self.prefix + address)
         if found is None:
@@ -179,7 +169,6 @@ class MemoryStorage:
         sized: bool = True,
         streamed: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """See `Storage.list`."""
         del streamed
         split_prefix(prefix)
         self.bucket.watcher.listing(self.prefix + prefix)
@@ -202,17 +191,14 @@ class MemoryStorage:
             yield pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """See `Storage.sizes`."""
         return storage_base.sizes_of(addresses, map(self.head, addresses))
 
     def list_prefixes(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list_prefixes`."""
         split_prefix(prefix)
         rests = (address[len(prefix) :] for address, _ in self._below(prefix))
         return sorted({f"{prefix}{rest.split('/')[0]}/" for rest in rests if "/" in rest})
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """See `Storage.sign_put`."""
         split_address(address)
         del lasts
         return None
@@ -220,43 +206,34 @@ class MemoryStorage:
     def sign_get(
         self, address: str, *, lasts: timedelta, method: Literal["GET", "HEAD"] = "GET"
     ) -> str | None:
-        """See `Storage.sign_get`."""
         split_address(address)
         del lasts, method
         return None
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete`."""
         return [self._delete(address) for address in addresses]
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.move`."""
         return [self._move(*move) for move in moves]
 
     def retained(self) -> Retained:
-        """See `Storage.retained`."""
         return Retained("no", "memory keeps no deleted objects")
 
     @property
     def deletes_versions(self) -> bool:
-        """There are none."""
         return True
 
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete_versions`."""
         return [DeleteOutcome(address, "missing") for address in addresses]
 
     @property
     def has_classes(self) -> bool:
-        """There are none."""
         return False
 
     def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
-        """See `Storage.classes`."""
         return [None] * len(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
-        """See `Storage.hidden`."""
         split_prefix(prefix)
         return iter(())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -18,13 +18,9 @@ import pytest
 
 from ebbtide import ids
 from ebbtide.settings import Settings
-from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWNER_ADDRESS, PURGES_PREFIX
-from ebbtide.store.content.slices import CurrentSlice
 from ebbtide.store.database.schema import metadata as tables
 from ebbtide.store.embedded import Store
-from ebbtide.store.repositories.owner import Ownership
-from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.memory import Bucket, opened_in_memory
@@ -37,18 +33,14 @@ class TruthfulClock(ManualClock):
     """A clock by which the storage dates its files, so that nothing has to be corrected."""
 
     def storage_time(self, last_modified: datetime) -> datetime:
-        """What the storage wrote down."""
         return last_modified
 
 
 class SeededIds:
-    """What the module of ids uses of `secrets`."""
-
     def __init__(self) -> None:
         self.random = Random(0)
 
     def token_hex(self, length: int) -> str:
-        """So many bytes, in hexadecimal."""
         return self.random.randbytes(length).hex()
 
 
@@ -62,7 +54,6 @@ class Place:
     buckets: dict[str, Bucket]
 
     def clear(self, seed: int) -> None:
-        """Leave nothing but the store."""
         self.clock.now = START
         self.ids.random = Random(seed)
         with self.store.metadata.transaction() as tx:
@@ -74,7 +65,6 @@ class Place:
 
 @contextmanager
 def open_place(directory: Path) -> Iterator[Place]:
-    """A place with its database in `directory`."""
     clock, seeded = TruthfulClock(START), SeededIds()
     buckets: dict[str, Bucket] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -111,30 +101,9 @@ class MemoryWorld(World):
 
     @property
     def prefix(self) -> str:
-        """What the keys of the repository's objects begin with."""
         return "lake/"
 
-    def another_process(self) -> Repository:
-        """The repository as a process that has just been started has it."""
-        context = self.lake.context
-        ownership = Ownership(
-            context.metadata,
-            store_id=self.store.store_id,
-            repository_id=context.repository_id,
-            storage=context.storage,
-            host_now=self.clock.host_now,
-        )
-        return Repository(
-            replace(
-                context,
-                ownership=ownership,
-                cache=ContentCache(context.storage),
-                slices=CurrentSlice(self.settings),
-            )
-        )
-
     def files(self, kind: str = "") -> set[str]:
-        """The addresses of all files under a prefix, but for those of the system."""
         whole, start = self.prefix + kind, len(self.prefix)
         addresses = (key[start:] for key in self.bucket.objects if key.startswith(whole))
         return {each for each in addresses if not is_of_system(each)}

@@ -11,7 +11,6 @@ Edit = tuple[str, int, str]
 
 
 def edited(name: str, edits: list[Edit]) -> str:
-    """The name after some changes."""
     for what, place, text in edits:
         at = place % (len(name) + 1)
         if what == "insert":
@@ -47,6 +46,5 @@ def near(exact: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def joined(*parts: str | st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Texts one after the other."""
     drawn = [st.just(part) if isinstance(part, str) else part for part in parts]
     return st.tuples(*drawn).map("".join)

@@ -41,7 +41,6 @@ def find_pgbouncer() -> str | None:
 
 @contextmanager
 def pooled(database_url: str) -> Iterator[str]:
-    """The URL of the same database behind a pooler with three connections to the server."""
     program, url = find_pgbouncer(), make_url(database_url)
     assert program is not None
     port = free_port()
@@ -69,7 +68,6 @@ def pooled(database_url: str) -> Iterator[str]:
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Until it answers."""
     deadline = monotonic() + START_SECONDS_MAX
     while True:
         try:

@@ -119,7 +119,6 @@ class _Home:
             os.chown(path, self.user.pw_uid, self.user.pw_gid)
 
     def start(self, *command: str | Path, stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Starts a command here as the user, with its output in a pipe."""
         return subprocess.Popen(
             command,
             cwd=self.path,
@@ -195,7 +194,6 @@ def _start_on_free_port(
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody has now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

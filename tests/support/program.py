@@ -27,8 +27,6 @@ PROGRAM: Final = [sys.executable, "-c", "from ebbtide.program import main; main(
 
 @dataclass(frozen=True)
 class Result:
-    """What a call answered, and the steps that it took."""
-
     code: int
     out: str
     err: str
@@ -39,8 +37,6 @@ class Result:
 
 
 class Program:
-    """The program in a small world, run in this process."""
-
     def __init__(self, world: SmallWorld, stepping: Stepping, patched: pytest.MonkeyPatch) -> None:
         self.world = world
         self.stepping = stepping
@@ -49,7 +45,6 @@ class Program:
     def __call__(
         self, arguments: list[str], fault: Fault | None = None, *, unbuffered: bool = False
     ) -> Result:
-        """Run a command, of which a fault befalls a step."""
         steps = Steps(fault)
         raw = Stdout(steps)
         out = TextIOWrapper(BufferedWriter(raw), encoding="utf-8", write_through=unbuffered)
@@ -67,7 +62,6 @@ class Program:
         return result
 
     def do(self, *words: str | Path) -> Any:
-        """Run a command that must be done; its document."""
         result = self([*map(str, words), "--json"])
         assert result.code == 0, result
         return json.loads(result.out)
@@ -105,7 +99,6 @@ def in_world(world: SmallWorld) -> Iterator[Program]:
 
 
 def _ended(arguments: list[str], out: TextIOWrapper, err: StringIO) -> int:
-    """The exit code of a command, as Python ends it."""
     try:
         code = run(arguments)
     except BaseException:  # noqa: BLE001 - an interrupt that nobody heard of is one

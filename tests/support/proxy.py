@@ -52,8 +52,6 @@ class Proxy:
         self._random = random.Random(self.seed)
 
     def app(self) -> Starlette:
-        """The proxy as an application."""
-
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
             limits = httpx.Limits(max_connections=100)
@@ -95,7 +93,6 @@ class Proxy:
 
 @contextmanager
 def proxied(target: str, **options: float) -> Iterator[Proxy]:
-    """A running proxy before a server, at `endpoint`."""
     proxy = Proxy(target, **options)  # type: ignore[arg-type]
     port = free_port()
     proxy.endpoint = f"http://127.0.0.1:{port}"

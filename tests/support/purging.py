@@ -16,7 +16,6 @@ WHO = {"user": "ada", "host": "test"}
 
 
 def request(*paths: str, **named: Any) -> Request:
-    """A request for paths (`REF:PATH`), and what else is named."""
     return Request(
         reason="a subject asked for it",
         who=WHO,
@@ -25,30 +24,24 @@ def request(*paths: str, **named: Any) -> Request:
     )
 
 
-def purge(
-    store: Store, *paths: str, dry_run: bool = False, repository: str = "lake", **named: Any
-) -> PurgeReport:
-    """Begin a purge and carry it out."""
+def purge(store: Store, *paths: str, dry_run: bool = False, **named: Any) -> PurgeReport:
     purges = Purges(store)
     whole = {"repository": True} if named.pop("whole", False) else {}
-    row = purges.begin(repository, request(*paths, **whole, **named))
+    row = purges.begin("lake", request(*paths, **whole, **named))
     return purges.carry_out(row.purge_id, dry_run=dry_run)
 
 
 def in_the_way(report: PurgeReport) -> set[tuple[str, str, tuple[str, ...]]]:
-    """Kind, id and names of each reference of a report."""
     assert report.plan is not None
     return {(each.kind, each.id, each.names) for each in report.plan.references}
 
 
 def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    """All that a ref shows."""
     objects = repository.objects
     return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
 
 
 def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
-    """The addresses of the files under a prefix."""
     found: set[str] = set()
     for batch in repository.storage.list(prefix):
         found.update(batch.column("address").to_pylist())  # type: ignore[arg-type]
@@ -56,17 +49,14 @@ def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
 
 
 def save(repository: Repository, *paths: str, branch: str = "main") -> str:
-    """Commit files whose content is their name."""
     for path in paths:
         repository.objects.put(branch, path, path.encode())
     return repository.commits.commit(branch, " ".join(paths)).commit_id
 
 
 def address_of(repository: Repository, ref: str, path: str) -> str:
-    """Where an entry's bytes are."""
     return repository.objects.stat(ref, path).address
 
 
 def ids(rows: Iterable[Any]) -> set[str]:
-    """The ids of references."""
     return {row.id for row in rows}

@@ -223,7 +223,6 @@ def dealt(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def volume_of(item: pytest.Item) -> str | None:
-    """The name of a test's volume; None for a test that is not randomized."""
     marker = item.get_closest_marker("randomized")
     return None if marker is None else str(marker.args[0])
 
@@ -264,7 +263,6 @@ def _tell_volumes(reporter: TerminalReporter) -> None:
 
 
 def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> Outcome | None:
-    """What a report has of a randomized test."""
     if isinstance(report, pytest.CollectReport):
         return None
     found: Any = dict(report.user_properties).get(OUTCOME)  # as it travelled between processes
@@ -272,7 +270,6 @@ def _outcome_of(report: pytest.TestReport | pytest.CollectReport) -> Outcome | N
 
 
 def _current_test() -> str:
-    """The name of the test that runs, as pytest says it."""
     return name_of(os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0])
 
 
@@ -309,7 +306,6 @@ def _time_of(volume: Volume, run_ends_at: float) -> float:
 
 @contextmanager
 def _directory_of(case: Case, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A directory of its own for a case whose test takes `tmp_path`."""
     whole: Path | None = options.get("tmp_path")
     if whole is None:
         yield {}

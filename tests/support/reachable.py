@@ -23,7 +23,6 @@ released in one, and deleted in the next."""
 
 
 def committed(repository: Repository) -> set[str]:
-    """The addresses that commits have."""
     context = repository.context
     with context.metadata.snapshot() as tx:
         ids = tx.execute(sa.select(commits.c.commit_id)).scalars().all()
@@ -37,7 +36,6 @@ def _entries(repository: Repository, record: CommitRecord) -> list[str]:
 
 
 def staged_live(repository: Repository) -> set[str]:
-    """The addresses that are staged on branches which are not gone."""
     context = repository.context
     with context.metadata.snapshot() as tx:
         gone_before = tx.now() - context.trash_time
@@ -54,7 +52,6 @@ def staged_live(repository: Repository) -> set[str]:
 
 
 def stored(repository: Repository) -> set[str]:
-    """The addresses of the objects on the storage."""
     return {
         address
         for batch in repository.storage.list(DATA_PREFIX)

@@ -12,7 +12,6 @@ from tests.support.histories import EXPIRED_ONLY, PlannedWorld
 
 
 def attempt(world: PlannedWorld, action: str) -> RunReport:
-    """Make a new plan, or sweep the one that is there."""
     collector = world.collector()
     return collector.plan() if action == "plan" else collector.sweep(world.run_id)
 

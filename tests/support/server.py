@@ -32,14 +32,11 @@ WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Key:
-    """An access key with its secret."""
-
     access_key_id: str
     secret: str
 
     @property
     def pair(self) -> tuple[str, str]:
-        """As HTTP clients take it."""
         return self.access_key_id, self.secret
 
 
@@ -54,7 +51,6 @@ class Server:
     process: Running | None = None
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command of the program on the store."""
         with tempfile.TemporaryDirectory() as directory:
             out, err = Path(directory, "out"), Path(directory, "err")
             code = self._begin(*arguments, out=out, err=err).wait(WAIT_SECONDS)
@@ -63,7 +59,6 @@ class Server:
 
     @property
     def settings(self) -> Settings:
-        """What this process needs to make the store, and to open it."""
         names = ("database_url", "storage_url", *PROMISED)
         told = {name: self.environment.get(f"EBBTIDE_{name.upper()}") for name in names}
         return Settings(**{name: value for name, value in told.items() if value is not None})
@@ -89,11 +84,9 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server wrote to stderr."""
         return (self.directory / "server.log").read_text()
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """End the server; its exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(how)
@@ -104,18 +97,15 @@ class Server:
         self.command("branch", "create", repository, name).check_returncode()
 
     def client(self, role: str = "admin") -> Client:
-        """The high-level client, with the key of a role."""
         key = self.keys[role]
         return Client(host=self.url, username=key.access_key_id, password=key.secret)
 
     def http(self, role: str | None = "admin") -> httpx.Client:
-        """Plain HTTP, for what no client would send."""
         auth = None if role is None else self.keys[role].pair
         # Certificates take long to load, and nobody asks for them here.
         return httpx.Client(base_url=self.url + API, auth=auth, timeout=WAIT_SECONDS, verify=False)
 
     def repository(self, name: str) -> lakefs.Repository:
-        """A new repository."""
         made = lakefs.Repository(name, client=self.client())
         return made.create(storage_namespace=f"local://{name}")
 

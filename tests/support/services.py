@@ -46,7 +46,6 @@ class Services:
         os.environ[DIRECTORY_VARIABLE] = str(self.directory)
 
     def end(self) -> None:
-        """Ends all that was started, and waits until the files of each are gone."""
         os.close(self._pipe)
         os.environ.pop(DIRECTORY_VARIABLE, None)
         deadline = time.monotonic() + END_SECONDS_MAX

@@ -27,7 +27,6 @@ LOADS = {"audio", "embed", "iframe", "img", "object", "script", "source", "track
 
 
 def build(directory: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site in a directory."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", ALONE, "build", "--site-dir", directory],
         cwd=ROOT,
@@ -56,7 +55,6 @@ class Shown(HTMLParser):
         self.feed(self.html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note where it leads."""
         given = {name: value or "" for name, value in attrs}
         if "id" in given:
             self.ids.add(given["id"])
@@ -74,11 +72,9 @@ class Shown(HTMLParser):
             self._inside.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave it."""
         if tag in ("p", "code") and self._inside:
             self._inside.pop()
 
     def handle_data(self, data: str) -> None:
-        """Keep what is prose."""
         if self._inside == ["p"]:
             self.paragraphs[-1] += data

@@ -117,21 +117,17 @@ class SmallWorld:
 
     @property
     def store(self) -> Path:
-        """The store's directory."""
         return self.directory / "store"
 
     @property
     def work(self) -> Path:
-        """The directory that commands are run in."""
         return self.directory / "work"
 
     @property
     def database(self) -> Path:
-        """The SQLite file."""
         return self.store / DATABASE_FILE
 
     def make(self, do: Do) -> None:
-        """Make it, by commands."""
         self.work.mkdir(parents=True)
         _write_files(self.work)
         _fill(self, do)
@@ -140,17 +136,14 @@ class SmallWorld:
         shutil.copytree(self.directory, self.pristine)
 
     def reset(self) -> None:
-        """Put everything back as it was made."""
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self.pristine, self.directory)
 
     def execute(self, statement: str, *values: Any) -> None:
-        """Change the database past everything else."""
         with closing(sqlite3.connect(self.database)) as connection, connection:
             connection.execute(statement, values)
 
     def stopped_purges(self, reason: str) -> list[str]:
-        """The ids of purges, asked for with that reason, that somebody has to go on with."""
         with closing(sqlite3.connect(self.database)) as connection:
             found = connection.execute(
                 "SELECT purge_id FROM purges WHERE state IN ('planned', 'deleting', 'incomplete')"
@@ -160,7 +153,6 @@ class SmallWorld:
         return [purge_id for (purge_id,) in found]
 
     def view(self) -> View:
-        """What the store says, without ids and dates."""
         if not self.database.exists():
             return {}
         with closing(sqlite3.connect(self.database)) as connection:
@@ -177,7 +169,6 @@ class SmallWorld:
         return found
 
     def data(self) -> set[str]:
-        """The files of objects that are on the disk."""
         root = self.store / "storage"
         return {
             str(path.relative_to(root))
@@ -186,7 +177,6 @@ class SmallWorld:
         }
 
     def files(self) -> dict[str, bytes]:
-        """The user's files, but for partial ones."""
         return {
             str(path.relative_to(self.work)): path.read_bytes()
             for path in self.work.rglob("*")
@@ -194,7 +184,6 @@ class SmallWorld:
         }
 
     def is_held(self) -> bool:
-        """Whether a run holds a repository."""
         with closing(sqlite3.connect(self.database)) as connection:
             held = "SELECT count(*) FROM gc_leases WHERE run_id IS NOT NULL"
             return bool(connection.execute(held).fetchone()[0])
@@ -216,7 +205,6 @@ class SmallWorld:
             lease.write_text(json.dumps(content))
 
     def age(self) -> None:
-        """Let all files be old."""
         date_files(self.store, datetime.now(UTC) - AGE)
 
     def check_whole(self) -> None:
@@ -273,7 +261,6 @@ def _dead(holder: str | None) -> str:
 
 
 def _ice_messages(root: Path) -> tuple[str, ...]:
-    """The snapshots that Icechunk sees on main, by their messages."""
     content = (root / "repo").read_bytes()
     if content not in _HISTORIES:
         found = icechunk.Repository.open(icechunk.local_filesystem_storage(str(root)))
@@ -341,7 +328,7 @@ def _fill_lake(do: Do) -> None:
     do("tag", "create", "lake", "v1", "main~1")
     do("hold", "add", "lake", "main~1", "--reason", "audit")
     do("branch", "create", "lake", "dirty")
-    for path in ("staged", "let-go", "secret"):
+    for path in ("staged", "let-go", "secret", "s/x"):
         do("fs", "put", "lake", "dirty", "tree/one", path)
     do("fs", "rm", "lake", "dirty", "let-go")
     do("retention", "set", "lake", "--default", "keep_last:1")
@@ -435,7 +422,6 @@ def _fill_trash(world: SmallWorld, do: Do) -> None:
 
 
 def _fill_old(do: Do, name: str) -> None:
-    """One file that the policy lets go."""
     do("repo", "create", name)
     do("fs", "put", name, "main", "source", "old")
     _commit(do, name, "main", "old", 1)

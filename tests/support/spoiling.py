@@ -12,8 +12,11 @@ from typing import Final
 from ebbtide.processes import this_process
 from tests.support.small_world import SmallWorld
 
-Spoil = Callable[[SmallWorld, str], None]
+Spoil = Callable[[SmallWorld, str], object]
 """Spoils the world; most a repository of it."""
+
+
+ANOTHER: Final = "A" * 43 + "=\n"
 
 
 def _root(world: SmallWorld, repository: str) -> Path:
@@ -24,24 +27,14 @@ def _owner(world: SmallWorld, repository: str) -> Path:
     return _root(world, repository) / "_ebbtide" / "OWNER"
 
 
-def _foreign_owner(world: SmallWorld, repository: str) -> None:
-    path = _owner(world, repository)
-    content = json.loads(path.read_bytes())
-    path.write_text(json.dumps(content | {"store_id": "0" * 32}))
+def _other_owner(**changes: int | str) -> Spoil:
+    def change(world: SmallWorld, repository: str) -> None:
+        path = _owner(world, repository)
+        content = json.loads(path.read_bytes())
+        later = {"epoch": content["epoch"] + 9} if "nonce" in changes else {}
+        path.write_text(json.dumps(content | changes | later))
 
-
-def _older_backup(world: SmallWorld, repository: str) -> None:
-    path = _owner(world, repository)
-    content = json.loads(path.read_bytes())
-    path.write_text(json.dumps(content | {"epoch": content["epoch"] + 9, "nonce": "0" * 16}))
-
-
-def _damaged_owner(world: SmallWorld, repository: str) -> None:
-    _owner(world, repository).write_text("{")
-
-
-def _no_owner(world: SmallWorld, repository: str) -> None:
-    _owner(world, repository).unlink()
+    return change
 
 
 def _run_in_progress(world: SmallWorld, repository: str) -> None:
@@ -64,10 +57,6 @@ def _ended(ago: timedelta) -> Spoil:
     return end
 
 
-def _no_storage(world: SmallWorld, repository: str) -> None:
-    shutil.rmtree(_root(world, repository))
-
-
 def _without(*parts: str) -> Spoil:
     def drop(world: SmallWorld, repository: str) -> None:
         shutil.rmtree(_root(world, repository).joinpath(*parts), ignore_errors=True)
@@ -84,35 +73,15 @@ def _cut(*parts: str) -> Spoil:
     return cut
 
 
-def _no_store(world: SmallWorld, _repository: str) -> None:
-    shutil.rmtree(world.store)
-
-
-def _no_key(world: SmallWorld, _repository: str) -> None:
-    (world.store / "secret.key").unlink()
-
-
-def _another_key(world: SmallWorld, _repository: str) -> None:
-    (world.store / "secret.key").write_text("A" * 43 + "=\n")
-
-
-def _newer_schema(world: SmallWorld, _repository: str) -> None:
-    world.execute("UPDATE alembic_version SET version_num = '9999'")
-
-
-def _no_database(world: SmallWorld, _repository: str) -> None:
-    world.database.write_bytes(b"this is no database at all" * 100)
-
-
 SPOILED: Final[Mapping[str, Spoil]] = {
-    "owned by another store": _foreign_owner,
-    "a database from a backup": _older_backup,
-    "OWNER is damaged": _damaged_owner,
-    "no OWNER": _no_owner,
+    "owned by another store": _other_owner(store_id="0" * 32),
+    "a database from a backup": _other_owner(nonce="0" * 16),
+    "OWNER is damaged": lambda world, name: _owner(world, name).write_text("{"),
+    "no OWNER": lambda world, name: _owner(world, name).unlink(),
     "a run in progress": _run_in_progress,
     "in the trash": _ended(timedelta(seconds=1)),
     "gone": _ended(timedelta(days=30)),
-    "no storage": _no_storage,
+    "no storage": _without(),
     "no trees": _without("_ebbtide", "trees"),
     "damaged trees": _cut("_ebbtide", "trees"),
     "no ranges": _without("_ebbtide", "ranges"),
@@ -123,9 +92,11 @@ SPOILED: Final[Mapping[str, Spoil]] = {
     "damaged files of runs": _cut("_ebbtide", "gc"),
     "no files of purges": _without("_ebbtide", "purges"),
     "damaged files of purges": _cut("_ebbtide", "purges"),
-    "no store": _no_store,
-    "no secret key": _no_key,
-    "another secret key": _another_key,
-    "a newer schema": _newer_schema,
-    "a database that is none": _no_database,
+    "no store": lambda world, _: shutil.rmtree(world.store),
+    "no secret key": lambda world, _: (world.store / "secret.key").unlink(),
+    "another secret key": lambda world, _: (world.store / "secret.key").write_text(ANOTHER),
+    "a newer schema": lambda world, _: world.execute(
+        "UPDATE alembic_version SET version_num = 9999"
+    ),
+    "a database that is none": lambda world, _: world.database.write_bytes(b"no database" * 200),
 }

@@ -18,11 +18,10 @@ _Key = tuple[Any, ...]
 
 
 class CompiledStatements(dict[_Key, Any]):
-    """What was compiled, by the name of the dialect in place of the dialect itself, of which each
-    engine has one of its own: those of one name are made alike here."""
+    """What was compiled, by the name of the dialect in place of the dialect itself. Each engine
+    has one of its own, and those of one name are made alike here."""
 
     def get(self, key: _Key, default: Any = None) -> Any:
-        """See `dict.get`."""
         return super().get(_shared(key), default)
 
     def __setitem__(self, key: _Key, compiled: Any) -> None:

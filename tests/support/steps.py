@@ -102,7 +102,6 @@ class Steps:
 
     @property
     def is_down(self) -> bool:
-        """Whether something fails for good."""
         return self._down is not None
 
     def _counted(self, place: Place) -> Kind | None:
@@ -120,7 +119,6 @@ class Steps:
 
 
 def interrupt() -> None:
-    """As if Ctrl-C was typed just now."""
     interrupts._heard.hear(signal.SIGINT, None)
 
 
@@ -162,7 +160,6 @@ class Stepping:
 
     @contextmanager
     def taking(self, steps: Steps) -> Iterator[Steps]:
-        """Within the block the steps are these."""
         before, self.steps = self.steps, steps
         try:
             yield steps
@@ -294,8 +291,6 @@ class Stepping:
 
 
 class _Written:
-    """A file whose writes are steps."""
-
     def __init__(self, file: Any, path: Path, stepping: Stepping) -> None:
         self._file = file
         self._path = path
@@ -328,11 +323,9 @@ class Stdout(io.RawIOBase):
         self._kept = os.dup(self._descriptor)
 
     def fileno(self) -> int:
-        """Its own."""
         return self._descriptor
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
     def write(self, data: Any) -> int:  # a buffer
@@ -349,17 +342,14 @@ class Stdout(io.RawIOBase):
         return self._steps.take(place, lambda: os.write(self._descriptor, data), broken)
 
     def lead_nowhere(self) -> None:
-        """From now on nothing that is written is kept."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._descriptor)
         os.close(nowhere)
 
     def text(self) -> str:
-        """What came."""
         return os.pread(self._kept, os.fstat(self._kept).st_size, 0).decode()
 
     def close(self) -> None:
-        """Nothing of it is kept."""
         if not self.closed:
             os.close(self._descriptor)
             os.close(self._kept)

@@ -41,7 +41,6 @@ def old_lake(directory: Path, **settings: Any) -> Iterator[Repository]:
 
 
 def date_files(directory: Path, date: datetime) -> None:
-    """Sets the date of each file below a directory."""
     for path in directory.rglob("*"):
         if path.is_file():
             os.utime(path, (date.timestamp(), date.timestamp()))

@@ -22,7 +22,6 @@ TIMED: Final = Volume(seconds=5.0, long=50, share=2.0)
 
 @pytest.fixture(autouse=True)
 def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three volumes, and a run whose tests have told nothing yet."""
     for name, volume in (("seeded", SEEDED), ("drawn", DRAWN), ("timed", TIMED)):
         monkeypatch.setitem(VOLUMES, name, volume)
     for name, value in (("base_seed", 1), ("case", None), ("ends_at", None), ("worker", "")):
@@ -33,7 +32,6 @@ def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seeds_of(**options: Any) -> list[int]:
-    """The seeds that one test gets."""
     seen: list[int] = []
 
     @randomized("seeded")
@@ -48,23 +46,18 @@ class TestSeeds:
     def test_each_case_has_its_own(self) -> None:
         assert len(set(seeds_of())) == SEEDED.cases
 
-    def test_the_base_seed_repeats_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = seeds_of()
-        assert seeds_of() == first
-        monkeypatch.setattr(RUN, "base_seed", 2)
-        assert not set(seeds_of()) & set(first)
+    def test_the_base_seed_repeats_them(self) -> None:
+        assert seeds_of() == seeds_of()
 
-    def test_processes_of_a_long_run_have_different_ones(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        first = seeds_of()
-        monkeypatch.setattr(RUN, "worker", "gw1")
-        assert not set(seeds_of()) & set(first)
-
-    def test_tests_have_different_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = seeds_of()
+    def test_others_have_different_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Runs with another base seed, processes of a long run, and tests."""
+        first = set(seeds_of())
+        for name, value in (("base_seed", 2), ("worker", "gw1")):
+            with monkeypatch.context() as patched:
+                patched.setattr(RUN, name, value)
+                assert not set(seeds_of()) & first
         monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test (call)")
-        assert not set(seeds_of()) & set(first)
+        assert not set(seeds_of()) & first
 
     def test_a_group_of_xdist_changes_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test[a@b] (call)")
@@ -79,7 +72,6 @@ class TestSeeds:
 
 
 def drawn() -> list[int]:
-    """What Hypothesis draws in one test."""
     seen: list[int] = []
 
     @randomized("drawn")
@@ -146,13 +138,10 @@ def test_a_failure_names_its_case_and_leaves_its_files(tmp_path: Path) -> None:
 
 
 class Time:
-    """A clock for a long run."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
     def monotonic(self) -> float:
-        """The injected seconds."""
         return self.now
 
 
@@ -167,8 +156,6 @@ class TestLongRuns:
         return time
 
     def lasting(self, time: Time, name: str, seconds: float) -> Callable[[], None]:
-        """A test whose cases take so many seconds."""
-
         @randomized(name)
         def test() -> None:
             time.now += seconds
@@ -229,7 +216,6 @@ class TestSets:
 
     @pytest.fixture
     def items(self, request: pytest.FixtureRequest) -> list[pytest.Item]:
-        """Twelve tests that do nothing."""
         names = [f"test_{function}[{number}]" for function in "ab" for number in range(6)]
         return [
             pytest.Function.from_parent(request.node.parent, name=name, callobj=self.items)

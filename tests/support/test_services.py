@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.support import services
+from tests.support.server import eventually
 from tests.support.services import DIRECTORY_VARIABLE, Services, shared
 
 RUN: Final = """
@@ -41,22 +41,23 @@ else:
 WAIT_SECONDS: Final = 60.0
 
 
-@pytest.mark.parametrize("how", ["end", "kill"])
-def test_a_server_of_other_processes_ends_with_the_run(how: str) -> None:
+def begun(how: str) -> tuple[subprocess.Popen[str], Path]:
     process = subprocess.Popen([sys.executable, "-c", RUN, how], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
-        home = Path(process.stdout.readline().strip())
+        return process, Path(process.stdout.readline().strip())
+
+
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_a_server_of_other_processes_ends_with_the_run(how: str) -> None:
+    process, home = begun(how)
     if how == "kill":
         assert (home / "files").is_dir()
         process.send_signal(signal.SIGKILL)
     process.wait(WAIT_SECONDS)
     if how == "end":
         assert not home.parent.exists()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (home / "files").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: not (home / "files").exists())
 
 
 def test_it_starts_for_the_first_who_asks_and_again_if_it_did_not_start(
@@ -85,22 +86,17 @@ def test_it_starts_for_the_first_who_asks_and_again_if_it_did_not_start(
 
 def test_what_a_killed_run_left_goes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(DIRECTORY_VARIABLE, raising=False)
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, "kill"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        left = Path(process.stdout.readline().strip()).parent
+    process, home = begun("kill")
+    left = home.parent
     monkeypatch.setattr(services, "START_SECONDS_MAX", -1)
     Services().end()
     assert left.is_dir()
     process.kill()
     process.wait(WAIT_SECONDS)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while (left / "server" / "files").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    # Other runs that end at this moment look at it too.
-    while left.exists():
-        assert time.monotonic() < deadline
+    eventually(lambda: not (home / "files").exists())
+
+    def is_gone() -> bool:
         Services().end()
+        return not left.exists()
+
+    eventually(is_gone)  # other runs that end at this moment look at it too

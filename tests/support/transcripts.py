@@ -79,7 +79,6 @@ class _Walk:
         self.missing: list[str] = []
 
     def run(self, command: str, *, shown: str) -> None:
-        """Runs a command. `shown` is the output that the document has for it, or for later ones."""
         self._printed += self._shell.run(_WORD.sub(self._present, command)).splitlines()
         for line in _told(shown):
             self._find(line)
@@ -132,7 +131,6 @@ class _Shell:
         self._pipe(self._process.stdout).close()
 
     def run(self, command: str) -> str:
-        """What the command prints, to either output."""
         written = self._pipe(self._process.stdin)
         written.write(f"{{\n{command}\n}} < /dev/null\necho\necho '{_LAST}'\n")
         written.flush()
@@ -165,7 +163,6 @@ def _steps(document: str) -> Iterator[tuple[str, str]]:
 
 
 def _commands(block: str) -> Iterator[str]:
-    """The commands of a block. A block with a loop, or text for a command, stays whole."""
     if "<<" in block or "; do\n" in block:
         yield block
         return
@@ -173,5 +170,4 @@ def _commands(block: str) -> Iterator[str]:
 
 
 def _told(shown: str) -> list[str]:
-    """The lines that must be printed."""
     return [line for line in shown.splitlines() if line.strip() and "…" not in line]

@@ -15,14 +15,14 @@ NEVER: Final = ""
 """The status of a bucket whose versioning was never set."""
 
 
-def connect(*, access_key_id: str | None = None, secret: str | None = None) -> Any:
-    """A client of boto3, by default with the credentials of the environment."""
+def connect() -> Any:
+    """A client of boto3, with the credentials of the environment."""
     return boto3.client(
         "s3",
         endpoint_url=os.environ["AWS_ENDPOINT"],
         region_name=os.environ["AWS_REGION"],
-        aws_access_key_id=access_key_id or os.environ["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=secret or os.environ["AWS_SECRET_ACCESS_KEY"],
+        aws_access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
     )
 
 
@@ -35,7 +35,6 @@ class VersionedBucket:
 
     @classmethod
     def made(cls, status: str = "Enabled") -> VersionedBucket:
-        """Makes the bucket, with that status."""
         bucket = cls()
         make_bucket(bucket.name, dict(os.environ))
         if status != NEVER:
@@ -61,7 +60,6 @@ class VersionedBucket:
         )
 
     def hold(self, status: str) -> None:
-        """Sets the legal hold of all versions, `ON` or `OFF`."""
         for page in self.client.get_paginator("list_object_versions").paginate(Bucket=self.name):
             for each in page.get("Versions", ()):
                 self.client.put_object_legal_hold(
@@ -73,11 +71,9 @@ class VersionedBucket:
 
     @property
     def url(self) -> str:
-        """Its URL."""
         return f"s3://{self.name}"
 
     def set(self, status: str) -> None:
-        """Sets `Enabled` or `Suspended`."""
         self.client.put_bucket_versioning(
             Bucket=self.name, VersioningConfiguration={"Status": status}
         )

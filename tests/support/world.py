@@ -52,7 +52,6 @@ class AgedSlices(CurrentSlice):
     """Slices that are named for the real time."""
 
     def new_addresses(self, count: int, *, now: datetime) -> list[str]:
-        """See `CurrentSlice.new_addresses`."""
         return super().new_addresses(count, now=now - SLICES_BEFORE)
 
 
@@ -70,8 +69,6 @@ def empty_database() -> bytes:
 
 
 class World:
-    """One store with one repository, `lake`, in `directory`."""
-
     engine: Engine = INLINE
     """What its collector runs with."""
 
@@ -106,13 +103,11 @@ class World:
 
     @property
     def now(self) -> datetime:
-        """The injected time."""
         return self.clock.host_now()
 
     def save(
         self, branch: str, *, days_ago: float, put: Iterable[str] = (), delete: Iterable[str] = ()
     ) -> str:
-        """Commit files whose content is their name, and deletes; the commit's id."""
         for path in put:
             self.lake.objects.put(branch, path, path.encode())
         for path in delete:
@@ -126,7 +121,6 @@ class World:
         return commit.commit_id
 
     def keep(self, **policy: Any) -> None:
-        """Set the policy, such as `keep(default="7d", branches={"main": "20d"})`."""
         self.lake.retention.set(Policy.parse(policy))
 
     def collector(self, *, observer: Observer = silent, **options: Any) -> Collector:
@@ -141,30 +135,24 @@ class World:
         )
 
     def format(self) -> EmbeddedRepository:
-        """The repository as the collector sees it."""
         return EmbeddedRepository(self.lake.context, store_id=self.store.store_id)
 
     def collect(self, **options: Any) -> RunReport:
-        """A whole run."""
         return self.collector(**options).run()
 
     def swept(self, **options: Any) -> RunReport:
-        """A whole run, which must end as swept."""
         report = self.collect(**options)
         assert report.state == "swept", report.error
         return report
 
     def files(self, kind: str = "data") -> set[str]:
-        """The addresses of the files under `data/` (or another prefix), from the disk itself."""
         folder = self.root / kind
         return {str(path.relative_to(self.root)) for path in folder.rglob("*") if path.is_file()}
 
     def contents(self) -> set[str]:
-        """What is in the files under `data/`: the names that they were put under."""
         return {(self.root / address).read_text() for address in self.files()}
 
     def close(self) -> None:
-        """Close the store's connections."""
         self.store.close()
 
 
