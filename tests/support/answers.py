@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from obstore.exceptions import GenericError
 
+from ebbtide.storage import Storage, open_storage
+
 Answer = tuple[int, bytes]
 
 
@@ -35,6 +37,13 @@ def broken() -> GenericError:
 def xml(code: str) -> bytes:
     """The body of an error of S3 and Azure."""
     return f"<Error><Code>{code}</Code><Message>of a test</Message></Error>".encode()
+
+
+def s3_at(endpoint: str, prefix: str = "") -> Storage:
+    """A bucket of a server."""
+    options = {"endpoint": endpoint, "allow_http": "true", "region": "us-east-1"}
+    options |= {"access_key_id": "key", "secret_access_key": "secret"}
+    return open_storage(f"s3://bucket{prefix}", options)
 
 
 @contextmanager

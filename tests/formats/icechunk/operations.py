@@ -50,11 +50,11 @@ def commit(repository: Repository, branch: str = "main", **metadata: Any) -> str
     return session.commit("a commit", metadata=metadata)
 
 
-def commit_array(repository: Repository, name: str, value: float) -> str:
-    """Make a commit of an array with two chunks; its id."""
-    session = repository.writable_session("main")
+def commit_array(repository: Repository, name: str, value: float, branch: str = "main") -> str:
+    """Make a commit that writes all of an array with four chunks; its id."""
+    session = repository.writable_session(branch)
     root = zarr.open_group(session.store, mode="a")
-    array = root.require_array(name, shape=(8,), chunks=(4,), dtype="float64", compressors=None)
+    array = root.require_array(name, shape=(16,), chunks=(4,), dtype="float64", compressors=None)
     array[...] = value
     return session.commit(name)
 
