@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,7 +11,8 @@ from obstore.exceptions import GenericError
 
 from ebbtide.storage import Storage, open_storage
 
-Answer = tuple[int, bytes]
+Answer = tuple[int, bytes] | tuple[int, bytes, Mapping[str, str]]
+"""Status, body, and headers."""
 
 
 def failed(status: int, code: str) -> GenericError:
@@ -54,13 +55,16 @@ def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def go(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
-            status, body = give(self.command, self.path)
+            status, body, *more = give(self.command, self.path)
             self.close_connection = True
             if status:
                 self.send_response(status)
-                self.send_header("content-length", str(len(body)))
+                headers = {"content-length": str(len(body))}
+                for name, value in (headers | dict(*more)).items():
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = go  # noqa: N815
 
@@ -68,6 +72,6 @@ def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()

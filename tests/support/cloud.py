@@ -4,7 +4,6 @@ the key and token that asked for it, services that give out keys, and a proxy. N
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import select
@@ -14,15 +13,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.support.certificates import Issuer
 
 EXPIRES: Final = "2099-01-01T00:00:00Z"
 STS: Final = (
@@ -138,37 +133,8 @@ def keys(name: str) -> str:
 
 
 def make_certificates(directory: Path) -> tuple[Path, Path]:
-    """Returns the file of a new authority, and that of a certificate with its key for `localhost`
-    and 127.0.0.1."""
-    authority_key, authority = _certificate("authority")
-    key, certificate = _certificate("localhost", by=(authority_key, authority))
-    pem = serialization.Encoding.PEM
-    paths = directory / "authority.pem", directory / "localhost.pem"
-    paths[0].write_bytes(authority.public_bytes(pem))
-    private = key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    paths[1].write_bytes(certificate.public_bytes(pem) + private)
-    return paths
-
-
-def _certificate(
-    name: str, by: tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None = None
-) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if by is None else by[1].subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
-    )
-    if by is not None:
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return key, builder.sign(key if by is None else by[0], hashes.SHA256())
+    """The file of a new authority, and that of a certificate with its key for the loopback."""
+    authority, path = Issuer(directory), directory / "localhost.pem"
+    issued = authority.issue()
+    path.write_bytes(issued.certificate + issued.key)
+    return authority.trusted, path

@@ -323,7 +323,7 @@ class TestRecent:
         path = tmp_path / "repo"
         history = History(path, seed, revives=seed % 2 == 0)
         for _ in range(20):
-            history.operate()
+            history.step()
         check_history(path, history)
 
     @pytest.mark.parametrize("how", ["deleted", "expired", "cut off"])
