@@ -142,7 +142,7 @@ DRAWN: Final[Mapping[str, int]] = {
     "outputs that are closed": 4,
     "examples of commands": 30,
     "flows through pages": 3,
-    "tests of fsspec": 30,
+    "tests of fsspec": 15,
     "planted faults": 2,
     "stray keys": 6,
     "parts divided": 1,
