@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from urllib.parse import urlsplit
-
-import pytest
 
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
@@ -55,42 +54,37 @@ def test_tiers_of_azure(azure_url: str) -> None:
     assert copied.outcome == "moved"
 
 
-def test_a_directory_has_no_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    storage = open_storage(str(tmp_path_factory.mktemp("storage")))
+def test_a_directory_has_no_classes(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
     assert not storage.has_classes
     assert storage.classes(["a"]) == [None]
 
 
-@pytest.mark.parametrize(
-    ("headers", "found"),
-    [
-        ({}, StorageClass("STANDARD", readable=True)),
-        ({"x-amz-storage-class": "GLACIER_IR"}, StorageClass("GLACIER_IR", readable=True)),
-        ({"x-amz-storage-class": "DEEP_ARCHIVE"}, StorageClass("DEEP_ARCHIVE", readable=False)),
-        (
-            {"x-amz-storage-class": "GLACIER", "x-amz-restore": 'ongoing-request="true"'},
-            StorageClass("GLACIER", readable=False),
-        ),
-        (
-            {
-                "x-amz-storage-class": "GLACIER",
-                "x-amz-restore": 'ongoing-request="false", expiry-date="Fri, 1 Jan 2027"',
-            },
-            StorageClass("GLACIER", readable=True),
-        ),
-        (
-            {
-                "x-amz-storage-class": "INTELLIGENT_TIERING",
-                "x-amz-archive-status": "ARCHIVE_ACCESS",
-            },
-            StorageClass("INTELLIGENT_TIERING", readable=False),
-        ),
-        ({"x-goog-storage-class": "ARCHIVE"}, StorageClass("ARCHIVE", readable=True)),
-    ],
-)
-def test_headers_say_the_class(headers: dict[str, str], found: StorageClass) -> None:
-    assert class_of(headers, "STANDARD") == found
-    assert class_of(headers, None) == (found if headers else None)
+CLASS = "x-amz-storage-class"
+HEADERS: list[tuple[dict[str, str], str, bool]] = [
+    ({}, "STANDARD", True),
+    ({CLASS: "GLACIER_IR"}, "GLACIER_IR", True),
+    ({CLASS: "DEEP_ARCHIVE"}, "DEEP_ARCHIVE", False),
+    ({CLASS: "GLACIER", "x-amz-restore": 'ongoing-request="true"'}, "GLACIER", False),
+    (
+        {CLASS: "GLACIER", "x-amz-restore": 'ongoing-request="false", expiry-date="Fri, 1 Jan"'},
+        "GLACIER",
+        True,
+    ),
+    (
+        {CLASS: "INTELLIGENT_TIERING", "x-amz-archive-status": "ARCHIVE_ACCESS"},
+        "INTELLIGENT_TIERING",
+        False,
+    ),
+    ({"x-goog-storage-class": "ARCHIVE"}, "ARCHIVE", True),
+]
+
+
+def test_headers_say_the_class() -> None:
+    for headers, name, readable in HEADERS:
+        found = StorageClass(name, readable=readable)
+        assert class_of(headers, "STANDARD") == found
+        assert class_of(headers, None) == (found if headers else None)
 
 
 def test_minimum_durations_are_those_of_the_vendors() -> None:

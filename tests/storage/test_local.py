@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFoun
 from ebbtide.model import EPOCH
 from ebbtide.storage import LocalStorage, base
 from ebbtide.storage.unlinking import OPENED_MAX
+from tests.support.errors import raises
 from tests.support.randomized import randomized
 
 pytestmark = pytest.mark.disk
@@ -47,6 +49,10 @@ def names(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.iterdir())
 
 
+def outcomes(storage: LocalStorage, *addresses: str) -> list[str]:
+    return [each.outcome for each in storage.delete(addresses)]
+
+
 def rows(storage: LocalStorage, prefix: str = "") -> dict[str, bool]:
     found: dict[str, bool] = {}
     for batch in storage.list(prefix):
@@ -58,16 +64,14 @@ def rows(storage: LocalStorage, prefix: str = "") -> dict[str, bool]:
 @pytest.mark.parametrize("address", ["x" * 5_000, f"data/{'y' * 300}/z"], ids=["file", "directory"])
 def test_a_name_that_no_file_can_have(storage: LocalStorage, address: str) -> None:
     """Nothing is there, and nothing can be written there: said in a message that can be read."""
-    storage.put("data/real", b"1")
     assert storage.head(address) is None
     for read in (storage.get, storage.get_versioned, storage.stream):
-        with pytest.raises(NotFound) as absent:
+        with pytest.raises(NotFound, check=lambda error: len(error.message) < 1_200):
             read(address)
-        assert len(absent.value.message) < 1_200
-    with pytest.raises(InvalidInput, match="too long for the file system") as refused:
+    with raises("invalid_address", "too long for the file system", of=InvalidInput) as refused:
         storage.put(address, b"1")
     assert len(refused.value.message) < 1_200
-    assert rows(storage) == {"data/real": True}
+    assert rows(storage) == {}
 
 
 def test_links_are_listed_and_never_followed(
@@ -135,55 +139,38 @@ def test_a_listing_has_what_walking_finds(
 def test_nothing_is_deleted_or_written_through_a_link(
     storage: LocalStorage, root: Path, outside: Path
 ) -> None:
-    storage.put("data/a/real", b"1")
-    (root / "data" / "dir").symlink_to(outside)
-    (root / "top").symlink_to(outside)
-    addresses = ["data/dir/file", "top/file", "top/deep/file", "data/dir/deep/file", "data/dir/x"]
-    assert {each.outcome for each in storage.delete(addresses)} == {"failed"}
-    for address in addresses:
-        with pytest.raises(InvalidInput) as caught:
-            storage.put(address, b"x")
-        assert caught.value.kind == "invalid_address"
-    assert (outside / "file").read_bytes() == b"precious"
-    assert (outside / "deep" / "file").read_bytes() == b"precious"
-    assert names(outside) == ["deep", "file"]
-
-
-def test_a_link_itself_can_be_replaced_but_not_what_it_points_at(
-    storage: LocalStorage, root: Path, outside: Path
-) -> None:
-    (root / "data").mkdir(parents=True)
-    for name in ("one", "two"):
-        (root / "data" / name).symlink_to(outside / "file")
-    storage.put("data/one", b"new")
-    assert storage.delete(["data/two"])[0].outcome == "deleted"
-    assert (outside / "file").read_bytes() == b"precious"
-    assert rows(storage) == {"data/one": True}
-
-
-def test_nothing_is_replaced_through_a_link(
-    storage: LocalStorage, root: Path, outside: Path
-) -> None:
+    """A link itself can be replaced and deleted, but not what it points at."""
     storage.put("data/file", b"precious")
     _, version = storage.get_versioned("data/file")
-    (root / "data" / "dir").symlink_to(outside)
-    (root / "data" / "link").symlink_to(outside / "file")
-    (root / "data" / "same").symlink_to("file")
-    for address in ("data/dir/file", "data/dir/absent"):
+    for name, target in {"dir": outside, "link": outside / "file", "same": Path("file")}.items():
+        (root / "data" / name).symlink_to(target)
+    (root / "top").symlink_to(outside)
+    through = ["data/dir/file", "data/dir/deep/file", "data/dir/x", "top/file", "top/deep/file"]
+    assert {*outcomes(storage, *through)} == {"failed"}
+    for address in through:
+        for write in (
+            lambda address: storage.put(address, b"x"),
+            lambda address: storage.replace(address, b"x", version=version),
+        ):
+            with raises("invalid_address", of=InvalidInput):
+                write(address)
         with pytest.raises(NotFound):
             storage.get_versioned(address)
-        with pytest.raises(InvalidInput) as caught:
-            storage.replace(address, b"x", version=version)
-        assert caught.value.kind == "invalid_address"
     for address in ("data/link", "data/same", "data/dir"):
         with pytest.raises(NotFound):
             storage.get_versioned(address)
-        with pytest.raises(Conflict) as conflict:
+        with raises("object_changed", of=Conflict):
             storage.replace(address, b"x", version=version)
-        assert conflict.value.kind == "object_changed"
-    assert (outside / "file").read_bytes() == storage.get("data/file") == b"precious"
-    assert names(outside) == ["deep", "file"]
     assert names(root / "data") == ["dir", "file", "link", "same"]
+    storage.put("data/link", b"new")
+    assert outcomes(storage, "data/same") == ["deleted"]
+    assert {name for name, is_regular in rows(storage).items() if is_regular} == {
+        "data/file", "data/link"
+    }  # fmt: skip
+    assert storage.get("data/file") == b"precious"
+    for name in ("file", "deep/file"):
+        assert (outside / name).read_bytes() == b"precious"
+    assert names(outside) == ["deep", "file"]
 
 
 def test_a_conflict_leaves_no_temporary_file(storage: LocalStorage, root: Path) -> None:
@@ -267,11 +254,8 @@ def test_a_file_of_the_same_number_time_and_size_is_another_version(
     (root / "x").write_bytes(b"new")
     os.utime(root / "x", ns=(0, before.st_mtime_ns))
     after = (root / "x").stat()
-    assert (after.st_ino, after.st_mtime_ns, after.st_size) == (
-        before.st_ino,
-        before.st_mtime_ns,
-        before.st_size,
-    )
+    for what in ("st_ino", "st_mtime_ns", "st_size"):
+        assert getattr(after, what) == getattr(before, what)
     with pytest.raises(Conflict):
         storage.replace("x", b"mine", version=version)
     assert storage.get("x") == b"new"
@@ -297,7 +281,7 @@ def test_temporary_files_are_listed_and_can_be_deleted(storage: LocalStorage, ro
     storage.put("data/a/x", b"1")
     (root / "data" / "a" / "x#1").write_bytes(b"half")
     assert rows(storage) == {"data/a/x": True, "data/a/x#1": True}
-    assert storage.delete(["data/a/x#1"])[0].outcome == "deleted"
+    assert outcomes(storage, "data/a/x#1") == ["deleted"]
     with pytest.raises(InvalidInput):
         storage.put("data/a/x#17", b"1")
 
@@ -322,9 +306,9 @@ def test_a_write_in_progress_is_only_a_temporary_file(storage: LocalStorage, roo
 def test_everything_reaches_the_disk_before_a_write_returns(
     write: str, storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if write == "replace":
-        storage.put("data/a/x", b"0")
-        _, version = storage.get_versioned("data/a/x")
+    """What need not be durable waits for no disk."""
+    storage.put("data/a/x", b"0")
+    _, version = storage.get_versioned("data/a/x")
     events: list[str] = []
     real_fsync, real_rename = os.fsync, os.rename
 
@@ -333,39 +317,36 @@ def test_everything_reaches_the_disk_before_a_write_returns(
         events.append(f"fsync {path.relative_to(root)}")
         real_fsync(descriptor)
 
-    def rename(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+    def rename(source: str, target: str, **options: int) -> None:
         events.append("rename")
-        real_rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        real_rename(source, target, **options)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
     if write == "put":
+        storage.delete(["data/a/x"])
+        events.clear()
         storage.put("data/a/x", b"1")
     else:
         storage.replace("data/a/x", b"1", version=version)
     assert events[0].startswith("fsync data/a/x#")
     assert events[1:] == ["rename", "fsync data/a", "fsync data", "fsync ."]
-
-
-def test_what_need_not_be_durable_waits_for_no_disk(
-    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: pytest.fail("waits for the disk"))
-    storage.put("data/a/x", b"1", durable=False)
-    assert storage.get("data/a/x") == b"1"
+    events.clear()
+    storage.put("data/b/x", b"1", durable=False)
+    assert events == ["rename"]
     with pytest.raises(Conflict):
-        storage.put("data/a/x", b"2", create_only=True, durable=False)
+        storage.put("data/b/x", b"2", create_only=True, durable=False)
+    assert (events, storage.get("data/b/x")) == (["rename"], b"1")
 
 
 def test_emptied_directories_go_but_not_the_uppermost(storage: LocalStorage, root: Path) -> None:
-    storage.put("data/a/b/c/x", b"1")
-    storage.put("data/d/x", b"1")
-    storage.put("top", b"1")
+    for address in ("data/a/b/c/x", "data/d/x", "top"):
+        storage.put(address, b"1")
     storage.delete(["data/a/b/c/x", "top"])
     assert names(root / "data") == ["d"]
     storage.delete(["data/d/x"])
     assert names(root) == ["data"]
-    assert storage.delete(["data/d/x"])[0].outcome == "missing"
+    assert outcomes(storage, "data/d/x") == ["missing"]
 
 
 def test_two_empty_the_same_directories(storage: LocalStorage, root: Path) -> None:
@@ -376,19 +357,13 @@ def test_two_empty_the_same_directories(storage: LocalStorage, root: Path) -> No
         for name in "ab":
             storage.put(f"{directory}/{name}", b"", durable=False)
     start = threading.Barrier(2)
-    outcomes: dict[str, list[str]] = {}
 
-    def delete(name: str) -> None:
+    def delete(name: str) -> set[str]:
         start.wait()
-        found = storage.delete([f"{directory}/{name}" for directory in directories])
-        outcomes[name] = [each.outcome for each in found]
+        return {*outcomes(storage, *(f"{directory}/{name}" for directory in directories))}
 
-    deleting = [threading.Thread(target=delete, args=(name,)) for name in "ab"]
-    for thread in deleting:
-        thread.start()
-    for thread in deleting:
-        thread.join()
-    assert outcomes == {name: ["deleted"] * len(directories) for name in "ab"}
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(delete, "ab")) == [{"deleted"}] * 2
     assert not names(root / "data")
 
 
@@ -415,11 +390,9 @@ def test_deletions_reach_the_disk_before_they_are_told(
 def test_deleting_a_directory_fails_and_keeps_it(storage: LocalStorage, root: Path) -> None:
     storage.put("data/a/x", b"1")
     (root / "data" / "empty").mkdir()
-    assert [each.outcome for each in storage.delete(["data/a", "data/empty"])] == ["failed"] * 2
-    assert storage.get("data/a/x") == b"1"
-    with pytest.raises(Failed) as caught:
+    assert outcomes(storage, "data/a", "data/empty") == ["failed"] * 2
+    with raises("storage_error", of=Failed):
         storage.put("data/a", b"1")
-    assert caught.value.kind == "storage_error"
     assert rows(storage) == {"data/a/x": True}
 
 
@@ -442,26 +415,26 @@ def test_a_directory_that_vanishes_before_the_file_is_made_is_made_again(
 
 
 def test_files_that_come_and_go_do_not_disturb_a_listing(storage: LocalStorage) -> None:
-    stable = {f"data/{n % 10}/stable{n}" for n in range(200)}
+    stable = {f"data/{n % 10}/stable{n}" for n in range(100)}
     for address in stable:
-        storage.put(address, b"")
+        storage.put(address, b"", durable=False)
     stop = threading.Event()
 
     def churn() -> None:
         while not stop.is_set():
-            for n in range(10):
-                storage.put(f"data/{n}/gone", b"")
-                storage.put(f"data/new{n}/gone", b"")
-            storage.delete([f"data/{kind}{n}/gone" for n in range(10) for kind in ("", "new")])
+            gone = [f"data/{kind}{n}/gone" for n in range(10) for kind in ("", "new")]
+            for address in gone:
+                storage.put(address, b"", durable=False)
+            storage.delete(gone)
 
-    thread = threading.Thread(target=churn)
-    thread.start()
-    try:
-        for _ in range(40):
-            assert stable <= set(rows(storage))
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        churning = pool.submit(churn)
+        try:
+            for _ in range(40):
+                assert stable <= set(rows(storage))
+        finally:
+            stop.set()
+        churning.result()
 
 
 def test_a_directory_swapped_for_a_link_is_not_followed(
@@ -478,41 +451,36 @@ def test_a_directory_swapped_for_a_link_is_not_followed(
         return real_open(path, flags, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", swap)
-    assert storage.delete(["data/slice/deep/file"])[0].outcome == "failed"
+    assert outcomes(storage, "data/slice/deep/file") == ["failed"]
     assert (outside / "deep" / "file").read_bytes() == b"precious"
 
 
-def _open_inside(root: Path) -> list[Path]:
-    """What is open below a directory; what other tests left open may be closed at any time."""
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.append(descriptor.readlink())
-    return [place for place in found if place.is_relative_to(root)]
-
-
 def test_no_descriptor_is_left_open(storage: LocalStorage, root: Path) -> None:
-    def act() -> None:
-        storage.put("data/a/x", b"1")
-        _, version = storage.get_versioned("data/a/x")
-        storage.replace("data/a/x", b"2", version=version)
-        with pytest.raises(Conflict):
-            storage.replace("data/a/x", b"3", version=version)
-        storage.stream("data/a/x")
-        next(storage.stream("data/a/x"))
-        list(storage.list())
-        storage.delete(["data/a/x", "data/a/y", "data/z/y"])
-        for wrong in ("data/a", "data/a/x/y"):
-            with pytest.raises(EbbtideError):
-                storage.get(wrong)
-            with pytest.raises(EbbtideError):
-                storage.get_versioned(wrong)
+    def opened() -> list[Path]:
+        """What other tests left open may be closed at any time."""
+        found = []
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found.append(descriptor.readlink())
+        return [place for place in found if place.is_relative_to(root)]
 
     root.mkdir()
     with (root / "seen").open("wb"):
-        assert _open_inside(root) == [root / "seen"]
-    act()
-    assert _open_inside(root) == []
+        assert opened() == [root / "seen"]
+    storage.put("data/a/x", b"1")
+    _, version = storage.get_versioned("data/a/x")
+    storage.replace("data/a/x", b"2", version=version)
+    with pytest.raises(Conflict):
+        storage.replace("data/a/x", b"3", version=version)
+    storage.stream("data/a/x")
+    next(storage.stream("data/a/x"))
+    list(storage.list())
+    storage.delete(["data/a/x", "data/a/y", "data/z/y"])
+    for wrong in ("data/a", "data/a/x/y"):
+        for read in (storage.get, storage.get_versioned):
+            with pytest.raises(EbbtideError):
+                read(wrong)
+    assert opened() == []
 
 
 def test_dates_of_files(storage: LocalStorage, root: Path) -> None:
@@ -524,9 +492,7 @@ def test_dates_of_files(storage: LocalStorage, root: Path) -> None:
         "2001-02-03T04:05:06.789012": True,
         "2199-12-31T23:59:59.999999": True,
         "2200-01-01T00:00:00": False,
-        "2446-05-10T00:00:00": False,
         "1969-12-31T23:59:59.999999": False,
-        "1901-12-14T00:00:00": False,
     }.items():
         written = datetime.fromisoformat(date).replace(tzinfo=UTC)
         nanoseconds = (written - EPOCH) // timedelta(microseconds=1) * 1000 + 999 * is_believed

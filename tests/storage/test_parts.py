@@ -15,6 +15,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage, parts
 from ebbtide.storage.base import SizedPieces
+from tests.support.errors import raises
 
 
 class HugeFile(io.RawIOBase):
@@ -39,7 +40,7 @@ class HugeFile(io.RawIOBase):
         return found
 
 
-@pytest.mark.parametrize("size", [0, 1, 10**9, 78 * 2**30, 79 * 2**30, 5 * 2**40, 48 * 2**40])
+@pytest.mark.parametrize("size", [0, 10**9, 78 * 2**30, 79 * 2**30, 48 * 2**40])
 def test_no_upload_of_known_size_has_too_many_parts(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,9 +68,8 @@ def test_more_than_parts_can_hold_is_refused_before_the_first_byte(
 ) -> None:
     monkeypatch.setattr(obstore, "put", lambda *_, **__: pytest.fail("it was begun"))
     file = HugeFile(parts.PARTS_MAX * parts.PART_BYTES_MAX + 1)
-    with pytest.raises(InvalidInput) as caught:
+    with raises("invalid_argument", of=InvalidInput):
         open_storage(f"memory:{new_id()}").put("x", file)
-    assert caught.value.kind == "invalid_argument"
     assert file.tell() == 0
 
 
@@ -143,7 +143,8 @@ def test_an_upload_waits_for_the_memory_of_another() -> None:
     assert order == ["first", "second"]
 
 
-def test_nobody_waits_for_an_upload_that_gets_no_bytes() -> None:
+def test_nobody_waits_for_an_upload_that_gets_no_bytes_or_for_ever() -> None:
+    """In the end, the other fills parts all the time, and is never stalled."""
     clock = Clock()
     sending = parts.Sending(10, clock=clock)
     with sending.share(10, None) as slow:
@@ -152,14 +153,7 @@ def test_nobody_waits_for_an_upload_that_gets_no_bytes() -> None:
             assert other.bytes_held == 10
         sending.move(slow)
         assert slow.moved == clock.now
-
-
-def test_nobody_waits_for_ever() -> None:
-    """The others fill parts all the time: the clock moves, and they are never stalled."""
-    clock = Clock()
-    sending = parts.Sending(10, clock=clock)
-    with sending.share(10, None) as busy:
-        busy.moved = float("inf")
+        slow.moved = float("inf")
         clock.step = parts.WAIT_SECONDS_MAX
         with sending.share(10, 10) as other:
             assert other.at_once == 1

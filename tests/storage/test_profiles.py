@@ -16,9 +16,13 @@ from ebbtide.errors import Failed, InvalidInput
 from ebbtide.settings import list_settings
 from ebbtide.storage import RemoteStorage, clients, open_storage, options_of, profiles
 from tests.support.cloud import Cloud, make_certificates, running_cloud
+from tests.support.errors import raises
 
 SECRET = "very-secret"
 OF_NETWORK = ("_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "CA_BUNDLE")
+
+
+OF_B = '[a]\nprefixes = ["s3://b"]\n'
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +65,8 @@ def asked_with(url: str) -> str:
     return open_storage(url).get("object").decode().strip()
 
 
-def test_the_variable_is_a_setting() -> None:
-    assert profiles.VARIABLE in {each.variable for each in list_settings()}
-
-
 def test_the_longest_prefix_counts(file: Path) -> None:
+    assert profiles.VARIABLE in {each.variable for each in list_settings()}
     file.write_text(
         """
         [all]
@@ -105,38 +106,31 @@ def test_the_longest_prefix_counts(file: Path) -> None:
     [
         (f'secret_access_key = "{SECRET}"', "write 'secret_access_key' below a line [PROFILE]"),
         ("[a]\nx = ", "is not valid TOML"),
-        ('[a]\nregion = "x"', "[a]: prefixes are missing"),
         ("[a]\nprefixes = []", "[a]: prefixes are missing"),
         ('[a]\nprefixes = ["lakes"]', "[a]: prefixes are URLs"),
         ('[a]\nprefixes = ["s3://"]', "[a]: prefixes are URLs"),
-        (f'[a]\nprefixes = ["s3://b"]\nkey = "{SECRET}"', "[a]: there is no field 'key'"),
-        (f'[a]\nprefixes = ["s3://b"]\nsecret_access_key = "{SECRET}"', "belong together"),
-        (f'[a]\nprefixes = ["s3://b"]\nsession_token = "{SECRET}"', "belong together"),
-        ('[a]\nprefixes = ["s3://b"]\nallow_http = "yes"', "allow_http is true or false"),
-        ('[a]\nprefixes = ["s3://b"]\naddressing = "host"', 'addressing is "path" or "virtual"'),
-        ('[a]\nprefixes = ["s3://b"]\nregion = 7', "region is not a text"),
+        (f'{OF_B}key = "{SECRET}"', "[a]: there is no field 'key'"),
+        (f'{OF_B}secret_access_key = "{SECRET}"', "belong together"),
+        (f'{OF_B}session_token = "{SECRET}"', "belong together"),
+        (f'{OF_B}allow_http = "yes"', "allow_http is true or false"),
+        (f'{OF_B}addressing = "host"', 'addressing is "path" or "virtual"'),
+        (f"{OF_B}region = 7", "region is not a text"),
         (
-            f'[a]\nprefixes = ["s3://b"]\naws_profile = "p"\naccess_key_id = "k"\n'
-            f'secret_access_key = "{SECRET}"',
+            f'{OF_B}aws_profile = "p"\naccess_key_id = "k"\nsecret_access_key = "{SECRET}"',
             "write keys or aws_profile, not both",
         ),
-        ('[a]\nprefixes = ["s3://b"]\n[c]\nprefixes = ["s3a://b/"]', "[c]: s3://b is also in [a]"),
+        (f'{OF_B}[c]\nprefixes = ["s3a://b/"]', "[c]: s3://b is also in [a]"),
+        (None, "cannot be read: No such file"),
     ],
 )
-def test_a_wrong_file_is_refused(file: Path, text: str, reason: str) -> None:
-    file.write_text(text)
-    with pytest.raises(InvalidInput) as caught:
+def test_a_wrong_file_is_refused(file: Path, text: str | None, reason: str) -> None:
+    if text is None:
+        file.unlink()
+    else:
+        file.write_text(text)
+    with raises("invalid_setting", reason, str(file), of=InvalidInput) as caught:
         open_storage("s3://b/x")
-    assert caught.value.kind == "invalid_setting"
-    assert reason in caught.value.message
-    assert str(file) in caught.value.message
     assert SECRET not in caught.value.message
-
-
-def test_a_missing_file_is_refused(file: Path) -> None:
-    file.unlink()
-    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
-        open_storage("s3://b/x")
 
 
 def test_two_buckets_are_asked_with_two_keys(
@@ -176,9 +170,7 @@ def test_two_buckets_are_asked_with_two_keys(
 
 
 def test_nothing_shows_a_key(file: Path) -> None:
-    file.write_text(
-        f'[a]\nprefixes = ["s3://b"]\naccess_key_id = "k"\nsecret_access_key = "{SECRET}"'
-    )
+    file.write_text(f'{OF_B}access_key_id = "k"\nsecret_access_key = "{SECRET}"')
     storage = pickle.loads(pickle.dumps(open_storage("s3://b/x")))
     shown = [storage, profiles.read_profiles(file), profiles.provider_of(dict(storage.options))]
     assert SECRET in storage.options[1]
@@ -238,9 +230,8 @@ def test_aws_profile_of_the_environment(cloud: Cloud, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AWS_PROFILE", "plain")
     monkeypatch.delenv("AWS_REGION")
     assert asked_with("s3://b/x") == "PLAIN"
-    storage = pickle.loads(pickle.dumps(open_storage("s3://b/x")))
-    assert dict(storage.options)["region"] == "eu-9"
-    assert dict(storage.options)["access_key_id"] == "PLAIN"
+    options = dict(pickle.loads(pickle.dumps(open_storage("s3://b/x"))).options)
+    assert (options["region"], options["access_key_id"]) == ("eu-9", "PLAIN")
     clients.connect.cache_clear()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
@@ -248,30 +239,23 @@ def test_aws_profile_of_the_environment(cloud: Cloud, monkeypatch: pytest.Monkey
     assert len(cloud.seen) == 2
 
 
-def test_an_aws_profile_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(InvalidInput, match="AWS profile 'nobody' has no credentials") as caught:
-        open_storage("s3://b/x")
-    assert caught.value.kind == "invalid_setting"
-
-
-def test_a_program_that_gives_no_keys(file: Path, cloud: Cloud) -> None:
+def test_an_aws_profile_that_is_missing(
+    file: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or whose program gives no keys, or that nothing can read."""
+    with monkeypatch.context() as patched:
+        patched.setenv("AWS_PROFILE", "nobody")
+        with raises("invalid_setting", "AWS profile 'nobody' has no credentials", of=InvalidInput):
+            open_storage("s3://b/x")
     write_aws_files(Path.home())
     (Path.home() / "keys.py").write_text("raise SystemExit('the login has ended')")
-    file.write_text('[b]\nprefixes = ["s3://program"]\naws_profile = "program"\n')
+    file.write_text(f'{OF_B}aws_profile = "program"\n')
     with pytest.raises(Failed, match=r"AWS profile 'program' gave no keys: .*login has ended"):
-        open_storage("s3://program/x")
+        open_storage("s3://b/x")
     assert cloud.seen == []
-
-
-def test_without_boto3_an_aws_profile_names_the_extra(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file.write_text('[b]\nprefixes = ["s3://b"]\naws_profile = "plain"\n')
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(Failed, match=r"pip install 'ebbtide\[aws\]'") as caught:
-        open_storage("s3://b")
-    assert caught.value.kind == "extra_missing"
+    with raises("extra_missing", "pip install 'ebbtide[aws]'", of=Failed):
+        open_storage("s3://b/y")
 
 
 def test_a_login_that_ended(file: Path, cloud: Cloud) -> None:
@@ -306,19 +290,16 @@ def test_web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert cloud.seen == [("POST", "/"), ("GET", "/b/x/object")]
 
 
-def test_the_role_of_a_container(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As tasks of ECS and pods of EKS have it. obstore does this by itself."""
+def test_roles_of_containers_and_machines(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tasks of ECS and pods of EKS have them. obstore does this by itself."""
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", cloud.endpoint)
+    assert asked_with("s3://b/x") == "MACHINE MACHINE-token"
+    assert cloud.seen[0] == ("PUT", "/latest/api/token")
+    clients.connect.cache_clear()
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{cloud.endpoint}/container")
     (Path.home() / "token").write_text("signed")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(Path.home() / "token"))
     assert asked_with("s3://b/x") == "CONTAINER CONTAINER-token"
-
-
-def test_the_role_of_a_machine(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """obstore does this by itself."""
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", cloud.endpoint)
-    assert asked_with("s3://b/x") == "MACHINE MACHINE-token"
-    assert cloud.seen[0] == ("PUT", "/latest/api/token")
 
 
 @pytest.fixture

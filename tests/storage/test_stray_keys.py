@@ -21,6 +21,7 @@ from ebbtide.storage import (
     keys,
     open_storage,
 )
+from tests.support.errors import raises
 from tests.support.stray import STRAY, put_key
 
 KEYS_PER_PAGE = 1000
@@ -97,7 +98,8 @@ def test_one_stray_key_hides_nothing(storage: Storage, key: str) -> None:
 
 
 def test_a_key_that_ends_in_a_slash_is_not_the_object_without_it(storage: Storage) -> None:
-    """Whether that is there or not, and however deep it is asked for."""
+    """Whether that is there or not, and however deep it is asked for. Nor is the key of the root
+    itself regular."""
     slashed = ("folder/x/", "seed/y/", "deep/er/z/", "top/")
     expected = dict.fromkeys(PLAIN, True)
     for more in (slashed, ["seed//x"]):  # alone, and beside a stray key
@@ -108,6 +110,8 @@ def test_a_key_that_ends_in_a_slash_is_not_the_object_without_it(storage: Storag
         below = {n: r for n, r in expected.items() if n.startswith("seed/")}
         assert found(storage, "seed/") == below
         assert found(storage, "deep/") == {"deep/er/z/": False}
+    put_key(storage.url, "")
+    assert found(storage) == expected | {"/": False}
 
 
 class StrayClient:
@@ -124,12 +128,10 @@ def test_other_storages_name_the_stray_key_and_say_what_to_do(
 ) -> None:
     monkeypatch.setattr(clients, "connect", lambda *_, **__: StrayClient())
     storage = RemoteStorage(url)
+    told = (f"{url}/a/", "seed//x", "Nothing was deleted", "is not needed")
     for listing in (lambda: found(storage, "a/"), lambda: storage.list_prefixes("a/")):
-        with pytest.raises(Failed) as caught:
+        with raises("storage_error", *told, of=Failed):
             listing()
-        assert caught.value.kind == "storage_error"
-        for words in (f"{url}/a/", "seed//x", "Nothing was deleted", "is not needed"):
-            assert words in caught.value.message
 
 
 def test_options_take_the_place_of_the_environment(
@@ -145,13 +147,6 @@ def test_options_take_the_place_of_the_environment(
     assert found(open_storage(storage.url, given))["seed//x"] is False
 
 
-def test_the_key_of_the_root_itself_is_not_regular(storage: Storage) -> None:
-    put_key(storage.url, "")
-    assert found(storage) == {"/": False} | dict.fromkeys(PLAIN, True)
-    put_key(storage.url, "x//y")
-    assert found(storage) == {"/": False, "x//y": False} | dict.fromkeys(PLAIN, True)
-
-
 def test_a_listing_by_keys_that_fails_is_a_failure_of_the_storage(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +158,5 @@ def test_a_listing_by_keys_that_fails_is_a_failure_of_the_storage(
     monkeypatch.setattr(keys, "urlopen", refused)
     # Not in the module itself, which threads that other tests left behind use too.
     monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=lambda _: None))
-    with pytest.raises(Failed, match="no route to host") as caught:
+    with raises("storage_error", "no route to host", of=Failed):
         found(storage)
-    assert caught.value.kind == "storage_error"

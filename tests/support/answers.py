@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from obstore.exceptions import GenericError
 
-Answer = tuple[int, bytes]
+from ebbtide.storage import Storage, open_storage
+
+Answer = tuple[int, bytes] | tuple[int, bytes, Mapping[str, str]]
+"""Status, body, and headers."""
 
 
 def failed(status: int, code: str) -> GenericError:
@@ -35,6 +38,13 @@ def xml(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>of a test</Message></Error>".encode()
 
 
+def s3_at(endpoint: str, prefix: str = "") -> Storage:
+    """A bucket of a server."""
+    options = {"endpoint": endpoint, "allow_http": "true", "region": "us-east-1"}
+    options |= {"access_key_id": "key", "secret_access_key": "secret"}
+    return open_storage(f"s3://bucket{prefix}", options)
+
+
 @contextmanager
 def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
     """The endpoint of a server that answers as `give` says of method and path; status 0 breaks the
@@ -43,13 +53,16 @@ def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def go(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
-            status, body = give(self.command, self.path)
+            status, body, *more = give(self.command, self.path)
             self.close_connection = True
             if status:
                 self.send_response(status)
-                self.send_header("content-length", str(len(body)))
+                headers = {"content-length": str(len(body))}
+                for name, value in (headers | dict(*more)).items():
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = go  # noqa: N815
 
@@ -57,6 +70,6 @@ def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()

@@ -127,10 +127,8 @@ def keys(name: str) -> str:
 
 
 def make_certificates(directory: Path) -> tuple[Path, Path]:
-    """Returns the file of a new authority, and that of a certificate with its key for `localhost`
-    and 127.0.0.1."""
-    authority = Issuer(directory)
-    made = authority.issue()
-    certificate = directory / "localhost.pem"
-    certificate.write_bytes(made.certificate + made.key)
-    return authority.trusted, certificate
+    """The file of a new authority, and that of a certificate with its key for the loopback."""
+    authority, path = Issuer(directory), directory / "localhost.pem"
+    issued = authority.issue()
+    path.write_bytes(issued.certificate + issued.key)
+    return authority.trusted, path

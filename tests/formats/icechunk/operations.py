@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import zarr
-from icechunk import Repository
+from icechunk import Repository, Session, SnapshotInfo
 
 from ebbtide.errors import Refused
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, RepoFile
@@ -20,7 +20,7 @@ from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import RECENT, load_repo, read_state
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
-from tests.support.icechunk import create_repository, instant_between, open_repository
+from tests.support.icechunk import RandomHistory, instant_between, open_repository
 from tests.support.icechunk_files import files_of
 
 
@@ -50,11 +50,11 @@ def commit(repository: Repository, branch: str = "main", **metadata: Any) -> str
     return session.commit("a commit", metadata=metadata)
 
 
-def commit_array(repository: Repository, name: str, value: float) -> str:
-    """Make a commit of an array with two chunks; its id."""
-    session = repository.writable_session("main")
+def commit_array(repository: Repository, name: str, value: float, branch: str = "main") -> str:
+    """Make a commit that writes all of an array with four chunks; its id."""
+    session = repository.writable_session(branch)
     root = zarr.open_group(session.store, mode="a")
-    array = root.require_array(name, shape=(8,), chunks=(4,), dtype="float64", compressors=None)
+    array = root.require_array(name, shape=(16,), chunks=(4,), dtype="float64", compressors=None)
     array[...] = value
     return session.commit(name)
 
@@ -78,11 +78,10 @@ class Moment:
     """An instant after an operation, and what refs reached from then until the next one."""
 
     at: datetime
-    operation: str
     reached: frozenset[str]
 
 
-class History:
+class History(RandomHistory):
     """Random operations on a repository, and what refs reached after each.
 
     With `revives`, refs are put on any snapshot that the repository still lists, else only on what
@@ -90,23 +89,21 @@ class History:
     """
 
     def __init__(self, path: Path, seed: int, *, revives: bool) -> None:
-        self.path = path
-        self.choices = random.Random(seed)
-        self.revives = revives
-        files = self.choices.choice((1, 2, 3, None))
-        self.repository = create_repository(path, 2, updates_per_file=files)
+        super().__init__(path, random.Random(seed), 2)
+        self.place, self.revives = path, revives
+        self.steps = {self._commit: 4} | dict.fromkeys(
+            [self._amend, self._create_branch, self._create_tag, self._delete_branch,
+             self._delete_tag, self._reset_branch, self._expire], 2,
+        )  # fmt: skip
         self.moments: list[Moment] = []
         self.parents: defaultdict[str, set[str]] = defaultdict(set)
         """All that a snapshot ever had: an expiry gives it another."""
-        self._note("create")
+        self._note()
 
-    def operate(self) -> None:
-        """Do one operation; none is made if the one chosen cannot be."""
-        operations = [self._commit] * 4 + [self._amend, self._create_branch, self._create_tag] * 2
-        operations += [self._delete_branch, self._delete_tag, self._reset, self._expire] * 2
-        operation = self.choices.choice(operations)
-        operation()
-        self._note(operation.__name__)
+    def step(self) -> None:
+        """Do one operation, and note what refs reach then."""
+        super().step()
+        self._note()
 
     def since(self, cutoff: datetime) -> frozenset[str]:
         """All that refs reached at the cutoff or later."""
@@ -123,85 +120,44 @@ class History:
             waiting = set().union(*(self.parents[each] for each in waiting)) - found
         return frozenset(found)
 
-    def cutoffs(self) -> list[datetime]:
-        """An instant before each operation, and after the one before it."""
-        return [moment.at for moment in self.moments[:-1]]
-
-    def _note(self, operation: str) -> None:
-        reached = {
-            each.id
-            for kind, names in (
-                ("branch", self.repository.list_branches()),
-                ("tag", self.repository.list_tags()),
-            )
-            for name in names
-            for each in self.repository.ancestry(**{kind: name})
-        }
+    def _note(self) -> None:
+        refs = [("branch", name) for name in self.branches()]
+        refs += [("tag", name) for name in self.tags()]
+        reached = {s.id for kind, name in refs for s in self.repository.ancestry(**{kind: name})}
         for each in self._listed():
             if (parent := each.get("parent_id")) is not None:
                 self.parents[str(each["id"])].add(str(parent))
-        self.moments.append(Moment(instant_between(self.path), operation, frozenset(reached)))
-
-    def _any_snapshot(self) -> str:
-        if self.revives:
-            names = {str(each["id"]) for each in self._listed()}
-        else:
-            names = set(self.moments[-1].reached)
-        return self.choices.choice(sorted(names))
+        self.moments.append(Moment(instant_between(self.place), frozenset(reached)))
 
     def _listed(self) -> list[dict[str, Any]]:
         """All snapshots that the repository knows, reached or not."""
         found: list[dict[str, Any]] = self.repository.inspect_repo_info()["snapshots"]
         return found
 
-    def _any_branch(self) -> str:
-        return self.choices.choice(sorted(self.repository.list_branches()))
+    def _any_snapshot(self) -> SnapshotInfo:
+        known = {str(each["id"]) for each in self._listed()} if self.revives else ()
+        names = sorted(known or self.moments[-1].reached)
+        return self.repository.lookup_snapshot(self.choices.choice(names))
 
-    def _commit(self) -> None:
-        commit(self.repository, self._any_branch())
+    def _reset_branch(self) -> None:
+        self.repository.reset_branch(self._any_branch(), self._any_snapshot().id)
 
-    def _amend(self) -> None:
-        branch = self._any_branch()
-        if len(list(self.repository.ancestry(branch=branch))) > 1:
-            session = self.repository.writable_session(branch)
-            zarr.open_group(session.store, mode="a").attrs["number"] = random.random()
-            session.amend("amended")
-
-    def _create_branch(self) -> None:
-        self.repository.create_branch(f"branch{len(self.moments)}", self._any_snapshot())
-
-    def _create_tag(self) -> None:
-        self.repository.create_tag(f"tag{len(self.moments)}", self._any_snapshot())
-
-    def _delete_branch(self) -> None:
-        if others := sorted(self.repository.list_branches() - {"main"}):
-            self.repository.delete_branch(self.choices.choice(others))
-
-    def _delete_tag(self) -> None:
-        if tags := sorted(self.repository.list_tags()):
-            self.repository.delete_tag(self.choices.choice(tags))
-
-    def _reset(self) -> None:
-        self.repository.reset_branch(self._any_branch(), self._any_snapshot())
-
-    def _expire(self) -> None:
-        self.repository.expire_snapshots(
-            self.repository.lookup_snapshot(self._any_snapshot()).written_at,
-            delete_expired_branches=self.choices.random() < 0.5,
-            delete_expired_tags=self.choices.random() < 0.5,
-        )
+    def _edit(self, branch: str) -> Session:
+        session = self.repository.writable_session(branch)
+        zarr.open_group(session.store, mode="a").attrs["number"] = random.random()
+        return session
 
 
 def check_history(path: Path, history: History) -> None:
     """For a cutoff before any operation: what refs reached since then is reached, or held."""
     storage, files = open_storage(str(path)), files_of(path, "snapshots").keys()
-    for cutoff, following in zip(history.cutoffs(), history.moments[1:], strict=True):
-        state = read_state(storage, cutoff=cutoff, quiet=False, first_seen={})
+    for number, moment in enumerate(history.moments[:-1]):
+        state = read_state(storage, cutoff=moment.at, quiet=False, first_seen={})
         reached = state.history.reached()
         assert reached == history.moments[-1].reached
-        since = history.since(cutoff)
+        since = history.since(moment.at)
         missed = (since & files) - reached - state.held.keys()
-        assert not missed, f"cut off before {following.operation}"
+        assert not missed, f"cut off after operation {number}"
         # Nothing else is held for having been reached but what such a snapshot came from before
         # an expiry cut it off, be the ref on it younger than that.
         recent = {name for name, why in state.held.items() if why == RECENT}

@@ -6,7 +6,6 @@ there, or one that the repository does not have, which stops a collection.
 
 from __future__ import annotations
 
-import itertools
 import random
 import resource
 import tracemalloc
@@ -93,24 +92,19 @@ def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return path
 
 
-class TestSnapshots:
-    @randomized("damaged Icechunk files")
-    def test_a_changed_bit_hides_no_manifest(self, repository: Path, seed: int) -> None:
-        """Version 1 alone trusts the file to name its parent."""
-        for snapshot_id, data in files_of(repository, "snapshots").items():
-            manifests = manifests_of(read_snapshot(data, snapshot_id))
-            for bit, changed in flips(unpacked(data), seed):
-                with suppress(*REFUSALS):
-                    found = manifests_of(read_snapshot(plain(data, changed), snapshot_id))
-                    assert found >= manifests or found - manifests, f"{bit // 8}.{bit % 8}"
-
-    @randomized("damaged Icechunk files")
-    def test_changed_bytes_of_the_file(self, repository: Path, seed: int) -> None:
-        for snapshot_id, data in files_of(repository, "snapshots").items():
-            counts: Counter[str] = Counter()
-            for changed in rewrites(data, seed):
-                refused(partial(read_snapshot, changed, snapshot_id), counts)
-            assert counts["DamagedError"] > 0.6 * CHANGES
+@randomized("damaged Icechunk files")
+def test_a_changed_snapshot_hides_no_manifest(repository: Path, seed: int) -> None:
+    """Version 1 alone trusts the file to name its parent."""
+    for snapshot_id, data in files_of(repository, "snapshots").items():
+        manifests = manifests_of(read_snapshot(data, snapshot_id))
+        for bit, changed in flips(unpacked(data), seed):
+            with suppress(*REFUSALS):
+                found = manifests_of(read_snapshot(plain(data, changed), snapshot_id))
+                assert found >= manifests or found - manifests, f"{bit // 8}.{bit % 8}"
+        counts: Counter[str] = Counter()
+        for changed in rewrites(data, seed):
+            refused(partial(read_snapshot, changed, snapshot_id), counts)
+        assert counts["DamagedError"] > 0.6 * CHANGES
 
 
 def manifests_of(snapshot: Snapshot) -> set[tuple[str, int, int]]:
@@ -161,44 +155,32 @@ class TestManifests:
             refused(partial(manifest_chunks, changed, own, entry_count=made.count), counts)
         assert counts["DamagedError"] > CHANGES
 
-    def test_bytes_that_are_all_alike(self) -> None:
-        for length, byte in itertools.product([0, 1, 3, 4, 7, 8, 100], [0, 1, 4, 0x7F, 0x80, 0xFF]):
-            with pytest.raises(REFUSALS):
-                manifest_chunks(bytes([byte]) * length, spell(bytes(ID_BYTES)), entry_count=1)
-
 
 @needs_v2
-class TestRepo:
-    @pytest.fixture
-    def data(self, repository: Path) -> bytes:
-        if not (repository / "repo").exists():
-            pytest.skip("version 1 has no such file")
-        return (repository / "repo").read_bytes()
-
-    @randomized("damaged Icechunk files")
-    def test_changed_bytes_are_refused_as_damage_or_read(self, data: bytes, seed: int) -> None:
-        """And changed bits: of the file, and of what is packed in it."""
-        counts: Counter[str] = Counter()
-        for changed in rewrites(data, seed):
-            refused(partial(parse_repo, changed, ""), counts)
-        assert counts["DamagedError"] > CHANGES / 2
-        payload = unpacked(data)
-        for changed in (*rewrites(payload, seed), *(each for _, each in flips(payload, seed))):
-            refused(partial(parse_repo, plain(data, changed), ""), counts)
-
-    def test_what_was_parsed_has_no_date_that_is_none(self, data: bytes) -> None:
-        row = parse_repo(data, "").row
-        for name, place in (("snapshots", "flushed_at"), ("latest_updates", "updated_at")):
-            first, *others = row[name]
-            changed = {**row, name: [{**first, place: 1 << 63}, *others]}
-            what = f"snapshot {id_text(first['id'])}" if place == "flushed_at" else "operations log"
-            with pytest.raises(DamagedError, match=f"{what} is dated"):
-                parse_repo(plain(data, encode(changed, REPO)), "")
-
-    def test_cut_at_any_length_it_is_refused(self, data: bytes) -> None:
-        for length in range(len(data)):
-            with pytest.raises(REFUSALS):
-                parse_repo(data[:length], "")
+@randomized("damaged Icechunk files")
+def test_changed_bytes_of_repo_are_refused_as_damage_or_read(repository: Path, seed: int) -> None:
+    """And changed bits: of the file, and of what is packed in it. A date that is none is refused,
+    as is a file that is cut off."""
+    if not (repository / "repo").exists():
+        pytest.skip("version 1 has no such file")
+    data = (repository / "repo").read_bytes()
+    counts: Counter[str] = Counter()
+    for changed in rewrites(data, seed):
+        refused(partial(parse_repo, changed, ""), counts)
+    assert counts["DamagedError"] > CHANGES / 2
+    payload = unpacked(data)
+    for changed in (*rewrites(payload, seed), *(each for _, each in flips(payload, seed))):
+        refused(partial(parse_repo, plain(data, changed), ""), counts)
+    for length in range(len(data)):
+        with pytest.raises(REFUSALS):
+            parse_repo(data[:length], "")
+    row = parse_repo(data, "").row
+    for name, place in (("snapshots", "flushed_at"), ("latest_updates", "updated_at")):
+        first, *others = row[name]
+        dated = {**row, name: [{**first, place: 1 << 63}, *others]}
+        what = f"snapshot {id_text(first['id'])}" if place == "flushed_at" else "operations log"
+        with pytest.raises(DamagedError, match=f"{what} is dated"):
+            parse_repo(plain(data, encode(dated, REPO)), "")
 
 
 @contextmanager
@@ -238,24 +220,21 @@ class TestBombs:
             IcechunkWalk(storage).nodes("snapshots/A")
 
     def test_what_any_file_may_unpack_to(self) -> None:
-        """One block more is refused."""
-        for blocks in (1, 511, 512):
+        """One block more is refused. A large file is unpacked whole, to a hundred times its size,
+        as manifests are with zeros in them."""
+        for blocks in (1, 512):
             size = blocks * PAYLOAD_BYTES_FREE // 512
             assert unpack(bomb(FileType.REPO, size), FileType.REPO).payload == bytes(size)
         data = bomb(FileType.REPO, PAYLOAD_BYTES_FREE + 1)
         with pytest.raises(DamagedError, match="unpacks to more than 67,108,864 bytes"):
             unpack(data, FileType.REPO)
-
-    def test_a_large_file_is_unpacked_whole(self) -> None:
-        """A hundred times its size, as manifests are with zeros in them."""
         values = random.Random(1)
         payload = b"".join(bytes(65_000) + values.randbytes(600) for _ in range(1_200))
-        assert len(payload) > PAYLOAD_BYTES_FREE
         packed = pack(payload, FileType.MANIFEST, writer="test", spec_version=2)
-        assert len(payload) > 80 * len(packed)
+        assert len(payload) > max(PAYLOAD_BYTES_FREE, 80 * len(packed))
         assert unpack(packed, FileType.MANIFEST).payload == payload
 
-    @pytest.mark.parametrize("frame_bytes", [10, 2_047, 2_048, 2_049, 4_096, 10_000])
+    @pytest.mark.parametrize("frame_bytes", [10, 2_047, 2_048, 2_049])
     def test_what_is_cut_short_or_goes_on_is_refused_wherever_it_ends(
         self, frame_bytes: int
     ) -> None:

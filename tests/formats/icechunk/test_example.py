@@ -36,13 +36,9 @@ CUT = {
 """The ancestry of each ref afterwards. Tags keep theirs: they point at what is older."""
 
 
-def expire(lake: IcechunkLake, example: DesignExample, *, tags: bool = False) -> set[int]:
+def expire(lake: IcechunkLake, example: DesignExample) -> set[int]:
     """Expire what is older than 8; the numbers released."""
-    request = ExpiryRequest(
-        older_than=example.threshold,
-        younger=example.threshold,
-        delete_refs=["tag"] if tags else [],
-    )
+    request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
     _, expiry = lake.format().expire(request)
     numbers = {snapshot_id: number for number, snapshot_id in example.ids.items()}
     return {numbers[snapshot_id] for snapshot_id in expiry.released}
@@ -92,18 +88,6 @@ def test_history_is_cut_as_the_example_says(tmp_path: Path, spec_version: int) -
         del left[f"tag/{tag}"]
         assert collected(lake, example) == more
         assert ancestries(lake.path, example) == left
-
-
-def test_expired_tags_go_when_asked(tmp_path: Path, spec_version: int) -> None:
-    lake = IcechunkLake(tmp_path / "lake")
-    example = design_example(lake.path, spec_version)
-
-    assert expire(lake, example, tags=True) == {1, 2, 3, 4, 5, 6, 7}
-
-    assert collected(lake, example) == {1, 2, 3, 4, 5, 6, 7}
-    branches = {ref: ids for ref, ids in CUT.items() if ref.startswith("branch/")}
-    assert ancestries(lake.path, example) == branches
-    assert not collect_with_icechunk(lake.path).deleted
 
 
 def changes(lake: IcechunkLake, example: DesignExample) -> str:

@@ -22,7 +22,6 @@ from tests.support.clock import wait_for_next_second
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     Place,
-    build_random,
     collect_with_icechunk,
     contents,
     copy_repository,
@@ -196,18 +195,3 @@ class TestDifferences:
             with pytest.raises(IcechunkError, match=NOT_FOUND):
                 asks()
         assert "repo" not in listing(lake.path)
-
-    @pytest.mark.parametrize("version", SPEC_VERSIONS)
-    def test_a_chunk_that_is_lost(self, tmp_path: Path, version: int) -> None:
-        lake = IcechunkLake(tmp_path / "lake")
-        build_random(lake.path, 3, version)
-        lake.age()
-        planned = candidates(lake.collector().plan())
-        live = [each for each in listing(lake.path) if each.startswith("chunks/")]
-        (lake.path / sorted(set(live) - planned.keys())[0]).unlink()
-        report = lake.collector().plan()
-        assert report.state == "refused"
-        assert report.error is not None
-        assert report.error["kind"] == "missing_object"
-        theirs = {each for each in planned if not each.startswith(BACKUPS_PREFIX)}
-        assert collect_with_icechunk(lake.path).deleted == theirs

@@ -13,6 +13,7 @@ import pytest
 import zarr
 from icechunk import IcechunkError
 
+from ebbtide.gc.report import RunReport
 from tests.support.fixtures import copy_fixture, fixture_names
 from tests.support.icechunk import backdate, collect_with_icechunk, listing, open_repository
 from tests.support.icechunk_lake import LONG_AGO, IcechunkLake, candidates
@@ -30,26 +31,31 @@ def lake(tmp_path: Path, name: str) -> IcechunkLake:
     return IcechunkLake(tmp_path / "lake")
 
 
-def test_what_icechunk_deletes_goes_and_all_else_stays(lake: IcechunkLake) -> None:
-    """Every file is accounted for, and all that a ref reaches reads as before."""
+def check_run(lake: IcechunkLake) -> RunReport:
+    """What Icechunk deletes goes, and all that a ref reaches reads as before."""
     theirs = lake.path.with_name("theirs")
     shutil.copytree(lake.path, theirs)
     expected = collect_with_icechunk(theirs).deleted
-    files, refs, before = listing(lake.path), ancestries(lake.path), everything(lake.path)
-    assert any("values" in each for each in before.values())
-
+    refs, before = ancestries(lake.path), everything(lake.path)
     report = lake.collect()
-
     assert report.state == "swept", report.error
+    assert {each for each in candidates(report) if not each.startswith("overwritten/")} == expected
+    assert ancestries(lake.path) == refs
+    assert everything(lake.path) == before
+    return report
+
+
+def test_what_icechunk_deletes_goes_and_all_else_stays(lake: IcechunkLake) -> None:
+    """Every file is accounted for."""
+    files = listing(lake.path)
+    assert any("values" in each for each in everything(lake.path).values())
+    report = check_run(lake)
     planned = candidates(report)
-    assert {each for each in planned if not each.startswith("overwritten/")} == expected
     assert all(files[address] == size for address, size in planned.items())
     assert "foreign" not in report.kinds
     assert sum(count.objects for count in report.kinds.values()) == len(files)
     assert listing(lake.path).keys() >= files.keys() - planned.keys()
     assert not listing(lake.path).keys() & planned.keys()
-    assert ancestries(lake.path) == refs
-    assert everything(lake.path) == before
     assert not collect_with_icechunk(lake.path).deleted
     assert lake.collector().plan().counts["candidate"].objects == 0
 
@@ -64,18 +70,7 @@ def test_what_refs_let_go_is_what_icechunk_deletes(lake: IcechunkLake) -> None:
     line = list(repository.ancestry(branch="main"))
     repository.reset_branch("main", line[len(line) // 2].id)
     backdate(lake.path, LONG_AGO)
-    theirs = lake.path.with_name("theirs")
-    shutil.copytree(lake.path, theirs)
-    expected = collect_with_icechunk(theirs).deleted
-    assert expected
-    refs, before = ancestries(lake.path), everything(lake.path)
-
-    report = lake.collect()
-
-    assert report.state == "swept", report.error
-    assert {each for each in candidates(report) if not each.startswith("overwritten/")} == expected
-    assert ancestries(lake.path) == refs
-    assert everything(lake.path) == before
+    assert candidates(check_run(lake))
 
 
 def ancestries(path: Path) -> dict[str, list[str]]:

@@ -15,11 +15,9 @@ from tests.support.icechunk import (
     collect_with_icechunk,
     contents,
     design_example,
-    listing,
     open_repository,
     virtual_file,
 )
-from tests.support.randomized import randomized
 
 pytestmark = [
     pytest.mark.parametrize("spec_version", SPEC_VERSIONS),
@@ -30,21 +28,6 @@ pytestmark = [
 def kinds(paths: dict[str, int] | frozenset[str]) -> Counter[str]:
     """How many files there are of each kind, that is in each directory at the top."""
     return Counter(path.split("/")[0] for path in paths)
-
-
-@randomized("Icechunk repositories, read")
-def test_random_repositories_can_be_read_and_their_seed_makes_them(
-    tmp_path: Path, spec_version: int, seed: int
-) -> None:
-    for name in ("one", "two"):
-        build_random(tmp_path / name, seed, spec_version)
-    one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
-    assert one.snapshots.keys() == set().union(*one.refs.values())
-    assert kinds(listing(tmp_path / "one")) == kinds(listing(tmp_path / "two"))
-    for ref, ids in (one.refs | two.refs).items():
-        assert len(ids) == len(one.refs[ref]) == len(two.refs[ref])
-        for pair in zip(one.refs[ref], two.refs[ref], strict=True):
-            assert one.snapshots[pair[0]] == two.snapshots[pair[1]]
 
 
 def test_random_repositories_have_garbage_of_every_kind_and_every_kind_of_chunk(

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import zarr
 from icechunk import IcechunkError
 
 from ebbtide.errors import Conflict, NotFound
@@ -27,7 +26,6 @@ from tests.support.faulty import FaultyStorage, Hook, SharedFaultyStorage
 from tests.support.icechunk import (
     SPEC_VERSIONS,
     build_random,
-    collect_with_icechunk,
     contents,
     create_repository,
     listing,
@@ -86,14 +84,7 @@ def undo(lake: IcechunkLake, run_id: str, *, closed: int = 0) -> RunReport:
 def rewritten(lake: IcechunkLake, spec_version: int, *, commits: int = 4) -> list[str]:
     """A repository whose main was set back to its first commit; those after it, oldest first."""
     repository = create_repository(lake.path, spec_version)
-    made = []
-    for value in range(commits):
-        session = repository.writable_session("main")
-        root = zarr.open_group(session.store, mode="a")
-        root.require_array("values", shape=(16,), chunks=(4,), dtype="float64", compressors=None)[
-            ...
-        ] = value + 1
-        made.append(session.commit(f"value {value}"))
+    made = [commit_array(repository, "values", value + 1) for value in range(commits)]
     repository.reset_branch("main", made[0])
     lake.age()
     return made[1:]
@@ -162,30 +153,6 @@ def all_listed(path: Path) -> tuple[str, ...]:
 
 
 @both
-def test_what_is_back_can_be_worked_on(tmp_path: Path, spec_version: int) -> None:
-    """A branch is made of it, and from then on it is as if it had never been gone."""
-    lake = IcechunkLake(tmp_path / "lake")
-    made = rewritten(lake, spec_version)
-    repository = open_repository(lake.path)
-    read = {name: read_snapshot(repository, name) for name in made}
-    report = sweep(lake)
-    with pytest.raises(IcechunkError):
-        read_snapshot(open_repository(lake.path), made[-1])
-    undo(lake, report.run_id)
-
-    repository = open_repository(lake.path)
-    repository.create_branch("back", made[-1])
-    assert not collect_with_icechunk(lake.path).deleted
-    session = repository.writable_session("back")
-    zarr.open_group(session.store, mode="a").attrs["more"] = 1
-    session.commit("on what came back")
-    assert {name: read_snapshot(repository, name) for name in made} == read
-    repository.diff(from_snapshot_id=made[0], to_snapshot_id=made[-1])
-    lake.collect()
-    assert {name: read_snapshot(open_repository(lake.path), name) for name in made} == read
-
-
-@both
 def test_what_is_back_keeps_what_it_shares(tmp_path: Path, spec_version: int) -> None:
     """Files that did not go with it, since another snapshot had them, which has gone since."""
     repository = create_repository(tmp_path / "lake", spec_version)
@@ -231,13 +198,12 @@ def test_undos_of_two_runs(tmp_path: Path, newest_first: bool) -> None:
     if newest_first:
         undo(lake, second)
         undo(lake, first)
-        back = made
     else:
         undo(lake, first, closed=2)
         assert not set(made) & set(all_listed(lake.path))
         undo(lake, second)
-        back = made[:2]
-        assert set(back) <= set(all_listed(lake.path))
+    back = made if newest_first else made[:2]
+    assert set(back) <= set(all_listed(lake.path))
     repository = open_repository(lake.path)
     assert {name: read_snapshot(repository, name) for name in back} == {n: reads[n] for n in back}
 
@@ -300,14 +266,12 @@ def test_broken_off_anywhere(
 def test_nobody_collects_while_the_holds_cannot_be_read(tmp_path: Path, spec_version: int) -> None:
     lake = IcechunkLake(tmp_path / "lake")
     rewritten(lake, spec_version)
-    run_id = sweep(lake).run_id
-    undo(lake, run_id)
+    undo(lake, sweep(lake).run_id)
     holds = lake.path / HOLDS_ADDRESS
     assert json.loads(holds.read_text())
     before = files(lake.path)
     holds.write_text("[]")
     report = lake.collect()
     assert report.state == "refused"
-    assert report.error is not None
-    assert HOLDS_ADDRESS in report.error["message"]
+    assert HOLDS_ADDRESS in str(report.error)
     assert files(lake.path) == before

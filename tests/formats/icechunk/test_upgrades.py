@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-import zarr
 from icechunk import Repository
 
 from ebbtide.errors import Refused
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.state import load_repo
+from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.ids import new_id
 from ebbtide.retention.expiry import ExpiryRequest
 from ebbtide.storage import open_storage
+from tests.formats.icechunk.operations import commit_array
 from tests.support.clock import ManualClock
 from tests.support.icechunk import (
     SPEC_VERSIONS,
@@ -31,6 +33,7 @@ from tests.support.icechunk import (
     upgrade,
 )
 from tests.support.icechunk_lake import GRACE, IcechunkLake, candidates
+from tests.support.refusals import check_refused
 
 pytestmark = pytest.mark.skipif(2 not in SPEC_VERSIONS, reason="nothing can be upgraded here")
 
@@ -41,20 +44,18 @@ class Lake(IcechunkLake):
     """A repository of version 1 with three commits on main, of which the branch `old` has the last;
     main is at the first of them. All files are old."""
 
+    clock: ManualClock
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         repository = create_repository(path, 1)
-        self.made = []
-        for value in range(3):
-            session = repository.writable_session("main")
-            root = zarr.open_group(session.store, mode="a")
-            root.require_array("values", shape=(4,), chunks=(1,), dtype="int32")[...] = value + 1
-            self.made.append(session.commit(f"value {value}", metadata={"number": value}))
+        self.made = [commit_array(repository, "values", value + 1) for value in range(3)]
         repository.create_branch("old", self.made[-1])
         repository.reset_branch("main", self.made[0])
         self.age()
         self.clock = ManualClock(datetime.now(UTC))
         self.reads = {each: read_snapshot(repository, each) for each in self.made}
+        self.gone = {f"snapshots/{each}" for each in self.made[1:]}
 
     def candidates(self) -> set[str]:
         """What a plan would take now, with sessions open."""
@@ -62,10 +63,15 @@ class Lake(IcechunkLake):
         assert report.state == "planned", report.error
         return set(candidates(report))
 
-    def wait(self, time: timedelta) -> None:
-        """Let time pass."""
-        assert isinstance(self.clock, ManualClock)
-        self.clock.advance(time)
+    def sweep(self, **options: Any) -> RunReport:
+        """A run, once all files are old."""
+        self.age()
+        report = self.collect(**options)
+        assert report.state == "swept", report.error
+        return report
+
+    def there(self) -> set[str]:
+        return {*listing(self.path)}
 
 
 @pytest.fixture
@@ -77,12 +83,16 @@ def delete_branch(lake: Lake) -> None:
     open_repository(lake.path).delete_branch("old")
 
 
+def expiry(lake: Lake) -> ExpiryRequest:
+    rule = {"keep_last": 1}
+    now = lake.format().now()
+    return ExpiryRequest.of(now=now, sessions=timedelta(0), rule=rule, unsafe=True)
+
+
 def expire(lake: Lake) -> None:
     """Cut the branch down to its newest snapshot."""
-    now = lake.format().now()
-    request = ExpiryRequest.of(now=now, sessions=timedelta(0), rule={"keep_last": 1}, unsafe=True)
-    _, expiry = lake.format(quiet=False).expire(request)
-    assert expiry.released == {lake.made[1]}
+    _, found = lake.format(quiet=False).expire(expiry(lake))
+    assert found.released == {lake.made[1]}
 
 
 @pytest.mark.parametrize("lets_go", [delete_branch, expire])
@@ -94,24 +104,22 @@ def test_what_was_let_go_before_stays_for_a_grace(
     lets_go(lake)
     if seen:
         assert lake.candidates() == set()
-        lake.wait(GRACE - timedelta(minutes=1))
+        lake.clock.advance(GRACE - timedelta(minutes=1))
     upgrade(lake.path)
     lake.age()
     assert lake.candidates() == set()
     if not seen:
-        lake.wait(GRACE - timedelta(minutes=1))
+        lake.clock.advance(GRACE - timedelta(minutes=1))
         assert lake.candidates() == set()
-    lake.wait(timedelta(minutes=2))
-    gone = lake.made[1:] if lets_go is delete_branch else lake.made[1:2]
-    assert {f"snapshots/{each}" for each in gone} <= lake.candidates()
+    lake.clock.advance(timedelta(minutes=2))
+    gone = lake.gone if lets_go is delete_branch else {f"snapshots/{lake.made[1]}"}
+    assert gone <= lake.candidates()
 
 
 def test_with_nobody_there_only_age_counts(lake: Lake) -> None:
     delete_branch(lake)
     upgrade(lake.path)
-    lake.age()
-    report = lake.collector(quiet=True).plan()
-    assert {f"snapshots/{each}" for each in lake.made[1:]} <= candidates(report).keys()
+    assert lake.gone <= candidates(lake.sweep()).keys()
 
 
 def test_a_plan_of_before_takes_nothing_that_is_needed_now(lake: Lake) -> None:
@@ -122,8 +130,7 @@ def test_a_plan_of_before_takes_nothing_that_is_needed_now(lake: Lake) -> None:
     upgrade(lake.path)
     before = contents(lake.path)
     report = lake.collector().sweep(planned.run_id)
-    assert report.state == "swept", report.error
-    assert report.counts["deleted"].objects == 0
+    assert (report.state, report.counts["deleted"].objects) == ("swept", 0), report.error
     assert contents(lake.path) == before
 
 
@@ -131,61 +138,55 @@ class TestUndoing:
     def swept(self, lake: Lake) -> str:
         """A run of version 1 that took what the branch had."""
         delete_branch(lake)
-        report = lake.collect(quarantine=WEEK)
-        assert report.state == "swept", report.error
-        assert f"snapshots/{lake.made[2]}" not in listing(lake.path)
-        return report.run_id
+        run_id = lake.sweep(quarantine=WEEK).run_id
+        assert f"snapshots/{lake.made[2]}" not in lake.there()
+        return run_id
+
+    def undo(self, lake: Lake, run_id: str, *, closed: int) -> RunReport:
+        report = lake.collector().undo(run_id)
+        assert report.state == "undone", report.error
+        assert report.quarantine is not None
+        assert report.quarantine["closed_commits"] == closed
+        return report
 
     def test_a_run_of_before(self, lake: Lake) -> None:
         """Files come back, and Icechunk knows the snapshots again."""
         before = listing(lake.path)
         run_id = self.swept(lake)
         upgrade(lake.path)
-        report = lake.collector().undo(run_id)
-        assert report.state == "undone", report.error
-        assert report.quarantine is not None
-        assert report.quarantine["reopened_commits"] == 2
-        assert report.quarantine["closed_commits"] == 0
+        report = self.undo(lake, run_id, closed=0)
+        assert report.quarantine is not None and report.quarantine["reopened_commits"] == 2
         back = {name for name in before if name.split("/")[0] not in ("refs", "config.yaml")}
-        assert back <= listing(lake.path).keys()
+        assert back <= lake.there()
         repository = open_repository(lake.path)
         assert {each: read_snapshot(repository, each) for each in lake.made} == lake.reads
         found = list(repository.ancestry(snapshot_id=lake.made[2]))
         assert [each.id for each in found] == [*reversed(lake.made), ROOT_ID]
-        assert [each.message for each in found][:3] == ["value 2", "value 1", "value 0"]
+        assert {each.message for each in found[:3]} == {"values"}
         # It is held for a week.
-        lake.age()
-        lake.wait(WEEK - 2 * GRACE)
-        assert lake.collect().state == "swept"
+        lake.clock.advance(WEEK - 2 * GRACE)
+        lake.sweep()
         repository = open_repository(lake.path)
         assert {each: read_snapshot(repository, each) for each in lake.made} == lake.reads
 
     def test_what_was_undone_before_is_held(self, lake: Lake) -> None:
-        run_id = self.swept(lake)
-        assert lake.collector().undo(run_id).state == "undone"
+        self.undo(lake, self.swept(lake), closed=0)
         upgrade(lake.path)
-        lake.age()
-        kept = {f"snapshots/{each}" for each in lake.made[1:]}
-        lake.wait(WEEK - 2 * GRACE)
-        assert lake.collect().state == "swept"
-        assert kept <= listing(lake.path).keys()
-        lake.wait(3 * GRACE)
-        lake.collect()
-        assert not kept & listing(lake.path).keys()
+        lake.clock.advance(WEEK - 2 * GRACE)
+        lake.sweep()
+        assert lake.gone <= lake.there()
+        lake.clock.advance(3 * GRACE)
+        lake.sweep()
+        assert not lake.gone & lake.there()
 
     def test_one_whose_parent_the_upgrade_did_not_take_over_stays_closed(self, lake: Lake) -> None:
         """It was out of reach, and in no list, as was what came of it."""
-        repository = open_repository(lake.path)
-        repository.create_tag("between", lake.made[1])
+        open_repository(lake.path).create_tag("between", lake.made[1])
         run_id = self.swept(lake)
-        repository = open_repository(lake.path)
-        repository.delete_tag("between")
+        open_repository(lake.path).delete_tag("between")
         upgrade(lake.path)
-        report = lake.collector().undo(run_id)
-        assert report.state == "undone", report.error
-        assert report.quarantine is not None
-        assert report.quarantine["closed_commits"] == 1
-        assert f"snapshots/{lake.made[2]}" in listing(lake.path)
+        self.undo(lake, run_id, closed=1)
+        assert f"snapshots/{lake.made[2]}" in lake.there()
         assert lake.made[2] not in load_repo(open_storage(str(lake.path))).ids
 
 
@@ -200,13 +201,9 @@ def old_client(lake: IcechunkLake) -> Iterator[Repository]:
         away.rename(repo)
 
 
-def write(repository: Repository, branch: str = "main", value: int = 99) -> str:
+def write(repository: Repository, branch: str = "main") -> str:
     """Make a commit; its id."""
-    session = repository.writable_session(branch)
-    zarr.open_group(session.store, mode="a").require_array(
-        "values", shape=(4,), chunks=(1,), dtype="int32"
-    )[...] = value
-    return session.commit("written since")
+    return commit_array(repository, "values", 99, branch=branch)
 
 
 SINCE: dict[str, Callable[[Repository, str], object]] = {
@@ -229,15 +226,14 @@ class TestMixed:
         assert (lake.path / "refs" / "branch.main" / "ref.json").exists()
         return lake
 
-    def refusal(self, lake: Lake) -> str:
+    def refused(self, lake: IcechunkLake, *mentions: str) -> str:
         """The message with which a run is refused; it changes nothing."""
+        lake.age()
         before = listing(lake.path)
         report = lake.collect()
-        assert report.state == "refused"
-        assert report.error is not None
-        assert report.error["kind"] == "repository_mixed"
+        check_refused(report, "repository_mixed", *mentions)
         assert listing(lake.path) == before
-        return report.error["message"]
+        return str(report.error)
 
     def test_files_that_an_upgrade_left_are_no_matter(self, lake: Lake) -> None:
         """However version 2 goes on, and though it lets go what they point at."""
@@ -250,11 +246,9 @@ class TestMixed:
             write,
         ):
             let_go(open_repository(lake.path))
-            lake.age()
-            report = lake.collect()
-            assert report.state == "swept", report.error
-        assert not {f"snapshots/{each}" for each in lake.made} & listing(lake.path).keys()
-        assert lake.collect().state == "swept"
+            lake.sweep()
+        assert not {f"snapshots/{each}" for each in lake.made} & lake.there()
+        lake.sweep()
 
     def test_files_of_a_bucket_that_was_copied_into_a_directory(
         self, s3_url: str, tmp_path: Path
@@ -262,8 +256,8 @@ class TestMixed:
         """There a name such as `50%25` is meant so, and here it would be the spelling of `50%`."""
         url, lake = f"{s3_url}/{new_id()}", IcechunkLake(tmp_path / "lake")
         repository = create_repository(url, 1)
-        repository.create_branch("50%25", write(repository))
-        repository.create_branch("ä", write(repository))
+        for name in ("50%25", "ä"):
+            repository.create_branch(name, write(repository))
         repository.reset_branch("main", ROOT_ID)
         upgrade(url, keeps_old_files=True)
         target = open_storage(str(lake.path))
@@ -280,49 +274,37 @@ class TestMixed:
     def test_the_copy_that_tells_stays_as_long_as_they_do(self, lake: Lake) -> None:
         for _ in range(3):
             write(open_repository(lake.path))
-        lake.age()
-        lake.wait(2 * GRACE)
-        copies = {each for each in listing(lake.path) if each.startswith("overwritten/")}
+        lake.clock.advance(2 * GRACE)
+        copies = {each for each in lake.there() if each.startswith("overwritten/")}
         assert len(copies) == 3
         for _ in range(2):
-            assert lake.collect().state == "swept"
-            (kept,) = copies & listing(lake.path).keys()
+            lake.sweep()
+            (kept,) = copies & lake.there()
         then = load_repo(open_storage(str(lake.path)), kept)
         assert next(then.updates).kind == "RepoMigrated"
-        shutil.rmtree(lake.path / "refs")
-        assert lake.collect().state == "swept"
-        assert kept not in listing(lake.path)
-
-    def test_an_upgrade_that_died_while_it_deleted_them(self, lake: Lake) -> None:
         (lake.path / "refs" / "branch.main" / "ref.json").unlink()
-        assert lake.collect().state == "swept"
+        lake.sweep()  # as after an upgrade that died while it deleted them
         shutil.rmtree(lake.path / "refs")
-        assert lake.collect().state == "swept"
+        lake.sweep()
+        assert kept not in lake.there()
 
     @pytest.mark.parametrize("since", ["commit", *SINCE])
     def test_what_an_old_client_wrote_since(self, lake: Lake, since: str) -> None:
         if since in SINCE:
-            open_repository(lake.path).delete_branch("old")
+            delete_branch(lake)
         with old_client(lake) as repository:
             tip = lake.made[2] if since in SINCE else write(repository)
             if since in SINCE:
                 SINCE[since](repository, tip)
             reads = read_snapshot(repository, tip)
-        lake.age()
-        message = self.refusal(lake)
-        assert tip in message
-        assert f"Then delete everything under file://{lake.path}/refs/" in message
+        self.refused(lake, tip, f"Then delete everything under file://{lake.path}/refs/")
         with old_client(lake) as repository:
             assert read_snapshot(repository, tip) == reads
-        now, rule = lake.format().now(), {"keep_last": 1}
-        request = ExpiryRequest.of(now=now, sessions=timedelta(0), rule=rule, unsafe=True)
         for step in (lake.format().expire, lake.format().plan_expiry):
             with pytest.raises(Refused, match="refs of version 1"):
-                step(request)
+                step(expiry(lake))
         shutil.rmtree(lake.path / "refs")  # as the message says
-        report = lake.collect()
-        assert report.state == "swept", report.error
-        assert f"snapshots/{tip}" in candidates(report)
+        assert f"snapshots/{tip}" in candidates(lake.sweep())
 
     def test_a_tag_that_the_upgrade_passed_over(self, tmp_path: Path) -> None:
         """Icechunk does not find tags of version 1 whose names the directory encodes: it takes them
@@ -332,31 +314,26 @@ class TestMixed:
         repository.create_tag("für später", lake.made[2])
         repository.create_tag("for later", lake.made[1])
         repository.delete_branch("old")
-        upgraded = upgrade(lake.path, keeps_old_files=True)
-        assert upgraded.list_tags() == {"for later"}
-        lake.age()
-        message = self.refusal(lake)
-        assert f"tag für später at snapshot {lake.made[2]}" in message
-        assert "for later" not in message
+        assert upgrade(lake.path, keeps_old_files=True).list_tags() == {"for later"}
+        told = self.refused(lake, f"tag für später at snapshot {lake.made[2]}")
+        assert "for later" not in told
 
     def test_what_an_old_client_did_to_what_is_reached_is_no_matter(self, lake: Lake) -> None:
         """While it is: a reset that only version 1 knows of becomes one when version 2 moves on."""
         with old_client(lake) as repository:
             repository.reset_branch("main", lake.made[1])
-        lake.age()
-        assert lake.collect().state == "swept"
-        open_repository(lake.path).delete_branch("old")
-        lake.age()
-        assert lake.made[1] in self.refusal(lake)
+        lake.sweep()
+        delete_branch(lake)
+        self.refused(lake, lake.made[1])
 
     @pytest.mark.parametrize("step", ["check", "forget"])
     def test_a_write_between_plan_and_sweep(self, lake: Lake, step: str) -> None:
         """Before the sweep looks again, and just before it drops anything."""
-        open_repository(lake.path).delete_branch("old")
+        delete_branch(lake)
         lake.age()
         planned = lake.collector().plan()
         assert candidates(planned)
-        before = listing(lake.path)
+        before = lake.there()
         made: list[str] = []
 
         def write_once(begun: str, event: Event) -> None:
@@ -366,20 +343,17 @@ class TestMixed:
 
         report = lake.collector(observer=write_once).sweep(planned.run_id)
         assert made
-        assert report.state == "refused"
-        assert report.error is not None
-        assert report.error["kind"] == "repository_mixed"
-        assert before.keys() <= listing(lake.path).keys()
+        check_refused(report, "repository_mixed")
+        assert before <= lake.there()
 
     def test_an_undo_goes_on(self, lake: Lake) -> None:
-        open_repository(lake.path).delete_branch("old")
-        lake.age()
-        run_id = lake.collect(quarantine=WEEK).run_id
-        assert f"snapshots/{lake.made[2]}" not in listing(lake.path)
+        delete_branch(lake)
+        run_id = lake.sweep(quarantine=WEEK).run_id
+        assert f"snapshots/{lake.made[2]}" not in lake.there()
         with old_client(lake) as repository:
             write(repository)
         assert lake.collector().undo(run_id).state == "undone"
-        assert f"snapshots/{lake.made[2]}" in listing(lake.path)
+        assert f"snapshots/{lake.made[2]}" in lake.there()
 
     def test_a_repository_that_was_never_upgraded(self, lake: Lake, tmp_path: Path) -> None:
         """Somebody made one of version 1 where there was one of version 2 already."""
@@ -387,11 +361,7 @@ class TestMixed:
         create_repository(other.path, 2)
         shutil.copytree(lake.path / "refs", other.path / "refs")
         shutil.copytree(lake.path / "snapshots", other.path / "snapshots", dirs_exist_ok=True)
-        other.age()
-        report = other.collect()
-        assert report.error is not None
-        assert report.error["kind"] == "repository_mixed"
-        assert "its operations log has no upgrade" in report.error["message"]
+        self.refused(other, "its operations log has no upgrade")
 
     def test_without_the_copy_that_tells_only_what_is_reached_is_no_matter(
         self, lake: Lake
@@ -399,8 +369,6 @@ class TestMixed:
         write(open_repository(lake.path))
         for each in (lake.path / "overwritten").iterdir():
             each.unlink()
-        lake.age()
-        assert lake.collect().state == "swept"
-        open_repository(lake.path).delete_branch("old")
-        lake.age()
-        assert lake.made[2] in self.refusal(lake)
+        lake.sweep()
+        delete_branch(lake)
+        self.refused(lake, lake.made[2])

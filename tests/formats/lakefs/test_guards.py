@@ -63,24 +63,6 @@ def test_a_tag_that_expires_stops_no_sweep(world: LakefsWorld) -> None:
     assert world.collector().run().state == "swept"
 
 
-CHANGES: dict[str, Callable[[LakefsWorld, str], object]] = {
-    "a branch": lambda world, expired: world.state.branch("again", expired),
-    "a branch by the name of the tag": lambda world, expired: world.state.branch("old", expired),
-    "another tag": lambda world, expired: world.state.tags.update(again=expired),
-    "a reset branch": lambda world, expired: world.state.reset("main", expired),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_ref_that_changed_since_the_fence_is_looked_at(world: LakefsWorld, change: str) -> None:
-    expired = tagged_and_expired(world)
-    guard, closed = guarded(world)
-    assert expired in closed
-    assert not guard.revived()
-    CHANGES[change](world, expired)
-    assert set(guard.revived()) == {world.state.commits[expired].entries["a"].address}
-
-
 @randomized("guards of lakeFS sweeps")
 def test_guards_of_random_histories(seed: int) -> None:
     """What changed refs read is found, and nothing else stops a sweep."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from random import Random
 from typing import Any
 
@@ -61,14 +61,24 @@ def restored(report: RunReport) -> int:
     return count
 
 
-def test_a_quarantine_that_ends_gives_back_what_is_needed(world: LakefsWorld, expired: str) -> None:
-    assert run(world).counts["quarantined"].objects == OBJECTS
-    world.grow_old(8 * DAY)
-    made = world.collector(quarantine=WEEK)
-    plan = made.plan()
-    world.state.branch("back", expired)  # the plan did not see it
-    report = made.sweep(plan.run_id)
-    assert report.state == "swept"
+@pytest.mark.parametrize("how", ["a run", "a purge"])
+def test_a_quarantine_that_ends_gives_back_what_is_needed(
+    world: LakefsWorld, expired: str, how: str
+) -> None:
+    swept = run(world)
+    assert swept.counts["quarantined"].objects == OBJECTS
+    if how == "a purge":
+        world.state.branch("back", expired)
+        report = world.collector().purge(swept.run_id)
+        assert report.quarantine is not None
+        assert report.quarantine["state"] == "purged"
+    else:
+        world.grow_old(8 * DAY)
+        made = world.collector(quarantine=WEEK)
+        plan = made.plan()
+        world.state.branch("back", expired)  # the plan did not see it
+        report = made.sweep(plan.run_id)
+        assert report.state == "swept"
     assert restored(report) == OBJECTS
     assert not lacks(world, "back")
     assert not in_quarantine(world)
@@ -91,17 +101,6 @@ def test_the_next_run_gives_back_what_is_needed(world: LakefsWorld, expired: str
     assert in_quarantine(world) == OBJECTS  # the copies stay until the quarantine ends
     world.grow_old(8 * DAY)
     assert run(world).recovered is None
-    assert not lacks(world, "back")
-    assert not in_quarantine(world)
-
-
-def test_a_purge_gives_back_what_is_needed(world: LakefsWorld, expired: str) -> None:
-    run_id = run(world).run_id
-    world.state.branch("back", expired)
-    report = world.collector().purge(run_id)
-    assert restored(report) == OBJECTS
-    assert report.quarantine is not None
-    assert report.quarantine["state"] == "purged"
     assert not lacks(world, "back")
     assert not in_quarantine(world)
 
@@ -135,41 +134,30 @@ class Killed(BaseException):
     """The process ends here: nothing is cleaned up."""
 
 
-def before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    remove = outcomes._remove
+def killed_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    """Within a batch, before its outcomes are on record."""
+    remove, calls = outcomes._remove, itertools.count(1)
 
     def then(*given: Any) -> Any:
         remove(*given)
-        raise Killed
-
-    monkeypatch.setattr(outcomes, "_remove", then)
-
-
-def after_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    remove = outcomes._remove
-
-    def then(*given: Any) -> Any:
-        if len(calls) == 2:
+        if next(calls) == batches:
             raise Killed
-        calls.append(1)
-        return remove(*given)
 
     monkeypatch.setattr(outcomes, "_remove", then)
 
 
-@pytest.mark.parametrize("kill", [before_the_record, after_two_batches])
+@pytest.mark.parametrize("batches", [1, 2])
 def test_a_sweep_that_continues_says_revived_only_of_what_is_there(
     world: LakefsWorld,
     expired: str,
-    kill: Callable[[pytest.MonkeyPatch], None],
+    batches: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(LakefsRepository, "batch_max", 2)
     collector = world.collector(quarantine=WEEK)
     run_id = collector.plan().run_id
     with monkeypatch.context() as during, pytest.raises(Killed):
-        kill(during)
+        killed_after(during, batches)
         collector.sweep(run_id)
     moved = in_quarantine(world)
     assert 0 < moved < OBJECTS
@@ -197,10 +185,9 @@ def test_a_needed_file_in_no_quarantine_is_missing_and_not_revived(
     gone = world.state.view("back")["a0"].address
     world.state.storage.delete([gone])
     report = collector.sweep(run_id)
-    assert report.counts["revived"].objects == OBJECTS - 1
-    assert report.counts["missing"].objects == 1
-    assert report.recovered is not None
-    assert report.recovered["lost_names"] == [gone]
+    counts = {name: report.counts[name].objects for name in ("revived", "missing")}
+    assert counts == {"revived": OBJECTS - 1, "missing": 1}
+    assert report.recovered is not None and report.recovered["lost_names"] == [gone]
 
 
 def test_an_absent_file_is_told_by_each_run_until_it_is_back(world: LakefsWorld) -> None:

@@ -82,10 +82,11 @@ def test_the_plan_names_what_is_dead(recorded: Recorded, engine: str) -> None:
 
 
 @each_repository
-def test_commits_are_those_of_its_api(recorded: Recorded) -> None:
-    expected = recorded.expected
-    layout = LakefsLayout((recorded.server.namespace,))
+def test_both_readers_find_commits_and_addresses(recorded: Recorded) -> None:
+    """Those of its API. Partitions say when they began, and each file is of its kind."""
+    expected, layout = recorded.expected, LakefsLayout((recorded.server.namespace,))
     storage = open_storage(recorded.url)
+    walk = LakefsWalk(storage, (recorded.server.namespace,))
     history = read_history(recorded.server, storage, layout)
     assert history.commits.keys() == expected["commits"].keys()
     for commit_id, known in expected["commits"].items():
@@ -93,19 +94,11 @@ def test_commits_are_those_of_its_api(recorded: Recorded) -> None:
         assert found.parent_ids == tuple(known["parents"])
         assert found.tree_id == known["meta_range_id"]
         assert int(found.created_at.timestamp()) == known["creation_date"]
-
-
-@each_repository
-def test_both_readers_find_the_addresses_of_each_commit(recorded: Recorded) -> None:
-    storage = open_storage(recorded.url)
-    layout = LakefsLayout((recorded.server.namespace,))
-    walk = LakefsWalk(storage, (recorded.server.namespace,))
-    for commit_id, by_path in recorded.expected["commit_addresses"].items():
+    for commit_id, by_path in expected["commit_addresses"].items():
         tree_id = recorded.server.commit(commit_id).metarange_id
-        tree = layout.read_tree(storage, tree_id, tree_id)
         addresses = [
             address
-            for row in tree.to_pylist()
+            for row in layout.read_tree(storage, tree_id, tree_id).to_pylist()
             for address in texts(
                 layout.read_node(
                     storage, row["node_id"], row["checksum"], entry_count=row["entry_count"]
@@ -115,24 +108,14 @@ def test_both_readers_find_the_addresses_of_each_commit(recorded: Recorded) -> N
         assert sorted(addresses) == sorted(by_path.values())
         nodes = walk.nodes(walk.tree(tree_id))
         assert addresses == [address for node in nodes for address in walk.content(node)]
-
-
-@each_repository
-def test_partitions_say_when_they_began(recorded: Recorded) -> None:
-    storage = open_storage(recorded.url)
-    found = storage.list_prefixes("data/")
-    assert found
-    for prefix in found:
+    partitions = storage.list_prefixes("data/")
+    assert partitions
+    for prefix in partitions:
         began = began_at(prefix, now=recorded.now)
         assert began is not None
         assert recorded.now - timedelta(hours=1) < began <= recorded.now
-
-
-@each_repository
-def test_kinds_of_all_its_files(recorded: Recorded) -> None:
-    layout = LakefsLayout((recorded.server.namespace,))
-    for batch in open_storage(recorded.url).list(""):
-        addresses: Any = batch.column("address")
-        kinds = layout.classify(addresses.cast(pa.string())).to_pylist()
-        for address, kind in zip(addresses.to_pylist(), kinds, strict=True):
+    for batch in storage.list(""):
+        column: Any = batch.column("address")
+        kinds = layout.classify(column.cast(pa.string())).to_pylist()
+        for address, kind in zip(column.to_pylist(), kinds, strict=True):
             assert kind == ("object" if address.startswith("data/") else "system")

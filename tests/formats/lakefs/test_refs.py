@@ -37,25 +37,19 @@ def commits_while_branches_are_read(world: LakefsWorld, monkeypatch: pytest.Monk
 def test_a_plan_beside_which_a_client_commits_verifies(
     world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plan and verification read the commit in two ways."""
+    """Plan and verification read the commit in two ways, in both of which it is the same."""
     world.state.upload("main", "dropped", b"dropped")
     world.state.delete("main", "dropped")
-    commit(world, "first")
+    commit_id, repository = commit(world, "first"), world.repository()
+    history = read_history(world.server, repository.storage, repository.layout)
+    assert history.commits[commit_id] == commit_of(world.server, commit_id)
     world.grow_old(3 * DAY)
     commits_while_branches_are_read(world, monkeypatch)
     report = world.collector().plan()
     assert report.counts["candidate"].objects == 1
-    found = world.collector().verify(report.run_id)
-    assert found.counts == {}
+    assert world.collector().verify(report.run_id).counts == {}
     assert world.collector().sweep(report.run_id).state == "swept"
     assert world.collector().verify(report.run_id).counts == {}
-
-
-def test_a_commit_is_the_same_however_it_is_read(world: LakefsWorld) -> None:
-    commit_id = commit(world, "a")
-    repository = world.repository()
-    history = read_history(world.server, repository.storage, repository.layout)
-    assert history.commits[commit_id] == commit_of(world.server, commit_id)
 
 
 class Forgetful(FakeLakefs):
@@ -82,52 +76,40 @@ def forgetful(world: LakefsWorld, lost: str, answers: dict[str, str]) -> Forgetf
 
 
 def test_a_whole_id_that_is_not_found_is_asked_for_by_a_prefix(world: LakefsWorld) -> None:
-    commit_id = commit(world, "a")
+    """Another commit that the prefix finds, or a branch by the name of the commit, is not taken
+    for it."""
+    commit_id, other = commit(world, "a"), commit(world, "b")
     server = forgetful(world, commit_id, {commit_id[:-1]: commit_id})
     assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
     assert server.asked == [commit_id, commit_id[:-1]]
-
-
-def test_another_commit_that_a_prefix_finds_is_not_taken_for_it(world: LakefsWorld) -> None:
-    commit_id, other = commit(world, "a"), commit(world, "b")
     server = forgetful(world, commit_id, {commit_id[:-1]: other})
     assert find_commit(server, commit_id) is None
     with pytest.raises(Refused, match=r"names commit .* does not find it"):
         commit_of(server, commit_id)
-
-
-def test_a_branch_with_the_name_of_a_commit_is_not_taken_for_it(world: LakefsWorld) -> None:
-    commit_id, other = commit(world, "a"), commit(world, "b")
     server = forgetful(world, "", {commit_id: other, commit_id[:-1]: commit_id})
     assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
 
 
-@pytest.mark.parametrize("seconds", [10**12, -(10**12), 2**63 - 1, -(2**63)])
 def test_a_commit_beyond_all_dates_is_named(
-    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch, seconds: int
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a dump, and in an answer for one commit."""
+    """In a dump, and in an answer for one commit. The first and the last date are dates."""
     commit_id = commit(world, "a")
-    dated = AnsweredCommit(commit_id, (), seconds, "", 1)
-    monkeypatch.setattr(FakeLakefs, "commit", lambda *_: dated)
-    with pytest.raises(Failed, match=f"commit '{commit_id}' {seconds} s"):
-        commit_of(world.server, commit_id)
-    instant = message((1, seconds % 2**64))
-    monkeypatch.setattr(fake, "_instant", lambda _: instant)
-    with pytest.raises(Failed, match=rf"dates commit '\w+' {seconds} s"):
-        world.collector().plan()
-
-
-@pytest.mark.parametrize("seconds", [-62_135_596_800, 253_402_300_799])
-def test_the_first_and_the_last_date_are_dates(
-    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch, seconds: int
-) -> None:
-    commit(world, "a")
     world.grow_old(3 * DAY)
-    instant = message((1, seconds % 2**64))
-    monkeypatch.setattr(fake, "_instant", lambda _: instant)
-    report = world.collector().plan()
-    assert report.counts["candidate"].objects == 0
+    answer = FakeLakefs.commit
+    for seconds in (10**12, -(10**12), 2**63 - 1, -(2**63), -62_135_596_800, 253_402_300_799):
+        instant = message((1, seconds % 2**64))
+        monkeypatch.setattr(fake, "_instant", lambda _, instant=instant: instant)
+        monkeypatch.setattr(FakeLakefs, "commit", answer)
+        if seconds in (-62_135_596_800, 253_402_300_799):
+            assert world.collector().plan().counts["candidate"].objects == 0
+            continue
+        with pytest.raises(Failed, match=rf"dates commit '\w+' {seconds} s"):
+            world.collector().plan()
+        dated = AnsweredCommit(commit_id, (), seconds, "", 1)
+        monkeypatch.setattr(FakeLakefs, "commit", lambda *_, dated=dated: dated)
+        with pytest.raises(Failed, match=f"commit '{commit_id}' {seconds} s"):
+            commit_of(world.server, commit_id)
 
 
 def test_a_dump_without_commits_is_not_whole(
