@@ -66,7 +66,6 @@ class World:
     """Whether the next start fails."""
 
     def tell(self, due: datetime, end: str) -> None:
-        """Notes an end of a due time."""
         self.told.setdefault(due, []).append(end)
 
 
@@ -87,7 +86,6 @@ class Observed(Schedules):
         return found
 
     def claim(self, schedule: Schedule, now: datetime, *, late_max: timedelta) -> Claim | None:
-        """Claims, and notes the ends that the claim decides."""
         claim = super().claim(schedule, now, late_max=late_max)
         if claim is not None:
             check_claim(claim, now)
@@ -98,17 +96,14 @@ class Observed(Schedules):
         return claim
 
     def note_started(self, claim: Claim, run_id: str) -> None:
-        """Records a run."""
         super().note_started(claim, run_id)
         self.world.tell(claim.due_at, "run")
 
     def note_failed(self, claim: Claim, error: Any) -> None:
-        """Records a failure."""
         super().note_failed(claim, error)
         self.world.tell(claim.due_at, "failed")
 
     def note_skipped(self, claim: Claim) -> None:
-        """Records a due time without a run."""
         super().note_skipped(claim)
         self.world.tell(claim.due_at, "skipped")
 
@@ -131,12 +126,10 @@ class Starts:
         self.due: datetime | None = None
 
     def running_id(self, schedule: Schedule) -> str | None:
-        """The run that has the repository."""
         assert schedule.key == KEY
         return self.world.running
 
     def start(self, schedule: Schedule) -> str:
-        """Starts a run, fails or dies."""
         world = self.world
         if world.dies == "before":
             raise DiedError
@@ -155,7 +148,6 @@ class Starts:
         return run_id
 
     def follow(self, schedule: Schedule, run_id: str, ended: Ended) -> None:
-        """Remembers whom to tell."""
         assert schedule.key == KEY
         self.own[run_id] = ended
 
@@ -168,7 +160,6 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @initialize(cron=st.sampled_from(CRONS), jitter=st.sampled_from([0, 1200]))
     def begin(self, cron: str, jitter: int) -> None:
-        """One schedule, and both servers run."""
         with suppress(Exception):
             self.store.schedules.remove(KEY, KEY)
         self.timetable = Timetable(cron, "Europe/Berlin", timedelta(seconds=jitter))
@@ -181,6 +172,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         for which in (0, 1):
             self.start_server(which)
 
+    @rule()
     def set_schedule(self) -> None:
         """Set it anew: earlier due times are no longer counted."""
         self.store.schedules.put(KEY, KEY, self.timetable, ScheduledOptions(), by="me")
@@ -189,7 +181,6 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.enabled = [(self.clock.now, None)]
 
     def start_server(self, which: int) -> None:
-        """A new process."""
         self.starts[which] = Starts(self.world)
         scheduler = Scheduler(self.observed[which], self.starts[which], late_max=LATE_MAX)
         self.servers[which] = scheduler
@@ -202,8 +193,8 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.servers[which] = None
         self.observed[which].between = None
 
-    def go(self, which: int) -> None:
-        """A server looks what is due."""
+    @rule(which=SERVERS)
+    def look(self, which: int) -> None:
         scheduler = self.servers[which]
         if scheduler is None:
             return
@@ -222,30 +213,23 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(minutes=st.sampled_from([1, 7, 29, 30, 90, 121, 1440, 5000]))
     def time_passes(self, minutes: int) -> None:
-        """Up to some days."""
         self.clock.advance(minutes * MINUTE)
-
-    @rule(which=SERVERS)
-    def look(self, which: int) -> None:
-        """One server looks."""
-        self.go(which)
 
     @rule(which=SERVERS, what=st.sampled_from(["other server", "set", "switch"]))
     def look_at_once(self, which: int, what: str) -> None:
         """Something comes between the reading of one server and its claim: most of all the other
         server."""
         between = {
-            "other server": lambda: self.go(1 - which),
+            "other server": lambda: self.look(1 - which),
             "set": self.set_schedule,
             "switch": self.switch,
         }
         self.observed[which].between = between[what]
-        self.go(which)
+        self.look(which)
         self.observed[which].between = None
 
     @rule(which=SERVERS)
     def restart(self, which: int) -> None:
-        """Kill a server, or start it."""
         if self.servers[which] is None:
             self.start_server(which)
         else:
@@ -253,18 +237,15 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(when=st.sampled_from(["before", "after", ""]))
     def next_start_dies(self, when: str) -> None:
-        """The next start is the end of its server."""
         self.world.dies = when
 
     @rule()
     def next_start_fails(self) -> None:
-        """The next start fails."""
         self.world.fails = True
 
     @rule(outcome=st.sampled_from(["swept", "refused"]))
     @precondition(lambda self: self.world.running is not None)
     def run_ends(self, outcome: str) -> None:
-        """The run that has the repository ends."""
         run_id, self.world.running = self.world.running, None
         for each in self.starts:
             ended = each.own.get(str(run_id))
@@ -280,13 +261,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.world.running = f"own-{next(self.world.ids)}"
 
     @rule()
-    def set_anew(self) -> None:
-        """Replace the schedule."""
-        self.set_schedule()
-
-    @rule()
     def switch(self) -> None:
-        """Disable it, or enable it."""
         unclaimed = self.schedule().next_due_at
         self.store.schedules.enable(KEY, KEY, enabled=unclaimed is None)
         if unclaimed is None:
