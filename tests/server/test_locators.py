@@ -62,45 +62,6 @@ def test_whoever_holds_one_reads(leasing: Server, http: httpx.Client) -> None:
         refused(anybody.delete(f"/locators/{token}"), 405, "route_not_found")
 
 
-def test_what_none_is_given_for(http: httpx.Client) -> None:
-    repository = new_repository(http, a="abc")
-    branch = f"/repositories/{repository}/branches/main/objects"
-    done(http.post(branch, params={"path": "staged"}, content=b"x"), 201)
-    place = f"/repositories/{repository}/locators"
-    for ref, path, status, kind in (
-        ("main", "staged", 409, "not_committed"),
-        ("main", "no", 404, "object_not_found"),
-        ("no", "a", 404, "ref_not_found"),
-        ("main~1", "a", 404, "object_not_found"),
-    ):
-        refused(http.post(place, params={"ref": ref, "path": path}), status, kind)
-    refused(http.post(place, params={"ref": "main"}), 400, "invalid_argument")
-    assert signed(http, repository, "main@") != signed(http, repository)
-
-
-def test_what_is_no_locator(http: httpx.Client) -> None:
-    """Each is refused with a kind of its own, to readers and in new content alike."""
-    repository, other = (new_repository(http, a="abc") for _ in range(2))
-    project = new_project(http, repository)["id"]
-    token, foreign = signed(http, repository), signed(http, other)
-    upload = done(http.get(f"/repositories/{repository}/branches/main/staging/backing?path=a"))
-    for wrong, kind in (
-        (f"{token}A", "token_invalid"),
-        ("ü", "token_invalid"),
-        (upload["physical_address"].rpartition("/")[2] + "!", "token_invalid"),
-        (token[:-1], "token_truncated"),
-        (token.partition(".")[0], "token_truncated"),
-    ):
-        error = refused(http.get(f"/locators/{httpx.URL(path=wrong)}"), 400, kind)
-        assert set(error) - {"detail"} == {"message", "kind"}
-        asked = {"project_id": project, "name": "n", "locators": {"a": wrong}}
-        refused(http.post("/collections", json=asked), 400, kind)
-    # Another repository's can be read, and made nothing of here.
-    assert http.get(f"/locators/{foreign}").content == b"abc"
-    asked = {"project_id": project, "name": "n", "locators": {"a": foreign}}
-    refused(http.post("/collections", json=asked), 400, "token_foreign")
-
-
 def test_uploads(leasing: Server, http: httpx.Client) -> None:
     """What was uploaded by itself becomes a file of a collection, and moves no more."""
     repository = new_repository(http)
@@ -120,9 +81,8 @@ def test_uploads(leasing: Server, http: httpx.Client) -> None:
     assert http.get(content, params={"path": "big"}).content == big
     got = http.get(content, params={"path": "form"})
     assert (got.text, got.headers["content-type"]) == ("in a form", "text/plain; charset=utf-8")
-    refused(
-        http.post(place, content=b"x", headers={"Content-Type": "x" * 300}), 400, "invalid_argument"
-    )
+    long = {"Content-Type": "x" * 300}
+    refused(http.post(place, content=b"x", headers=long), 400, "invalid_argument")
 
 
 def test_urls(http: httpx.Client) -> None:
@@ -167,3 +127,35 @@ def test_they_end(timed: httpx.Client, store: Store, clock: ManualClock) -> None
     done(timed.post("/signing-keys/rotate", json={"at_once": True}))
     refused(timed.get(f"/locators/{leaked}"), 400, "token_key_retired")
     assert timed.get(f"/locators/{signed(timed, 'lake')}").content == b"abc"
+
+
+def test_what_is_refused(http: httpx.Client) -> None:
+    """What none is given for; and what is none, each with a kind of its own, to readers and in new
+    content alike."""
+    repository, other = (new_repository(http, a="abc") for _ in range(2))
+    branch = f"/repositories/{repository}/branches/main/objects"
+    done(http.post(branch, params={"path": "staged"}, content=b"x"), 201)
+    place = f"/repositories/{repository}/locators"
+    for ref, path, status, kind in (
+        ("main", "staged", 409, "not_committed"),
+        ("no", "a", 404, "ref_not_found"),
+        ("main~1", "a", 404, "object_not_found"),
+    ):
+        refused(http.post(place, params={"ref": ref, "path": path}), status, kind)
+    refused(http.post(place, params={"ref": "main"}), 400, "invalid_argument")
+
+    token, foreign = signed(http, repository), signed(http, other)
+    asked = {"project_id": new_project(http, repository)["id"], "name": "n"}
+    for wrong, kind in (
+        (f"{token}A", "token_invalid"),
+        ("ü", "token_invalid"),
+        (token[:-1], "token_truncated"),
+        (token.partition(".")[0], "token_truncated"),
+    ):
+        error = refused(http.get(f"/locators/{httpx.URL(path=wrong)}"), 400, kind)
+        assert set(error) - {"detail"} == {"message", "kind"}
+        refused(http.post("/collections", json=asked | {"locators": {"a": wrong}}), 400, kind)
+    # Another repository's can be read, and made nothing of here.
+    assert http.get(f"/locators/{foreign}").content == b"abc"
+    answer = http.post("/collections", json=asked | {"locators": {"a": foreign}})
+    refused(answer, 400, "token_foreign")
