@@ -84,20 +84,8 @@ class Progress:
             self._changed.wait_for(lambda: self._failed or self._runs >= wanted, RUNS_SECONDS_MAX)
 
 
-class Library:
-    """All bytes that were ever sent, by checksum."""
-
-    def __init__(self) -> None:
-        self._by_checksum: dict[str, bytes] = {}
-
-    def add(self, data: bytes) -> str:
-        """The checksum."""
-        checksum = hashlib.sha256(data).hexdigest()
-        self._by_checksum[checksum] = data
-        return checksum
-
-    def __getitem__(self, checksum: str) -> bytes:
-        return self._by_checksum[checksum]
+Library = dict[str, bytes]
+"""All bytes that were ever sent, by checksum."""
 
 
 @dataclass
@@ -176,10 +164,10 @@ class User:
         branch, path = self._draw_branch(), self.rng.choice(SHARED)
         headers = {"If-None-Match": "*"} if self.rng.random() < 0.3 else {}
         data = self._new_data()
-        self.library.add(data)
+        self.library[_checksum(data)] = data
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/objects",
+            f"/branches/{branch}/objects",
             (201, "precondition_failed"),
             params={"path": path},
             content=data,
@@ -191,9 +179,7 @@ class User:
         """Delete one of its paths, there or not."""
         branch, name = self._draw_branch(), self.rng.choice(NAMES)
         path = self.path(branch, name)
-        answer = self.ask(
-            "DELETE", f"/branches/{_quoted(branch)}/objects", (204,), params={"path": path}
-        )
+        answer = self.ask("DELETE", f"/branches/{branch}/objects", (204,), params={"path": path})
         self.shown[branch].pop(path, None)
         self._count("delete", answer)
 
@@ -231,7 +217,7 @@ class User:
     ) -> httpx.Response:
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/objects/copy",
+            f"/branches/{branch}/objects/copy",
             expected,
             params={"dest_path": target},
             json={"src_path": source, "src_ref": ref},
@@ -255,7 +241,7 @@ class User:
         branch = self._draw_branch()
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/commits",
+            f"/branches/{branch}/commits",
             (201, "nothing_to_commit", "branch_moved"),
             json={"message": f"by {self.number}"},
         )
@@ -269,7 +255,7 @@ class User:
         strategy = self.rng.choice(("", "", "source-wins", "dest-wins"))
         answer = self.ask(
             "POST",
-            f"/refs/{_quoted(source)}/merge/{_quoted(MERGES[source])}",
+            f"/refs/{source}/merge/{MERGES[source]}",
             (200, *MERGE_REFUSALS),
             json={"strategy": strategy},
         )
@@ -320,7 +306,7 @@ class User:
     def _ask_ref(self, ref: str, place: str, **params: Any) -> httpx.Response:
         """A branch may move on so fast that its commit expires before it was read."""
         for _ in range(RETRIES):
-            answer = self.http.get(f"{PREFIX}/refs/{_quoted(ref)}{place}", params=params)
+            answer = self.http.get(f"{PREFIX}/refs/{ref}{place}", params=params)
             if answer.status_code != 410 or ref not in BRANCHES:
                 break
             self.counts["read again"] += 1
@@ -330,10 +316,11 @@ class User:
     def _store(
         self, branch: str, path: str, data: bytes, *, sent: Iterator[bytes] | None = None
     ) -> None:
-        checksum = self.library.add(data)
+        checksum = _checksum(data)
+        self.library[checksum] = data
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/objects",
+            f"/branches/{branch}/objects",
             (201,),
             params={"path": path},
             content=data if sent is None else sent,
@@ -357,5 +344,5 @@ class User:
         self.counts[what + refused] += 1
 
 
-def _quoted(ref: str) -> str:
-    return ref.replace("/", "%2F")
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
