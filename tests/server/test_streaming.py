@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import shutil
-import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -23,11 +22,11 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.settings import Settings
-from ebbtide.store.database.schema import pending, staged
+from ebbtide.store.database.schema import pending
 from ebbtide.store.embedded import Store
 from tests.server.s3.conftest import s3_client
 from tests.support.app import serving
-from tests.support.server import WAIT_SECONDS, Key, Server, eventually, new_server
+from tests.support.server import WAIT_SECONDS, Key, Server, eventually
 
 MEGABYTE = 1024 * 1024
 LARGE = 100 * MEGABYTE
@@ -103,35 +102,6 @@ def test_large_bodies_need_little_memory(
             digest.update(piece)
     assert digest.hexdigest() == answer.json()["checksum"]
     assert peak(plain) - before < MEMORY_MAX
-
-
-def test_a_server_that_is_killed_leaves_what_a_collector_finds(tmp_path: Path) -> None:
-    server = new_server(tmp_path / "store", EBBTIDE_WRITE_TTL="1s").start()
-    try:
-        lake = server.repository("lake")
-        lake.branch("main").object("kept").upload("kept")
-        with uploading(server, plain_request(server, "POST", lake.id, LENGTH)):
-            eventually(lambda: count(server, pending) > 0)
-            server.stop(signal.SIGKILL)
-    finally:
-        server.stop(signal.SIGKILL)
-    root = server.directory / "storage" / "lake" / "data"
-    options = ("--grace", "0s", "--unsafe", "--yes", "--allow-share", "--quarantine", "none")
-
-    def swept() -> bool:
-        # Until its registration ends, what the server was writing is protected.
-        done = server.command("gc", "run", "lake", *options)
-        assert done.returncode == 0, done
-        return len([each for each in root.rglob("*") if each.is_file()]) == 1
-
-    eventually(swept)
-    assert count(server, staged) == 1
-    server.start(init=False)
-    try:
-        lake = lakefs.Repository("lake", client=server.client())
-        assert lake.branch("main").object("kept").reader().read() == b"kept"
-    finally:
-        server.stop()
 
 
 def test_an_upload_above_the_limit(tmp_path: Path) -> None:

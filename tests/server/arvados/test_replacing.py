@@ -3,7 +3,6 @@ data, writers at one time, and requests that are refused."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -137,24 +136,3 @@ def test_signatures_of_what_is_given_are_checked(
     refused(http.put(url, json={"replace_segments": segments}), 422, "token_invalid")
     with arvados.http(Role.READER) as reader:
         refused(reader.put(url, json={"replace_files": {"/": ""}}), 403, "role_missing")
-
-
-def test_writers_at_one_time_lose_nothing(
-    http: httpx.Client, source: dict[str, Any], target: dict[str, Any]
-) -> None:
-    """Each request changes what the collection has at that moment: all their files are there."""
-    url, portable = f"{API}/{target['uuid']}", source["portable_data_hash"]
-
-    def add(number: int) -> int:
-        files = {f"/copy{number}": f"{portable}/d/f", "/a": ""}
-        return http.put(url, json={"replace_files": files}).status_code
-
-    with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(add, range(8))) == {200}
-    assert paths(http.get(url).json()) == {f"./copy{number}" for number in range(8)}
-    # Of several renames of one file, one takes place.
-    moved = [{"/copy0": "", f"/moved{number}": "current/copy0"} for number in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        answers = pool.map(lambda files: http.put(url, json={"replace_files": files}), moved)
-        assert sorted(each.status_code for each in answers) == [200] + 5 * [422]
-    assert sum("moved" in path for path in paths(http.get(url).json())) == 1
