@@ -55,9 +55,8 @@ def test_content_from_everywhere(leases: httpx.Client) -> None:
     whole = new_collection(leases, project, "whole", from_ref={"ref": "main"})
     assert (whole["file_count"], whole["size_bytes"], whole["version"]) == (4, 7, 1)
     assert read(leases, whole) == FILES
-    copied = new_collection(
-        leases, project, "copied", from_collection={"collection_id": whole["id"]}
-    )
+    source = {"collection_id": whole["id"]}
+    copied = new_collection(leases, project, "copied", from_collection=source)
     place = f"/collections/{whole['id']}/files"
     tokens = {each["path"]: each["locator"] for each in listed(leases, place, locators=True)}
     located = new_collection(leases, project, "located", locators=tokens)

@@ -135,6 +135,6 @@ def test_what_is_refused(leases: httpx.Client) -> None:
         assert set(error) - {"detail"} == {"message", "kind"}
         refused(leases.post("/collections", json=asked | {"locators": {"a": wrong}}), 400, kind)
     # Another repository's can be read, and made nothing of here.
-    assert leases.get(f"/locators/{foreign}").status_code == 200
+    assert leases.get(f"/locators/{foreign}").content == b"abc"
     answer = leases.post("/collections", json=asked | {"locators": {"a": foreign}})
     refused(answer, 400, "token_foreign")
