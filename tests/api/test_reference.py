@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import fsspec
-import pytest
 
 from ebbtide.filesystem.filesystem import EbbtideFileSystem
 from ebbtide.program.python_reference import render
@@ -24,18 +23,15 @@ def test_the_page_is_true() -> None:
     )
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_examples(number: int, tmp_path: Path) -> None:
+def test_examples(tmp_path: Path) -> None:
     with Store.init(tmp_path) as store:
         lake = store.create_repository("lake")
         lake.objects.put("main", "a", b"a")
         lake.commits.commit("main", "one")
     fsspec.register_implementation("ebbtide", EbbtideFileSystem, clobber=True)
-    exec(compile(EXAMPLES[number], "docs/python.md", "exec"), {"directory": str(tmp_path)})
-    for each in list(EbbtideFileSystem._cache.values()):
-        each.close()
-    EbbtideFileSystem.clear_instance_cache()
-
-
-def test_there_are_examples() -> None:
     assert len(EXAMPLES) == 2
+    for example in EXAMPLES:
+        exec(compile(example, "docs/python.md", "exec"), {"directory": str(tmp_path)})
+        for each in list(EbbtideFileSystem._cache.values()):
+            each.close()
+        EbbtideFileSystem.clear_instance_cache()

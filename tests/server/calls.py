@@ -7,6 +7,7 @@ What stands in braces is a name of that world.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +20,7 @@ Body = dict[str, Any]
 class Asked:
     """One request. `done` are the kinds of error by which it may be answered once it was carried
     out; `adds` are the tables in which it adds something each time. One that `reads` changes
-    nothing. `in_repository` is the one that it works on."""
+    nothing."""
 
     method: str
     url: str
@@ -27,7 +28,12 @@ class Asked:
     done: frozenset[str] = frozenset()
     adds: frozenset[str] = frozenset()
     reads: bool = False
-    in_repository: str | None = "lake"
+
+    @property
+    def in_repository(self) -> str:
+        """The one that it works on."""
+        found = re.match(r"/repositories/(swept|planned|days)/", self.url)
+        return found[1] if found else "lake"
 
     def place(self, names: Mapping[str, str]) -> str:
         """The URL below the API."""
@@ -44,9 +50,9 @@ class Asked:
         return f"{self.method} {self.url}"
 
 
-def get(url: str, *, in_repository: str | None = "lake", method: str = "GET") -> Asked:
+def get(url: str, *, method: str = "GET") -> Asked:
     """A call that only reads."""
-    return Asked(method, url, reads=True, in_repository=in_repository)
+    return Asked(method, url, reads=True)
 
 
 def _head(url: str) -> Asked:
@@ -54,23 +60,11 @@ def _head(url: str) -> Asked:
 
 
 def send(
-    method: str,
-    url: str,
-    body: Body | bytes | None = None,
-    *done: str,
-    adds: str = "",
-    in_repository: str | None = "lake",
+    method: str, url: str, body: Body | bytes | None = None, *done: str, adds: str = ""
 ) -> Asked:
     """A call that changes something: see `Asked`."""
     content = json.dumps(body).encode() if isinstance(body, dict) else body
-    return Asked(
-        method,
-        url,
-        content,
-        frozenset(done),
-        frozenset(adds.split()),
-        in_repository=in_repository,
-    )
+    return Asked(method, url, content, frozenset(done), frozenset(adds.split()))
 
 
 _R: Final = "/repositories/lake"
@@ -94,50 +88,40 @@ _DUMP: Final = {
 _SHORT: Final = {"grace": "1s", "unsafe": True, "allow_share": True}
 
 _SERVER: Final = (
-    get("/healthcheck", in_repository=None),
-    get("/setup_lakefs", in_repository=None),
+    get("/healthcheck"),
+    get("/setup_lakefs"),
     send(
         "POST",
         "/auth/login",
         {"access_key_id": "<admin>", "secret_access_key": "<secret>"},
         adds="sessions",
-        in_repository=None,
     ),
-    get("/config", in_repository=None),
-    get("/config/version", in_repository=None),
-    get("/config/storage", in_repository=None),
-    get("/config/garbage-collection", in_repository=None),
-    get("/user", in_repository=None),
+    get("/config"),
+    get("/config/version"),
+    get("/config/storage"),
+    get("/config/garbage-collection"),
+    get("/user"),
     Asked(
         "POST",
         "/statistics",
         b'{"events": [{"class": "ui", "name": "open", "count": 1}]}',
         reads=True,
-        in_repository=None,
     ),
-    get("/metrics", in_repository=None),
-    get("/openapi.json", in_repository=None),
-    send("POST", "/signing-keys/rotate", {}, adds="signing_keys", in_repository=None),
-    get("/repositories?include_expired=true", in_repository=None),
+    get("/metrics"),
+    get("/openapi.json"),
+    send("POST", "/signing-keys/rotate", {}, adds="signing_keys"),
+    get("/repositories?include_expired=true"),
     send(
         "POST",
         "/repositories",
         {"name": "fresh", "storage_namespace": "local://fresh"},
         "repository_exists",
         "root_not_empty",
-        in_repository=None,
     ),
     get(_R),
     send("DELETE", _R, None, "repository_not_found", "trashed"),
     send("PATCH", _R, _DATE),
-    send(
-        "POST",
-        "/repositories/binned/undelete",
-        {},
-        "trashed",
-        "repository_exists",
-        in_repository=None,
-    ),
+    send("POST", "/repositories/binned/undelete", {}, "trashed", "repository_exists"),
     get(f"{_R}/metadata"),
     send("POST", f"{_R}/metadata", {"metadata": {"Owner": "team"}}),
     send("DELETE", f"{_R}/metadata", {"keys": ["Owner"]}),
@@ -264,9 +248,9 @@ _PLACES: Final = (
 )
 
 _COLLECTING: Final = (
-    get(_DAYS, in_repository="days"),
-    send("PUT", _DAYS, {"default_retention_days": 9, "branches": []}, in_repository="days"),
-    send("DELETE", _DAYS, None, in_repository="days"),
+    get(_DAYS),
+    send("PUT", _DAYS, {"default_retention_days": 9, "branches": []}),
+    send("DELETE", _DAYS, None),
     get(f"{_R}/settings/retention"),
     send("PUT", f"{_R}/settings/retention", {"policy": {"default": "9d"}}),
     send("DELETE", f"{_R}/settings/retention", None, "policy_not_found"),
@@ -285,26 +269,22 @@ _COLLECTING: Final = (
     send("PUT", f"{_R}/refs/restore", _DUMP),
     send("POST", f"{_R}/gc/runs", _SHORT, adds="gc_runs"),
     send("POST", f"{_R}/gc/runs", {**_SHORT, "dry_run": True}, adds="gc_runs"),
-    send("POST", _PLANNED, {**_SHORT, "sweep": "<plan>"}, "plan_used", in_repository="planned"),
-    send("POST", f"{_SWEPT}/undo", {}, "not_quarantined", "plan_used", in_repository="swept"),
-    send("POST", f"{_SWEPT}/purge", None, "not_quarantined", in_repository="swept"),
-    get("/schedules", in_repository=None),
-    get(_PLANNED_SCHEDULE, in_repository="planned"),
+    send("POST", _PLANNED, {**_SHORT, "sweep": "<plan>"}, "plan_used"),
+    send("POST", f"{_SWEPT}/undo", {}, "not_quarantined", "plan_used"),
+    send("POST", f"{_SWEPT}/purge", None, "not_quarantined"),
+    get("/schedules"),
+    get(_PLANNED_SCHEDULE),
     send("PUT", f"{_R}/schedule", {"cron": "0 3 29 2 *", "jitter": "1h"}),
-    send("PATCH", _PLANNED_SCHEDULE, {"enabled": False}, in_repository="planned"),
-    send("DELETE", _PLANNED_SCHEDULE, None, "schedule_not_found", in_repository="planned"),
-    get("/repositories/swept/gc/runs", in_repository="swept"),
-    get(_SWEPT, in_repository="swept"),
+    send("PATCH", _PLANNED_SCHEDULE, {"enabled": False}),
+    send("DELETE", _PLANNED_SCHEDULE, None, "schedule_not_found"),
+    get("/repositories/swept/gc/runs"),
+    get(_SWEPT),
     get(f"{_R}/explain?ref=main&path=a"),
     get(f"{_R}/explain?commit={{first}}"),
     send(
         "POST",
         f"{_R}/purges",
-        {
-            "reason": "now",
-            "paths": [{"ref": "dirty", "path": "staged"}],
-            "confirmation": "lake",
-        },
+        {"reason": "now", "paths": [{"ref": "dirty", "path": "staged"}], "confirmation": "lake"},
         "object_not_found",
         "purged",
         adds="purges",
@@ -315,7 +295,6 @@ _COLLECTING: Final = (
         {"reason": "whole", "repository": True, "confirmation": "swept"},
         "repository_not_found",
         adds="purges",
-        in_repository="swept",
     ),
     get(f"{_R}/purges"),
     get(f"{_R}/purges/{{done}}"),

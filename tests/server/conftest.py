@@ -11,7 +11,9 @@ import lakefs
 import pytest
 
 from ebbtide.ids import new_id
+from ebbtide.store.embedded import Store
 from tests.support import randomized
+from tests.support.app import serving
 from tests.support.ceph import find_ceph
 from tests.support.databases import new_database
 from tests.support.postgres import find_postgres
@@ -20,6 +22,8 @@ from tests.support.server import Server, new_server
 KINDS = ("local", "shared")
 """What a server is made of: SQLite and a local directory, or PostgreSQL and S3, which several
 servers can share."""
+
+FILES = {"a/x": "xx", "a/y": "y", "b": "", "c/ü d": "text"}
 
 Servers = Callable[..., Server]
 """Gives the server of a kind, with such settings besides."""
@@ -112,4 +116,23 @@ def lake(plain: Server) -> lakefs.Repository:
 def http(plain: Server) -> Iterator[httpx.Client]:
     """Plain HTTP to the plain server, as admin."""
     with plain.http() as client:
+        yield client
+
+
+@pytest.fixture
+def leases(leasing: Server) -> Iterator[httpx.Client]:
+    """The same to the server whose locators last."""
+    with leasing.http() as client:
+        yield client
+
+
+@pytest.fixture
+def timed(store: Store) -> Iterator[httpx.Client]:
+    """The same to the server of a store with a clock that the test sets, and files in a repository
+    `lake`."""
+    lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
+    for path, text in FILES.items():
+        lake.objects.put("main", path, text.encode())
+    lake.commits.commit("main", "files")
+    with serving(store) as client:
         yield client

@@ -23,6 +23,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from ebbtide.store.embedded import Store
 from tests.server.test_client import put, sdk
+from tests.support.collected import done, refused
 from tests.support.server import Server, eventually, new_server, place_of
 
 SOON = {"grace": "0s", "unsafe": True, "allow_share": True}
@@ -42,6 +43,12 @@ def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str,
 
     eventually(look)
     return found
+
+
+def started(http: httpx.Client, lake: lakefs.Repository, **options: Any) -> dict[str, Any]:
+    """What became of a run with these options."""
+    answer = done(http.post(place(lake, "gc/runs"), json=SOON | options), 202)
+    return ended(http, lake, answer["run_id"])
 
 
 def leave_garbage(lake: lakefs.Repository) -> None:
@@ -87,19 +94,17 @@ def test_a_policy_that_days_cannot_express(http: httpx.Client, lake: lakefs.Repo
     for policy in (
         {"default": {"keep_last": 3}},
         {"default": "12h"},
-        {"default": "keep"},
         {"branches": {"main": "7d"}},
         {"default": "7d", "branches": {"user-*": "3d"}},
         {"default": "7d", "tags": "30d"},
     ):
-        answer = http.put(own, json={"policy": policy})
-        assert answer.status_code == 200, answer.text
-        assert http.get(own).json()["policy"] == answer.json()["policy"]
-        for refused in (http.get(days), http.put(days, json=rules), http.delete(days)):
-            assert (refused.status_code, refused.json()["kind"]) == (409, "policy_not_in_days")
-        assert http.delete(own).status_code == 204
-        assert http.put(days, json=rules).status_code == 204
-        assert http.get(days).json() == rules
+        answer = done(http.put(own, json={"policy": policy}))
+        assert http.get(own).json()["policy"] == answer["policy"]
+        for answered in (http.get(days), http.put(days, json=rules), http.delete(days)):
+            refused(answered, 409, "policy_not_in_days")
+        done(http.delete(own), 204)
+    done(http.put(days, json=rules), 204)
+    assert http.get(days).json() == rules
 
 
 def test_a_rule_twice(http: httpx.Client, lake: lakefs.Repository) -> None:
@@ -123,15 +128,13 @@ def test_commits_for_other_collectors(server: Server, repo: lakefs.Repository) -
     api = sdk(server).internal_api
     prepared = api.prepare_garbage_collection_commits(repo.id)
     rows = list(csv.DictReader(io.StringIO(read(prepared.gc_commits_location).decode())))
-    assert head in {row["commit_id"] for row in rows}
     assert {row["expired"] for row in rows} == {"false"}
-    tree = next(row["metarange_id"] for row in rows if row["commit_id"] == head)
+    (tree,) = (row["metarange_id"] for row in rows if row["commit_id"] == head)
     assert tree == repo.commit(head).get_commit().meta_range_id
     task = api.prepare_garbage_collection_commits_async(repo.id).id
     eventually(lambda: api.prepare_garbage_collection_commits_status(repo.id, task).completed)
     state = api.prepare_garbage_collection_commits_status(repo.id, task)
-    assert state.error is None
-    assert state.result.run_id == task
+    assert (state.error, state.result.run_id) == (None, task)
     assert read(state.result.gc_commits_location)
 
 
@@ -156,115 +159,75 @@ def test_what_is_uncommitted_for_other_collectors(server: Server, repo: lakefs.R
     assert found == {stat.physical_address.split(f"{repo.id}/")[1] for stat in stats}
 
 
-@pytest.mark.twins
 def test_a_run(server: Server, repo: lakefs.Repository) -> None:
     put(repo, a="old")
     put(repo, a="new")
     with server.http() as http:
         policy = {"policy": {"default": {"keep_last": 1}}}
-        assert http.put(place(repo, "settings/retention"), json=policy).status_code == 200
-        answer = http.post(place(repo, "gc/runs"), json=SOON)
-        assert answer.status_code == 202, answer.text
-        run = ended(http, repo, answer.json()["run_id"])
+        done(http.put(place(repo, "settings/retention"), json=policy))
+        run = started(http, repo)
         assert run["state"] == "swept", run
         assert run["report"]["deleted_count"] >= 1
         assert {step["step"] for step in run["steps"]} >= {"list", "subtract", "fence"}
         assert all(step["ended"] for step in run["steps"])
         listed = http.get(place(repo, "gc/runs")).json()["results"]
         assert [each["run_id"] for each in listed] == [run["run_id"]]
-        gone = http.get(place(repo, "refs/main~1/objects?path=a"))
-        assert (gone.status_code, gone.json()["kind"]) == (410, "commit_expired")
-        assert gone.json()["run_id"] == run["run_id"]
+        gone = refused(http.get(place(repo, "refs/main~1/objects?path=a")), 410, "commit_expired")
+        assert gone["run_id"] == run["run_id"]
         assert http.get(place(repo, "refs/main/objects?path=a")).content == b"new"
         assert http.get(place(repo, "refs/main/commits")).json()["results"][1]["message"]
         again = http.post(place(repo, "gc/runs"), json=SOON | {"sweep": run["run_id"]})
-        assert (again.status_code, again.json()["kind"]) == (409, "plan_used")
+        refused(again, 409, "plan_used")
 
 
 def test_a_run_comes_back(http: httpx.Client, lake: lakefs.Repository) -> None:
     leave_garbage(lake)
-    run_id = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "1d"}).json()["run_id"]
-    run = ended(http, lake, run_id)
+    run = started(http, lake, quarantine="1d")
+    of_run = place(lake, f"gc/runs/{run['run_id']}")
     assert (run["state"], run["report"]["quarantined_count"]) == ("swept", 1)
     for under, back in (("data/none", 0), (None, 1)):
-        asked = http.post(place(lake, f"gc/runs/{run_id}/undo"), json={"under": under})
-        assert asked.status_code == 202, asked.text
-        run = ended(http, lake, run_id)
+        done(http.post(f"{of_run}/undo", json={"under": under}), 202)
+        run = ended(http, lake, run["run_id"])
         assert run["report"]["quarantine"]["back_objects"] == back
     assert run["state"] == "undone"
     for action in ("undo", "purge"):
-        again = http.post(place(lake, f"gc/runs/{run_id}/{action}"))
-        assert (again.status_code, again.json()["kind"]) == (409, "plan_used")
-    unknown = http.post(place(lake, f"gc/runs/{'0' * 32}/undo"))
-    assert (unknown.status_code, unknown.json()["kind"]) == (404, "run_not_found")
+        refused(http.post(f"{of_run}/{action}"), 409, "plan_used")
+    refused(http.post(place(lake, f"gc/runs/{'0' * 32}/undo")), 404, "run_not_found")
     bad = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "7"})
     assert bad.status_code == 400
+    again = started(http, lake, quarantine="1d")
+    of_run = place(lake, f"gc/runs/{again['run_id']}")
+    done(http.post(f"{of_run}/purge"), 202)
+    purged = ended(http, lake, again["run_id"])
+    assert purged["report"]["quarantine"]["state"] == "purged"
+    refused(http.post(f"{of_run}/undo"), 404, "not_quarantined")
 
 
-def test_what_is_aside_is_purged(http: httpx.Client, lake: lakefs.Repository) -> None:
-    leave_garbage(lake)
-    run_id = http.post(place(lake, "gc/runs"), json=SOON | {"quarantine": "1d"}).json()["run_id"]
-    ended(http, lake, run_id)
-    assert http.post(place(lake, f"gc/runs/{run_id}/purge")).status_code == 202
-    assert ended(http, lake, run_id)["report"]["quarantine"]["state"] == "purged"
-    again = http.post(place(lake, f"gc/runs/{run_id}/undo"))
-    assert (again.status_code, again.json()["kind"]) == (404, "not_quarantined")
-
-
-def test_a_plan_that_is_swept_later(http: httpx.Client, lake: lakefs.Repository) -> None:
-    leave_garbage(lake)
-    planned = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True, "mode": "clean"})
-    run_id = planned.json()["run_id"]
-    run = ended(http, lake, run_id)
-    assert (run["state"], run["report"]["candidate_count"]) == ("planned", 1)
-    swept = http.post(place(lake, "gc/runs"), json=SOON | {"sweep": run_id})
-    assert swept.json()["run_id"] == run_id
-    run = ended(http, lake, run_id)
-    assert (run["state"], run["report"]["deleted_count"]) == ("swept", 1)
-    unsafe = http.post(place(lake, "gc/runs"), json={"grace": "0s"})
-    assert (unsafe.status_code, unsafe.json()["kind"]) == (400, "unsafe_grace")
-    pages = [http.post(place(lake, "gc/runs"), json=SOON).json()["run_id"]]
-    ended(http, lake, pages[0])
-    first = http.get(place(lake, "gc/runs?amount=1")).json()
-    assert [each["run_id"] for each in first["results"]] == pages
-    offset = first["pagination"]["next_offset"]
-    second = http.get(place(lake, f"gc/runs?amount=1&after={offset}")).json()
-    assert [each["run_id"] for each in second["results"]] == [run_id]
-    assert not second["pagination"]["has_more"]
-
-
-def test_a_plan_that_somebody_else_sweeps(plain: Server, lake: lakefs.Repository) -> None:
-    """A job that has ended is no news once others went on."""
-    leave_garbage(lake)
+def test_a_plan_that_is_swept_later(plain: Server, lake: lakefs.Repository) -> None:
+    """Here, or by somebody else: then the job that has ended here is no news."""
+    options = ("--grace", "0s", "--unsafe", "--allow-share", "--quarantine", "none", "--yes")
+    file, runs = lake.branch("main").object("a"), []
+    file.upload("0")
     with plain.http() as http:
-        started = http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True}).json()
-        planned = ended(http, lake, started["run_id"])
-        assert planned["state"] == "planned"
-        options = ("--grace", "0s", "--unsafe", "--allow-share", "--quarantine", "none", "--yes")
-        swept = plain.command("gc", "sweep", lake.id, started["run_id"], *options)
-        assert swept.returncode == 0, swept
-        run = http.get(place(lake, f"gc/runs/{started['run_id']}")).json()
-    assert (run["state"], run["report"]["deleted_count"]) == ("swept", 1)
-    assert run["steps"] == planned["steps"]
-
-
-@pytest.mark.twins
-def test_two_runs_at_a_time(server: Server, repo: lakefs.Repository) -> None:
-    """The second is refused, wherever the first is at work."""
-    put(repo, a="1")
-    with server.http() as http:
-        first = http.post(place(repo, "gc/runs"), json=SOON)
-        assert first.status_code == 202
-        second = http.post(place(repo, "gc/runs"), json=SOON)
-        run = ended(http, repo, first.json()["run_id"])
-        # The first may have come to its end before the second began.
-        assert second.status_code in (202, 409), second.text
-        if second.status_code == 409:
-            assert second.json()["kind"] == "run_in_progress"
-            assert len(http.get(place(repo, "gc/runs")).json()["results"]) == 1
-        else:
-            ended(http, repo, second.json()["run_id"])
-        assert run["state"] == "swept", run
+        for is_ours in (True, False):
+            file.upload("1")
+            planned = started(http, lake, dry_run=True, mode="clean")
+            assert (planned["state"], planned["report"]["candidate_count"]) == ("planned", 1)
+            runs.append(planned["run_id"])
+            if is_ours:
+                run = started(http, lake, sweep=runs[-1])
+            else:
+                plain.command("gc", "sweep", lake.id, runs[-1], *options).check_returncode()
+                run = http.get(place(lake, f"gc/runs/{runs[-1]}")).json()
+                assert run["steps"] == planned["steps"]
+            assert (run["run_id"], run["state"]) == (runs[-1], "swept")
+            assert run["report"]["deleted_count"] == 1
+        refused(http.post(place(lake, "gc/runs"), json={"grace": "0s"}), 400, "unsafe_grace")
+        first = http.get(place(lake, "gc/runs?amount=1")).json()
+        offset = first["pagination"]["next_offset"]
+        second = http.get(place(lake, f"gc/runs?amount=1&after={offset}")).json()
+    assert [each["results"][0]["run_id"] for each in (first, second)] == runs[::-1]
+    assert not second["pagination"]["has_more"]
 
 
 def test_a_run_outlives_no_server(tmp_path: Path) -> None:
@@ -274,22 +237,20 @@ def test_a_run_outlives_no_server(tmp_path: Path) -> None:
     lake = server.repository("lake")
     leave_garbage(lake)
     with server.http() as http:
-        started = http.post("/repositories/lake/gc/runs", json=SOON | {"dry_run": True})
-    assert started.status_code == 202, started.text
+        done(http.post(place(lake, "gc/runs"), json=SOON | {"dry_run": True}), 202)
     server.stop(signal.SIGKILL)
     server.start(init=False)
     try:
         with server.http() as http:
-            assert http.get("/repositories/lake/gc/runs").status_code == 200
+            answers: list[httpx.Response] = []
 
             def starts() -> bool:
                 # The killed server's run may be at its last step.
-                nonlocal started
-                started = http.post("/repositories/lake/gc/runs", json=SOON)
-                return started.status_code == 202
+                answers.append(http.post(place(lake, "gc/runs"), json=SOON))
+                return answers[-1].status_code == 202
 
             eventually(starts)
-            run = ended(http, lake, started.json()["run_id"])
+            run = ended(http, lake, answers[-1].json()["run_id"])
         assert run["state"] == "swept"
         deleted = run["report"]["deleted_kinds"]
         assert deleted.pop("object")["objects"] == 1
@@ -297,8 +258,7 @@ def test_a_run_outlives_no_server(tmp_path: Path) -> None:
         assert set(deleted) <= {"temporary"}
         # The server that was started anew has another port.
         again = lakefs.Repository(lake.id, client=server.client())
-        with again.branch("main").object("a").reader(mode="r") as reader:
-            assert reader.read() == "1"
+        assert again.branch("main").object("a").reader().read() == b"1"
     finally:
         server.stop()
 
@@ -331,27 +291,25 @@ def test_explaining(server: Server, repo: lakefs.Repository) -> None:
 
 def test_a_dump_by_lakefs_own_client(server: Server, repo: lakefs.Repository) -> None:
     client = server.client().sdk_client
-    repo.branch("main").object("a").upload("1")
-    head = repo.branch("main").commit("m").get_commit().id
-    repo.tag("v1").create("main")
-    task = client.repositories_api.dump_submit(repo.id)
-    eventually(lambda: client.repositories_api.dump_status(repo.id, task.id).done)
-    status = client.repositories_api.dump_status(repo.id, task.id)
-    assert status.error is None
-    assert status.refs == client.internal_api.dump_refs(repo.id)
+    api, tag = client.repositories_api, repo.tag("v1")
+    head = put(repo, a="1")
+    tag.create("main")
+    task = api.dump_submit(repo.id)
+    eventually(lambda: api.dump_status(repo.id, task.id).done)
+    status = api.dump_status(repo.id, task.id)
+    assert (status.error, status.refs) == (None, client.internal_api.dump_refs(repo.id))
     asked = lakefs_sdk.RefsRestore(**status.refs.to_dict())
-    repo.tag("v1").delete()
-    task = client.repositories_api.restore_submit(repo.id, asked)
-    eventually(lambda: client.repositories_api.restore_status(repo.id, task.id).done)
-    assert client.repositories_api.restore_status(repo.id, task.id).error is None
-    assert repo.tag("v1").get_commit().id == head
-    repo.tag("v1").delete()
+    tag.delete()
+    task = api.restore_submit(repo.id, asked)
+    eventually(lambda: api.restore_status(repo.id, task.id).done)
+    assert api.restore_status(repo.id, task.id).error is None
+    assert tag.get_commit().id == head
+    tag.delete()
     client.internal_api.restore_refs(repo.id, asked)
-    assert repo.tag("v1").get_commit().id == head
-    repo.branch("main").object("a").upload("2")
-    repo.branch("main").commit("n")
-    repo.tag("v1").delete()
-    repo.tag("v1").create("main")
+    assert tag.get_commit().id == head
+    put(repo, a="2")
+    tag.delete()
+    tag.create("main")
     with pytest.raises(lakefs_sdk.ApiException) as caught:
         client.internal_api.restore_refs(repo.id, asked)
     assert caught.value.status == 409

@@ -34,7 +34,6 @@ READS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
     "whole": ("main", "dir/a b", {}),
     "a range": ("main", "dir/a b", {"Range": "bytes=2-4"}),
     "a range behind the end": ("main", "dir/a b", {"Range": "bytes=99-"}),
-    "no range": ("main", "dir/a b", {"Range": "bytes=x"}),
     "unchanged": ("main", "dir/a b", {"If-None-Match": f'"{CHECKSUM}"'}),
     "unchanged since": ("main", "dir/a b", {"If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT"}),
     "committed": ("main@", "dir/a b", {}),
@@ -42,7 +41,6 @@ READS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
     "no path": ("main", "", {}),
     "no ref": ("nothing", "dir/a b", {}),
     "a ref with a slash": ("no/thing", "dir/a b", {}),
-    "no revision": ("!", "dir/a b", {}),
     "a zero byte": ("main", "\0", {}),
     "a body": ("main", "dir/a b", {"Content-Length": "0"}),
 }
@@ -53,7 +51,6 @@ UPLOADS: Final[Mapping[str, tuple[str, str, Mapping[str, str], bytes]]] = {
     "only if new": ("main", "dir/a b", {"If-None-Match": "*"}, CONTENT),
     "only if it has a checksum": ("main", "dir/a b", {"If-Match": f'"{CHECKSUM}"'}, CONTENT),
     "a wrong condition": ("main", "dir/a b", {"If-None-Match": "x"}, CONTENT),
-    "a storage class": ("main", "up/cold", {"storageClass": "COLD"}, CONTENT),
     "no branch": ("nothing", "up/new", {}, CONTENT),
     "no path": ("main", "", {}, CONTENT),
     "a zero byte": ("main", "\0", {}, CONTENT),
@@ -76,51 +73,39 @@ def both(
     return direct, client.request(method, url, params={"path": path, "other": "1"}, **more)
 
 
-def kept(answer: httpx.Response) -> dict[str, str]:
-    """Returns the headers that do not differ from one request to the next."""
-    return {name: text for name, text in answer.headers.items() if name not in DIFFERENT}
-
-
 def test_a_read_has_the_same_answer(plain: Server, filled: lakefs.Repository) -> None:
+    def kept(answer: httpx.Response) -> tuple[object, ...]:
+        same = {name: text for name, text in answer.headers.items() if name not in DIFFERENT}
+        return answer.status_code, answer.content, same
+
     for role in ("reader", "none", None):
         with plain.http(role) as client:
             for name, (ref, path, headers) in READS.items():
                 url = OBJECTS.format(repository=filled.id, ref=ref.replace("/", "%2F"))
                 for method in ("GET", "HEAD"):
                     direct, forwarded = both(client, method, url, path, headers=headers)
-                    assert direct.status_code == forwarded.status_code, (name, method, role)
-                    assert direct.content == forwarded.content, (name, method, role)
                     assert kept(direct) == kept(forwarded), (name, method, role)
                     is_refused = direct.status_code == (403 if role else 401)
                     assert role == "reader" or is_refused, (name, method, role)
 
 
 def test_an_upload_has_the_same_answer(plain: Server, filled: lakefs.Repository) -> None:
+    changed = {"physical_address", "mtime"}
+
+    def kept(answer: httpx.Response) -> tuple[object, ...]:
+        shown = {name: value for name, value in answer.json().items() if name not in changed}
+        headers = answer.headers
+        return answer.status_code, shown, set(headers), headers["content-type"]
+
     for role in ("writer", "reader", None):
         with plain.http(role) as client:
             for name, (branch, path, headers, content) in UPLOADS.items():
                 url = STAGING.format(repository=filled.id, branch=branch)
-                direct, forwarded = both(
-                    client, "POST", url, path, headers=headers, content=content
-                )
-                assert direct.status_code == forwarded.status_code, (name, role)
+                sent = {"headers": headers, "content": content}
+                direct, forwarded = both(client, "POST", url, path, **sent)
+                assert kept(direct) == kept(forwarded), (name, role)
                 assert role == "writer" or direct.status_code == (403 if role else 401), name
-                shown, expected = direct.json(), forwarded.json()
-                for each in (shown, expected):
-                    each.pop("physical_address", None)
-                    each.pop("mtime", None)
-                assert shown == expected, (name, role)
-                assert kept(direct).keys() == kept(forwarded).keys(), (name, role)
-                kind = direct.headers["content-type"]
-                assert kind == forwarded.headers["content-type"], (name, role)
-
-
-def test_a_plain_upload_is_stored(plain: Server, filled: lakefs.Repository) -> None:
-    url = STAGING.format(repository=filled.id, branch="main")
-    with plain.http("writer") as client:
-        made = client.post(url, params={"path": "x"}, content=CONTENT)
-    assert (made.status_code, made.json()["checksum"]) == (201, CHECKSUM)
-    assert filled.branch("main").object("x").reader(pre_sign=False).read() == CONTENT
+    assert filled.branch("main").object("up/new").reader(pre_sign=False).read() == CONTENT
 
 
 def test_metrics_name_the_route(plain: Server, filled: lakefs.Repository) -> None:

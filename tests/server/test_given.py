@@ -14,6 +14,8 @@ import lakefs
 import lakefs_sdk
 from pydantic.v1 import BaseModel
 
+from tests.support.collected import refused
+
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "lakefs-api.md"
 APIS: Final = [each for name, each in vars(lakefs_sdk).items() if name.endswith("Api")]
 BY_HEADER: Final = {"If-None-Match", "If-Match", "Range"}
@@ -109,32 +111,16 @@ def test_every_parameter_and_field_of_lakefs_is_read_or_told(http: httpx.Client)
     assert silent == set()
 
 
-def test_a_shallow_copy(http: httpx.Client, lake: lakefs.Repository) -> None:
+def test_what_is_not_supported(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """A shallow copy, and the date of an import's commit."""
     lake.branch("main").object("a").upload("a")
-    place = f"/repositories/{lake.id}/branches/main/objects/copy"
+    place = f"/repositories/{lake.id}/branches/main"
     for value, status in ((True, 501), (False, 201)):
-        asked = {"src_path": "a", "shallow": value}
-        answer = http.post(place, params={"dest_path": "b"}, json=asked)
+        asked: dict[str, Any] = {"src_path": "a", "shallow": value}
+        answer = http.post(f"{place}/objects/copy", params={"dest_path": "b"}, json=asked)
         assert answer.status_code == status, answer.text
         assert lake.branch("main").object("b").exists() is not value
-        assert not value or (answer.json()["kind"], "shallow" in answer.text) == (
-            "not_supported",
-            True,
-        )
-
-
-def test_an_import_with_a_date(http: httpx.Client, lake: lakefs.Repository) -> None:
+        assert not value or "shallow" in refused(answer, 501, "not_supported")["message"]
     paths = [{"type": "object", "path": "s3://elsewhere/a", "destination": "a"}]
     asked = {"paths": paths, "commit": {"message": "m", "date": 1}}
-    answer = http.post(f"/repositories/{lake.id}/branches/main/import", json=asked)
-    assert (answer.status_code, answer.json()["kind"]) == (501, "not_supported")
-
-
-def test_deletes_without_a_tombstone(http: httpx.Client, lake: lakefs.Repository) -> None:
-    """The hint changes nothing: the path is gone."""
-    main = lake.branch("main")
-    main.object("a").upload("a")
-    main.commit("a")
-    place = f"/repositories/{lake.id}/branches/main/objects"
-    answer = http.delete(place, params={"path": "a", "no_tombstone": "true"})
-    assert (answer.status_code, main.object("a").exists()) == (204, False)
+    refused(http.post(f"{place}/import", json=asked), 501, "not_supported")

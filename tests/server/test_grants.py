@@ -16,6 +16,7 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.s3.conftest import Client, s3_client
 from tests.server.test_roles import ORDER, ROLES, R, place_of
+from tests.support.collected import new_collection, new_project
 from tests.support.server import Key, Server
 
 IN_A_REPOSITORY = {
@@ -23,11 +24,6 @@ IN_A_REPOSITORY = {
     for (method, path), role in ROLES.items()
     if path.startswith("/repositories/")
 }
-
-
-def starts_run(method: str, path: str) -> bool:
-    """Whether a request without a body begins work that lasts."""
-    return method == "POST" and "/gc/" in path
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,8 @@ def test_a_role_elsewhere_opens_no_route(lakes: Lakes) -> None:
             if method != "HEAD":
                 assert {answer.json()["kind"] for answer in closed} == {"role_missing"}, path
                 assert closed[0].json() == closed[2].json(), path
-            if (method, path) == ("DELETE", R) or starts_run(method, path):
+            # A request without a body would delete the repository, or begin work that lasts.
+            if (method, path) == ("DELETE", R) or (method == "POST" and "/gc/" in path):
                 continue
             for role, client in clients.items():
                 place = place_of(path.replace("{repository}", lakes.mine))
@@ -109,47 +106,42 @@ def refused(operation: Callable[..., object], **asked: Any) -> None:
 
 
 def test_the_gateway(lakes: Lakes) -> None:
-    s3 = lakes.s3("writer")
-    s3.put_object(Bucket=lakes.mine, Key="main/b", Body=b"b")
-    assert s3.get_object(Bucket=lakes.mine, Key="main/b")["Body"].read() == b"b"
+    """Signed URLs are checked when they are used, and a copy needs a role on both sides."""
+    s3, mine = lakes.s3("writer"), {"Bucket": lakes.mine}
+    s3.put_object(**mine, Key="main/b", Body=b"b")
+    assert s3.get_object(**mine, Key="main/b")["Body"].read() == b"b"
     for bucket in (lakes.other, "no-such-bucket"):
-        refused(s3.put_object, Bucket=bucket, Key="main/b", Body=b"b")
-        refused(s3.get_object, Bucket=bucket, Key="main/a")
-        refused(s3.list_objects_v2, Bucket=bucket)
-        refused(s3.head_bucket, Bucket=bucket)
-        refused(s3.delete_object, Bucket=bucket, Key="main/a")
-        refused(s3.create_multipart_upload, Bucket=bucket, Key="main/c")
-    refused(lakes.s3("reader").put_object, Bucket=lakes.mine, Key="main/c", Body=b"c")
+        for operation, asked in (
+            (s3.put_object, {"Key": "main/b", "Body": b"b"}),
+            (s3.get_object, {"Key": "main/a"}),
+            (s3.list_objects_v2, {}),
+            (s3.head_bucket, {}),
+            (s3.delete_object, {"Key": "main/a"}),
+            (s3.create_multipart_upload, {"Key": "main/c"}),
+        ):
+            refused(operation, Bucket=bucket, **asked)
+    refused(lakes.s3("reader").put_object, **mine, Key="main/c", Body=b"c")
 
-
-def test_presigned_urls_are_checked_when_they_are_used(lakes: Lakes) -> None:
-    sign = lakes.s3("reader").generate_presigned_url
-    mine, other = (
-        sign("get_object", Params={"Bucket": name, "Key": "main/a"})
-        for name in (lakes.mine, lakes.other)
-    )
-    assert httpx.get(mine).content == lakes.mine.encode()
-    assert httpx.get(other).status_code == 403
-    key = lakes.here.keys["reader"].access_key_id
-    assert lakes.server.command("key", "revoke-grant", key, lakes.mine).returncode == 0
-    assert httpx.get(mine).status_code == 403
-
-
-def test_a_copy_needs_a_role_on_both_sides(lakes: Lakes) -> None:
-    s3 = lakes.s3("writer")
     source = {"Bucket": lakes.other, "Key": "main/a"}
-    upload = s3.create_multipart_upload(Bucket=lakes.mine, Key="main/big")["UploadId"]
-    part = {"Bucket": lakes.mine, "Key": "main/big", "UploadId": upload, "PartNumber": 1}
-    refused(s3.copy_object, Bucket=lakes.mine, Key="main/copy", CopySource=source)
+    upload = s3.create_multipart_upload(**mine, Key="main/big")["UploadId"]
+    part = {**mine, "Key": "main/big", "UploadId": upload, "PartNumber": 1}
+    refused(s3.copy_object, **mine, Key="main/copy", CopySource=source)
     refused(s3.upload_part_copy, **part, CopySource=source)
-    mine = {"Bucket": lakes.mine, "Key": "main/a"}
-    refused(s3.copy_object, Bucket=lakes.other, Key="main/copy", CopySource=mine)
-    key = lakes.here.keys["writer"].access_key_id
-    assert lakes.server.command("key", "grant", key, f"{lakes.other}=reader").returncode == 0
-    s3.copy_object(Bucket=lakes.mine, Key="main/copy", CopySource=source)
+    own = {**mine, "Key": "main/a"}
+    refused(s3.copy_object, Bucket=lakes.other, Key="main/copy", CopySource=own)
+    writer = lakes.here.keys["writer"].access_key_id
+    lakes.server.command("key", "grant", writer, f"{lakes.other}=reader").check_returncode()
+    s3.copy_object(**mine, Key="main/copy", CopySource=source)
     s3.upload_part_copy(**part, CopySource=source)
-    copied = s3.get_object(Bucket=lakes.mine, Key="main/copy")["Body"].read()
-    assert copied == lakes.other.encode()
+    assert s3.get_object(**mine, Key="main/copy")["Body"].read() == lakes.other.encode()
+
+    sign = lakes.s3("reader").generate_presigned_url
+    urls = [sign("get_object", Params=each) for each in (own, source)]
+    assert httpx.get(urls[0]).content == lakes.mine.encode()
+    assert httpx.get(urls[1]).status_code == 403
+    reader = lakes.here.keys["reader"].access_key_id
+    lakes.server.command("key", "revoke-grant", reader, lakes.mine).check_returncode()
+    assert httpx.get(urls[0]).status_code == 403
 
 
 def test_projects_and_collections(lakes: Lakes) -> None:
@@ -157,39 +149,36 @@ def test_projects_and_collections(lakes: Lakes) -> None:
     with lakes.server.http("admin") as admin:
         ids = {}
         for name in (lakes.mine, lakes.other):
-            project = admin.post("/projects", json={"repository": name, "name": "p"}).json()["id"]
-            asked = {"project_id": project, "name": "c"}
-            ids[name] = project, admin.post("/collections", json=asked).json()["id"]
+            project = new_project(admin, name)["id"]
+            ids[name] = project, new_collection(admin, project)["id"]
     (project, collection), (foreign, hidden) = ids[lakes.mine], ids[lakes.other]
     with lakes.here.http("writer") as client:
+
+        def asked(name: str, project: str, collection: str) -> list[httpx.Response]:
+            return [
+                client.get(f"/projects/{project}"),
+                client.get(f"/collections/{collection}/files"),
+                client.get("/projects", params={"repository": name}),
+                client.get("/collections", params={"project_id": project}),
+                client.get("/collections", params={"repository": name, "path": "p/c"}),
+                client.post("/projects", json={"repository": name, "name": "q"}),
+                client.post("/collections", json={"project_id": project, "name": "d"}),
+            ]
+
         for closed in (
-            client.get(f"/projects/{foreign}"),
+            *asked(lakes.other, foreign, hidden),
             client.get("/projects/no-such-project"),
-            client.get(f"/collections/{hidden}"),
-            client.get(f"/collections/{hidden}/files"),
             client.delete(f"/collections/{hidden}"),
-            client.get("/projects", params={"repository": lakes.other}),
-            client.get("/collections", params={"project_id": foreign}),
-            client.get("/collections", params={"repository": lakes.other, "path": "p/c"}),
-            client.post("/projects", json={"repository": lakes.other, "name": "q"}),
-            client.post("/collections", json={"project_id": foreign, "name": "d"}),
         ):
             assert (closed.status_code, closed.json()["kind"]) == (403, "role_missing")
-        source = {"from_collection": {"collection_id": hidden}}
-        asked = {"project_id": project, "name": "d", **source}
-        assert client.post("/collections", json=asked).status_code == 404
-        for opened in (
-            client.get(f"/projects/{project}"),
-            client.get(f"/collections/{collection}/files"),
-            client.get("/projects", params={"repository": lakes.mine}),
-            client.get("/collections", params={"project_id": project}),
-            client.post("/projects", json={"repository": lakes.mine, "name": "q"}),
-            client.post("/collections", json={"project_id": project, "name": "d"}),
-        ):
+        for opened in asked(lakes.mine, project, collection):
             assert opened.status_code in (200, 201), opened.text
+        source = {"from_collection": {"collection_id": hidden}}
+        body = {"project_id": project, "name": "e", **source}
+        assert client.post("/collections", json=body).status_code == 404
     with lakes.here.http("reader") as client:
-        asked = {"repository": lakes.mine, "name": "z"}
-        assert client.post("/projects", json=asked).status_code == 403
+        body = {"repository": lakes.mine, "name": "z"}
+        assert client.post("/projects", json=body).status_code == 403
         assert client.delete(f"/collections/{collection}").status_code == 403
         assert client.get(f"/collections/{collection}").status_code == 200
 

@@ -29,6 +29,7 @@ from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
 from ebbtide.store.importing.sources import ImportSource
 from tests.server.conftest import Servers
 from tests.server.test_streaming import MEGABYTE, forget_peak, peak
+from tests.support.collected import refused
 from tests.support.loops import without_loop
 from tests.support.server import Server, eventually, new_server
 from tests.support.stray import put_key
@@ -67,16 +68,16 @@ def source(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> St
     return open_storage(f"{request.getfixturevalue('s3_url')}/sources-{new_id()}")
 
 
-def read_all(branch: lakefs.Branch) -> dict[str, bytes]:
-    """What a branch has committed, by the server's bytes."""
-    return {
-        each.path: branch.object(each.path).reader(mode="rb").read() for each in branch.objects()
-    }
-
-
 def test_an_import(repo: lakefs.Repository, source: Storage) -> None:
-    for name in ("a", "deep/b", "deep/ü #?%"):
+    names = ("a", "deep/b", "deep/ü #?%")
+    for name in names:
         source.put(name, name.encode())
+    # Directories, and keys of S3 that mark some, are no objects.
+    if source.url.startswith("file:"):
+        Path(source.url.removeprefix("file://"), "empty").mkdir()
+    else:
+        for key in ("", "deep/", "empty/"):
+            put_key(source.url, key, b"")
     branch = repo.branch("main")
     branch.object("in/old").upload("old")
     branch.object("own").upload("own")
@@ -89,36 +90,16 @@ def test_an_import(repo: lakefs.Repository, source: Storage) -> None:
     assert status.commit.id == head.id
     assert status.metarange_id == head.meta_range_id
     assert (head.message, head.metadata, head.committer) == ("data", {"k": "v"}, "admin")
-    assert read_all(branch) == {
-        "in/a": b"a",
-        "in/deep/b": b"deep/b",
-        "in/deep/ü #?%": "deep/ü #?%".encode(),
-        "one": b"a",
-        "own": b"own",
-    }
+    wanted = {f"in/{name}": name.encode() for name in names} | {"one": b"a", "own": b"own"}
+    found = {each.path: branch.object(each.path).reader().read() for each in branch.objects()}
+    assert found == wanted
     stat = branch.object("in/a").stat()
-    assert stat.physical_address == f"{source.url}/a"
-    assert stat.size_bytes == 1
+    assert (stat.physical_address, stat.size_bytes) == (f"{source.url}/a", 1)
     # The MD5 of the bytes is what S3 has as the ETag of an object that was written at once.
     is_s3 = source.url.startswith("s3:")
     assert stat.checksum == ("0cc175b9c0f1b6a831c399e269772661" if is_s3 else "")
     with pytest.raises(ConflictException):
         manager.cancel()
-
-
-def test_keys_that_mark_directories(repo: lakefs.Repository, source: Storage) -> None:
-    """S3 may have them; tools make them for empty directories."""
-    if source.url.startswith("file:"):
-        Path(source.url.removeprefix("file://"), "in/empty").mkdir(parents=True)
-    else:
-        for key in ("", "in/", "in/empty/"):
-            put_key(source.url, key, b"")
-    source.put("in/nothing", b"")
-    source.put("in/x", b"x")
-    branch = repo.branch("main")
-    manager = branch.import_data("data").prefix(f"{source.url}/", "")
-    without_loop(lambda: manager.run(SOON))
-    assert read_all(branch) == {"in/nothing": b"", "in/x": b"x"}
 
 
 def test_a_key_that_no_address_can_have(servers: Servers, prefixes: str, s3_url: str) -> None:
@@ -158,20 +139,17 @@ def test_imports_that_fail(repo: lakefs.Repository, source: Storage) -> None:
 
 
 def test_imports_that_are_refused(server: Server, repo: lakefs.Repository, source: Storage) -> None:
-    source.put("a", b"a")
-    branch = repo.branch("main")
-    with pytest.raises(BadRequestException):
-        branch.import_data("data").prefix(source.url, "in/").start()
-    with pytest.raises(ForbiddenException):
-        branch.import_data("data").prefix("file:///etc/", "in/").start()
-    with pytest.raises(NotFoundException):
-        repo.branch("missing").import_data("data").prefix(f"{source.url}/", "in/").start()
+    for branch, url, error in (
+        ("main", source.url, BadRequestException),  # no directory, by its form
+        ("main", "file:///etc/", ForbiddenException),
+        ("missing", f"{source.url}/", NotFoundException),
+    ):
+        with pytest.raises(error):
+            repo.branch(branch).import_data("data").prefix(url, "in/").start()
     with server.http() as client:
         place = f"/repositories/{repo.id}/branches/main/import"
-        answer = client.get(place, params={"id": "missing"})
-        assert (answer.status_code, answer.json()["kind"]) == (404, "task_not_found")
-        other = {"type": "other", "path": "x", "destination": "y"}
-        for paths in ([], [other]):
+        refused(client.get(place, params={"id": "missing"}), 404, "task_not_found")
+        for paths in ([], [{"type": "other", "path": "x", "destination": "y"}]):
             body = {"paths": paths, "commit": {"message": "none"}}
             assert client.post(place, json=body).status_code == 400
 
@@ -200,7 +178,6 @@ class Waiting(Imports):
         self.cancelled = ""
 
     def carry_out(self, import_id: str, request: ImportRequest, signs: Signs | None = None) -> None:
-        """Waits."""
         del request
         assert signs is not None
         self.running.append(import_id)
@@ -210,7 +187,6 @@ class Waiting(Imports):
                 return
 
     def wait(self, import_id: str) -> None:
-        """Counts the signs of life."""
         self.signs.append(import_id)
         if import_id == self.cancelled:
             raise Conflict("import_ended", "cancelled")
@@ -245,14 +221,13 @@ def test_imports_wait_for_their_turn(waiting: tuple[Waiting, ImportThreads, list
     assert imports.stopped == []
 
 
-def test_imports_end_with_the_server(waiting: tuple[Waiting, ImportThreads, list[str]]) -> None:
+def test_a_server_that_ends_tells_its_imports_as_failed(
+    waiting: tuple[Waiting, ImportThreads, list[str]], tmp_path: Path, prefixes: str
+) -> None:
+    """Any server of the store answers. This one only opens it again."""
     imports, threads, names = waiting
     threads.stop()
     assert sorted(imports.stopped) == names
-
-
-def test_a_server_that_ends_tells_its_imports_as_failed(tmp_path: Path, prefixes: str) -> None:
-    """Any server of the store answers. This one only opens it again."""
     server = new_server(tmp_path / "store", EBBTIDE_IMPORT_PREFIXES=prefixes).start()
     place = tmp_path / "place"
     touch_files(place, directories=5)

@@ -21,9 +21,8 @@ OPERATIONS: Final = 134
 REFUSED: Final = (404, 405, 501)
 
 
-def rows() -> list[tuple[str, str, str, str, str]]:
-    """Operation, method, path, what it does here, and the remark."""
-    return ROW.findall(PAGE.read_text())
+ROWS: Final[list[tuple[str, str, str, str, str]]] = ROW.findall(PAGE.read_text())
+"""Operation, method, path, what it does here, and the remark."""
 
 
 def shape(path: str) -> str:
@@ -32,21 +31,17 @@ def shape(path: str) -> str:
 
 
 def test_every_operation_is_there_once() -> None:
-    found = rows()
-    assert len(found) == OPERATIONS == len(LISTED.findall(PAGE.read_text()))
-    assert len({name for name, *_ in found}) == OPERATIONS
-    assert len({(method, shape(path)) for _, method, path, *_ in found}) == OPERATIONS
+    assert len(ROWS) == OPERATIONS == len(LISTED.findall(PAGE.read_text()))
+    assert len({name for name, *_ in ROWS}) == OPERATIONS
+    assert len({(method, shape(path)) for _, method, path, *_ in ROWS}) == OPERATIONS
     assert f"all {OPERATIONS} operations" in PAGE.read_text()
 
 
-def test_what_has_a_route_is_not_absent_and_what_has_none_is() -> None:
+def test_what_is_said_of_each() -> None:
+    """What has a route is not absent, and what has none is. What works names a test."""
     routes = {(method, shape(path)) for method, path in ROLES}
-    for name, method, path, word, _ in rows():
+    for name, method, path, word, remark in ROWS:
         assert ((method, shape(path)) in routes) == (word != "absent"), name
-
-
-def test_what_works_names_a_test() -> None:
-    for name, _, _, word, remark in rows():
         assert remark.strip(), name
         if word == "works":
             named = re.fullmatch(r"`(test_\w+\.py): (test_\w+)`", remark)
@@ -56,8 +51,11 @@ def test_what_works_names_a_test() -> None:
 
 
 def test_what_is_absent_is_refused(http: httpx.Client) -> None:
-    for name, method, path, word, _ in rows():
-        if word == "absent":
-            answer = http.request(method, re.sub(r"\{[^}]*\}", "missing", path), json={})
-            assert answer.status_code in REFUSED, (name, answer.text)
-            assert answer.json()["kind"] == "route_not_found", name
+    """By name: all that lakectl shows of a refusal is the message."""
+    absent = [(method, path) for _, method, path, word, _ in ROWS if word == "absent"]
+    for method, path in (*absent, ("GET", "/repositories/lake/actions/runs/a%2Fb")):
+        named = re.sub(r"\{[^}]*\}", "missing", path)
+        answer = http.request(method, named, json={})
+        assert answer.status_code in REFUSED, (path, answer.text)
+        assert answer.json()["kind"] == "route_not_found", path
+        assert f"has no {method} /api/v1{named}: " in answer.json()["message"]

@@ -15,10 +15,10 @@ from ebbtide.ids import new_id
 from ebbtide.store.embedded import Store
 from tests.support.app import serving
 from tests.support.clock import ManualClock
+from tests.support.collected import Document, done, listed
 
 HOUR = timedelta(hours=1)
 MICROSECOND = timedelta(microseconds=1)
-Document = dict[str, Any]  # JSON
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,9 @@ class Kind:
     def get(self, thing: str, **params: Any) -> httpx.Response:
         return self.http.get(f"{self.places}/{thing}", params=params)
 
-    def page(self, **params: Any) -> Document:
-        answer = self.http.get(self.places, params=self.where | params)
-        assert answer.status_code == 200, answer.text
-        found: Document = answer.json()
-        return found
-
     def listed(self, **params: Any) -> set[str]:
-        return {str(each[self.id]) for each in self.page(**params)["results"]}
+        found = done(self.http.get(self.places, params=self.where | params))
+        return {str(each[self.id]) for each in found["results"]}
 
     def expire(self, thing: str, expires_at: object) -> httpx.Response:
         text = expires_at.isoformat() if isinstance(expires_at, datetime) else expires_at
@@ -139,36 +134,36 @@ def check_state(kind: Kind, thing: str, state: str) -> None:
         assert (thing in shown) is (each == state), each
 
 
-@pytest.mark.parametrize("name", ["branch", "tag", "repository", "project", "collection"])
-def test_a_life(store: Store, clock: ManualClock, kinds: dict[str, Kind], name: str) -> None:
+def test_a_life(store: Store, clock: ManualClock, kinds: dict[str, Kind]) -> None:
     """From its making to the end of its trash time, with each change between."""
-    kind, trash_time = kinds[name], store.settings.trash_time
-    thing = kind.create(clock.now + HOUR)
-    clock.advance(HOUR - MICROSECOND)
-    check_state(kind, thing, "expiring")
-    clock.advance(MICROSECOND)
-    check_state(kind, thing, "trashed")
-    method, place, body = kind.change
-    changed = kind.http.request(method, f"{kind.places}/{place or thing}", json=body)
-    assert changed.status_code == kind.unchangeable, changed.text
-    assert kind.expire(thing, clock.now + HOUR).json()["state"] == "expiring"
-    assert kind.expire(thing, None).json()["state"] == "persistent"
-    check_state(kind, thing, "persistent")
-    # A past time becomes now.
-    assert kind.expire(thing, clock.now - HOUR).json()["state"] == "trashed"
-    found = kind.get(thing, include_expired=True).json()["expires_at"]
-    assert datetime.fromisoformat(found) == clock.now
-    clock.advance(trash_time - MICROSECOND)
-    assert kind.restore(thing).json()["state"] == "persistent"
-    assert kind.delete(thing) == 204
-    assert kind.delete(thing) == 404
-    check_state(kind, kind.create(clock.now - HOUR), "trashed")
-    clock.advance(trash_time)
-    check_state(kind, thing, "gone")
-    assert kind.restore(thing).status_code == kind.expire(thing, None).status_code == 404
+    trash_time = store.settings.trash_time
+    for name, kind in kinds.items():
+        thing = kind.create(clock.now + HOUR)
+        clock.advance(HOUR - MICROSECOND)
+        check_state(kind, thing, "expiring")
+        clock.advance(MICROSECOND)
+        check_state(kind, thing, "trashed")
+        method, place, body = kind.change
+        changed = kind.http.request(method, f"{kind.places}/{place or thing}", json=body)
+        assert changed.status_code == kind.unchangeable, (name, changed.text)
+        assert kind.expire(thing, clock.now + HOUR).json()["state"] == "expiring", name
+        assert kind.expire(thing, None).json()["state"] == "persistent", name
+        check_state(kind, thing, "persistent")
+        # A past time becomes now.
+        assert kind.expire(thing, clock.now - HOUR).json()["state"] == "trashed", name
+        found = kind.get(thing, include_expired=True).json()["expires_at"]
+        assert datetime.fromisoformat(found) == clock.now, name
+        clock.advance(trash_time - MICROSECOND)
+        assert kind.restore(thing).json()["state"] == "persistent", name
+        assert kind.delete(thing) == 204, name
+        assert kind.delete(thing) == 404, name
+        check_state(kind, kind.create(clock.now - HOUR), "trashed")
+        clock.advance(trash_time)
+        check_state(kind, thing, "gone")
+        assert kind.restore(thing).status_code == kind.expire(thing, None).status_code == 404, name
 
 
-def test_dates_that_are_none(kinds: dict[str, Kind]) -> None:
+def test_dates_that_are_none(clock: ManualClock, kinds: dict[str, Kind]) -> None:
     ends = ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+12:00")
     for name, kind in kinds.items():
         thing = kind.create()
@@ -177,30 +172,28 @@ def test_dates_that_are_none(kinds: dict[str, Kind]) -> None:
         unchanged = kind.http.patch(f"{kind.places}/{thing}", json={})
         assert unchanged.status_code == kind.unchanged, name
         assert kind.expire(thing, "9999-12-31T23:59:59.999999Z").json()["state"] == "expiring"
-        assert kind.get(thing).json()["state"] == "expiring"
         assert kind.delete(thing) == 204, "branches and tags share names"
+    main = kinds["branch"]
+    assert main.expire("main", clock.now).status_code == 403
+    assert main.expire("main", None).status_code == 200
 
 
-def test_names_in_the_trash(clock: ManualClock, kinds: dict[str, Kind]) -> None:
+def test_names_in_the_trash(kinds: dict[str, Kind]) -> None:
     """A name is free at once; several in the trash are told apart by their ids."""
     for kind in (kinds[name] for name in ("branch", "tag", "repository")):
         first = kind.create()
         assert kind.delete(first) == 204
-        clock.advance(HOUR)
         second = kind.create()
         taken = kind.restore("thing")
         assert (taken.status_code, taken.json()["kind"].partition("_")[2]) == (409, "exists")
         assert kind.expire(first, None).status_code == 409
         assert kind.restore(first, ensure_unique_name=True).json()["id"] == "thing-2"
         assert kind.delete("thing") == 204
-        assert kind.restore("thing").json()["id"] == "thing"
-        assert kind.delete(second) == 204
-        clock.advance(HOUR)
         third = kind.create()
         assert kind.delete(third) == 204
         for ambiguous in (kind.restore("thing"), kind.get("thing", include_expired=True)):
             assert (ambiguous.status_code, ambiguous.json()["kind"]) == (400, "ref_ambiguous")
-            assert ambiguous.json()["ids"] == [third, second]
+            assert set(ambiguous.json()["ids"]) == {third, second}
         assert kind.delete(first) == 204
 
 
@@ -214,18 +207,6 @@ def test_lists_by_date_and_in_pages(clock: ManualClock, kinds: dict[str, Kind]) 
         assert kind.listed(**after) == set(things[1:]), name
         before = {"expires_before": (start + 3 * HOUR).isoformat()}
         assert kind.listed(**after, **before) == {things[1]}, name
-        found: list[str] = []
-        params: Document = {"include_expired": True, "amount": 1, "prefix": "thing"}
-        while True:
-            answer = kind.page(**params)
-            found += [str(each[kind.id]) for each in answer["results"]]
-            if not answer["pagination"]["has_more"]:
-                break
-            params["after"] = answer["pagination"]["next_offset"]
+        shown = {**kind.where, "include_expired": True, "prefix": "thing"}
+        found = [str(each[kind.id]) for each in listed(kind.http, kind.places, **shown)]
         assert found == sorted(things), name
-
-
-def test_the_default_branch_stays(clock: ManualClock, kinds: dict[str, Kind]) -> None:
-    main = kinds["branch"]
-    assert main.delete("main") == main.expire("main", clock.now).status_code == 403
-    assert main.expire("main", None).status_code == 200

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -34,28 +34,15 @@ logger = logging.getLogger(__name__)
 CLIENTS: Final = (4, 6, 10)
 """How many there may be."""
 ROWS_MAX: Final = 10_000
-CAME_BACK_MIN: Final = 1
-"""Files that were needed again between plan and sweep, for which a sweep looks a second time. So
-many have to be seen, however long that takes."""
 RUN: Final = {"unsafe": True, "allow_share": True}
 
 
-@contextmanager
-def served(directory: Path, *, postgres: str | None) -> Iterator[Server]:
-    """A server of its own with small slices and ranges, so that there are many."""
-    settings = {
-        "EBBTIDE_TRASH_TIME": "1s",
-        "EBBTIDE_SLICE_OBJECTS_MAX": "100",
-        "EBBTIDE_RANGE_ENTRIES_TARGET": "8",
-    }
-    with short_leases(directory, postgres=postgres, **settings) as server:
-        yield server
-
-
-@pytest.fixture
-def postgres_url(request: pytest.FixtureRequest, database_kind: str) -> str | None:
-    """Where PostgreSQL is, if that is the kind of database."""
-    return None if database_kind == "sqlite" else str(request.getfixturevalue("postgres"))
+MANY: Final = {
+    "EBBTIDE_TRASH_TIME": "1s",
+    "EBBTIDE_SLICE_OBJECTS_MAX": "100",
+    "EBBTIDE_RANGE_ENTRIES_TARGET": "8",
+}
+"""Slices and ranges are small, so that there are many."""
 
 
 @dataclass
@@ -68,11 +55,6 @@ class Collecting:
     counts: Counter[str] = field(default_factory=Counter)
     ended: bool = False
     """Whether to stop after this run: the clients wait for runs as long as they work."""
-
-    @property
-    def came_back(self) -> int:
-        """How many files the plans named, and the sweeps kept."""
-        return self.counts["came back"]
 
     def work(self) -> None:
         """Until the clients have ended."""
@@ -129,9 +111,14 @@ class Collecting:
 @pytest.mark.drawn("databases under load")
 @randomized("server under load")
 def test_nothing_is_lost(
-    tmp_path: Path, postgres_url: str | None, seed: int, seconds: float
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    database_kind: str,
+    seed: int,
+    seconds: float,
 ) -> None:
-    with served(tmp_path / "store", postgres=postgres_url) as server:
+    postgres = None if database_kind == "sqlite" else request.getfixturevalue("postgres")
+    with short_leases(tmp_path / "store", postgres=postgres, **MANY) as server:
         _use(server, random.Random(seed), seconds)
 
 
@@ -153,7 +140,8 @@ def _use(server: Server, rng: random.Random, seconds: float) -> None:
         logger.info("%s operations: %s; %s", counts.total(), dict(counts), dict(collecting.counts))
 
         root = server.directory / "storage" / "lake"
-        with Store.open(server.directory, settings=_settings(server)) as store:
+        settings = Settings(database_url=server.environment.get("EBBTIDE_DATABASE_URL"))
+        with Store.open(server.directory, settings=settings) as store:
             lake = store.repository("lake")
 
             def nothing_is_left_over() -> bool:
@@ -192,7 +180,8 @@ def _work_together(users: list[User], collecting: Collecting, seconds: float) ->
         works = [pool.submit(user.work) for user in users]
         for work in (collector, *works):
             work.add_done_callback(watched)
-        progress.end_after(seconds, has_seen_enough=lambda: collecting.came_back >= CAME_BACK_MIN)
+        # So long that a file was needed again between plan and sweep, and was looked for again.
+        progress.end_after(seconds, has_seen_enough=lambda: collecting.counts["came back"] > 0)
         wait(works)
         collecting.ended = True
         for work in (*works, collector):
@@ -203,7 +192,7 @@ def kept_by_policy(http: httpx.Client) -> set[str]:
     """The newest commits of each branch."""
     kept: set[str] = set()
     for name in BRANCHES:
-        place = f"{PREFIX}/refs/{name.replace('/', '%2F')}/commits"
+        place = f"{PREFIX}/refs/{name}/commits"
         log = http.get(place, params={"first_parent": True, "amount": KEEP_LAST})
         kept |= {each["id"] for each in log.json()["results"]}
     return kept
@@ -256,7 +245,3 @@ def _needed(lake: Repository) -> set[str]:
                 needed |= {entry.address for _, entry in rows if entry is not None}
     assert any(address.startswith(DATA_PREFIX) for address in needed)
     return needed
-
-
-def _settings(server: Server) -> Settings:
-    return Settings(database_url=server.environment.get("EBBTIDE_DATABASE_URL"))

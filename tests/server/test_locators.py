@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-import pytest
 
-from ebbtide.ids import new_id
 from ebbtide.store.embedded import Store
-from tests.support.app import serving
 from tests.support.clock import ManualClock
 from tests.support.collected import done, new_collection, new_project, new_repository, refused
 from tests.support.server import Server
-
-
-@pytest.fixture
-def http(leasing: Server) -> Iterator[httpx.Client]:
-    """An admin of a server whose locators last."""
-    with leasing.http() as client:
-        yield client
-
-
-@pytest.fixture
-def timed(store: Store) -> Iterator[httpx.Client]:
-    """The server of a store with a clock that the test sets, and a file in a repository `lake`."""
-    lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
-    lake.objects.put("main", "a", b"abc")
-    lake.commits.commit("main", "files")
-    with serving(store) as client:
-        yield client
 
 
 def signed(http: httpx.Client, repository: str, ref: str = "main", path: str = "a") -> str:
@@ -40,9 +19,9 @@ def signed(http: httpx.Client, repository: str, ref: str = "main", path: str = "
     return str(done(http.post(place, params={"ref": ref, "path": path}), 201)["locator"])
 
 
-def test_whoever_holds_one_reads(leasing: Server, http: httpx.Client) -> None:
+def test_whoever_holds_one_reads(leasing: Server, leases: httpx.Client) -> None:
     """Without a key; a part of it or all; and nothing else."""
-    repository = new_repository(http, a="abc")
+    repository = new_repository(leases, a="abc")
     with leasing.http("reader") as reader:
         token = signed(reader, repository)
     with leasing.http(None) as anybody:
@@ -62,80 +41,40 @@ def test_whoever_holds_one_reads(leasing: Server, http: httpx.Client) -> None:
         refused(anybody.delete(f"/locators/{token}"), 405, "route_not_found")
 
 
-def test_what_none_is_given_for(http: httpx.Client) -> None:
-    repository = new_repository(http, a="abc")
-    branch = f"/repositories/{repository}/branches/main/objects"
-    done(http.post(branch, params={"path": "staged"}, content=b"x"), 201)
-    place = f"/repositories/{repository}/locators"
-    for ref, path, status, kind in (
-        ("main", "staged", 409, "not_committed"),
-        ("main", "no", 404, "object_not_found"),
-        ("no", "a", 404, "ref_not_found"),
-        ("main~1", "a", 404, "object_not_found"),
-    ):
-        refused(http.post(place, params={"ref": ref, "path": path}), status, kind)
-    refused(http.post(place, params={"ref": "main"}), 400, "invalid_argument")
-    assert signed(http, repository, "main@") != signed(http, repository)
-
-
-def test_what_is_no_locator(http: httpx.Client) -> None:
-    """Each is refused with a kind of its own, to readers and in new content alike."""
-    repository, other = (new_repository(http, a="abc") for _ in range(2))
-    project = new_project(http, repository)["id"]
-    token, foreign = signed(http, repository), signed(http, other)
-    upload = done(http.get(f"/repositories/{repository}/branches/main/staging/backing?path=a"))
-    for wrong, kind in (
-        (f"{token}A", "token_invalid"),
-        ("ü", "token_invalid"),
-        (upload["physical_address"].rpartition("/")[2] + "!", "token_invalid"),
-        (token[:-1], "token_truncated"),
-        (token.partition(".")[0], "token_truncated"),
-    ):
-        error = refused(http.get(f"/locators/{httpx.URL(path=wrong)}"), 400, kind)
-        assert set(error) - {"detail"} == {"message", "kind"}
-        asked = {"project_id": project, "name": "n", "locators": {"a": wrong}}
-        refused(http.post("/collections", json=asked), 400, kind)
-    # Another repository's can be read, and made nothing of here.
-    assert http.get(f"/locators/{foreign}").content == b"abc"
-    asked = {"project_id": project, "name": "n", "locators": {"a": foreign}}
-    refused(http.post("/collections", json=asked), 400, "token_foreign")
-
-
-def test_uploads(leasing: Server, http: httpx.Client) -> None:
+def test_uploads(leasing: Server, leases: httpx.Client) -> None:
     """What was uploaded by itself becomes a file of a collection, and moves no more."""
-    repository = new_repository(http)
-    project = new_project(http, repository)["id"]
+    repository = new_repository(leases)
+    project = new_project(leases, repository)["id"]
     place = f"/repositories/{repository}/uploads"
     big = b"0123456789" * 300_000
     pieces = (big[start : start + 65536] for start in range(0, len(big), 65536))
     with leasing.http("writer") as writer:
         first = done(writer.post(place, content=pieces, headers={"Content-Type": "x/y"}), 201)
     form = {"content": ("name", b"in a form", "text/plain")}
-    second = done(http.post(place, files=form), 201)
+    second = done(leases.post(place, files=form), 201)
     assert (first["size_bytes"], first["content_type"]) == (len(big), "x/y")
     assert (second["size_bytes"], second["content_type"]) == (9, "text/plain")
     tokens = {"big": first["locator"], "form": second["locator"]}
-    made = new_collection(http, project, locators=tokens)
+    made = new_collection(leases, project, locators=tokens)
     content = f"/collections/{made['id']}/files/content"
-    assert http.get(content, params={"path": "big"}).content == big
-    got = http.get(content, params={"path": "form"})
+    assert leases.get(content, params={"path": "big"}).content == big
+    got = leases.get(content, params={"path": "form"})
     assert (got.text, got.headers["content-type"]) == ("in a form", "text/plain; charset=utf-8")
-    refused(
-        http.post(place, content=b"x", headers={"Content-Type": "x" * 300}), 400, "invalid_argument"
-    )
+    long = {"Content-Type": "x" * 300}
+    refused(leases.post(place, content=b"x", headers=long), 400, "invalid_argument")
 
 
-def test_urls(http: httpx.Client) -> None:
+def test_urls(leases: httpx.Client) -> None:
     """What is given reads without a key, and what the storage signs ends before the locator."""
-    repository = new_repository(http, a="abc")
-    project = new_project(http, repository)["id"]
+    repository = new_repository(leases, a="abc")
+    project = new_project(leases, repository)["id"]
     soon = datetime.now(UTC) + timedelta(minutes=2)
-    made = new_collection(http, project, from_ref={"ref": "main"}, expires_at=soon.isoformat())
-    listed = done(http.get(f"/collections/{made['id']}/files?locators=true"))["results"]
+    made = new_collection(leases, project, from_ref={"ref": "main"}, expires_at=soon.isoformat())
+    listed = done(leases.get(f"/collections/{made['id']}/files?locators=true"))["results"]
     given = [
         *listed,
-        done(http.post(f"/repositories/{repository}/locators?ref=main&path=a"), 201),
-        done(http.post(f"/repositories/{repository}/uploads", content=b"abc"), 201),
+        done(leases.post(f"/repositories/{repository}/locators?ref=main&path=a"), 201),
+        done(leases.post(f"/repositories/{repository}/uploads", content=b"abc"), 201),
     ]
     for each in given:
         assert httpx.get(each["url"], verify=False).content == b"abc"
@@ -149,21 +88,53 @@ def test_urls(http: httpx.Client) -> None:
 
 def test_they_end(timed: httpx.Client, store: Store, clock: ManualClock) -> None:
     """By time, and with the key that signed them."""
-    token = signed(timed, "lake")
+    token = signed(timed, "lake", path="b")
     project = new_project(timed, "lake")["id"]
     clock.advance(store.settings.lease_ttl - timedelta(microseconds=1))
     new_collection(timed, project, locators={"a": token})
     rotated = done(timed.post("/signing-keys/rotate"))
     assert (rotated["retired_ids"], rotated["verifying_ids"]) == ([], [token.partition(".")[0]])
     assert datetime.fromisoformat(rotated["retirable_at"]) > clock.now
-    assert timed.get(f"/locators/{token}").content == b"abc"
-    assert signed(timed, "lake").partition(".")[0] == rotated["key_id"]
+    assert timed.get(f"/locators/{token}").status_code == 200
+    assert signed(timed, "lake", path="b").partition(".")[0] == rotated["key_id"]
     clock.advance(timedelta(microseconds=1))
     refused(timed.get(f"/locators/{token}"), 409, "token_expired")
     asked = {"project_id": project, "name": "n", "locators": {"a": token}}
     refused(timed.post("/collections", json=asked), 409, "token_expired")
 
-    leaked = signed(timed, "lake")
+    leaked = signed(timed, "lake", path="b")
     done(timed.post("/signing-keys/rotate", json={"at_once": True}))
     refused(timed.get(f"/locators/{leaked}"), 400, "token_key_retired")
-    assert timed.get(f"/locators/{signed(timed, 'lake')}").content == b"abc"
+    assert timed.get(f"/locators/{signed(timed, 'lake', path='b')}").status_code == 200
+
+
+def test_what_is_refused(leases: httpx.Client) -> None:
+    """What none is given for; and what is none, each with a kind of its own, to readers and in new
+    content alike."""
+    repository, other = (new_repository(leases, a="abc") for _ in range(2))
+    branch = f"/repositories/{repository}/branches/main/objects"
+    done(leases.post(branch, params={"path": "staged"}, content=b"x"), 201)
+    place = f"/repositories/{repository}/locators"
+    for ref, path, status, kind in (
+        ("main", "staged", 409, "not_committed"),
+        ("no", "a", 404, "ref_not_found"),
+        ("main~1", "a", 404, "object_not_found"),
+    ):
+        refused(leases.post(place, params={"ref": ref, "path": path}), status, kind)
+    refused(leases.post(place, params={"ref": "main"}), 400, "invalid_argument")
+
+    token, foreign = signed(leases, repository), signed(leases, other)
+    asked = {"project_id": new_project(leases, repository)["id"], "name": "n"}
+    for wrong, kind in (
+        (f"{token}A", "token_invalid"),
+        ("ü", "token_invalid"),
+        (token[:-1], "token_truncated"),
+        (token.partition(".")[0], "token_truncated"),
+    ):
+        error = refused(leases.get(f"/locators/{httpx.URL(path=wrong)}"), 400, kind)
+        assert set(error) - {"detail"} == {"message", "kind"}
+        refused(leases.post("/collections", json=asked | {"locators": {"a": wrong}}), 400, kind)
+    # Another repository's can be read, and made nothing of here.
+    assert leases.get(f"/locators/{foreign}").content == b"abc"
+    answer = leases.post("/collections", json=asked | {"locators": {"a": foreign}})
+    refused(answer, 400, "token_foreign")

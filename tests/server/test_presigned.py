@@ -23,13 +23,11 @@ def remote(servers: Servers) -> Server:
 def test_all_ways_to_a_signed_url(remote: Server) -> None:
     with remote.http() as http, httpx.Client(verify=False, timeout=60.0) as anybody:
         config = http.get("/config").json()["storage_config"]
-        assert config["pre_sign_support"]
-        assert config["pre_sign_multipart_upload"]
+        assert config["pre_sign_support"] and config["pre_sign_multipart_upload"]
         name = new_repository(http, a="committed")
         place = f"/repositories/{name}/refs/main/objects"
         staged = f"/repositories/{name}/branches/main/objects"
         done(http.post(staged, params={"path": "d/b"}, content=b"staged"), 201)
-
         for path, data in (("a", b"committed"), ("d/b", b"staged")):
             asked = {"path": path, "presign": "true"}
             sent = http.get(place, params=asked)
@@ -48,15 +46,12 @@ def test_all_ways_to_a_signed_url(remote: Server) -> None:
             assert all(stat[key] == plain[key] for key in plain.keys() - changed)
             etag = {"If-None-Match": f'"{plain["checksum"]}"'}
             assert http.get(place, params=asked, headers=etag).status_code == 304
-
         listed = done(http.get(f"{place}/ls", params={"presign": "true"}))["results"]
         contents = [anybody.get(each["physical_address"]).content for each in listed]
         assert contents == [b"committed", b"staged"]
         grouped = done(http.get(f"{place}/ls", params={"presign": "true", "delimiter": "/"}))
-        assert [each["path"] for each in grouped["results"]] == ["a", "d/"]
-        assert grouped["results"][1]["physical_address"] == ""
-        missing = http.get(f"{place}/stat", params={"path": "no", "presign": "true"})
-        refused(missing, 404, "object_not_found")
+        found = [(each["path"], bool(each["physical_address"])) for each in grouped["results"]]
+        assert found == [("a", True), ("d/", False)]
 
 
 def test_lakefs_own_client(remote: Server) -> None:
@@ -75,25 +70,17 @@ def test_lakefs_own_client(remote: Server) -> None:
 
 
 def test_a_storage_that_signs_nothing(servers: Servers) -> None:
-    server = servers("local", EBBTIDE_LEASE_TTL="1h")
-    with server.http() as http:
-        assert not http.get("/config").json()["storage_config"]["pre_sign_support"]
-        name = new_repository(http, a="1")
-        place = f"/repositories/{name}/refs/main/objects"
-        asked = {"path": "a", "presign": "true"}
-        for ask in (place, f"{place}/stat", f"{place}/ls"):
-            refused(http.get(ask, params=asked), 400, "presign_unsupported")
-        assert http.head(place, params=asked).status_code == 400
-        assert http.get(place, params={**asked, "presign": "false"}).content == b"1"
-
-
-def test_leases_of_no_time(servers: Servers) -> None:
-    """A URL that would have ended at once is not offered."""
-    server = servers("shared")
-    with server.http() as http:
-        assert not http.get("/config").json()["storage_config"]["pre_sign_support"]
-        name = new_repository(http, a="1")
-        place = f"/repositories/{name}/refs/main/objects"
-        refused(
-            http.get(place, params={"path": "a", "presign": "true"}), 400, "presign_unsupported"
-        )
+    """And leases of no time: a URL that would have ended at once is not offered."""
+    for server in (servers("local", EBBTIDE_LEASE_TTL="1h"), servers("shared")):
+        with server.http() as http:
+            config = http.get("/config").json()["storage_config"]
+            assert not config["pre_sign_support"] and not config["pre_sign_multipart_upload"]
+            name = new_repository(http, a="1")
+            place = f"/repositories/{name}/refs/main/objects"
+            asked = {"path": "a", "presign": "true"}
+            for ask in (place, f"{place}/stat", f"{place}/ls"):
+                refused(http.get(ask, params=asked), 400, "presign_unsupported")
+            upload = f"/repositories/{name}/branches/main/staging/pmpu"
+            refused(http.post(upload, params={"path": "a", "parts": 1}), 400, "presign_unsupported")
+            assert http.head(place, params=asked).status_code == 400
+            assert http.get(place, params={**asked, "presign": "false"}).content == b"1"

@@ -23,8 +23,6 @@ from ebbtide.server.workers import STARTUP_FAILURE, Worker
 from ebbtide.settings import Settings
 from tests.support.server import Server, eventually, new_server
 
-COUNT = 24
-
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -57,28 +55,21 @@ def workers(server: Server) -> list[psutil.Process]:
 
 
 def test_any_process_answers_for_all(several: Server) -> None:
+    """Its figures are those of all, and it knows each run."""
     several.repository("lake")
-    for _ in range(COUNT):
+    for _ in range(12):
         assert asked(several, "/repositories/lake/branches").status_code == 200
     route = "/api/v1/repositories/{repository}/branches"
-    wanted = f'ebbtide_requests_total{{method="GET",route="{route}",status="200"}} {COUNT}.0'
-    for _ in range(4):
+    wanted = f'ebbtide_requests_total{{method="GET",route="{route}",status="200"}} 12.0'
+    runs = "/repositories/lake/gc/runs"
+    with several.http() as client:
+        run_id = client.post(runs, json={"dry_run": True}).json()["run_id"]
+    eventually(lambda: asked(several, f"{runs}/{run_id}").json()["state"] == "planned")
+    for _ in range(6):
         figures = asked(several, "/metrics").text
         assert wanted in figures
         assert re.search(r"^ebbtide_requests_under_way 1.0$", figures, re.MULTILINE)
-
-
-def test_any_process_knows_a_run(several: Server) -> None:
-    several.repository("collected")
-    runs = "/repositories/collected/gc/runs"
-    with several.http() as client:
-        started = client.post(runs, json={"dry_run": True}).json()
-    path = f"{runs}/{started['run_id']}"
-    eventually(lambda: asked(several, path).json()["state"] == "planned")
-    for _ in range(8):
-        assert [each["run_id"] for each in asked(several, runs).json()["results"]] == [
-            started["run_id"]
-        ]
+        assert [each["run_id"] for each in asked(several, runs).json()["results"]] == [run_id]
 
 
 def test_a_process_that_dies_is_replaced(several: Server) -> None:
@@ -110,12 +101,15 @@ def test_a_process_that_cannot_start_is_not_started_again(tmp_path: Path) -> Non
 
 
 def test_states_of_jobs_are_shared(tmp_path: Path) -> None:
+    """In a directory of the server. Jobs of a process that died have ended."""
+    with shared_directory() as shared:
+        assert b"ebbtide_requests_total{" not in Metrics(shared / "metrics").render()
+    assert not shared.exists()
     ours, theirs = JobFiles(tmp_path), JobFiles(tmp_path)
     look = Job("one", None, look_id="look", owner="KEY", found=[{"policy": "present"}])
     look.steps.append(StepState("list", 1.0, 2.5))
     run = Job("one", None, run_id="run", report={"state": "planned"}, ended=True)
-    other = Job("two", None, run_id="other")
-    for number, job in enumerate((look, run, other)):
+    for number, job in enumerate((look, run, Job("two", None, run_id="other"))):
         ours.write(number, job.state())
     jobs = Jobs(lambda _count: None, files=theirs)
     found = jobs.find_look("one", "look")
@@ -123,24 +117,13 @@ def test_states_of_jobs_are_shared(tmp_path: Path) -> None:
     assert (found.owner, found.found, found.steps) == (look.owner, look.found, look.steps)
     assert [(job.run_id, job.report) for job in jobs.of("one")] == [("run", run.report)]
     assert ours.others() == []
-    ours.keep([1])
+    ours.keep([2])
     assert jobs.find_look("one", "look") is None
-    assert jobs.find("one", "run") is not None
-
-
-def test_jobs_of_a_dead_process_have_ended(tmp_path: Path) -> None:
-    files = JobFiles(tmp_path)
-    files.write(0, Job("one", None, run_id="run").state())
+    assert jobs.find("two", "other") is not None
     (path,) = tmp_path.glob("*.json")
     document: dict[str, Any] = json.loads(path.read_text())
     assert document["holder"] == this_process()
-    machine_and_pid = document["holder"].rpartition(" ")[0]
-    path.write_text(json.dumps(document | {"holder": f"{machine_and_pid} 1"}))
+    dead = f"{document['holder'].rpartition(' ')[0]} 1"
+    path.write_text(json.dumps(document | {"holder": dead}))
     (state,) = JobFiles(tmp_path).others()
     assert (state["ended"], state["error"]["kind"]) == (True, "worker_died")
-
-
-def test_the_shared_directory_ends_with_the_server() -> None:
-    with shared_directory() as shared:
-        assert b"ebbtide_requests_total{" not in Metrics(shared / "metrics").render()
-    assert not shared.exists()

@@ -8,6 +8,7 @@ import httpx
 import lakefs
 
 from ebbtide.ids import new_id
+from tests.support.collected import refused
 from tests.support.server import Server, eventually
 
 
@@ -44,52 +45,44 @@ def fill(repo: lakefs.Repository, *paths: str) -> None:
 def test_a_file_goes_and_can_be_shown_to_be_gone(server: Server) -> None:
     repo = server.repository(f"r-{new_id()}")
     fill(repo, "a", "b")
+    objects = f"/repositories/{repo.id}/refs/main/objects"
     with server.http() as http:
         planned = ended(http, repo, http.post(place(repo), json=order(repo, "a", dry_run=True)))
         assert (planned["state"], planned["object_count"]) == ("planned", 1)
-        done = ended(http, repo, http.post(place(repo), json=order(repo, "a")))
-        assert (done["state"], done["outcomes"]) == ("done", {"deleted": 1})
-        assert done["request"]["who"]["access_key_id"]
-        gone = http.get(f"/repositories/{repo.id}/refs/main/objects", params={"path": "a"})
-        assert (gone.status_code, gone.json()["kind"]) == (410, "purged")
+        purged = ended(http, repo, http.post(place(repo), json=order(repo, "a")))
+        assert (purged["state"], purged["outcomes"]) == ("done", {"deleted": 1})
+        assert purged["request"]["who"]["access_key_id"]
+        refused(http.get(objects, params={"path": "a"}), 410, "purged")
         for path, status in (("a", 410), ("b", 200)):
-            head = http.head(f"/repositories/{repo.id}/refs/main/objects", params={"path": path})
-            assert head.status_code == status
-        stays = http.get(f"/repositories/{repo.id}/refs/main/objects", params={"path": "b"})
-        assert stays.content == b"b"
-        verified = http.get(place(repo, f"/{done['purge_id']}/verify")).json()
-        assert verified["verified"] is True
+            assert http.head(objects, params={"path": path}).status_code == status
+        assert http.get(objects, params={"path": "b"}).content == b"b"
+        assert http.get(place(repo, f"/{purged['purge_id']}/verify")).json()["verified"] is True
 
         first = http.get(place(repo), params={"amount": 1}).json()
-        assert first["pagination"]["has_more"] is True
-        assert first["results"][0]["purge_id"] == done["purge_id"]
         after = first["pagination"]["next_offset"]
         second = http.get(place(repo), params={"amount": 1, "after": after}).json()
-        assert [each["purge_id"] for each in second["results"]] == [planned["purge_id"]]
+        found = [each["purge_id"] for page in (first, second) for each in page["results"]]
+        assert found == [purged["purge_id"], planned["purge_id"]]
+        assert first["pagination"]["has_more"] is True
 
-        resumed = http.post(
-            place(repo, f"/{planned['purge_id']}/resume"), json={"confirmation": repo.id}
-        )
+        confirmed = {"confirmation": repo.id}
+        resumed = http.post(place(repo, f"/{planned['purge_id']}/resume"), json=confirmed)
         again = ended(http, repo, resumed)
         # S3 acknowledges the delete of what is not there.
         assert (again["state"], sum(again["outcomes"].values())) == ("done", 1)
 
+        whole = ended(http, repo, http.post(place(repo), json=order(repo, repository=True)))
+        assert whole["state"] == "done"
+        assert http.get(f"/repositories/{repo.id}").status_code == 404
+        assert http.get(place(repo, f"/{whole['purge_id']}/verify")).json()["verified"] is True
+        other = http.get(f"/repositories/elsewhere/purges/{whole['purge_id']}")
+        refused(other, 404, "purge_not_found")
 
-def test_what_is_in_the_way_is_told(http: httpx.Client, lake: lakefs.Repository) -> None:
+
+def test_what_is_refused(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """Orders, at once; and a purge of what a commit has, which has then ended."""
     fill(lake, "a")
     fill(lake, "b")
-    refused = ended(http, lake, http.post(place(lake), json=order(lake, "a")))
-    assert refused["state"] == "refused"
-    assert refused["error"]["kind"] == "purge_in_use"
-    assert [each["kind"] for each in refused["references"]] == ["commit"]
-    ended_before = http.post(
-        place(lake, f"/{refused['purge_id']}/resume"), json={"confirmation": lake.id}
-    )
-    assert (ended_before.status_code, ended_before.json()["kind"]) == (409, "purge_ended")
-
-
-def test_orders_that_are_refused_at_once(http: httpx.Client, lake: lakefs.Repository) -> None:
-    fill(lake, "a")
     for changes, status, kind in (
         ({"confirmation": ""}, 400, "invalid_argument"),
         ({"confirmation": "another"}, 400, "invalid_argument"),
@@ -101,19 +94,11 @@ def test_orders_that_are_refused_at_once(http: httpx.Client, lake: lakefs.Reposi
         ({"commits": ["nowhere"]}, 404, "ref_not_found"),
         ({"repository": True}, 400, "invalid_argument"),
     ):
-        answer = http.post(place(lake), json=order(lake, "a") | changes)
-        assert (answer.status_code, answer.json()["kind"]) == (status, kind), changes
+        refused(http.post(place(lake), json=order(lake, "a") | changes), status, kind)
     assert http.get(place(lake)).json()["results"] == []
-
-
-def test_a_whole_repository_and_its_record(server: Server) -> None:
-    repo = server.repository(f"r-{new_id()}")
-    fill(repo, "a")
-    with server.http() as http:
-        started = http.post(place(repo), json=order(repo, repository=True))
-        done = ended(http, repo, started)
-        assert done["state"] == "done"
-        assert http.get(f"/repositories/{repo.id}").status_code == 404
-        assert http.get(place(repo, f"/{done['purge_id']}/verify")).json()["verified"] is True
-        other = http.get(f"/repositories/elsewhere/purges/{done['purge_id']}")
-        assert (other.status_code, other.json()["kind"]) == (404, "purge_not_found")
+    found = ended(http, lake, http.post(place(lake), json=order(lake, "a")))
+    assert (found["state"], found["error"]["kind"]) == ("refused", "purge_in_use")
+    assert [each["kind"] for each in found["references"]] == ["commit"]
+    confirmed = {"confirmation": lake.id}
+    resumed = http.post(place(lake, f"/{found['purge_id']}/resume"), json=confirmed)
+    refused(resumed, 409, "purge_ended")

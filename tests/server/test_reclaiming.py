@@ -13,6 +13,7 @@ import httpx
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.support.app import serving
+from tests.support.collected import done, new_repository, refused
 from tests.support.server import Server, eventually, new_server
 
 RECLAIM_THREAD: Final = "reclaim"
@@ -61,35 +62,29 @@ def test_what_is_overwritten_is_deleted_by_the_server(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_reclaim_has_no_thread_for_it(tmp_path: Path) -> None:
-    settings = Settings(reclaim=False, lease_ttl=timedelta(0))
-    before = set(threading.enumerate())
-    with Store.init(tmp_path / "store", settings=settings) as store:
-        store.create_repository("lake")
-        with serving(store) as client:
-            upload(client, b"1")
-            upload(client, b"22")
-            names = {thread.name for thread in set(threading.enumerate()) - before}
-            assert names and RECLAIM_THREAD not in names
-            assert objects(store.directory or tmp_path) == 2
-            assert list(figures(client).values()) == [0, 0, 1]
-            assert figure(client, "ebbtide_reclaim_oldest_seconds") > 0
-
-
-def test_a_server_that_reclaims_has_a_thread_for_it(store: Store) -> None:
-    before = set(threading.enumerate())
-    with serving(store):
-        names = [thread.name for thread in set(threading.enumerate()) - before]
-        assert names.count(RECLAIM_THREAD) == 1
+    for reclaims in (True, False):
+        settings = Settings(reclaim=reclaims, lease_ttl=timedelta(0))
+        before = set(threading.enumerate())
+        with Store.init(tmp_path / f"{reclaims}", settings=settings) as store:
+            store.create_repository("lake")
+            with serving(store) as client:
+                names = [thread.name for thread in set(threading.enumerate()) - before]
+                assert names.count(RECLAIM_THREAD) == int(reclaims), names
+                if reclaims:
+                    continue
+                upload(client, b"1")
+                upload(client, b"22")
+                assert objects(store.directory or tmp_path) == 2
+                assert list(figures(client).values()) == [0, 0, 1]
+                assert figure(client, "ebbtide_reclaim_oldest_seconds") > 0
 
 
 def test_a_move(server: Server) -> None:
-    name = "moving" + server.url.rpartition(":")[2]
-    server.repository(name)
-    place = f"/repositories/{name}/branches/main/objects"
     with server.http() as client:
+        place = f"/repositories/{new_repository(client)}/branches/main/objects"
         made = client.post(place, params={"path": "a"}, content=b"1").json()
-        moved = client.post(f"{place}/move", params={"dest_path": "b"}, json={"src_path": "a"})
-        assert moved.status_code == 201
-        assert moved.json() | {"path": "a"} == made
-        again = client.post(f"{place}/move", params={"dest_path": "c"}, json={"src_path": "a"})
-        assert (again.status_code, again.json()["kind"]) == (404, "object_not_found")
+        asked = {"src_path": "a"}
+        moved = client.post(f"{place}/move", params={"dest_path": "b"}, json=asked)
+        assert done(moved, 201) | {"path": "a"} == made
+        again = client.post(f"{place}/move", params={"dest_path": "c"}, json=asked)
+        refused(again, 404, "object_not_found")

@@ -44,7 +44,7 @@ def try_state(requests: Requests, asked: Asked, state: str) -> None:
     """A request in a spoiled world."""
     world = requests.world
     world.reset()
-    SPOILED[state](world, asked.in_repository or "lake")
+    SPOILED[state](world, asked.in_repository)
     before, data = world.view(), world.data()
     answer = requests.ask(asked)
     what = f"{asked} where there is {state}\n{answer}"

@@ -6,32 +6,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lakefs
-import pytest
 from lakefs.exceptions import ObjectExistsException
 
 from ebbtide.ids import new_id
 from tests.server.conftest import Servers
-from tests.support.server import Server, new_server
+from tests.support.collected import refused
+from tests.support.server import new_server
 
 
-@pytest.fixture(scope="module")
-def pair(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Server, Server]:
-    """The first server, and what another machine needs to join it."""
-    first = servers("shared")
-    directory: Path = tmp_path_factory.mktemp("second") / "store"
+def test_both_serve_one_store(servers: Servers, tmp_path: Path) -> None:
+    """The second one has what another machine needs to join. Without the key it says so."""
+    first, directory = servers("shared"), tmp_path / "store"
     directory.mkdir()
-    second = new_server(
-        directory,
-        EBBTIDE_DATABASE_URL=first.environment["EBBTIDE_DATABASE_URL"],
-        EBBTIDE_STORAGE_URL=first.environment["EBBTIDE_STORAGE_URL"],
-        EBBTIDE_SECRET_KEY=(first.directory / "secret.key").read_text().strip(),
-    )
+    shared = ("EBBTIDE_DATABASE_URL", "EBBTIDE_STORAGE_URL")
+    second = new_server(directory, **{name: first.environment[name] for name in shared})
     second.keys = first.keys
-    return first, second
-
-
-def test_both_serve_one_store(pair: tuple[Server, Server]) -> None:
-    first, second = pair
+    second.start(init=False)
+    try:
+        with second.http() as client:
+            refused(client.get("/repositories"), 500, "secret_key_missing")
+        assert "EBBTIDE_SECRET_KEY" in second.log
+    finally:
+        second.stop()
+    second.environment["EBBTIDE_SECRET_KEY"] = (first.directory / "secret.key").read_text().strip()
     second.start(init=False)
     try:
         name = f"r-{new_id()}"
@@ -60,17 +57,3 @@ def test_both_serve_one_store(pair: tuple[Server, Server]) -> None:
             assert sum(pool.map(claim, range(8))) == 1
     finally:
         second.stop()
-
-
-def test_a_server_without_the_key_says_what_is_missing(pair: tuple[Server, Server]) -> None:
-    _, second = pair
-    settings = dict(second.environment)
-    del settings["EBBTIDE_SECRET_KEY"]
-    third = Server(second.directory, settings, second.keys).start(init=False)
-    try:
-        with third.http() as client:
-            answer = client.get("/repositories")
-        assert (answer.status_code, answer.json()["kind"]) == (500, "secret_key_missing")
-        assert "EBBTIDE_SECRET_KEY" in third.log
-    finally:
-        third.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -24,58 +26,47 @@ def remote(servers: Servers) -> Server:
 
 
 class Lake:
-    """A repository through lakeFS's client, and through no client at all."""
+    """A repository through lakeFS's client, and one upload of it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, parts: int | None = None) -> None:
         self.server = server
         with server.http() as http:
             self.name = new_repository(http, a="0123456789")
         client = server.client().sdk_client
-        self.api = client.experimental_api
-        self.objects = client.objects_api
+        self.api, self.objects = client.experimental_api, client.objects_api
+        self.files_before = self.files()
+        self.begin(parts)
 
-    def begin(self, parts: int | None = None) -> lakefs_sdk.PresignMultipartUpload:
-        """Begins an upload."""
-        return self.api.create_presign_multipart_upload(self.name, "main", PATH, parts=parts)
-
-    def named(self, begun: lakefs_sdk.PresignMultipartUpload) -> dict[str, str]:
-        """The arguments that name an upload."""
-        return {
+    def begin(self, parts: int | None) -> None:
+        begun = self.api.create_presign_multipart_upload(self.name, "main", PATH, parts=parts)
+        self.urls: list[str] | None = begun.presigned_urls
+        self.address = {"physical_address": begun.physical_address}
+        self.upload_id = begun.upload_id
+        self.named = {
             "repository": self.name,
             "branch": "main",
             "upload_id": begun.upload_id,
             "path": PATH,
         }
 
-    def sign(self, begun: lakefs_sdk.PresignMultipartUpload, number: int) -> str:
+    def sign(self, number: int) -> str:
         """A URL for a part."""
-        asked = lakefs_sdk.UploadPartFrom(physical_address=begun.physical_address)
-        signed = self.api.upload_part(
-            **self.named(begun), part_number=number, upload_part_from=asked
-        )
+        asked = lakefs_sdk.UploadPartFrom(**self.address)
+        signed = self.api.upload_part(**self.named, part_number=number, upload_part_from=asked)
         return str(signed.presigned_url)
 
-    def complete(
-        self, begun: lakefs_sdk.PresignMultipartUpload, etags: dict[int, str], **more: Any
-    ) -> lakefs_sdk.ObjectStats:
-        """Completes an upload."""
+    def complete(self, etags: dict[int, str], **more: Any) -> lakefs_sdk.ObjectStats:
         parts = [lakefs_sdk.UploadPart(part_number=number, etag=etags[number]) for number in etags]
-        asked = lakefs_sdk.CompletePresignMultipartUpload(
-            physical_address=begun.physical_address, parts=parts, **more
-        )
+        asked = lakefs_sdk.CompletePresignMultipartUpload(parts=parts, **self.address, **more)
         return self.api.complete_presign_multipart_upload(
-            **self.named(begun), complete_presign_multipart_upload=asked
+            **self.named, complete_presign_multipart_upload=asked
         )
 
-    def abort(self, begun: lakefs_sdk.PresignMultipartUpload) -> None:
-        """Aborts an upload."""
-        asked = lakefs_sdk.AbortPresignMultipartUpload(physical_address=begun.physical_address)
-        self.api.abort_presign_multipart_upload(
-            **self.named(begun), abort_presign_multipart_upload=asked
-        )
+    def abort(self) -> None:
+        asked = lakefs_sdk.AbortPresignMultipartUpload(**self.address)
+        self.api.abort_presign_multipart_upload(**self.named, abort_presign_multipart_upload=asked)
 
     def read(self) -> bytes:
-        """The bytes of the object."""
         return bytes(self.objects.get_object(self.name, "main", PATH))
 
     def files(self) -> set[str]:
@@ -89,11 +80,6 @@ class Lake:
         }
 
 
-@pytest.fixture
-def lake(remote: Server) -> Lake:
-    return Lake(remote)
-
-
 def put(url: str, data: bytes) -> str:
     """Writes a part; returns the ETag that the storage answered."""
     headers = {"Content-Type": "application/octet-stream"}
@@ -103,105 +89,80 @@ def put(url: str, data: bytes) -> str:
     return sent.headers["etag"]
 
 
-def kind_of(error: pytest.ExceptionInfo[ApiException]) -> tuple[int, str]:
+def failed(operation: Callable[[], object], status: int, kind: str) -> None:
+    with pytest.raises(ApiException) as error:
+        operation()
     found = httpx.Response(200, content=error.value.body).json()
-    return error.value.status, found["kind"]
+    assert (error.value.status, found["kind"]) == (status, kind)
 
 
-def test_parts_become_an_object(lake: Lake) -> None:
-    before = lake.files()
-    begun = lake.begin(parts=2)
-    first, second = begun.presigned_urls
+def test_parts_become_an_object(remote: Server) -> None:
+    lake = Lake(remote, parts=2)
+    assert lake.urls is not None
     # More than a piece of a stream, so that the part is read by several requests.
     data = {1: bytes(range(256)) * 40_000, 2: b"b", 3: b"", 7: b"last"}
-    urls = {1: first, 2: second, 3: lake.sign(begun, 3), 7: lake.sign(begun, 7)}
-    put(urls[1], b"earlier")
+    urls = {1: lake.urls[0], 2: lake.urls[1], 3: lake.sign(3), 7: lake.sign(7)}
+    earlier = put(urls[1], b"earlier")
     etags = {number: put(urls[number], data[number]) for number in urls}
     etags[2] = etags[2].strip('"')
-    made = lake.complete(begun, etags, content_type="text/x", user_metadata={"Key": "value"})
+    # What is refused leaves the upload.
+    for wrong, kind in (
+        ({}, "invalid_argument"),
+        ({2: etags[2], 1: etags[1]}, "invalid_argument"),
+        (etags | {1: earlier}, "part_invalid"),
+        (etags | {8: etags[1]}, "part_invalid"),
+        ({1: ""}, "part_invalid"),
+    ):
+        failed(partial(lake.complete, wrong), 400, kind)
+    made = lake.complete(etags, content_type="text/x", user_metadata={"Key": "value"})
     whole = b"".join(data.values())
     assert lake.read() == whole
     assert made.checksum == hashlib.sha256(whole).hexdigest()
     assert (made.path, made.size_bytes, made.content_type) == (PATH, len(whole), "text/x")
     assert made.metadata == {"Key": "value"}
-    stat = lake.objects.stat_object(lake.name, "main", PATH)
-    assert stat == made
-    assert len(lake.files() - before) == 1
-    with pytest.raises(ApiException) as error:
-        lake.complete(begun, etags)
-    assert kind_of(error) == (404, "upload_not_found")
+    assert lake.objects.stat_object(lake.name, "main", PATH) == made
+    assert len(lake.files() - lake.files_before) == 1
+    failed(partial(lake.complete, etags), 404, "upload_not_found")
     # The holder of a URL can still write there. The object does not change.
-    put(first, b"changed")
+    put(urls[1], b"changed")
     assert lake.read() == whole
 
 
-def test_a_part_of_another_object(lake: Lake) -> None:
-    begun = lake.begin()
-    assert begun.presigned_urls is None
-    asked = lakefs_sdk.UploadPartCopyFrom(
-        physical_address=begun.physical_address,
-        copy_source={"repository": lake.name, "ref": "main", "path": "a", "range": "bytes=1-3"},
-    )
+def test_a_part_of_another_object(remote: Server) -> None:
+    lake = Lake(remote)
+    assert lake.urls is None
+    source = {"repository": lake.name, "ref": "main", "path": "a", "range": "bytes=1-3"}
+    asked = lakefs_sdk.UploadPartCopyFrom(**lake.address, copy_source=source)
     etags = {}
     for number in (1, 2):
         copied = lake.api.upload_part_copy_with_http_info(
-            **lake.named(begun), part_number=number, upload_part_copy_from=asked
+            **lake.named, part_number=number, upload_part_copy_from=asked
         )
         assert copied.status_code == 204
         etags[number] = copied.headers["ETag"]
         asked.copy_source.range = None
     # A new URL replaces the copy.
-    lake.sign(begun, 2)
-    with pytest.raises(ApiException) as error:
-        lake.complete(begun, etags)
-    assert kind_of(error) == (400, "part_invalid")
-    etags[2] = put(lake.sign(begun, 2), b"x")
-    lake.complete(begun, etags)
+    url = lake.sign(2)
+    failed(partial(lake.complete, etags), 400, "part_invalid")
+    lake.complete(etags | {2: put(url, b"x")})
     assert lake.read() == b"123x"
 
 
-def test_an_aborted_upload(lake: Lake) -> None:
-    before = lake.files()
-    begun = lake.begin(parts=1)
-    etag = put(begun.presigned_urls[0], b"1")
-    assert len(lake.files()) == len(before) + 1
-    lake.abort(begun)
-    assert lake.files() == before
-    for again in (
-        lambda: lake.abort(begun),
-        lambda: lake.complete(begun, {1: etag}),
-        lambda: lake.sign(begun, 1),
-    ):
-        with pytest.raises(ApiException) as error:
-            again()
-        assert kind_of(error) == (404, "upload_not_found")
+def test_an_aborted_upload(remote: Server) -> None:
+    lake = Lake(remote, parts=1)
+    assert lake.urls is not None
+    etag = put(lake.urls[0], b"1")
+    assert len(lake.files() - lake.files_before) == 1
+    lake.abort()
+    assert lake.files() == lake.files_before
+    for again in (lake.abort, partial(lake.complete, {1: etag}), partial(lake.sign, 1)):
+        failed(again, 404, "upload_not_found")
 
 
-def test_refused_completes_leave_the_upload(lake: Lake) -> None:
-    begun = lake.begin(parts=3)
-    etags = {number: put(begun.presigned_urls[number - 1], b"%d" % number) for number in (1, 2)}
-    for wrong, kind in (
-        ({}, "invalid_argument"),
-        ({2: etags[2], 1: etags[1]}, "invalid_argument"),
-        ({1: etags[2]}, "part_invalid"),
-        ({1: etags[1], 3: etags[1]}, "part_invalid"),
-        ({4: etags[1]}, "part_invalid"),
-        ({1: ""}, "part_invalid"),
-    ):
-        with pytest.raises(ApiException) as error:
-            lake.complete(begun, wrong)
-        assert kind_of(error) == (400, kind)
-    overwritten = put(begun.presigned_urls[0], b"one")
-    with pytest.raises(ApiException) as error:
-        lake.complete(begun, etags)
-    assert kind_of(error) == (400, "part_invalid")
-    lake.complete(begun, {1: overwritten, 2: etags[2]})
-    assert lake.read() == b"one2"
-
-
-def test_what_lakefs_refuses(lake: Lake) -> None:
+def test_what_lakefs_refuses(remote: Server) -> None:
     """As lakeFS's own tests have it."""
-    with lake.server.http() as http:
+    lake = Lake(remote)
+    with remote.http() as http:
         place = f"/repositories/{lake.name}/branches/main/staging/pmpu"
         for path, parts in (("", 3), ("a", -1), ("a", 10_001)):
             answer = http.post(place, params={"path": path, "parts": parts})
@@ -214,25 +175,9 @@ def test_what_lakefs_refuses(lake: Lake) -> None:
             for method in ("PUT", "DELETE"):
                 answer = http.request(method, f"{place}/id", params={"path": path}, json=body)
                 assert answer.status_code == 400, answer.text
-        body = {"physical_address": "addr", "parts": listed}
-        missing = http.put(
-            "/repositories/no/branches/main/staging/pmpu/id", params={"path": "a"}, json=body
-        )
-        refused(missing, 404, "repository_not_found")
-        begun = lake.begin()
-        named = {"physical_address": begun.physical_address}
         for number in (0, 10_001, "x"):
-            asked = f"{place}/{begun.upload_id}/parts/{number}"
-            assert http.put(asked, params={"path": PATH}, json=named).status_code == 400
-        other = http.put(f"{place}/{begun.upload_id}/parts/1", params={"path": "other"}, json=named)
+            asked = f"{place}/{lake.upload_id}/parts/{number}"
+            assert http.put(asked, params={"path": PATH}, json=lake.address).status_code == 400
+        asked = f"{place}/{lake.upload_id}/parts/1"
+        other = http.put(asked, params={"path": "other"}, json=lake.address)
         refused(other, 404, "upload_not_found")
-
-
-def test_a_storage_that_signs_nothing(servers: Servers) -> None:
-    with servers("local", EBBTIDE_LEASE_TTL="1h").http() as http:
-        assert not http.get("/config").json()["storage_config"]["pre_sign_multipart_upload"]
-        name = new_repository(http)
-        answer = http.post(
-            f"/repositories/{name}/branches/main/staging/pmpu", params={"path": "a", "parts": 1}
-        )
-        refused(answer, 400, "presign_unsupported")

@@ -21,19 +21,13 @@ from lakefs.exceptions import (
     TransactionException,
 )
 
-from ebbtide.errors import KINDS
-from ebbtide.ids import new_id
 from ebbtide.server.api.objects import DELETED_MAX
-from ebbtide.server.errors import WORDS
 from tests.server.test_client import put, sdk, shown
+from tests.support.collected import refused
 from tests.support.server import Server
 
 
-def test_the_words_are_of_known_kinds() -> None:
-    assert set(WORDS) <= set(KINDS)
-
-
-def refused(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
+def body_of(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
     """The body of an answer."""
     return dict(caught.value.body)
 
@@ -41,10 +35,9 @@ def refused(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
 def test_nothing_changed(lake: lakefs.Repository) -> None:
     put(lake, a="1")
     dev = lake.branch("dev").create("main")
-    with pytest.raises(BadRequestException, match=r".+no changes.+"):
-        dev.merge_into("main")
-    with pytest.raises(BadRequestException, match=r".+no changes.+"):
-        dev.commit("nothing")
+    for attempt in (lambda: dev.merge_into("main"), lambda: dev.commit("nothing")):
+        with pytest.raises(BadRequestException, match=r".+no changes.+"):
+            attempt()
     with pytest.raises(TransactionException, match="no changes"), dev.transact("none"):
         pass
 
@@ -62,7 +55,7 @@ def test_a_dirty_branch(lake: lakefs.Repository) -> None:
     for attempt in attempts:
         with pytest.raises(BadRequestException) as caught:
             attempt()
-        assert "uncommitted changes (dirty branch)" in refused(caught)["message"]
+        assert "uncommitted changes (dirty branch)" in body_of(caught)["message"]
     with (
         pytest.raises(TransactionException, match="dirty branch"),
         lake.branch("main").transact("t") as tx,
@@ -82,7 +75,7 @@ def test_names_that_are_taken_or_unknown(lake: lakefs.Repository) -> None:
     for make, words in taken:
         with pytest.raises(ConflictException) as conflict:
             make()
-        assert words in refused(conflict)["message"]
+        assert words in body_of(conflict)["message"]
     with (
         pytest.raises(ConflictException, match="tag already exists"),
         lake.branch("dev").transact("t", tag="v1") as tx,
@@ -91,7 +84,6 @@ def test_names_that_are_taken_or_unknown(lake: lakefs.Repository) -> None:
     missing: tuple[Callable[[], object], ...] = (
         lambda: lake.branch("no").get_commit(),
         lambda: lake.tag("no").get_commit(),
-        lambda: lake.ref("no").get_commit(),
         lambda: lake.branch("main").object("no").stat(),
         lambda: lakefs.Repository("none-such", client=lake._client).delete(),
     )
@@ -109,7 +101,7 @@ def test_a_conflict_has_the_form_of_a_merge(lake: lakefs.Repository) -> None:
     put(lake, a="3")
     with pytest.raises(ConflictException) as caught:
         lake.branch("dev").merge_into("main")
-    body = refused(caught)
+    body = body_of(caught)
     assert lakefs_sdk.MergeResult.from_json(json.dumps(body)).reference == ""
     assert (body["kind"], body["paths"]) == ("merge_conflict", ["a"])
     assert body["message"] == "conflict found"
@@ -127,48 +119,49 @@ def test_a_merge_commit_needs_a_parent(lake: lakefs.Repository) -> None:
     for attempt in attempts:
         with pytest.raises(BadRequestException) as caught:
             attempt()
-        assert "must specify 1-based parent number" in refused(caught)["message"]
+        assert "must specify 1-based parent number" in body_of(caught)["message"]
     lake.branch("main").revert(merged, parent_number=1)
     assert shown(lake) == {"a": b"1"}
 
 
 def test_a_delete_of_nothing(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """The hint of a tombstone changes nothing. Of as many paths as lakeFS deletes at once, one."""
     put(lake, a="1")
+    branch = lake.branch("main")
     place = f"/repositories/{lake.id}/branches/main/objects"
     for options in ("", "&no_tombstone=true", "&force=true"):
         assert http.delete(f"{place}?path=no{options}").status_code == 204
-    lake.branch("main").object("new").upload("1")
+    branch.object("new").upload("1")
     assert http.delete(f"{place}?path=new&no_tombstone=true").status_code == 204
-    assert list(lake.branch("main").uncommitted()) == []
+    assert list(branch.uncommitted()) == []
     assert http.delete(f"{place}?path=a&no_tombstone=true").status_code == 204
-    assert [each.type for each in lake.branch("main").uncommitted()] == ["removed"]
+    assert [each.type for each in branch.uncommitted()] == ["removed"]
+    branch.object("b").upload("1")
+    paths = [f"{number}" for number in range(DELETED_MAX - 1)]
+    branch.delete_objects([*paths, "b"])
+    assert shown(lake) == {}
+    with pytest.raises(BadRequestException) as caught:
+        branch.delete_objects([*paths, "a", "b"])
+    assert "request size exceeded" in body_of(caught)["message"]
 
 
 def test_a_path_that_is_taken(http: httpx.Client, lake: lakefs.Repository) -> None:
     place = f"/repositories/{lake.id}/branches/main/objects?path=x"
-    assert http.post(place, content=b"1", headers={"If-None-Match": "*"}).status_code == 201
+    made = http.post(place, content=b"0", headers={"If-None-Match": "*"})
+    assert made.status_code == 201
+    same = {"If-Match": f'"{made.json()["checksum"]}"'}
+    assert http.post(place, content=b"1", headers=same).status_code == 201
     for headers, words in (
         ({"If-None-Match": "*"}, "path already exists"),
-        ({"If-Match": '"other"'}, "has the checksum"),
+        (same, "has the checksum"),
     ):
-        answer = http.post(place, content=b"2", headers=headers)
-        assert answer.status_code == 412
-        assert answer.json()["message"].startswith("precondition failed: ")
-        assert words in answer.json()["message"]
+        message = refused(
+            http.post(place, content=b"2", headers=headers), 412, "precondition_failed"
+        )["message"]
+        assert message.startswith("precondition failed: ") and words in message
     odd = http.post(place, content=b"2", headers={"If-None-Match": '"other"'})
-    assert (odd.status_code, odd.json()["kind"]) == (400, "invalid_argument")
+    refused(odd, 400, "invalid_argument")
     assert shown(lake) == {"x": b"1"}
-
-
-def test_as_many_paths_as_lakefs_deletes_at_once(lake: lakefs.Repository) -> None:
-    branch = lake.branch("main")
-    branch.object("a").upload("1")
-    paths = [f"{number}" for number in range(DELETED_MAX - 1)]
-    branch.delete_objects([*paths, "a"])
-    assert shown(lake) == {}
-    with pytest.raises(BadRequestException) as caught:
-        branch.delete_objects([*paths, "a", "b"])
-    assert "request size exceeded" in refused(caught)["message"]
 
 
 def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) -> None:
@@ -177,16 +170,12 @@ def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) ->
     whole = http.get(place)
     tag, modified = whole.headers["etag"], whole.headers["last-modified"]
     before = parsedate_to_datetime(modified) - timedelta(seconds=1)
-    earlier = format_datetime(before, usegmt=True)
     for headers, status in (
-        ({"If-None-Match": tag}, 304),
         ({"If-None-Match": f'"other", W/{tag}'}, 304),
         ({"If-None-Match": "*"}, 304),
-        ({"If-None-Match": '"other"'}, 200),
         ({"If-None-Match": '"other"', "If-Modified-Since": modified}, 200),
         ({"If-Modified-Since": modified}, 304),
-        ({"If-Modified-Since": earlier}, 200),
-        ({"If-Modified-Since": "yesterday"}, 200),
+        ({"If-Modified-Since": format_datetime(before, usegmt=True)}, 200),
         ({"If-Modified-Since": "Sat, 99999999999999 Jan 2050 00:00:00 GMT"}, 200),
         ({"If-Modified-Since": "Sat, 01 Jan 2050 00:00:00"}, 200),
     ):
@@ -202,9 +191,7 @@ def test_names_of_downloads(http: httpx.Client, lake: lakefs.Repository) -> None
     for path, kind, expected in (
         ("dir/p.txt", "text/plain", "inline; filename=\"p.txt\"; filename*=UTF-8''p.txt"),
         ("x.html", "text/html", "attachment; filename=\"x.html\"; filename*=UTF-8''x.html"),
-        ("a/grün.bin", "", "attachment; filename=\"gr_n.bin\"; filename*=UTF-8''gr%C3%BCn.bin"),
-        ('a"b;c.txt', "", "attachment; filename=\"a_b;c.txt\"; filename*=UTF-8''a_b%3Bc.txt"),
-        ("a\\..\\b", "", "attachment; filename=\"a_.._b\"; filename*=UTF-8''a_.._b"),
+        ('ü"b;\\c', "", "attachment; filename=\"__b;_c\"; filename*=UTF-8''%C3%BC_b%3B_c"),
     ):
         lake.branch("main").object(path).upload("x", content_type=kind or None)
         for method in ("GET", "HEAD"):
@@ -225,20 +212,7 @@ def test_what_web_tools_read_first(server: Server) -> None:
     client.internal_api.post_stats_events(lakefs_sdk.StatsEventsList(events=[event]))
 
 
-KEYS = (
-    "/lead",
-    "./x",
-    "../up",
-    "a/../b",
-    "t\tab",
-    "line\nfeed",
-    "trail/",
-    "a//b",
-    "//",
-    ".",
-    "..",
-    "%2e",
-)
+KEYS = ("/lead", "./x", "a/../b", "line\nfeed", "trail/", "a//b", "//", ".", "..", "%2e")
 
 
 def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
@@ -250,8 +224,7 @@ def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
     assert shown(lake) == expected
     branch.commit("all")
     assert shown(lake) == expected
-    assert [each.path for each in branch.objects()] == sorted(KEYS)
-    for amount in (1, 2, 100):
+    for amount in (1, 100):
         tops = [each.path for each in branch.objects(delimiter="/", amount=amount)]
         assert tops == sorted({key[: key.find("/") + 1] or key for key in KEYS})
         assert [each.path for each in branch.objects(prefix="/", amount=amount)] == ["//", "/lead"]
@@ -263,7 +236,6 @@ def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
         assert copied.reader().read() == key.encode()
     branch.delete_objects(list(KEYS))
     assert {each.path for each in branch.objects()} == {f"copied/{key}" for key in KEYS}
-    assert {each.path for each in branch.uncommitted(prefix="/")} == {"//", "/lead"}
     branch.reset_changes("common_prefix", "/")
     branch.reset_changes("object", "a/../b")
     assert [each.path for each in branch.objects(prefix="/")] == ["//", "/lead"]
@@ -272,42 +244,14 @@ def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
     assert changed == {*KEYS, *(f"copied/{key}" for key in KEYS)} - {"//", "/lead", "a/../b"}
 
 
-def test_such_keys_never_leave_a_directory(plain: Server, tmp_path: Path) -> None:
-    lake = plain.repository(f"r-{new_id()}")
-    for key in KEYS:
-        lake.branch("main").object(key).upload(key)
-    lake.branch("main").object("in/../../../x").upload("x")
-    lake.branch("main").commit("all")
-    assert plain.command("project", "create", lake.id, "p").returncode == 0
-    made = plain.command("collection", "create", lake.id, "p/c", "--from-ref", "main")
-    assert made.returncode == 0, made.stderr
-    out = tmp_path / "deep" / "out"
-    for prefix in ((), ("in/",), ("a/",), ("/",)):
-        got = plain.command("collection", "get", lake.id, "p/c", *prefix, "--to", str(out))
-        assert got.returncode == 2
-        assert "not all paths can be files below" in got.stderr
-        assert list(tmp_path.rglob("*")) == []
-    target = tmp_path / "one"
-    one = plain.command("collection", "get", lake.id, "p/c", "a/../b", "--to", str(target))
-    assert one.returncode == 0, one.stderr
-    assert target.read_text() == "a/../b"
-    assert list(tmp_path.rglob("*")) == [target]
-    listed = plain.command("fs", "ls", lake.id, "main", "--recursive").stdout
-    assert "line\\nfeed" in listed
-    assert len(listed.splitlines()) == len(KEYS) + 1
-
-
 def test_symlink_files(lake: lakefs.Repository, plain: Server) -> None:
     """As the operator of Airflow asks for them. Each line is the address of an object."""
     commit = put(lake, **{"t/p=1/a": "1", "t/p=2/a": "2", "t/p=2/b": "3", "x": "4"})
-    api = sdk(plain).internal_api
-    answer = api.create_symlink_file(lake.id, "main", location="t/")
+    answer = sdk(plain).internal_api.create_symlink_file(lake.id, "main", location="t/")
     base = f"{answer.location}/{lake.id}/main".removeprefix("file://")
     found = {str(each.relative_to(base)): each.read_text() for each in Path(base).rglob("*.txt")}
     assert found.keys() == {"t/p=1/symlink.txt", "t/p=2/symlink.txt"}
-    lines = found["t/p=2/symlink.txt"].splitlines()
-    assert [Path(each.removeprefix("file://")).read_text() for each in lines] == ["2", "3"]
     addresses = [lake.ref("main").object(f"t/p=2/{name}").stat().physical_address for name in "ab"]
-    assert lines == addresses
+    assert found["t/p=2/symlink.txt"].splitlines() == addresses
     (kept,) = [each for each in lake.tags() if each.id.startswith("symlinks/main/")]
     assert kept.get_commit().id == commit

@@ -61,7 +61,6 @@ class Answer:
 
     @property
     def is_page(self) -> bool:
-        """Whether a person reads it."""
         return self.text.lstrip().lower().startswith("<!doctype html")
 
     @property
@@ -101,14 +100,12 @@ class Messages:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing to close."""
+        pass
 
     def send(self, message: Any) -> None:
-        """As a connection does."""
         self._sent.put(message)
 
     def recv(self) -> Any:
-        """As a connection does."""
         message = self._sent.get()
         if message is None:
             raise EOFError
@@ -138,11 +135,9 @@ class InThread:
             messages.send(None)
 
     def start(self) -> None:
-        """As a process does."""
         self._thread.start()
 
     def join(self) -> None:
-        """As a process does."""
         self._thread.join()
 
     def terminate(self) -> None:
@@ -195,7 +190,6 @@ class Requests:
                 yield client
 
     def request(self, client: httpx.Client, asked: Asked) -> httpx.Request:
-        """What is sent."""
         names = self.world.names
         return client.build_request(
             asked.method,

@@ -27,97 +27,61 @@ ON_SPARK = Settings(spark_master="local[1]")
 
 
 class Fake:
-    """A JVM that starts at once."""
+    """A JVM that starts at once, or never does."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.is_alive = True
 
     def gateway(self) -> tuple[int, str]:
-        """Its address."""
         if not self.port:
             raise Failed("spark_error", "it did not start")
         return self.port, "secret"
 
     def close(self) -> None:
-        """It has ended."""
         self.is_alive = False
 
 
-class Fakes:
-    """Those that were started."""
-
-    def __init__(self) -> None:
-        self.made: list[Fake] = []
-
-    def start(self, _settings: Settings) -> Launched:
-        """One more."""
-        self.made.append(Fake(len(self.made) + 1))
-        return cast("Launched", self.made[-1])
-
-
 @pytest.fixture
-def fakes() -> Fakes:
-    """None yet."""
-    return Fakes()
+def warm(fakes: list[Fake]) -> Iterator[WarmSpark]:
+    def start(_settings: Settings) -> Launched:
+        fakes.append(Fake(len(fakes)))
+        return cast("Launched", fakes[-1])
 
-
-@pytest.fixture
-def warm(fakes: Fakes) -> Iterator[WarmSpark]:
-    """A server's."""
-    made = WarmSpark(fakes.start)
+    made = WarmSpark(start)
+    # Whoever asks first is told why it did not start, and the next one tries again.
+    with pytest.raises(Failed, match="it did not start"):
+        made.lend(ON_SPARK)
+    fakes[0].is_alive = False
     yield made
     made.close()
-    assert not any(each.is_alive for each in fakes.made)
+    assert not any(each.is_alive for each in fakes)
 
 
-def test_all_jobs_have_the_same(warm: WarmSpark, fakes: Fakes) -> None:
+def test_all_jobs_have_the_same(warm: WarmSpark, fakes: list[Fake]) -> None:
+    """Until it died; and those without Spark, or with another's, have none."""
+    for master in ("none", "sc://host:15002"):
+        assert warm.lend(Settings(spark_master=master)) is None
     assert [warm.lend(ON_SPARK) for _ in range(3)] == [(1, "secret")] * 3
     warm.give_back(LATE)
     assert warm.lend(ON_SPARK) == (1, "secret")
-    assert len(fakes.made) == 1
+    assert len(fakes) == 2
+    fakes[1].is_alive = False
+    assert warm.lend(ON_SPARK) == (2, "secret")
 
 
-def test_runs_without_spark(warm: WarmSpark, fakes: Fakes) -> None:
-    assert warm.lend(Settings(spark_master="none")) is None
-    assert warm.lend(Settings(spark_master="sc://host:15002")) is None
-    assert not fakes.made
-
-
-def test_it_ends_when_nobody_used_it_for_a_while(warm: WarmSpark, fakes: Fakes) -> None:
+def test_it_ends_when_nobody_used_it_for_a_while(warm: WarmSpark, fakes: list[Fake]) -> None:
     """Not while somebody does."""
     warm.lend(ON_SPARK)
     warm.lend(ON_SPARK)
     warm.give_back(SOON)
-    assert fakes.made[0].is_alive
+    assert fakes[1].is_alive
     warm.give_back(SOON)
-    eventually(lambda: not fakes.made[0].is_alive)
+    eventually(lambda: not fakes[1].is_alive)
     assert warm.lend(ON_SPARK) == (2, "secret")
     warm.give_back(SOON)
     warm.lend(ON_SPARK)  # before its time is over
-    assert fakes.made[1].is_alive
-
-
-def test_one_that_died_is_replaced(warm: WarmSpark, fakes: Fakes) -> None:
-    warm.lend(ON_SPARK)
-    fakes.made[0].is_alive = False
-    assert warm.lend(ON_SPARK) == (2, "secret")
-
-
-def test_one_that_does_not_start() -> None:
-    """Whoever asks is told why, and the next one tries again."""
-    made: list[Fake] = []
-
-    def start(_settings: Settings) -> Launched:
-        made.append(Fake(len(made)))
-        return cast("Launched", made[-1])
-
-    warm = WarmSpark(start)
-    with pytest.raises(Failed, match="it did not start"):
-        warm.lend(ON_SPARK)
-    made[0].is_alive = False
-    assert warm.lend(ON_SPARK) == (1, "secret")
-    warm.close()
+    assert fakes[2].is_alive
 
 
 @pytest.mark.spark
@@ -177,3 +141,9 @@ def _engine(job: Job) -> str:
     assert job.report["state"] == "swept", job.report["error"]
     name, _, on, master = job.report["engine"].split()
     return f"{name} {on} {master}"
+
+
+@pytest.fixture
+def fakes() -> list[Fake]:
+    """Those that were started."""
+    return []

@@ -83,17 +83,8 @@ class Progress:
             self._changed.wait_for(lambda: self._failed or self._runs >= wanted, RUNS_SECONDS_MAX)
 
 
-class Library:
-    def __init__(self) -> None:
-        self._by_checksum: dict[str, bytes] = {}
-
-    def add(self, data: bytes) -> str:
-        checksum = hashlib.sha256(data).hexdigest()
-        self._by_checksum[checksum] = data
-        return checksum
-
-    def __getitem__(self, checksum: str) -> bytes:
-        return self._by_checksum[checksum]
+Library = dict[str, bytes]
+"""All bytes that were ever sent, by checksum."""
 
 
 @dataclass
@@ -169,10 +160,10 @@ class User:
         branch, path = self._draw_branch(), self.rng.choice(SHARED)
         headers = {"If-None-Match": "*"} if self.rng.random() < 0.3 else {}
         data = self._new_data()
-        self.library.add(data)
+        self.library[_checksum(data)] = data
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/objects",
+            f"/branches/{branch}/objects",
             (201, "precondition_failed"),
             params={"path": path},
             content=data,
@@ -183,9 +174,7 @@ class User:
     def remove(self) -> None:
         branch, name = self._draw_branch(), self.rng.choice(NAMES)
         path = self.path(branch, name)
-        answer = self.ask(
-            "DELETE", f"/branches/{_quoted(branch)}/objects", (204,), params={"path": path}
-        )
+        answer = self.ask("DELETE", f"/branches/{branch}/objects", (204,), params={"path": path})
         self.shown[branch].pop(path, None)
         self._count("delete", answer)
 
@@ -222,7 +211,7 @@ class User:
     ) -> httpx.Response:
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/objects/copy",
+            f"/branches/{branch}/objects/copy",
             expected,
             params={"dest_path": target},
             json={"src_path": source, "src_ref": ref},
@@ -243,7 +232,7 @@ class User:
         branch = self._draw_branch()
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/commits",
+            f"/branches/{branch}/commits",
             (201, "nothing_to_commit", "branch_moved"),
             json={"message": f"by {self.number}"},
         )
@@ -256,7 +245,7 @@ class User:
         strategy = self.rng.choice(("", "", "source-wins", "dest-wins"))
         answer = self.ask(
             "POST",
-            f"/refs/{_quoted(source)}/merge/{_quoted(MERGES[source])}",
+            f"/refs/{source}/merge/{MERGES[source]}",
             (200, *MERGE_REFUSALS),
             json={"strategy": strategy},
         )
@@ -304,7 +293,7 @@ class User:
     def _ask_ref(self, ref: str, place: str, **params: Any) -> httpx.Response:
         """A branch may move on so fast that its commit expires before it was read."""
         for _ in range(RETRIES):
-            answer = self.http.get(f"{PREFIX}/refs/{_quoted(ref)}{place}", params=params)
+            answer = self.http.get(f"{PREFIX}/refs/{ref}{place}", params=params)
             if answer.status_code != 410 or ref not in BRANCHES:
                 break
             self.counts["read again"] += 1
@@ -314,10 +303,11 @@ class User:
     def _store(
         self, branch: str, path: str, data: bytes, *, sent: Iterator[bytes] | None = None
     ) -> None:
-        checksum = self.library.add(data)
+        checksum = _checksum(data)
+        self.library[checksum] = data
         answer = self.ask(
             "POST",
-            f"/branches/{_quoted(branch)}/objects",
+            f"/branches/{branch}/objects",
             (201,),
             params={"path": path},
             content=data if sent is None else sent,
@@ -341,5 +331,5 @@ class User:
         self.counts[what + refused] += 1
 
 
-def _quoted(ref: str) -> str:
-    return ref.replace("/", "%2F")
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -91,7 +91,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "keys in large numbers": seeds(1, long=100),
     "lists of Arvados": seeds(4, long=3_000),
     "trees": seeds(8, long=1_000),
-    "histories of schedules": examples(10, long=5_000),
+    "histories of schedules": seeds(10, long=5_000),
     "changes between pages": seeds(3, long=200, share=2.0),
     "purges": seeds(10, long=3_000, share=4.0),
     "orders of more operations": seconds(2, long=300, share=6.0),

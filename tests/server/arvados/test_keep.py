@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
@@ -43,8 +44,12 @@ def refused(answer: httpx.Response, status: int, kind: str) -> None:
 
 
 def test_a_block(http: httpx.Client) -> None:
+    """A locator has the size, then hints that begin with letters, then a signature of 40
+    hexadecimal digits, and the expiry in 8."""
     data = b"x" * 3_000_000
     locator = put(http, data)
+    form = r"[0-9a-f]{32}\+3000000(\+[B-Z][A-Za-z0-9@_-]+)*\+A[0-9a-f]{40}@[0-9a-f]{8}"
+    assert re.fullmatch(form, locator)
     answer = http.get(f"/{locator}")
     assert (answer.status_code, answer.content) == (200, data)
     answer = http.head(f"/{locator}")
@@ -107,6 +112,10 @@ def test_the_trash(http: httpx.Client) -> None:
     found = http.get(url, params={"include_trash": "true"}).json()
     assert "manifest_text" not in found
     assert found["unsigned_manifest_text"] == parse_manifest(text).text
-    create(http, text, name=made["name"])
-    restored = http.post(f"{url}/untrash", params={"ensure_unique_name": "true"}).json()
-    assert restored["name"] == f"{made['name']} (2)"
+    unique = {"ensure_unique_name": "true"}
+    taken = {"collection": {"name": create(http, text, name=made["name"])["name"]}}
+    assert http.post(API, json=taken).status_code == 422
+    assert http.post(f"{url}/untrash").status_code == 422
+    assert http.post(API, params=unique, json=taken).json()["name"] == f"{made['name']} (2)"
+    restored = http.post(f"{url}/untrash", params=unique).json()
+    assert restored["name"] == f"{made['name']} (3)"

