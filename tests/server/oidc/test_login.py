@@ -39,6 +39,7 @@ from tests.support.issuer import (
     by_public_key,
     by_rsa,
 )
+from tests.support.randomized import choose
 
 Claims = dict[str, Any]
 
@@ -85,23 +86,19 @@ def test_the_whole_flow(world: World, sign: Callable[[Claims], str]) -> None:
 
 
 def test_the_cookie_of_a_login_on_its_way(world: World) -> None:
-    """The issuer's redirect carries it, scripts cannot read it, and it reveals nothing."""
-    begun = world.browser().get("/login/oidc")
-    cookie = begun.headers["set-cookie"]
-    assert {"HttpOnly", "SameSite=lax", "Path=/ui/login/oidc"} <= set(cookie.split("; "))
-    asked = parse_qs(urlsplit(begun.headers["location"]).query)
-    assert asked["tenant"] == ["a"], "the issuer's own query stays"
-    assert asked["nonce"][0] not in cookie and asked["state"][0] not in cookie
-    assert len({asked[name][0] for name in ("state", "nonce", "code_challenge")}) == 3
-
-
-def test_two_logins_have_nothing_in_common(world: World) -> None:
-    one, other = (
-        dict(parse_qsl(urlsplit(world.browser().get("/login/oidc").headers["location"]).query))
-        for _ in range(2)
-    )
-    for name in ("state", "nonce", "code_challenge"):
-        assert one[name] != other[name]
+    """The issuer's redirect carries it, scripts cannot read it, and it reveals nothing. Two logins
+    have nothing in common. The redirect leads back to what the setting says, whatever the host."""
+    seen: set[str] = set()
+    for _ in range(2):
+        begun = world.browser().get("/login/oidc", headers={"Host": "evil.example"})
+        cookie = begun.headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=lax", "Path=/ui/login/oidc"} <= set(cookie.split("; "))
+        asked = dict(parse_qsl(urlsplit(begun.headers["location"]).query))
+        assert asked["tenant"] == "a", "the issuer's own query stays"
+        assert asked["redirect_uri"] == CALLBACK
+        assert asked["nonce"] not in cookie and asked["state"] not in cookie
+        seen |= {asked[name] for name in ("state", "nonce", "code_challenge")}
+    assert len(seen) == 6
 
 
 CLAIMS: list[tuple[Claims, str]] = [
@@ -113,25 +110,19 @@ CLAIMS: list[tuple[Claims, str]] = [
     ({"exp": "soon"}, "exp"),
     ({"iat": int(time.time()) + 3600}, "not yet valid"),
     ({"aud": "another"}, "audience doesn't match"),
-    ({"aud": ["another"]}, "audience doesn't match"),
     ({"aud": [CLIENT_ID, "another"]}, "made for another client"),
-    ({"aud": [CLIENT_ID, "another"], "azp": "another"}, "made for another client"),
     ({"azp": "another"}, "made for another client"),
     ({"iss": "https://another.example"}, "invalid issuer"),
-    ({"sub": ""}, "subject is empty"),
     ({"sub": "x" * 256}, "subject is empty or too long"),
     ({"sub": 7}, "subject must be a string"),
-    ({"groups": None}, "nothing in the claim"),
     ({"groups": ["strangers"]}, "nothing in the claim"),
     ({"groups": [["readers"], {"readers": 1}, 7]}, "nothing in the claim"),
-    ({"groups": {"readers": True}}, "nothing in the claim"),
 ]
 SIGNERS: list[tuple[Callable[[Claims], str], str]] = [
     (by_nobody, "signed by none, which is not accepted"),
     (by_public_key, "signed by HS256, which is not accepted"),
     (by_another_key, "signature verification failed"),
     (lambda _: "no.token", "not enough segments"),
-    (lambda _: "", "not enough segments"),
     (lambda claims: by_rsa(claims)[:-8] + "AAAAAAAA", "signature verification failed"),
 ]
 
@@ -151,29 +142,32 @@ def test_tokens_that_log_nobody_in(world: World) -> None:
 
 
 def test_an_answer_that_this_browser_did_not_ask_for(world: World) -> None:
-    """A wrong state, or none; and the link of somebody else, who would be logged in here."""
+    """A wrong state, or none; a forged cookie; the issuer's refusal; an answer that names another
+    issuer (RFC 9207); and the link of somebody else, who would be logged in here."""
     mine, other = world.browser(), world.browser()
     place = world.asked(other)
     reason = "has begun no such login"
     assert reason in check_refused(world, mine, mine.http.get(place))
     world.asked(mine)
     assert reason in check_refused(world, mine, mine.http.get(place))
+    path = urlsplit(CALLBACK).path
     for change in ({"state": "wrong"}, {"state": ""}, {"state": "\u00e9"}):
-        path, _, query = world.asked(mine).partition("?")
-        asked = dict(parse_qsl(query)) | change
+        asked = dict(parse_qsl(urlsplit(world.asked(mine)).query)) | change
         answer = mine.http.get(f"{path}?{urlencode(asked)}")
         assert reason in check_refused(world, mine, answer)
-    assert "/token" not in world.issuer.asked, "no code was used up"
-
-
-def test_a_forged_cookie_of_a_login(world: World) -> None:
-    browser = world.browser()
     for kept in ("", "x", "AAAA", "A" * 400):
-        place = world.asked(browser)
-        browser.http.cookies.clear()
-        browser.http.cookies.set(FLOW_COOKIE, kept)
-        reason = check_refused(world, browser, browser.http.get(place))
-        assert "has begun no such login" in reason, kept
+        place = world.asked(mine)
+        mine.http.cookies.clear()
+        mine.http.cookies.set(FLOW_COOKIE, kept)
+        assert reason in check_refused(world, mine, mine.http.get(place)), kept
+    mine.http.cookies.clear()
+    state = dict(parse_qsl(urlsplit(world.asked(mine)).query))["state"]
+    said_no = urlencode({"state": state, "error": "access_denied<b>"})
+    answer = mine.http.get(f"{path}?{said_no}")
+    assert "access_denied&lt;b&gt;" in check_refused(world, mine, answer)
+    answer = mine.http.get(f"{world.asked(mine)}&iss=https%3A%2F%2Fanother.example")
+    assert "not of the issuer" in check_refused(world, mine, answer)
+    assert "/token" not in world.issuer.asked, "no code was used up"
 
 
 def test_a_code_counts_once(world: World) -> None:
@@ -198,27 +192,11 @@ def test_a_login_that_takes_too_long(world: World, clock: ManualClock) -> None:
     assert "ten minutes" in check_refused(world, browser, browser.http.get(place))
 
 
-def test_the_issuer_says_no(world: World) -> None:
-    browser = world.browser()
-    _, _, query = world.asked(browser).partition("?")
-    asked = {"state": dict(parse_qsl(query))["state"], "error": "access_denied<b>"}
-    answer = browser.http.get(f"{urlsplit(CALLBACK).path}?{urlencode(asked)}")
-    reason = check_refused(world, browser, answer)
-    assert "access_denied&lt;b&gt;" in reason
-
-
-def test_an_answer_that_names_another_issuer(world: World) -> None:
-    """RFC 9207: also if it names none, and the issuer always does."""
-    browser = world.browser()
-    place = world.asked(browser)
-    answer = browser.http.get(f"{place}&iss=https%3A%2F%2Fanother.example")
-    assert "not of the issuer" in check_refused(world, browser, answer)
-
-
-@pytest.mark.parametrize("told", [True, "true", 1])
 def test_an_issuer_that_names_itself(
-    tmp_path: Path, clock: ManualClock, issuer: TestIssuer, told: object
+    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
 ) -> None:
+    """An answer that names none is refused then."""
+    told = choose("what an issuer says of its name", (True, "true", 1))
     issuer.document = {"authorization_response_iss_parameter_supported": told}
     with made_world(tmp_path, clock, issuer) as world:
         browser = world.browser()
@@ -228,11 +206,9 @@ def test_an_issuer_that_names_itself(
 
 
 def test_the_next_page_is_one_of_the_pages(world: World) -> None:
-    places = ("https://evil.example", "//evil.example", "/ui/../x\\y", "/api/v1/user", "/uix")
-    for place in (*places, "javascript:1"):
-        answer = world.log_in(world.browser(), place)
-        assert answer.status_code == 200
-        assert 'content="0; url=/ui"' in answer.text, place
+    """`tests/server/pages/test_sessions.py` has each way to write another."""
+    answer = world.log_in(world.browser(), "https://evil.example")
+    assert answer.status_code == 200 and 'content="0; url=/ui"' in answer.text
 
 
 def test_keys_log_in_beside_it(world: World) -> None:
@@ -268,13 +244,6 @@ def test_nothing_is_asked_before_a_login(
         assert world.log_in(world.browser()).status_code == 200
 
 
-def test_an_address_where_nobody_listens(tmp_path: Path, clock: ManualClock) -> None:
-    with made_world(tmp_path, clock, TestIssuer("http://127.0.0.1:1")) as world:
-        browser = world.browser()
-        reason = check_refused(world, browser, browser.get("/login/oidc"), 503)
-        assert "Connection refused" in reason
-
-
 def test_answers_that_are_none(world: World) -> None:
     """Whatever the issuer sends, the login page says that it cannot be used."""
     browser = world.browser()
@@ -294,17 +263,16 @@ def test_answers_that_are_none(world: World) -> None:
             assert "issuer" in check_refused(world, browser, answer, 503), (path, found[1][:30])
 
 
-def test_an_answer_that_drips(issuer: TestIssuer) -> None:
-    """Its parts arrive in time, and the whole does not."""
+def test_answers_that_do_not_come(issuer: TestIssuer) -> None:
+    """Of one, the parts arrive in time, and the whole does not."""
     times = iter([0.0, TOTAL_SECONDS_MAX + 1.0])
     with pytest.raises(Failed, match="took more than 10 seconds"):
         fetch_json(f"{issuer.url}/keys", clock=lambda: next(times))
-
-
-def test_a_host_that_no_name_can_be() -> None:
-    with pytest.raises(Failed) as caught:
-        fetch_json(f"https://{'a' * 70}.example/keys")
-    assert caught.value.kind == "issuer_error"
+    # Where nobody listens, and a name that no host can have.
+    for url in ("http://127.0.0.1:1/keys", f"https://{'a' * 70}.example/keys"):
+        with pytest.raises(Failed) as caught:
+            fetch_json(url)
+        assert caught.value.kind == "issuer_error"
 
 
 def test_the_document_is_remembered_for_a_while(issuer: TestIssuer, tmp_path: Path) -> None:
@@ -362,10 +330,9 @@ def test_an_issuer_that_hangs_holds_up_nobody(
         thread.join()
 
 
-@pytest.mark.parametrize("methods", [None, ["client_secret_post"], ["client_secret_basic", "x"]])
-def test_how_the_server_names_itself(world: World, methods: list[str] | None) -> None:
-    if methods is not None:
-        world.issuer.document = {"token_endpoint_auth_methods_supported": methods}
+@pytest.mark.parametrize("methods", [["client_secret_post"], ["client_secret_basic", "x"]])
+def test_how_the_server_names_itself(world: World, methods: list[str]) -> None:
+    world.issuer.document = {"token_endpoint_auth_methods_supported": methods}
     assert world.log_in(world.browser()).status_code == 200
 
 
@@ -392,23 +359,10 @@ def test_the_header_host_leads_nowhere_else(
             answer = browser.get("/login/oidc", headers={"Host": host})
             asked = parse_qs(urlsplit(answer.headers["location"]).query)
             assert asked["redirect_uri"] == [f"http://{host}/ui/login/oidc/callback"]
-        for host in (
-            "evil.example",
-            "127.0.0.1.evil.example",
-            "127.0.0.1:8000@evil.example",
-            "evil.example/127.0.0.1",
-            "localhost:8000/x?",
-            "",
-        ):
+        for host in ("evil.example", "127.0.0.1:8000@evil.example", "localhost:8000/x?", ""):
             answer = browser.get("/login/oidc", headers={"Host": host})
             reason = check_refused(world, browser, answer, 500)
             assert "EBBTIDE_OIDC_REDIRECT_URL" in reason, host
-
-
-def test_the_setting_counts_whatever_the_host(world: World) -> None:
-    answer = world.browser().get("/login/oidc", headers={"Host": "evil.example"})
-    asked = parse_qs(urlsplit(answer.headers["location"]).query)
-    assert asked["redirect_uri"] == [CALLBACK]
 
 
 def test_without_an_issuer_there_is_no_such_page(
@@ -427,16 +381,12 @@ def test_a_person_is_one_key_that_nobody_can_use(world: World) -> None:
     world.logged_in(groups=["writers"], email="ada@example.com")
     world.logged_in(groups=["writers"], sub="other", email=None)
     world.logged_in(groups=["writers"], sub="third", email="x\n")
-    for number, unproven in enumerate((False, "false", "False", "no", "", 0, 1, [True]), 4):
-        root = {"email": "root@example.org", "email_verified": unproven}
-        world.logged_in(groups=["writers"], sub=str(number), **root)
-    for number, proven in enumerate((True, "true", "True"), 20):
-        proof = {"email": f"{number}@example.org", "email_verified": proven}
-        world.logged_in(groups=["writers"], sub=str(number), **proof)
+    # `test_roles.py` has each way to say that an address is proven.
+    for sub, is_proven in (("4", "no"), ("5", "True")):
+        mail = {"email": f"{sub}@example.org", "email_verified": is_proven}
+        world.logged_in(groups=["writers"], sub=sub, **mail)
     keys = world.store.keys.list()
-    unproven_names = {str(number) for number in range(4, 12)}
-    proven_names = {f"{number}@example.org" for number in (20, 21, 22)}
-    named = {"ada@example.com", "other", "third", *unproven_names, *proven_names}
+    named = {"ada@example.com", "other", "third", "4", "5@example.org"}
     assert {key.name for key in keys} == named
     assert len(keys) == len(named)
     assert {key.role for key in keys} == {Role.NONE}
@@ -456,15 +406,9 @@ def test_the_end_of_a_session(world: World, clock: ManualClock) -> None:
     world.store.keys.revoke(key.access_key_id)
     assert again.get("").status_code == 303
     browser = world.browser()
-    reason = check_no_login(browser, world.log_in(browser))
-    assert "An admin revoked" in reason
-
-
-def check_no_login(browser: Browser, answer: httpx.Response) -> str:
-    """Nobody is logged in; the reason. Ended sessions may be on record."""
-    assert answer.status_code == 401
-    assert browser.get("").status_code == 303
-    return said(answer)
+    refused = world.log_in(browser)
+    assert (refused.status_code, browser.get("").status_code) == (401, 303)
+    assert "An admin revoked" in said(refused)
 
 
 def test_another_issuer_ends_the_sessions(

@@ -52,22 +52,11 @@ def test_settings_that_are_refused(tmp_path: Path, change: dict[str, Any], reaso
     assert reason in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("host", "is_loopback"),
-    [
-        ("localhost", True),
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("0.0.0.0", False),
-        ("localhost.example.org", False),
-        ("127.0.0.1.example.org", False),
-        ("", False),
-        (None, False),
-    ],
-)
-def test_loopback_names(host: str | None, is_loopback: bool) -> None:
-    assert is_loopback_name(host) is is_loopback
+def test_loopback_names() -> None:
+    for host in ("localhost", "127.0.0.1", "127.9.9.9", "::1"):
+        assert is_loopback_name(host), host
+    for other in ("0.0.0.0", "localhost.example.org", "127.0.0.1.example.org", "", None):
+        assert not is_loopback_name(other), other
 
 
 def test_the_server_says_so_before_it_starts(tmp_path: Path) -> None:

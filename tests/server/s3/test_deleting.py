@@ -32,7 +32,6 @@ def as_headers(condition: dict[str, Any]) -> dict[str, Any]:
     return {names[name]: value for name, value in condition.items()}
 
 
-@pytest.mark.twins
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_conditions_of_a_delete(s3: Client, repo: lakefs.Repository, is_committed: bool) -> None:
     where = {"Bucket": repo.id, "Key": "main/a"}
@@ -103,15 +102,14 @@ def test_the_only_part_of_an_object(s3: Client, bucket: str) -> None:
         assert found["ResponseMetadata"]["HTTPStatusCode"] == 206
         assert (found["PartsCount"], found["ContentLength"]) == (1, 3)
     assert s3.get_object(**where, PartNumber=1)["Body"].read() == b"123"
-    assert code_of(lambda: s3.get_object(**where, PartNumber=2)) == ("InvalidPartNumber", 416)
-    wrong = code_of(lambda: s3.get_object(**where, PartNumber=10_001))
-    assert wrong == ("InvalidArgument", 400)
-    both = code_of(lambda: s3.get_object(**where, PartNumber=1, Range="bytes=0-1"))
-    assert both == ("InvalidRequest", 400)
+    for more, code in (
+        ({"PartNumber": 2}, "InvalidPartNumber"),
+        ({"PartNumber": 10_001}, "InvalidArgument"),
+        ({"PartNumber": 1, "Range": "bytes=0-1"}, "InvalidRequest"),
+    ):
+        assert code_of(lambda: s3.get_object(**where, **more))[0] == code  # noqa: B023
     s3.put_object(**where, Body=b"")
     assert s3.get_object(**where, PartNumber=1)["Body"].read() == b""
-    now = datetime.now(UTC) + timedelta(hours=1)
-    assert code_of(lambda: s3.get_object(**where, PartNumber=1, IfModifiedSince=now)) == (
-        "304",
-        304,
-    )
+    later = datetime.now(UTC) + timedelta(hours=1)
+    unchanged = code_of(lambda: s3.get_object(**where, PartNumber=1, IfModifiedSince=later))
+    assert unchanged == ("304", 304)

@@ -13,7 +13,7 @@ import lakefs
 import pytest
 
 from tests.server.s3.conftest import Client
-from tests.server.s3.test_multipart import Upload
+from tests.server.s3.test_multipart import KEY, Upload
 from tests.server.s3.test_objects import code_of
 from tests.support.server import Server
 
@@ -38,7 +38,6 @@ def chosen(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in CHOSEN if name in found}
 
 
-@pytest.mark.twins
 def test_headers_of_an_upload(s3: Client, repo: lakefs.Repository) -> None:
     where = {"Bucket": repo.id, "Key": "main/a"}
     s3.put_object(**where, Body=b"1", Metadata={"cache-control": "mine"}, **CHOSEN)
@@ -91,22 +90,22 @@ def test_headers_that_the_api_set(s3: Client, server: Server, bucket: str) -> No
     assert found["ChecksumCRC32"] == text(crc32(b"1"))
 
 
-@pytest.mark.parametrize("name", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
-def test_the_checksum_of_an_upload(s3: Client, repo: lakefs.Repository, name: str) -> None:
-    put = s3.put_object(Bucket=repo.id, Key="main/a", Body=b"data", ChecksumAlgorithm=name)
-    where = {"Bucket": repo.id, "Key": "main/a"}
-    for _ in range(2):
-        assert f"Checksum{name}" not in s3.head_object(**where)
-        found = s3.head_object(**where, ChecksumMode="ENABLED")
-        assert found[f"Checksum{name}"] == put[f"Checksum{name}"]
-        assert found["ChecksumSHA256"] == text(hashlib.sha256(b"data").digest())
-        assert found["ChecksumType"] == "FULL_OBJECT"
-        attributes = s3.get_object_attributes(**where, ObjectAttributes=["Checksum"])
-        assert attributes["Checksum"][f"Checksum{name}"] == put[f"Checksum{name}"]
-        assert found["Metadata"] == {}
-        assert repo.branch("main").object("a").stat().metadata == {}
-        s3.copy_object(Bucket=repo.id, Key="main/b", CopySource=where, MetadataDirective="REPLACE")
-        where = {"Bucket": repo.id, "Key": "main/b"}
+def test_the_checksum_of_an_upload(s3: Client, repo: lakefs.Repository) -> None:
+    for name in ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"):
+        put = s3.put_object(Bucket=repo.id, Key="main/a", Body=b"data", ChecksumAlgorithm=name)
+        where = {"Bucket": repo.id, "Key": "main/a"}
+        copy = {"Bucket": repo.id, "Key": "main/b"}
+        s3.copy_object(**copy, CopySource=where, MetadataDirective="REPLACE")
+        sum_of = f"Checksum{name}"
+        for place in (where, copy):
+            assert sum_of not in s3.head_object(**place)
+            found = s3.head_object(**place, ChecksumMode="ENABLED")
+            assert found[sum_of] == put[sum_of]
+            assert found["ChecksumSHA256"] == text(hashlib.sha256(b"data").digest())
+            assert (found["ChecksumType"], found["Metadata"]) == ("FULL_OBJECT", {})
+            attributes = s3.get_object_attributes(**place, ObjectAttributes=["Checksum"])
+            assert attributes["Checksum"][sum_of] == put[sum_of]
+        assert repo.branch("main").object("b").stat().metadata == {}
 
 
 def test_the_same_bytes_are_no_change(
@@ -152,30 +151,25 @@ def test_a_checksum_of_the_parts_checksums(s3: Client, bucket: str, name: str) -
     assert s3.head_object(Bucket=bucket, Key=key)["Metadata"] == {}
 
 
-def test_a_checksum_of_the_whole_of_all_parts(s3: Client, bucket: str) -> None:
+def test_other_checksums_of_parts(s3: Client, bucket: str) -> None:
+    """Of the whole; of which only the last request says the name; and those that do not exist."""
+    where = {"Bucket": bucket, "Key": KEY}
     upload = Upload(s3, bucket, ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT")
     parts = [upload.part(1, b"1"), upload.part(2, b"2")]
     assert code_of(lambda: upload.complete(parts, ChecksumCRC32="AAAAAA==")) == ("BadDigest", 400)
     upload.complete(parts)
-    found = s3.head_object(Bucket=bucket, Key=upload.where["Key"], ChecksumMode="ENABLED")
+    found = s3.head_object(**where, ChecksumMode="ENABLED")
     assert (found["ChecksumCRC32"], found["ChecksumType"]) == (text(crc32(b"12")), "FULL_OBJECT")
     assert found["ChecksumSHA256"]
 
-
-def test_a_checksum_that_only_the_last_request_names(s3: Client, bucket: str) -> None:
     upload = Upload(s3, bucket)
     composite = text(crc32(crc32(b"1"), crc32(b"2"))) + "-2"
     parts = [upload.part(1, b"1"), upload.part(2, b"2")]
     done = upload.complete(parts, ChecksumCRC32=composite)
     assert (done["ChecksumCRC32"], done["ChecksumType"]) == (composite, "COMPOSITE")
-
-
-def test_checksums_that_do_not_exist(s3: Client, bucket: str) -> None:
     for algorithm, kind in (("MD4", "COMPOSITE"), ("CRC64NVME", "COMPOSITE"), ("CRC32", "x")):
-        wrong = code_of(
-            lambda: Upload(s3, bucket, ChecksumAlgorithm=algorithm, ChecksumType=kind)  # noqa: B023
-        )
-        assert wrong == ("InvalidRequest", 400)
+        named = {"ChecksumAlgorithm": algorithm, "ChecksumType": kind}
+        assert code_of(lambda: Upload(s3, bucket, **named)) == ("InvalidRequest", 400)  # noqa: B023
 
 
 def test_attributes(s3: Client, bucket: str) -> None:
@@ -189,8 +183,9 @@ def test_attributes(s3: Client, bucket: str) -> None:
     assert "ObjectParts" not in found
     some = s3.get_object_attributes(**where, ObjectAttributes=["ObjectSize"])
     assert (some["ObjectSize"], some.get("ETag"), some.get("Checksum")) == (3, None, None)
-    wrong = code_of(lambda: s3.get_object_attributes(**where, ObjectAttributes=["Color"]))
-    assert wrong == ("InvalidArgument", 400)
-    missing = {"Bucket": bucket, "Key": "main/no"}
-    wrong = code_of(lambda: s3.get_object_attributes(**missing, ObjectAttributes=names))
-    assert wrong == ("NoSuchKey", 404)
+    for key, asked, code in (
+        ("main/a", "Color", "InvalidArgument"),
+        ("main/no", "ETag", "NoSuchKey"),
+    ):
+        wrong = {"Bucket": bucket, "Key": key, "ObjectAttributes": [asked]}
+        assert code_of(lambda: s3.get_object_attributes(**wrong))[0] == code  # noqa: B023

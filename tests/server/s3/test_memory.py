@@ -14,8 +14,8 @@ from tests.server.test_streaming import MEGABYTE, forget_peak, peak
 from tests.support.databases import new_database
 from tests.support.server import Server, new_server
 
-LARGE = 128 * MEGABYTE
-PART = 32 * MEGABYTE
+LARGE = 96 * MEGABYTE
+PART = 24 * MEGABYTE
 AT_ONCE = 4
 GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 90 * MEGABYTE}
 """On S3, all uploads share 16 MiB for parts. The rest are pieces that arrive, and memory that the

@@ -22,7 +22,6 @@ def of_api(repo: lakefs.Repository, path: str) -> Any:
     return repo.branch("main").object(path).stat().metadata
 
 
-@pytest.mark.twins
 def test_metadata_of_s3_in_the_api(s3: Client, repo: lakefs.Repository) -> None:
     given = {"Color": "blue", "x_y.z-1": "2"}
     expected = {"X-Amz-Meta-color": "blue", "X-Amz-Meta-x_y.z-1": "2"}
@@ -63,15 +62,12 @@ def test_metadata_of_the_api_in_s3(s3: Client, server: Server, repo: lakefs.Repo
     [
         ("blue", "blue"),
         ("=?UTF-8?B?csO2dA==?=", "röt"),
-        ("=?utf-8?q?r=C3=B6t?=", "röt"),
         ("=?iso-8859-1?Q?r=F6t?=", "röt"),
         ("röt".encode().decode("latin-1"), "röt"),
         ("röt", "röt"),  # bytes of Latin-1
         ("=?UTF-8?Q?blue?=", "=?UTF-8?Q?blue?="),
         ("=?x-unknown?B?csO2dA==?=", "=?x-unknown?B?csO2dA==?="),
         ("=?UTF-8?B?gA==?=", "=?UTF-8?B?gA==?="),
-        ("=?UTF-8?B?csO2d?=", "=?UTF-8?B?csO2d?="),
-        ("2 =? 3", "2 =? 3"),
         ("", ""),
     ],
 )
@@ -91,6 +87,7 @@ def test_values_in_other_letters(sent: str, stored: str) -> None:
         ({"color": "1", "X-Amz-Meta-color": "2"}, {"color": "2"}, "1"),
         ({"x-amz-meta-color": "1", "Color": "2", "color": "3"}, {"color": "1"}, "2"),
         ({"X-Amz-Meta-": "1", "ä": "2", "::lakefs::x": "3"}, {}, "3"),
+        ({"c:d": "2", "b": "ö"}, {"b": "=?UTF-8?B?w7Y=?="}, "1"),
     ],
 )
 def test_names_that_share_a_header(

@@ -19,6 +19,7 @@ import pyarrow.fs
 import s3fs
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from tests.server.s3.clients.page import Page
 from tests.support.requirements import require_or_skip
@@ -26,25 +27,23 @@ from tests.support.requirements import require_or_skip
 PART_BYTES: Final = 5 * 2**20
 """The smallest part that these clients make."""
 LIMIT_SECONDS: Final = 120
-Found = tuple[list[str], list[str]]
-"""Names of the files and directories directly below a prefix, in order."""
 
 
 class Refused(Exception):
-    """What a client shows when the server refuses."""
+    """What a program shows when the server refuses."""
+
+
+REFUSALS: Final = (Refused, ClientError, OSError, Py4JJavaError)
 
 
 class S3Files(Protocol):
     """One client, as the page sets it up."""
 
     def write(self, path: str, data: bytes, color: str) -> None:
-        """Writes a file at once, with `color` in its metadata. Raises Refused."""
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        """Writes a file in parts of `PART_BYTES`."""
+        """Writes a file with `color` in its metadata, in parts if it has more than one."""
 
     def read(self, path: str) -> bytes:
-        """The whole file. Raises Refused."""
+        """The whole file."""
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         """Some bytes of a file."""
@@ -52,8 +51,8 @@ class S3Files(Protocol):
     def color(self, path: str) -> str:
         """What the metadata says."""
 
-    def listed(self, prefix: str) -> Found:
-        """What is directly below a prefix that ends with a slash."""
+    def listed(self, prefix: str) -> list[str]:
+        """What is directly below a prefix that ends with a slash. So do names of directories."""
 
     def copy(self, source: str, target: str) -> None:
         """Copies a file on the server."""
@@ -65,26 +64,17 @@ class S3Files(Protocol):
 class Boto3:
     """boto3."""
 
-    def __init__(self, page: Page, directory: Path) -> None:
-        del directory
+    def __init__(self, page: Page, _directory: Path) -> None:
         self.s3 = page.run("boto3.client(")["s3"]
         self.bucket = page.bucket
 
     def write(self, path: str, data: bytes, color: str) -> None:
-        try:
-            self.s3.put_object(Bucket=self.bucket, Key=path, Body=data, Metadata={"color": color})
-        except ClientError as error:
-            raise Refused(str(error)) from error
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        config = TransferConfig(multipart_threshold=1, multipart_chunksize=PART_BYTES)
-        self.s3.upload_fileobj(io.BytesIO(data), self.bucket, path, Config=config)
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
+        more = {"Metadata": {"color": color}}
+        self.s3.upload_fileobj(io.BytesIO(data), self.bucket, path, ExtraArgs=more, Config=config)
 
     def read(self, path: str) -> bytes:
-        try:
-            return bytes(self.s3.get_object(Bucket=self.bucket, Key=path)["Body"].read())
-        except ClientError as error:
-            raise Refused(str(error)) from error
+        return bytes(self.s3.get_object(Bucket=self.bucket, Key=path)["Body"].read())
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         wanted = f"bytes={start}-{start + count - 1}"
@@ -94,17 +84,14 @@ class Boto3:
     def color(self, path: str) -> str:
         return str(self.s3.head_object(Bucket=self.bucket, Key=path)["Metadata"]["color"])
 
-    def listed(self, prefix: str) -> Found:
+    def listed(self, prefix: str) -> list[str]:
         found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
-        return (
-            [each["Key"].removeprefix(prefix) for each in found.get("Contents", ())],
-            [each["Prefix"].removeprefix(prefix) for each in found.get("CommonPrefixes", ())],
-        )
+        names = [each["Key"] for each in found.get("Contents", ())]
+        names += [each["Prefix"] for each in found.get("CommonPrefixes", ())]
+        return [name.removeprefix(prefix) for name in names]
 
     def copy(self, source: str, target: str) -> None:
-        self.s3.copy_object(
-            Bucket=self.bucket, Key=target, CopySource={"Bucket": self.bucket, "Key": source}
-        )
+        self.s3.copy_object(Bucket=self.bucket, Key=target, CopySource=f"{self.bucket}/{source}")
 
     def delete(self, path: str) -> None:
         self.s3.delete_object(Bucket=self.bucket, Key=path)
@@ -119,20 +106,37 @@ class Program:
         self.warned = ""
         """What the last call printed to stderr."""
 
-    def __call__(self, *arguments: str, data: bytes = b"") -> bytes:
+    def __call__(self, *arguments: str) -> bytes:
         """What it prints. Raises Refused with what it says about a failure."""
         done = subprocess.run(
             [*self._program, *arguments],
             env=self._environment,
-            input=data,
             capture_output=True,
             check=False,
             timeout=LIMIT_SECONDS,
         )
-        if done.returncode:
-            raise Refused(done.stderr.decode())
         self.warned = done.stderr.decode()
+        if done.returncode:
+            raise Refused(self.warned)
         return done.stdout
+
+
+class OfFiles:
+    """A program that sends and gets the files of a directory. `root` is before each path."""
+
+    def __init__(self, directory: Path, root: str, configuration: str) -> None:
+        self.directory = directory
+        self.root = root
+        self.configuration = self.file("configuration", configuration.encode())
+
+    def file(self, name: str, data: bytes = b"") -> str:
+        """The path of a file that is to be sent, or that takes what is got."""
+        (self.directory / name).write_bytes(data)
+        return str(self.directory / name)
+
+    def got(self, name: str) -> bytes:
+        """The content of such a file."""
+        return (self.directory / name).read_bytes()
 
 
 @cache
@@ -145,23 +149,22 @@ def found_aws() -> str | None:
     return None
 
 
-class Aws:
+class Aws(OfFiles):
     """AWS's command line."""
 
     def __init__(self, page: Page, directory: Path) -> None:
         program = found_aws()
         if program is None:
             require_or_skip("aws", "no aws on PATH that runs")
-        configuration = directory / "aws.ini"
-        configuration.write_text(
+        configuration = (
             f"[default]\ns3 =\n  multipart_threshold = {PART_BYTES}\n"
             f"  multipart_chunksize = {PART_BYTES}\n"
         )
-        self.page = page
-        self.directory = directory
+        super().__init__(directory, f"s3://{page.bucket}/", configuration)
+        self.bucket = page.bucket
         self.environment = {
             "HOME": str(directory),
-            "AWS_CONFIG_FILE": str(configuration),
+            "AWS_CONFIG_FILE": self.configuration,
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_ACCESS_KEY_ID": page.key.access_key_id,
             "AWS_SECRET_ACCESS_KEY": page.key.secret,
@@ -170,115 +173,83 @@ class Aws:
         self.run = Program([program, "--endpoint-url", page.url], **self.environment)
 
     def _api(self, operation: str, path: str, *more: str) -> Any:
-        where = ("--bucket", self.page.bucket, "--key", path)
+        where = ("--bucket", self.bucket, "--key", path)
         return json.loads(self.run("s3api", operation, *where, "--output", "json", *more))
 
-    def url(self, path: str) -> str:
-        """As `aws s3` names a file."""
-        return f"s3://{self.page.bucket}/{path}"
-
     def write(self, path: str, data: bytes, color: str) -> None:
-        self.run("s3", "cp", "--metadata", f"color={color}", "-", self.url(path), data=data)
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        file = self.directory / "large"
-        file.write_bytes(data)
-        self.run("s3", "cp", str(file), self.url(path))
+        file = self.file("sent", data)
+        self.run("s3", "cp", "--metadata", f"color={color}", file, self.root + path)
 
     def read(self, path: str) -> bytes:
-        return self.run("s3", "cp", self.url(path), "-")
+        return self.run("s3", "cp", self.root + path, "-")
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
-        file = self.directory / "range"
-        self._api("get-object", path, "--range", f"bytes={start}-{start + count - 1}", str(file))
-        return file.read_bytes()
+        wanted = f"bytes={start}-{start + count - 1}"
+        self._api("get-object", path, "--range", wanted, self.file("got"))
+        return self.got("got")
 
     def color(self, path: str) -> str:
         return str(self._api("head-object", path)["Metadata"]["color"])
 
-    def listed(self, prefix: str) -> Found:
-        words = [
-            line.split() for line in self.run("s3", "ls", self.url(prefix)).decode().splitlines()
-        ]
-        return (
-            [each[-1] for each in words if each[0] != "PRE"],
-            [each[-1] for each in words if each[0] == "PRE"],
-        )
+    def listed(self, prefix: str) -> list[str]:
+        lines = self.run("s3", "ls", self.root + prefix).decode().splitlines()
+        return [line.split()[-1] for line in lines]
 
     def copy(self, source: str, target: str) -> None:
-        self.run("s3", "cp", self.url(source), self.url(target))
+        self.run("s3", "cp", self.root + source, self.root + target)
 
     def delete(self, path: str) -> None:
-        self.run("s3", "rm", self.url(path))
+        self.run("s3", "rm", self.root + path)
 
 
-class Rclone:
+class Rclone(OfFiles):
     """rclone."""
 
     def __init__(self, page: Page, directory: Path) -> None:
         if shutil.which("rclone") is None:
             require_or_skip("rclone", "no rclone on PATH")
-        configuration = directory / "rclone.conf"
-        configuration.write_text(page.snippet("ini", "[ebbtide]"))
-        self.bucket = page.bucket
-        self.directory = directory
-        size = str(PART_BYTES)
-        options = ("--retries=1", f"--s3-upload-cutoff={size}B", f"--s3-chunk-size={size}B")
+        super().__init__(directory, f"ebbtide:{page.bucket}/", page.snippet("ini", "[ebbtide]"))
+        sizes = (f"--s3-upload-cutoff={PART_BYTES}B", f"--s3-chunk-size={PART_BYTES}B")
         self.run = Program(
-            ["rclone", *options], HOME=str(directory), RCLONE_CONFIG=str(configuration)
+            ["rclone", "--retries=1", *sizes],
+            HOME=str(directory),
+            RCLONE_CONFIG=self.configuration,
         )
-
-    def _place(self, path: str) -> str:
-        return f"ebbtide:{self.bucket}/{path}"
 
     def write(self, path: str, data: bytes, color: str) -> None:
-        file = self.directory / "small"
-        file.write_bytes(data)
-        color = f"color={color}"
-        self.run("copyto", "--metadata", "--metadata-set", color, str(file), self._place(path))
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        file = self.directory / "large"
-        file.write_bytes(data)
-        self.run("copyto", str(file), self._place(path))
+        metadata = ("--metadata", "--metadata-set", f"color={color}")
+        self.run("copyto", *metadata, self.file("sent", data), self.root + path)
 
     def read(self, path: str) -> bytes:
-        return self.run("cat", self._place(path))
+        return self.run("cat", self.root + path)
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
-        return self.run("cat", f"--offset={start}", f"--count={count}", self._place(path))
+        return self.run("cat", f"--offset={start}", f"--count={count}", self.root + path)
 
     def color(self, path: str) -> str:
-        (found,) = json.loads(self.run("lsjson", "--metadata", self._place(path)))
+        (found,) = json.loads(self.run("lsjson", "--metadata", self.root + path))
         return str(found["Metadata"]["color"])
 
-    def listed(self, prefix: str) -> Found:
-        lines = self.run("lsf", self._place(prefix)).decode().splitlines()
-        return (
-            [line for line in lines if not line.endswith("/")],
-            [line for line in lines if line.endswith("/")],
-        )
+    def listed(self, prefix: str) -> list[str]:
+        return self.run("lsf", self.root + prefix).decode().splitlines()
 
     def copy(self, source: str, target: str) -> None:
-        self.run("copyto", self._place(source), self._place(target))
+        self.run("copyto", self.root + source, self.root + target)
 
     def delete(self, path: str) -> None:
-        self.run("deletefile", self._place(path))
+        self.run("deletefile", self.root + path)
 
 
-class S3cmd:
+class S3cmd(OfFiles):
     """s3cmd. It compares the MD5 of what it sent or got with the ETag, and warns."""
 
     def __init__(self, page: Page, directory: Path) -> None:
         if shutil.which("s3cmd") is None:
             require_or_skip("s3cmd", "no s3cmd on PATH")
-        configuration = directory / "s3cfg"
-        configuration.write_text(page.snippet("ini", "host_base"))
-        self.bucket = page.bucket
-        self.directory = directory
+        super().__init__(directory, f"s3://{page.bucket}/", page.snippet("ini", "host_base"))
         # `--multipart-chunk-size-mb` of s3cmd counts MiB.
         size = f"--multipart-chunk-size-mb={PART_BYTES // 2**20}"
-        options = ("--config", str(configuration), "--no-progress", size)
+        options = ("--config", self.configuration, "--no-progress", size)
         self.program = Program(["s3cmd", *options], HOME=str(directory))
 
     def run(self, *arguments: str) -> str:
@@ -287,143 +258,101 @@ class S3cmd:
         assert "WARNING" not in self.program.warned, self.program.warned
         return printed
 
-    def url(self, path: str) -> str:
-        """As s3cmd names a file."""
-        return f"s3://{self.bucket}/{path}"
-
     def write(self, path: str, data: bytes, color: str) -> None:
-        file = self.directory / "small"
-        file.write_bytes(data)
-        self.run("put", f"--add-header=x-amz-meta-color:{color}", str(file), self.url(path))
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        file = self.directory / "large"
-        file.write_bytes(data)
-        self.run("put", str(file), self.url(path))
+        header = f"--add-header=x-amz-meta-color:{color}"
+        self.run("put", header, self.file("sent", data), self.root + path)
 
     def read(self, path: str) -> bytes:
-        file = self.directory / "read"
-        self.run("get", "--force", self.url(path), str(file))
-        return file.read_bytes()
+        self.run("get", "--force", self.root + path, self.file("got"))
+        return self.got("got")
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         """It reads ranges to continue a download alone."""
-        file = self.directory / "part"
-        file.write_bytes(self.read(path)[:start])
-        self.run("get", "--continue", self.url(path), str(file))
-        return file.read_bytes()[start : start + count]
+        part = self.file("part", self.read(path)[:start])
+        self.run("get", "--continue", self.root + path, part)
+        return self.got("part")[start : start + count]
 
     def color(self, path: str) -> str:
-        lines = self.run("info", self.url(path)).splitlines()
+        lines = self.run("info", self.root + path).splitlines()
         (found,) = (line for line in lines if "x-amz-meta-color" in line)
         return found.rpartition(": ")[2]
 
-    def listed(self, prefix: str) -> Found:
-        words = [line.split() for line in self.run("ls", self.url(prefix)).splitlines()]
-        names = {each[-1].removeprefix(self.url(prefix)): each[0] for each in words}
-        return (
-            [name for name in names if names[name] != "DIR"],
-            [name for name in names if names[name] == "DIR"],
-        )
+    def listed(self, prefix: str) -> list[str]:
+        lines = self.run("ls", self.root + prefix).splitlines()
+        return [line.split()[-1].removeprefix(self.root + prefix) for line in lines]
 
     def copy(self, source: str, target: str) -> None:
-        self.run("cp", self.url(source), self.url(target))
+        self.run("cp", self.root + source, self.root + target)
 
     def delete(self, path: str) -> None:
-        self.run("del", self.url(path))
+        self.run("del", self.root + path)
 
 
 class S3fs:
     """s3fs, of fsspec."""
 
-    def __init__(self, page: Page, directory: Path) -> None:
-        del directory
+    def __init__(self, page: Page, _directory: Path) -> None:
         self.fs = page.run("s3fs.S3FileSystem(", s3fs=s3fs)["fs"]
-        self.bucket = page.bucket
+        self.root = f"{page.bucket}/"
 
     def write(self, path: str, data: bytes, color: str) -> None:
-        try:
-            self.fs.pipe_file(f"{self.bucket}/{path}", data, Metadata={"color": color})
-        except OSError as error:
-            raise Refused(str(error)) from error
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        with self.fs.open(f"{self.bucket}/{path}", "wb", block_size=PART_BYTES) as file:
+        more = {"block_size": PART_BYTES, "Metadata": {"color": color}}
+        with self.fs.open(self.root + path, "wb", **more) as file:
             file.write(data)
 
     def read(self, path: str) -> bytes:
-        try:
-            return bytes(self.fs.cat_file(f"{self.bucket}/{path}"))
-        except OSError as error:
-            raise Refused(str(error)) from error
+        return bytes(self.fs.cat_file(self.root + path))
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
-        return bytes(self.fs.cat_file(f"{self.bucket}/{path}", start=start, end=start + count))
+        return bytes(self.fs.cat_file(self.root + path, start=start, end=start + count))
 
     def color(self, path: str) -> str:
-        return str(self.fs.metadata(f"{self.bucket}/{path}", refresh=True)["color"])
+        return str(self.fs.metadata(self.root + path, refresh=True)["color"])
 
-    def listed(self, prefix: str) -> Found:
-        entries = self.fs.ls(f"{self.bucket}/{prefix}", detail=True, refresh=True)
-        names = {entry["name"].rpartition("/")[2]: entry["type"] for entry in entries}
-        return (
-            sorted(name for name in names if names[name] == "file"),
-            sorted(f"{name}/" for name in names if names[name] == "directory"),
-        )
+    def listed(self, prefix: str) -> list[str]:
+        entries = self.fs.ls(self.root + prefix, detail=True, refresh=True)
+        ends = {"file": "", "directory": "/"}
+        return [entry["name"].rpartition("/")[2] + ends[entry["type"]] for entry in entries]
 
     def copy(self, source: str, target: str) -> None:
-        self.fs.copy(f"{self.bucket}/{source}", f"{self.bucket}/{target}")
+        self.fs.copy(self.root + source, self.root + target)
 
     def delete(self, path: str) -> None:
-        self.fs.rm_file(f"{self.bucket}/{path}")
+        self.fs.rm_file(self.root + path)
 
 
 class Pyarrow:
     """pyarrow's own client. Of metadata it writes the content type and other headers alone."""
 
-    def __init__(self, page: Page, directory: Path) -> None:
-        del directory
+    def __init__(self, page: Page, _directory: Path) -> None:
         self.fs = page.run("pyarrow.fs.S3FileSystem(", pyarrow=pyarrow)["fs"]
-        self.bucket = page.bucket
+        self.root = f"{page.bucket}/"
 
     def write(self, path: str, data: bytes, color: str) -> None:
         metadata = {"Content-Type": f"text/{color}"}
-        try:
-            with self.fs.open_output_stream(f"{self.bucket}/{path}", metadata=metadata) as stream:
-                stream.write(data)
-        except OSError as error:
-            raise Refused(str(error)) from error
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        with self.fs.open_output_stream(f"{self.bucket}/{path}") as stream:
+        with self.fs.open_output_stream(self.root + path, metadata=metadata) as stream:
             stream.write(data)
 
     def read(self, path: str) -> bytes:
-        try:
-            with self.fs.open_input_stream(f"{self.bucket}/{path}") as stream:
-                return bytes(stream.read())
-        except OSError as error:
-            raise Refused(str(error)) from error
+        with self.fs.open_input_stream(self.root + path) as stream:
+            return bytes(stream.read())
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
-        with self.fs.open_input_file(f"{self.bucket}/{path}") as file:
+        with self.fs.open_input_file(self.root + path) as file:
             return bytes(file.read_at(count, start))
 
     def color(self, path: str) -> str:
-        with self.fs.open_input_stream(f"{self.bucket}/{path}") as stream:
+        with self.fs.open_input_stream(self.root + path) as stream:
             kind: bytes = stream.metadata()["Content-Type"]
         return kind.decode().removeprefix("text/")
 
-    def listed(self, prefix: str) -> Found:
-        selected = pyarrow.fs.FileSelector(f"{self.bucket}/{prefix.rstrip('/')}")
-        found = {each.base_name: each.is_file for each in self.fs.get_file_info(selected)}
-        return (
-            sorted(name for name in found if found[name]),
-            sorted(f"{name}/" for name in found if not found[name]),
-        )
+    def listed(self, prefix: str) -> list[str]:
+        selected = pyarrow.fs.FileSelector(self.root + prefix.rstrip("/"))
+        found = self.fs.get_file_info(selected)
+        return [each.base_name + ("" if each.is_file else "/") for each in found]
 
     def copy(self, source: str, target: str) -> None:
-        self.fs.copy_file(f"{self.bucket}/{source}", f"{self.bucket}/{target}")
+        self.fs.copy_file(self.root + source, self.root + target)
 
     def delete(self, path: str) -> None:
-        self.fs.delete_file(f"{self.bucket}/{path}")
+        self.fs.delete_file(self.root + path)

@@ -18,9 +18,8 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
     JavaGateway,
     launch_gateway,
 )
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from tests.server.s3.clients.clients import PART_BYTES, Found, Refused
+from tests.server.s3.clients.clients import PART_BYTES
 from tests.server.s3.clients.page import Page
 from tests.support.maven import JARS_OF_SPARK, Unreachable, fetched_jars
 from tests.support.requirements import require_or_skip
@@ -101,25 +100,13 @@ class Hadoop:
         return self.jvm.org.apache.hadoop.fs.Path(self.root + path)
 
     def write(self, path: str, data: bytes, color: str) -> None:
-        try:
-            making = self.fs.createFile(self._path(path)).overwrite(True).recursive()
-            stream = making.opt("fs.s3a.create.header.color", color).build()
-            stream.write(data)
-            stream.close()
-        except Py4JJavaError as error:
-            raise Refused(str(error)) from error
-
-    def write_parts(self, path: str, data: bytes) -> None:
-        stream = self.fs.create(self._path(path))
+        making = self.fs.createFile(self._path(path)).overwrite(True).recursive()
+        stream = making.opt("fs.s3a.create.header.color", color).build()
         stream.write(data)
         stream.close()
 
     def read(self, path: str) -> bytes:
-        try:
-            size = self.fs.getFileStatus(self._path(path)).getLen()
-            return self.read_range(path, 0, size)
-        except Py4JJavaError as error:
-            raise Refused(str(error)) from error
+        return self.read_range(path, 0, self.fs.getFileStatus(self._path(path)).getLen())
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
         stream = self.fs.open(self._path(path))
@@ -132,15 +119,9 @@ class Hadoop:
     def color(self, path: str) -> str:
         return bytes(self.fs.getXAttr(self._path(path), "header.color")).decode()
 
-    def listed(self, prefix: str) -> Found:
-        found = {
-            each.getPath().getName(): each.isFile()
-            for each in self.fs.listStatus(self._path(prefix))
-        }
-        return (
-            sorted(name for name in found if found[name]),
-            sorted(f"{name}/" for name in found if not found[name]),
-        )
+    def listed(self, prefix: str) -> list[str]:
+        found = self.fs.listStatus(self._path(prefix))
+        return [each.getPath().getName() + ("" if each.isFile() else "/") for each in found]
 
     def copy(self, source: str, target: str) -> None:
         """Hadoop copies on the server only to rename: it reads and writes."""
