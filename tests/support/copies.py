@@ -18,6 +18,7 @@ from ebbtide.store.database.schema import commits
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories.promises import times_of
 from tests.support.clock import ManualClock
+from tests.support.lakes import contents
 from tests.support.world import World, aged
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -53,10 +54,7 @@ def listing(root: Path) -> dict[str, bytes]:
 
 
 def contents_of(world: World, ref: str) -> dict[str, bytes]:
-    return {
-        entry.path: world.lake.objects.get(ref, entry.path)
-        for entry in world.lake.objects.walk(ref)
-    }
+    return contents(world.lake, ref)
 
 
 def verify(world: World) -> None:

@@ -10,6 +10,7 @@ from ebbtide.purge.purger import PurgeReport, Purges
 from ebbtide.purge.request import PathTarget, Request
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
+from tests.support.lakes import contents as contents
 
 SECRET_KEY = base64.urlsafe_b64encode(b"k" * 32).decode()
 WHO = {"user": "ada", "host": "test"}
@@ -34,11 +35,6 @@ def purge(store: Store, *paths: str, dry_run: bool = False, **named: Any) -> Pur
 def in_the_way(report: PurgeReport) -> set[tuple[str, str, tuple[str, ...]]]:
     assert report.plan is not None
     return {(each.kind, each.id, each.names) for each in report.plan.references}
-
-
-def contents(repository: Repository, ref: str) -> dict[str, bytes]:
-    objects = repository.objects
-    return {entry.path: objects.get(ref, entry.path) for entry in objects.walk(ref)}
 
 
 def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
