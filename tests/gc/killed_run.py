@@ -39,8 +39,7 @@ Victim = Literal["driver", "jvm", "worker"]
 
 @dataclass(frozen=True)
 class Kill:
-    """A hook of a storage that kills the victim where the address is deleted or replaced; this
-    process ends with it, or the JVM ends it. Picklable."""
+    """A picklable hook of a storage that kills the victim where the address goes."""
 
     driver: int
     victim: Victim

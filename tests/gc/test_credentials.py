@@ -92,8 +92,7 @@ def users(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def store(users: Users, tmp_path: Path) -> Iterator[Store]:
-    """A store with a repository in each bucket, of some objects that nothing needs, and one that a
-    commit needs."""
+    """A store with a repository in each bucket, of objects that nothing needs, and one kept."""
     with Store.init(tmp_path / "store", settings=AT_ONCE) as store:
         for name, bucket in users.buckets.items():
             made = store.create_repository(name, storage_url=f"s3://{bucket}/lake")
@@ -157,8 +156,7 @@ def test_executors_get_the_keys_and_nothing_shows_them(
 
 
 def run_on(master: str, name: str, store: Path, events: Path) -> tuple[dict[str, Any], bytes]:
-    """Collects a repository by the program; its report, and all that it printed. Spark's log is as
-    verbose as an operator would set it."""
+    """Collects a repository by the program, with a verbose log; its report, and all it printed."""
     command = [sys.executable, "-m", "ebbtide", "gc", "run", name, *OPTIONS, "--master", master]
     for setting in (
         "spark.eventLog.enabled=true",

@@ -24,8 +24,7 @@ LAST_WRITES = 4
 
 
 class Disk:
-    """Full from the `room`-th write on, counted from 0, be it a file or a transaction; None never
-    is."""
+    """Full from the `room`-th write of a file or transaction on, counted from 0; None never is."""
 
     def __init__(self) -> None:
         self.room: int | None = None

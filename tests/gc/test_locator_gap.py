@@ -21,6 +21,7 @@ from ebbtide.store.database.schema import branches, collections, commits, reflog
 from ebbtide.store.objects.locators import Signed
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
+from tests.gc.test_signed_reads import commit_without
 from tests.support.boundaries import HeldMetadata, SteppingMetadata
 from tests.support.world import World
 
@@ -42,7 +43,7 @@ Way = tuple[
 ]
 WAYS: Final[dict[str, Way]] = {
     "commit": (
-        lambda lake, _: (lake.objects.delete("main", "a"), lake.commits.commit("main", "without")),
+        lambda lake, _: commit_without(lake, "main"),
         lambda lake, _: lake.locators.sign_path("main@", "a"),
         sa.select(commits.c.commit_id).where(commits.c.message == "without"),
     ),

@@ -91,8 +91,7 @@ def damaged(world: World, tmp_path: Path, **options: Any) -> dict[str, RunReport
 
 
 def test_an_older_quarantine_ends_without_its_report(world: World, tmp_path: Path) -> None:
-    """Its files go when their time is over, another quarantine ends too, and the run says what it
-    deleted, and names the older runs."""
+    """Another one ends too, and the run says what it deleted, and names the older runs."""
     olds = damaged(world, tmp_path, quarantine=DAY)
     other = sweep(world, "other", quarantine=HALF_A_DAY)
     before = list((world.root / "_ebbtide").rglob("report.json"))

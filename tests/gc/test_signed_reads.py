@@ -67,9 +67,14 @@ def check_until_its_end(world: World, *signed: SignedRead) -> None:
     assert not any(place.exists() for place in places)
 
 
+def commit_without(lake: Repository, branch: str) -> object:
+    lake.objects.delete(branch, "a")
+    return lake.commits.commit(branch, "without")
+
+
 Lose = Callable[[Repository, str], object]
 COMMITTED: Final[list[Lose]] = [
-    lambda lake, branch: (lake.objects.delete(branch, "a"), lake.commits.commit(branch, "")),
+    commit_without,
     lambda lake, branch: lake.branches.delete(branch),
 ]
 

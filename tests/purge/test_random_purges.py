@@ -74,8 +74,7 @@ class Target:
 
 
 def in_the_way(model: Model, target: Target, now: object) -> dict[tuple[str, str], set[str]]:
-    """The definition: whatever refers to one of the addresses and was not named; and holds. Each
-    with the addresses that it needs."""
+    """Whatever refers to one of the addresses and was not named; and holds. With the addresses."""
     found: dict[tuple[str, str], set[str]] = {}
     for commit_id, entries in model.intact().items():
         hits = {path for path, address in entries.items() if address in target.addresses}
