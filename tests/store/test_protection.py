@@ -81,11 +81,12 @@ def test_a_protected_branch_refuses_direct_changes(lake: Repository) -> None:
 
 def test_commits_of_commits_and_other_branches_are_free(lake: Repository) -> None:
     lake.protection.set(["main", "d?v"])
-    for make in (
+    makers: list[Callable[[], object]] = [
         lambda: lake.commits.cherry_pick("main", "dev"),
         lambda: lake.commits.revert("main", "main"),
         lambda: lake.commits.merge("dev", "main", allow_empty=True),
-    ):
+    ]
+    for make in makers:
         head = lake.commits.resolve("main")
         make()
         assert lake.commits.get("main").parent_ids[0] == head

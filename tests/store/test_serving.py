@@ -418,10 +418,11 @@ def test_a_repository_of_another_database_is_not_changed(
     for lake in (repository, deleted):
         lake.storage.put(OWNER_ADDRESS, b"{}")
     clock.advance(MOVE_EVERY)
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: store.catalog.restore("pond"),
         lambda: store.catalog.set_expiry("lake", clock.now + timedelta(days=3)),
-    ):
+    ]
+    for call in calls:
         with raises("storage_foreign") as refused:
             call()
         assert "the change is made" not in refused.value.message
