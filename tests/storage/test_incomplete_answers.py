@@ -201,9 +201,14 @@ def test_a_page_that_is_cut_once_loses_nothing(server: Server, storage: Storage)
     expected = WAYS[way](storage)
     for cut in (*CUTS.values(), _ended):
         for number in range(3):
-            left = itertools.count(-number)
-            server.spoiling = lambda body, cut=cut, left=left: cut(body) if not next(left) else body
+            server.spoiling = _cut_once(number, cut)
             _check_whole_or_failed(storage, way, expected)
+
+
+def _cut_once(number: int, cut: Cut) -> Cut:
+    """Cuts one answer, by its number."""
+    left = itertools.count(-number)
+    return lambda body: body if next(left) else cut(body)
 
 
 def _check_whole_or_failed(storage: Storage, way: str, expected: object) -> None:
