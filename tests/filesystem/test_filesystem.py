@@ -13,6 +13,7 @@ from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.filesystem.filesystem import EbbtideFileSystem
 from ebbtide.filesystem.places import Place
 from ebbtide.store.embedded import Store
+from tests.support.errors import raises
 from tests.support.server import Server
 
 MAIN = "lake/main"
@@ -157,9 +158,8 @@ def test_commits(fs: EbbtideFileSystem) -> None:
     assert fs.cat_file(A) == b"2"
     assert fs.cat_file(f"{MAIN}@/a") == b"1"
     fs.commit(f"ebbtide://{MAIN}", "two")
-    with pytest.raises(Conflict) as nothing:
+    with raises("nothing_to_commit", of=Conflict):
         fs.commit(MAIN, "three")
-    assert nothing.value.kind == "nothing_to_commit"
     with pytest.raises(FileNotFoundError):
         fs.pipe_file(f"lake/{first}/a", b"3")
 
@@ -223,9 +223,8 @@ def test_slashes_in_refs(tmp_path: Path) -> None:
 
 
 def test_refused_places(tmp_path: Path) -> None:
-    with pytest.raises(NotFound) as missing:
+    with raises("store_not_found", of=NotFound):
         EbbtideFileSystem(str(tmp_path / "none"), skip_instance_cache=True)
-    assert missing.value.kind == "store_not_found"
     with pytest.raises(InvalidInput):
         EbbtideFileSystem(endpoint="ftp://host", skip_instance_cache=True)
 

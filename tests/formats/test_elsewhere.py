@@ -11,6 +11,7 @@ from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_els
 from ebbtide.gc.options import ASKED_PERIOD, parse_quarantine
 from ebbtide.settings import Settings
 from tests.formats.lakefs.world import open_lakefs_world
+from tests.support.errors import raises
 
 LAKEFS = {
     "lakefs_endpoint": "http://lakefs.test",
@@ -35,9 +36,8 @@ def test_a_server_and_its_keys_must_be_named(missing: str) -> None:
 @pytest.mark.parametrize("missing", ["lakefs_sdk", "google_crc32c", "google.protobuf"])
 def test_without_the_packages_of_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(Failed, match=r"pip install 'ebbtide\[lakefs\]'") as failed:
+    with raises("extra_missing", "pip install 'ebbtide[lakefs]'", of=Failed):
         open_elsewhere("lakefs:x", Settings(**LAKEFS))
-    assert failed.value.kind == "extra_missing"
 
 
 def test_no_repository_of_a_server_is_quiet() -> None:

@@ -15,6 +15,7 @@ from ebbtide.retention.decision import Roots
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.conftest import START
+from tests.support.errors import raises
 from tests.support.locks import waits_for_a_lock
 
 Operation = Callable[[Repository], object]
@@ -55,6 +56,5 @@ def test_what_rests_on_a_commit_waits_for_the_fence(
             return Fencing(tombstone=[commit])
 
         form.fence(hold, run_id, choose, cutoff=START)
-        with pytest.raises(Gone) as gone:
+        with raises("commit_expired", of=Gone):
             begun[0].result(timeout=20)
-    assert gone.value.kind == "commit_expired"

@@ -132,14 +132,15 @@ def test_a_hold_is_taken_told_and_let_go(place: Place) -> None:
 
 
 def test_who_holds_it(place: Place) -> None:
-    """Whoever wants to show it asks so; nothing is written."""
+    """Whoever wants to show it asks so; nothing is written. A prefix is put before the address."""
 
     def holder() -> str | None:
         return holder_of(place.storage, lease_ttl=TTL, now=place.clock.now)
 
     assert holder() is None
-    with place.hold("one"):
+    with place.hold("one"), place.hold("two", prefix="a/"):
         before = place.storage.get(LEASE_ADDRESS)
+        assert json.loads(place.storage.get(f"a/{LEASE_ADDRESS}"))["run_id"] == "two"
         assert holder() == "one"
         place.clock.now += TTL
         assert holder() is None, "it was silent for too long"
@@ -150,12 +151,6 @@ def test_who_holds_it(place: Place) -> None:
     place.storage.put(LEASE_ADDRESS, b"{")
     with raises("run_in_progress", "is damaged", of=Refused):
         holder()
-
-
-def test_a_prefix_is_put_before_the_address(place: Place) -> None:
-    with place.hold("one", prefix="a/"), place.hold("two", prefix="b/"), place.hold("three"):
-        for prefix, run_id in (("a/", "one"), ("b/", "two"), ("", "three")):
-            assert json.loads(place.storage.get(f"{prefix}{LEASE_ADDRESS}"))["run_id"] == run_id
 
 
 def test_a_run_that_died_on_this_machine_is_replaced_at_once(place: Place) -> None:
@@ -447,8 +442,7 @@ def test_a_taking_that_met_its_own_first_attempt_is_one(place: Place, before: st
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_letting_go_is_tried_twice(place: Place, when: str) -> None:
-    faulty = FaultyStorage(place.storage, **{when: failing("replace", times=1)})
-    with place.hold("one", faulty):
+    with place.hold("one", FaultyStorage(place.storage, **{when: failing("replace", times=1)})):
         pass
     assert place.is_free()
 

@@ -20,6 +20,7 @@ from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from tests.formats import toy
 from tests.formats.toy import LIST, ToyRepository
+from tests.support.refusals import check_refused
 
 FILES: Final = {"s1": ["data/a"], "s2": ["data/a", "data/b"], "s3": ["data/b", "data/c"]}
 OLD: Final = 1_500_000_000
@@ -87,9 +88,7 @@ def test_a_snapshot_that_got_a_branch_since_the_plan_stays(lake: Path) -> None:
 def test_a_snapshot_that_cannot_be_read_refuses_the_run(lake: Path) -> None:
     (lake / "snapshots/s1.json").write_text("{")
     before = left(lake)
-    report = collector(lake).run()
-    assert report.state == "refused"
-    assert report.error is not None and report.error["kind"] == "corrupt_node"
+    check_refused(collector(lake).run(), "corrupt_node")
     assert left(lake) == before
 
 

@@ -37,9 +37,21 @@ def test_a_busy_storage_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert headers_of_each(lambda _name: None, ["later"]) == [None]
 
 
-def test_a_refusal_keeps_what_it_said() -> None:
-    """Its connection is closed, and its text can be read all the same."""
-    told = BytesIO(b"<Error><Code>AccessDenied</Code></Error>")
+class CutOff(BytesIO):
+    """A connection that breaks."""
+
+    def read(self, _size: int | None = -1) -> bytes:
+        """Fails."""
+        raise IncompleteRead(b"<Err")
+
+
+TOLD = b"<Error><Code>AccessDenied</Code></Error>"
+
+
+@pytest.mark.parametrize(("told", "body"), [(BytesIO(TOLD), TOLD), (CutOff(), b"")])
+def test_a_refusal_keeps_what_it_said(told: BytesIO, body: bytes) -> None:
+    """Its connection is closed, and its text can be read all the same. If that is cut off, what
+    counts is the status."""
 
     def refuse() -> None:
         raise HTTPError("http://here", 403, "Forbidden", Message(), told)
@@ -47,25 +59,4 @@ def test_a_refusal_keeps_what_it_said() -> None:
     with pytest.raises(FailedAnswer, match="HTTP Error 403: Forbidden") as caught:
         repeated(refuse)
     assert told.closed and caught.value.closed
-    assert (caught.value.code, caught.value.body) == (
-        403,
-        b"<Error><Code>AccessDenied</Code></Error>",
-    )
-
-
-def test_a_refusal_whose_text_is_cut_off() -> None:
-    """What counts is the status."""
-
-    class CutOff(BytesIO):
-        """A connection that breaks."""
-
-        def read(self, _size: int | None = -1) -> bytes:
-            """Fails."""
-            raise IncompleteRead(b"<Err")
-
-    def refuse() -> None:
-        raise HTTPError("http://here", 403, "Forbidden", Message(), CutOff())
-
-    with pytest.raises(FailedAnswer) as caught:
-        repeated(refuse)
-    assert (caught.value.code, caught.value.body) == (403, b"")
+    assert (caught.value.code, caught.value.body) == (403, body)

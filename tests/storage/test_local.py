@@ -80,19 +80,13 @@ def test_links_are_listed_and_never_followed(
     storage.put("data/a/real", b"1")
     (root / "data" / "dir").symlink_to(outside)
     (root / "data" / "a" / "link").symlink_to(outside / "file")
-    (root / "data" / "a" / "dangling").symlink_to(outside / "absent")
     (root / "top").symlink_to(outside)
-    assert rows(storage) == {
-        "data/a/real": True,
-        "data/a/link": False,
-        "data/a/dangling": False,
-        "data/dir": False,
-        "top": False,
-    }
+    links = dict.fromkeys(("data/a/link", "data/dir", "top"), False)
+    assert rows(storage) == {"data/a/real": True} | links
     assert storage.list_prefixes("data/") == ["data/a/"]
     assert rows(storage, "top/") == rows(storage, "data/dir/deep/") == {}
     assert storage.list_prefixes("top/") == []
-    for address in ("data/dir/file", "data/a/link", "top/deep/file", "data/dir", "data/a/dangling"):
+    for address in ("data/dir/file", "data/a/link", "top/deep/file", "data/dir"):
         assert storage.head(address) is None
         for read in (storage.get, storage.stream):
             with pytest.raises(NotFound):

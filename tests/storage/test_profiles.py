@@ -267,9 +267,8 @@ def test_a_login_that_ended(file: Path, cloud: Cloud) -> None:
     )
     file.write_text('[b]\nprefixes = ["s3://b"]\naws_profile = "person"\n')
     storage = open_storage("s3://b/x")
-    with pytest.raises(Failed, match="SSO") as caught:
+    with raises("storage_error", "SSO", of=Failed):
         storage.get("object")
-    assert caught.value.kind == "storage_error"
     with pytest.raises(Failed, match=r"AWS profile 'person' gave no keys: .*SSO"):
         pickle.dumps(storage)
     assert cloud.seen == []

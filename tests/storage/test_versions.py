@@ -12,10 +12,11 @@ from tests.support.versioned import NEVER, VersionedBucket
 KEYS = ("a", "a/b", "a0", "ab", "é b+c", "é b+c&d")
 """Some begin with others."""
 
+pytestmark = pytest.mark.usefixtures("s3_url")
+
 
 @pytest.fixture
-def bucket(s3_url: str) -> VersionedBucket:
-    del s3_url
+def bucket() -> VersionedBucket:
     return VersionedBucket.made()
 
 
@@ -31,9 +32,8 @@ def filled(bucket: VersionedBucket) -> Storage:
     ("status", "state"),
     [(NEVER, "no"), ("Enabled", "versions"), ("Suspended", "versions")],
 )
-def test_the_bucket_says_what_it_keeps(s3_url: str, status: str, state: str) -> None:
+def test_the_bucket_says_what_it_keeps(status: str, state: str) -> None:
     """One that never had versions has none to delete."""
-    del s3_url
     bucket = VersionedBucket.made(status)
     found = open_storage(bucket.url).retained()
     assert found.state == state

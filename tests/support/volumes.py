@@ -112,7 +112,6 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "Icechunk repositories, explained": seeds(1, long=50),
     "Icechunk repositories, undone": seeds(1, long=100, share=2.0),
     "undoing, broken off": seeds(3, long=100),
-    "work between plan and sweep": seeds(2, long=100),
     "Icechunk refs over time": seeds(4, long=200),
     "Icechunk logs over time": seeds(3, long=20, share=0.3),
     "Icechunk ids": seeds(2, long=100, share=0.3),

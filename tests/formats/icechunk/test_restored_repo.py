@@ -10,6 +10,7 @@ from tests.formats.icechunk.test_sessions import commit
 from tests.support.clock import ManualClock
 from tests.support.icechunk import create_repository, instant_between, open_repository
 from tests.support.icechunk_lake import IcechunkLake
+from tests.support.refusals import check_refused
 
 LATER = timedelta(days=9)
 """More than a grace."""
@@ -34,10 +35,7 @@ def test_a_restored_repo_refuses_the_run(tmp_path: Path) -> None:
     head = commit(lake.path, 9)
     assert run(lake).state == "swept"
     (lake.path / "repo").write_bytes(saved)
-    refused = run(lake)
-    assert refused.error is not None
-    assert refused.error["kind"] == "lost_commits"
-    assert f"{head} (branch main)" in refused.error["message"]
+    check_refused(run(lake), "lost_commits", f"{head} (branch main)")
     assert (lake.path / "snapshots" / head).exists()
     assert run(lake, accept_lost_commits=True).state == "swept"
     assert not (lake.path / "snapshots" / head).exists()

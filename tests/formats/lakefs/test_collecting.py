@@ -10,19 +10,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from ebbtide.arrow import Column
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.guards import LakefsGuard
-from ebbtide.formats.lakefs.layout import LakefsLayout
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.gc.engine import Engine
 from ebbtide.gc.sweeping import outcomes, sweep
-from ebbtide.storage import Storage
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
 from tests.formats.lakefs.world import DAY, LakefsWorld, on_disk, open_lakefs_world
@@ -74,41 +71,12 @@ def test_every_run_is_clean(world: LakefsWorld) -> None:
     assert (again.state, again.mode) == ("swept", "clean")
 
 
-def test_the_metaranges_of_expired_commits_are_not_read(
-    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their files stay whatever is in them."""
-    expired, entry = old_commit(world)
-    looked: set[str] = set()
-    read_tree = LakefsLayout.read_tree
-
-    def noted(layout: LakefsLayout, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
-        looked.add(tree_id)
-        return read_tree(layout, storage, tree_id, checksum)
-
-    monkeypatch.setattr(LakefsLayout, "read_tree", noted)
-    assert set(candidates(world.collector().plan())) == {entry.address}
-    assert world.state.commits[expired].metarange_id not in looked
-    assert world.state.commits[world.state.branches["main"].head].metarange_id in looked
-
-
 def test_tags_keep_their_data_unless_a_policy_says_otherwise(world: LakefsWorld) -> None:
     commit_id, entry = old_commit(world)
     world.state.tags["v1"] = commit_id
     assert not candidates(world.collector().plan())
     policy = {"default": "7d", "tags": {"keep_within": "1d"}}
     world.state.storage.put(POLICY_ADDRESS, json.dumps(policy).encode())
-    assert set(candidates(world.collector().plan())) == {entry.address}
-
-
-def test_a_commit_of_a_deleted_branch_stays_while_it_is_young(world: LakefsWorld) -> None:
-    world.state.branch("side", "main")
-    entry = world.state.upload("side", "s", b"s")
-    world.state.commit("side")
-    del world.state.branches["side"]
-    world.grow_old()
-    assert not candidates(world.collector().plan())
-    world.grow_old(RULE)
     assert set(candidates(world.collector().plan())) == {entry.address}
 
 

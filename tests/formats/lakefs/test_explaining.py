@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.gc.explaining.explainer import Explainer
 from tests.formats.lakefs.test_needed_again import WEEK, lacks, run
 from tests.formats.lakefs.world import DAY, LakefsWorld
@@ -23,18 +24,8 @@ def expired(world: LakefsWorld) -> str:
     return expired
 
 
-def commit_of(world: LakefsWorld, commit_id: str) -> ExplainedCommit:
-    explainer = Explainer(world.repository(), engine=INLINE, grace=DAY, limit=100)
-    found = explainer.explain(commit_id)
-    assert isinstance(found, ExplainedCommit)
-    return found
-
-
-def address_of(world: LakefsWorld, address: str) -> ExplainedAddress:
-    explainer = Explainer(world.repository(), engine=INLINE, grace=DAY, limit=100)
-    found = explainer.explain(address)
-    assert isinstance(found, ExplainedAddress)
-    return found
+def explained(world: LakefsWorld, asked: str) -> Any:
+    return Explainer(world.repository(), engine=INLINE, grace=DAY, limit=100).explain(asked)
 
 
 def test_a_commit_is_quarantined_until_the_quarantine_has_ended(
@@ -45,34 +36,26 @@ def test_a_commit_is_quarantined_until_the_quarantine_has_ended(
     report = run(world)
     address = min(before - world.objects())
     for _ in range(2):
-        found = commit_of(world, expired)
-        assert found.expired is not None and found.fate is not None
+        found, went = explained(world, expired), explained(world, address).went
         assert found.expired.run_id == found.fate.run_id == report.run_id
         assert found.fate.state == "quarantined"
         assert "quarantined its data until" in found.fate.text
-        assert found.fate.restore_command is not None
         assert found.fate.restore_command.endswith(f"gc undo lakefs:repo {report.run_id}")
-        went = address_of(world, address).went
-        assert went is not None
         assert (went.run_id, went.words) == (report.run_id, "quarantined it")
         world.grow_old(DAY)
         assert run(world).state == "swept"
 
     world.grow_old(2 * WEEK)
     assert run(world).state == "swept"  # it ends the quarantine
-    found = commit_of(world, expired)
-    assert found.fate is not None
-    assert (found.fate.state, found.fate.run_id) == ("deleted", report.run_id)
-    assert found.fate.restore_command is None
-    went = address_of(world, address).went
-    assert went is not None
-    assert went.words == "quarantined it, and the quarantine has ended: it is deleted"
+    fate = explained(world, expired).fate
+    assert (fate.state, fate.run_id, fate.restore_command) == ("deleted", report.run_id, None)
+    words = "quarantined it, and the quarantine has ended: it is deleted"
+    assert explained(world, address).went.words == words
 
 
 def test_an_undone_run_deleted_nothing(world: LakefsWorld, expired: str) -> None:
-    report = run(world)
-    assert world.collector().undo(report.run_id).state == "undone"
-    found = commit_of(world, expired)
-    assert found.fate is None or found.fate.state == "undone"
+    assert world.collector().undo(run(world).run_id).state == "undone"
+    fate = explained(world, expired).fate
+    assert fate is None or fate.state == "undone"
     world.state.branch("back", expired)
     assert not lacks(world, "back")

@@ -63,6 +63,18 @@ def test_a_tag_that_expires_stops_no_sweep(world: LakefsWorld) -> None:
     assert world.collector().run().state == "swept"
 
 
+def test_a_ref_that_changed_since_the_fence_is_looked_at(world: LakefsWorld) -> None:
+    """One of a new name, or of the name of the tag that was there."""
+    state, expired = world.state, tagged_and_expired(world)
+    guard, closed = guarded(world)
+    assert expired in closed
+    assert not guard.revived()
+    for name in ("again", "old"):
+        state.branch(name, expired)
+        assert set(guard.revived()) == {state.commits[expired].entries["a"].address}
+        del state.branches[name]
+
+
 @randomized("guards of lakeFS sweeps")
 def test_guards_of_random_histories(seed: int) -> None:
     """What changed refs read is found, and nothing else stops a sweep."""
