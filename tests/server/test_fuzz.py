@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given
 
 from ebbtide.ids import new_id
 from tests.server.test_roles import ROLES
+from tests.support.collected import new_collection, new_project
 from tests.support.randomized import examples, randomized
 from tests.support.server import API, Server
 
@@ -20,13 +21,8 @@ LEFT_OUT: Final = {
 }
 pytestmark = pytest.mark.xdist_group("fuzz")  # with a description that is read once
 
-NAMES: Final = {
-    "branch": "main",
-    "ref": "main",
-    "left": "main",
-    "right": "main~1",
-    "source": "main",
-    "destination": "main",
+NAMES: Final = dict.fromkeys(("branch", "ref", "left", "source", "destination"), "main") | {
+    "right": "main~1"
 }
 
 
@@ -74,9 +70,8 @@ def test_nothing_is_a_defect(plain: Server, schema: Any, method: str, path: str)
 
 def collected(client: httpx.Client, repository: str) -> dict[str, str]:
     """The ids of a project and of a collection in a repository, and the locator of its file."""
-    project = client.post("/projects", json={"repository": repository, "name": "p"}).json()
-    asked = {"project_id": project["id"], "name": "c", "from_ref": {"ref": "main"}}
-    collection = client.post("/collections", json=asked).json()
+    project = new_project(client, repository)
+    collection = new_collection(client, project["id"], from_ref={"ref": "main"})
     place = f"/collections/{collection['id']}"
     assert client.put(f"{place}/files?path=b&keep_version=true", content=b"2").status_code == 200
     signed = client.get(f"{place}/files?locators=true").json()

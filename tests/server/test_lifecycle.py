@@ -73,24 +73,24 @@ def kinds(store: Store) -> Iterator[dict[str, Kind]]:
     """Each kind, on a store with a clock that the test sets, and a repository in it."""
     lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
     project = lake.projects.create("project").project_id
-    described: Document = {"unchangeable": 409, "unchanged": 200, "id": "id"}
+    branches, tags = "/repositories/lake/branches", "/repositories/lake/tags"
+    commit = ("POST", "thing/commits", {"message": "m", "allow_empty": True})
+    branch = ("POST", "thing/branches", {"name": "b", "source": "main"})
+    described: Document = {
+        "change": ("PATCH", "", {"description": "x"}),
+        "unchangeable": 409,
+        "unchanged": 200,
+        "id": "id",
+    }
     with serving(store) as http:
-        refs = "/repositories/lake"
         yield {
-            "branch": Kind(
-                http,
-                f"{refs}/branches",
-                lambda: {"source": "main"},
-                ("POST", "thing/commits", {"message": "m", "allow_empty": True}),
-            ),
-            "tag": Kind(
-                http, f"{refs}/tags", lambda: {"ref": "main"}, ("DELETE", "thing", {}), name="id"
-            ),
+            "branch": Kind(http, branches, lambda: {"source": "main"}, commit),
+            "tag": Kind(http, tags, lambda: {"ref": "main"}, ("DELETE", "thing", {}), name="id"),
             "repository": Kind(
                 http,
                 "/repositories",
                 lambda: {"storage_namespace": f"local://{new_id()}"},
-                ("POST", "thing/branches", {"name": "b", "source": "main"}),
+                branch,
                 id="repository_id",
                 restoring="undelete",
             ),
@@ -98,7 +98,6 @@ def kinds(store: Store) -> Iterator[dict[str, Kind]]:
                 http,
                 "/projects",
                 lambda: {"repository": "lake"},
-                ("PATCH", "", {"description": "x"}),
                 where={"repository": "lake"},
                 **described,
             ),
@@ -106,7 +105,6 @@ def kinds(store: Store) -> Iterator[dict[str, Kind]]:
                 http,
                 "/collections",
                 lambda: {"project_id": project},
-                ("PATCH", "", {"description": "x"}),
                 where={"project_id": project},
                 **described,
             ),

@@ -87,16 +87,11 @@ def test_headers_that_name_nobody(callers: dict[str, httpx.Client]) -> None:
     texts = (b"no colon", b"\xff\xfe:x", b"a\0b:x", b":", b"nobody:secret")
     encoded = ["Basic " + base64.b64encode(text).decode() for text in texts]
     for header in ("", "Basic", "Basic !!!", "Bearer abc", "Digest username=x", *encoded):
-        for method, path in (
-            ("GET", "/repositories"),
-            ("GET", "/nothing"),
-            ("PATCH", "/repositories"),
-            ("GET", "/../x"),
-        ):
+        for asked in ("GET /repositories", "GET /nothing", "PATCH /repositories", "GET /../x"):
             headers = {"Authorization": header}
-            answer = callers["public"].request(method, path, headers=headers)
-            assert answer.status_code == 401, (header, method, path)
-            assert path != "/repositories" or answer.json()["kind"] == "key_invalid", header
+            answer = callers["public"].request(*asked.split(), headers=headers)
+            assert answer.status_code == 401, (header, asked)
+            assert "/repositories" not in asked or answer.json()["kind"] == "key_invalid", header
 
 
 def test_a_revoked_key_is_refused_at_once(plain: Server) -> None:

@@ -16,6 +16,7 @@ from ebbtide.store.schedules.schedules import ScheduledOptions
 from ebbtide.timetable import Timetable
 from tests.notify.loopback import receiver
 from tests.server.test_collecting import place
+from tests.support.collected import refused
 from tests.support.server import Key, eventually, new_server
 
 NIGHTLY = {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "jitter": "30min"}
@@ -23,15 +24,21 @@ NIGHTLY = {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "jitter": "30min"}
 
 def test_the_life_of_a_schedule(lake: lakefs.Repository, http: httpx.Client) -> None:
     where = place(lake, "schedule")
-    assert http.get(where).json()["kind"] == "schedule_not_found"
+    for wrong, kind in (
+        ({"cron": "0 3 * *"}, "invalid_schedule"),
+        ({"timezone": "Mars/Olympus"}, "invalid_schedule"),
+        ({"jitter": "2d"}, "invalid_schedule"),
+        ({"jitter": "5"}, "invalid_duration"),
+        ({"run": {"grace": "soon"}}, "invalid_duration"),
+        ({"run": {"quarantine": "soon"}}, "invalid_duration"),
+    ):
+        refused(http.put(where, json=NIGHTLY | wrong), 400, kind)
+        refused(http.get(where), 404, "schedule_not_found")
     made = http.put(where, json=NIGHTLY | {"run": {"mode": "clean", "grace": "2d"}}).json()
-    assert (made["cron"], made["timezone"], made["jitter_seconds"]) == (
-        "0 3 * * *",
-        "Europe/Berlin",
-        1800,
-    )
-    assert (made["run"]["mode"], made["run"]["grace"]) == ("clean", "2d")
-    assert made["run"]["quarantine"] == "7d", "as for `gc run`"
+    assert (made["cron"], made["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    run = made["run"]
+    assert (made["jitter_seconds"], run["mode"], run["grace"]) == (1800, "clean", "2d")
+    assert run["quarantine"] == "7d", "as for `gc run`"
     due, start = (datetime.fromisoformat(made[f"next_{name}_at"]) for name in ("due", "start"))
     assert due <= start <= due + timedelta(minutes=30)
     assert http.get(where).json() == made
@@ -42,21 +49,7 @@ def test_the_life_of_a_schedule(lake: lakefs.Repository, http: httpx.Client) -> 
     figures = http.get("/metrics").text
     assert f'ebbtide_schedule_missed_total{{repository="{lake.id}"}} 0.0' in figures
     assert http.delete(where).status_code == 204
-    assert http.delete(where).json()["kind"] == "schedule_not_found"
-
-
-def test_what_is_refused(lake: lakefs.Repository, http: httpx.Client) -> None:
-    for wrong, kind in (
-        ({"cron": "0 3 * *"}, "invalid_schedule"),
-        ({"timezone": "Mars/Olympus"}, "invalid_schedule"),
-        ({"jitter": "2d"}, "invalid_schedule"),
-        ({"jitter": "5"}, "invalid_duration"),
-        ({"run": {"grace": "soon"}}, "invalid_duration"),
-        ({"run": {"quarantine": "soon"}}, "invalid_duration"),
-    ):
-        answer = http.put(place(lake, "schedule"), json=NIGHTLY | wrong)
-        assert (answer.status_code, answer.json()["kind"]) == (400, kind), wrong
-        assert http.get(place(lake, "schedule")).status_code == 404
+    refused(http.delete(where), 404, "schedule_not_found")
 
 
 def set_hours_ago(store: Store, name: str) -> None:

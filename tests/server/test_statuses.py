@@ -35,7 +35,11 @@ def body_of(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
 def test_nothing_changed(lake: lakefs.Repository) -> None:
     put(lake, a="1")
     dev = lake.branch("dev").create("main")
-    for attempt in (lambda: dev.merge_into("main"), lambda: dev.commit("nothing")):
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: dev.merge_into("main"),
+        lambda: dev.commit("nothing"),
+    )
+    for attempt in attempts:
         with pytest.raises(BadRequestException, match=r".+no changes.+"):
             attempt()
     with pytest.raises(TransactionException, match="no changes"), dev.transact("none"):

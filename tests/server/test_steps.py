@@ -182,9 +182,9 @@ class Requests:
             app = self._app
             app.state.store, app.state.settings = store, store.settings
             app.state.jobs = Jobs(app.state.metrics.jobs.set)
+            own = {"store": store, "keys": store.keys, "sessions": store.sessions}
             for each in app.user_middleware:
-                if "keys" in each.kwargs:
-                    each.kwargs["keys"] = store.keys
+                each.kwargs.update((name, own[name]) for name in own.keys() & each.kwargs.keys())
             app.middleware_stack = None
             with asking(app, (names["admin"], names["secret"])) as client:
                 yield client

@@ -13,7 +13,7 @@ import pytest
 from ebbtide.ids import new_id
 from ebbtide.server.arvados.app import arvados_routes
 from ebbtide.server.arvados.discovery import RESOURCES
-from ebbtide.server.arvados.routing import PREFIX, SILENT, ArvadosRoute
+from ebbtide.server.arvados.routing import PREFIX, SILENT
 from tests.server.arvados.test_keep import API, create, put, refused, unsigned
 from tests.support.arvados import manifest_of
 
@@ -29,10 +29,6 @@ KNOWN = frozenset(
 """Parameters of Arvados's routes."""
 
 
-def label(route: ArvadosRoute) -> str:
-    return f"{route.method} {route.path}"
-
-
 def test_every_route_refuses_parameters_that_it_does_not_have(http: httpx.Client) -> None:
     for number, route in enumerate(ROUTES):
         path = route.path.replace("{uuid:segment}", new_id())
@@ -41,9 +37,9 @@ def test_every_route_refuses_parameters_that_it_does_not_have(http: httpx.Client
         for name in (*unknown[number % 5 :: 5], "nothing"):
             answer = http.request(route.method, path, params={name: "x"})
             refused(answer, 422, "invalid_argument")
-            assert f"parameter '{name}'" in answer.text, label(route)
+            assert f"parameter '{name}'" in answer.text, route
         answer = http.request(route.method, path, params={"alt": "json"})
-        assert "parameter" not in answer.text or answer.status_code == 200, label(route)
+        assert "parameter" not in answer.text or answer.status_code == 200, route
 
 
 def test_the_discovery_document_has_the_parameters_of_the_routes() -> None:
@@ -52,8 +48,8 @@ def test_the_discovery_document_has_the_parameters_of_the_routes() -> None:
     for resource in RESOURCES:
         for method in resource.methods:
             route = taken[method.http_method, f"{PREFIX}/{method.path}"]
-            assert set(method.parameters) == route.parameters, label(route)
-            assert (route.record is not None) == method.has_body, label(route)
+            assert set(method.parameters) == route.parameters, route
+            assert (route.record is not None) == method.has_body, route
 
 
 @pytest.fixture

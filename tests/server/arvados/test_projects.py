@@ -203,8 +203,7 @@ def test_links(writer: Caller) -> None:
     path = f"/links/{made['uuid']}"
     assert writer.get(path) == made
     assert writer.send("PUT", path, link={"name": "n"})["name"] == "n"
-    listed = writer.get("/links", filters=[["head_uuid", "=", box], ["link_class", "=", "star"]])
-    assert [item["uuid"] for item in listed["items"]] == [made["uuid"]]
+    assert writer.names("/links", filters=[["head_uuid", "=", box]]) == ["n"]
     writer.send("DELETE", path)
     writer.get(path, 404)
     writer.send("POST", "/links", 422, link={"head_uuid": box})
