@@ -245,26 +245,42 @@ def test_nothing_is_asked_before_a_login(
 
 
 def test_answers_that_are_none(world: World) -> None:
-    """Whatever the issuer sends, the login page says that it cannot be used."""
+    """Whatever the issuer sends, the login page says that it cannot be used. And documents that
+    lead elsewhere are refused."""
     browser = world.browser()
     for path in ("/.well-known/openid-configuration", "/token", "/keys"):
-        for found in (
-            (200, b"[]"),
-            (200, b"{}"),
-            (200, b"\xff"),
-            (200, b"[" * 100_000),
-            (200, b'{"a": "' + b"x" * ANSWER_BYTES_MAX + b'"}'),
-            (302, b"https://elsewhere.example/"),
-            (500, b'{"error": "server_error"}'),
-        ):
+        for found in ((200, b"[]"), (200, b"{}"), (500, b'{"error": "server_error"}')):
             world.issuer.answers = {path: lambda: found}  # noqa: B023
             is_document = path.startswith("/.well-known")
             answer = browser.get("/login/oidc") if is_document else world.log_in(browser)
-            assert "issuer" in check_refused(world, browser, answer, 503), (path, found[1][:30])
+            assert "issuer" in check_refused(world, browser, answer, 503), (path, found)
+    world.issuer.answers = {}
+    changes: tuple[dict[str, Any], ...] = (
+        {"issuer": "https://another.example"},
+        {"issuer": None},
+        {"token_endpoint": "http://elsewhere.example/token"},
+        {"jwks_uri": "file:///etc/passwd"},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"end_session_endpoint": "http://elsewhere.example/"},
+        {"token_endpoint": None},
+    )
+    for world.issuer.document in changes:
+        check_refused(world, browser, browser.get("/login/oidc"), 503)
 
 
-def test_answers_that_do_not_come(issuer: TestIssuer) -> None:
+def test_answers_that_no_request_waits_for(issuer: TestIssuer) -> None:
     """Of one, the parts arrive in time, and the whole does not."""
+    for found in (
+        (200, b"\xff"),
+        (200, b"[" * 100_000),
+        (200, b'{"a": "' + b"x" * ANSWER_BYTES_MAX + b'"}'),
+        (302, b"https://elsewhere.example/"),
+    ):
+        issuer.answers = {"/keys": lambda: found}  # noqa: B023
+        with pytest.raises(Failed) as caught:
+            fetch_json(f"{issuer.url}/keys")
+        assert caught.value.kind == "issuer_error", found[1][:30]
+    issuer.answers = {}
     times = iter([0.0, TOTAL_SECONDS_MAX + 1.0])
     with pytest.raises(Failed, match="took more than 10 seconds"):
         fetch_json(f"{issuer.url}/keys", clock=lambda: next(times))
@@ -289,21 +305,6 @@ def test_the_document_is_remembered_for_a_while(issuer: TestIssuer, tmp_path: Pa
     now = float(DOCUMENT_SECONDS_MAX)
     issuer.document = {"token_endpoint": "https://moved.example/token"}
     assert found.document().token == "https://moved.example/token"
-
-
-def test_documents_that_are_refused(world: World) -> None:
-    browser = world.browser()
-    changes: tuple[dict[str, Any], ...] = (
-        {"issuer": "https://another.example"},
-        {"issuer": None},
-        {"token_endpoint": "http://elsewhere.example/token"},
-        {"jwks_uri": "file:///etc/passwd"},
-        {"authorization_endpoint": "javascript:alert(1)"},
-        {"end_session_endpoint": "http://elsewhere.example/"},
-        {"token_endpoint": None},
-    )
-    for world.issuer.document in changes:
-        check_refused(world, browser, browser.get("/login/oidc"), 503)
 
 
 def test_an_issuer_that_hangs_holds_up_nobody(

@@ -45,7 +45,7 @@ def test_rules(text: str, values: list[str], given: GivenRoles | None) -> None:
 @pytest.mark.parametrize("unproven", [False, "False", "no", 1, None, "", [True], {"a": True}])
 def test_an_address_that_the_issuer_does_not_vouch_for_gives_no_role(unproven: object) -> None:
     rules = RoleRules.parse("email", "boss@example.org=admin")
-    claims = {"email": "boss@example.org"}
+    claims: dict[str, Any] = {"email": "boss@example.org"}
     for proven in (claims, *(claims | {"email_verified": each} for each in ("True", "true", True))):
         assert rules.given_by(proven) == GivenRoles(Role.ADMIN)
     assert rules.given_by(claims | {"email_verified": unproven}) is None

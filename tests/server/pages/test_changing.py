@@ -15,7 +15,7 @@ from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake
-from tests.server.pages.test_pages import rows_of, text_of
+from tests.server.pages.test_pages import all_pages, rows_of, text_of
 from tests.support.lake import HOSTILE, NAME
 
 COMPARE = "/repositories/lake/compare"
@@ -82,12 +82,9 @@ def test_a_commit_and_its_changes(repository: Repository, writer: Browser) -> No
 def test_parents_of_a_merge(repository: Repository, writer: Browser) -> None:
     merged = repository.commits.merge("dev", "main", strategy="dest-wins")
     place = f"/repositories/lake/commits/{merged.commit_id}"
-    assert [row.split()[0] for row in rows_of(writer.get(place).text)[1:]] == [
-        "binary",
-        "new/file",
-        "old",
-    ]
-    assert [row.split()[0] for row in rows_of(writer.get(f"{place}?parent=2").text)[1:]] == ["both"]
+    for query, paths in (("", ["binary", "new/file", "old"]), ("?parent=2", ["both"])):
+        rows = rows_of(writer.get(place + query).text)[1:]
+        assert [row.split()[0] for row in rows] == paths
     for wrong in ("0", "3", "x"):
         assert writer.get(f"{place}?parent={wrong}").status_code == 400
     first = repository.commits.log("main")[-1]
@@ -98,12 +95,8 @@ def test_parents_of_a_merge(repository: Repository, writer: Browser) -> None:
 def test_expired_commits_have_pages(lake: Lake) -> None:
     """Their differences are known, and their files cannot be read."""
     reader = lake.browsers(Role.READER)
-    page = ""
-    place = f"{PLACE}/commits"
-    while "commit gone" not in page:
-        page = reader.get(place).text
-        older = re.search(r'rel="next" href="/ui([^"]+)"', page)
-        place = html.unescape(older[1]) if older else ""
+    pages = all_pages(reader, f"{PLACE}/commits")
+    page = next(each for each in pages if "commit gone" in each)
     found = re.search(r'<li class="commit gone" id="c-([0-9a-f]+)"', page)
     assert found is not None
     shown = reader.get(f"{PLACE}/commits/{found[1]}")
@@ -169,10 +162,11 @@ def test_a_merge_with_conflicts(repository: Repository, writer: Browser) -> None
 def test_a_deleted_path_in_conflict(repository: Repository, writer: Browser) -> None:
     repository.objects.put("main", "old", b"changed")
     repository.commits.commit("main", "changed what dev deleted")
-    rows = rows_of(writer.get(f"{COMPARE}?left=main&right=dev").text)
-    assert "old keeps 7 B of main is deleted" in rows
-    rows = rows_of(writer.get(f"{COMPARE}?left=dev&right=main").text)
-    assert "old stays deleted takes 7 B of main" in rows
+    for sides, expected in (
+        ("left=main&right=dev", "old keeps 7 B of main is deleted"),
+        ("left=dev&right=main", "old stays deleted takes 7 B of main"),
+    ):
+        assert expected in rows_of(writer.get(f"{COMPARE}?{sides}").text)
 
 
 def test_who_may_merge(repository: Repository, browsers: Browsers) -> None:

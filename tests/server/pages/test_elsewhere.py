@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx
 import pytest
 
 from ebbtide.formats.icechunk.ids import id_text
@@ -80,14 +79,6 @@ def elsewhere(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Elsewh
         browsing(store) as browsers,
     ):
         yield Elsewhere(path, browsers, store, loose, contents(path))
-
-
-def admin_of_the_api(elsewhere: Elsewhere) -> httpx.Client:
-    """A client of the API with a key of an admin."""
-    pair = elsewhere.store.keys.create(Role.ADMIN)
-    http = elsewhere.browsers(None).http
-    http.auth = (pair.key.access_key_id, pair.secret)
-    return http
 
 
 def started(browser: Browser, elsewhere: Elsewhere, place: str, **fields: str) -> str:
@@ -165,12 +156,14 @@ def test_lost_commits_are_accepted_by_who_is_told_of_them(elsewhere: Elsewhere) 
     accepted = started(admin, elsewhere, "runs", action="plan", accept_lost_commits="yes")
     assert "planned" in text_of(admin.get(f"{elsewhere.place}/runs/{accepted}").text)
 
-    answer = admin_of_the_api(elsewhere).post(
-        f"/api/v1{elsewhere.place}/gc/runs", json={"dry_run": True, "accept_lost_commits": True}
+    pair, http = elsewhere.store.keys.create(Role.ADMIN), elsewhere.browsers(None).http
+    answer = http.post(
+        f"/api/v1{elsewhere.place}/gc/runs",
+        json={"dry_run": True, "accept_lost_commits": True},
+        auth=(pair.key.access_key_id, pair.secret),
     )
     assert answer.status_code == 202, answer.text
-    by_api = answer.json()["run_id"]
-    place = f"{elsewhere.place}/runs/{by_api}"
+    place = f"{elsewhere.place}/runs/{answer.json()['run_id']}"
     eventually(lambda: admin.get(f"{place}/progress").json()["ended"])
     assert "planned" in text_of(admin.get(place).text)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import re
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -43,6 +44,15 @@ def rows_of(page: str) -> list[str]:
     return [text_of(row).strip() for row in re.findall(r"<tr.*?</tr>", page, re.DOTALL)]
 
 
+def all_pages(browser: Browser, place: str) -> Iterator[str]:
+    """A list that is cut into pages: each of them, the first one first."""
+    while place:
+        page = browser.get(place).text
+        yield page
+        older = re.search(r'rel="next" href="/ui([^"]+)"', page)
+        place = html.unescape(older[1]) if older else ""
+
+
 @pytest.fixture
 def admin(lake: Lake) -> Browser:
     return lake.browsers()
@@ -64,14 +74,12 @@ def test_no_name_is_markup(lake: Lake, admin: Browser) -> None:
         assert "&lt;admin&gt;" in found.text, "whose session it is"
 
 
-def test_repositories(admin: Browser) -> None:
-    (row,) = [row for row in rows_of(admin.get("").text) if row.startswith(NAME)]
+def test_repositories_and_the_overview(admin: Browser) -> None:
+    first = admin.get("").text
+    (row,) = [row for row in rows_of(first) if row.startswith(NAME)]
     assert "persistent" in row and "planned" in row and "196.1 KiB" in row
-    assert "<polyline" in admin.get("").text, "two runs make a trend"
+    assert "<polyline" in first, "two runs make a trend"
     assert "No repository has" in admin.get("?search=nothing").text
-
-
-def test_the_overview(admin: Browser) -> None:
     page = admin.get(PLACE).text
     assert "40 files by the newest plan" in text_of(page)
     assert any(row.startswith("main 30d, keep_monthly 3") for row in rows_of(page))
@@ -94,12 +102,8 @@ def test_commits_are_told_apart_and_say_why(lake: Lake, admin: Browser) -> None:
 def test_windows_of_the_history(lake: Lake, admin: Browser) -> None:
     """All windows together show each commit once, the newest first."""
     repository = lake.store.repository(NAME)
-    place, found = f"{PLACE}/commits", []
-    while place:
-        page = admin.get(place).text
-        found += re.findall(r'id="c-([0-9a-f]+)"', page)
-        older = re.search(r'rel="next" href="/ui([^"]+)"', page)
-        place = html.unescape(older[1]) if older else ""
+    pages = all_pages(admin, f"{PLACE}/commits")
+    found = [each for page in pages for each in re.findall(r'id="c-([0-9a-f]+)"', page)]
     assert len(found) == len(set(found)) > 60
     dates = [repository.commits.get(commit_id).created_at for commit_id in found]
     assert dates == sorted(dates, reverse=True)
@@ -110,11 +114,14 @@ def test_windows_of_the_history(lake: Lake, admin: Browser) -> None:
     day = dates[30].date()
     first = re.findall(r'id="c-([0-9a-f]+)"', admin.get(f"{PLACE}/commits?date={day}").text)[0]
     assert repository.commits.get(first).created_at.date() == day
-    assert admin.get(f"{PLACE}/commits?date=x").status_code == 400
-    assert admin.get(f"{PLACE}/commits?date=9999-12-31").status_code == 200
-    assert admin.get(f"{PLACE}/commits?date=0001-01-01").status_code == 200
-    assert admin.get(f"{PLACE}/commits?at=nothing").status_code == 404
-    assert admin.get(f"{PLACE}/commits?from={'0' * 32}").status_code == 404
+    for query, status in (
+        ("date=x", 400),
+        ("date=9999-12-31", 200),
+        ("date=0001-01-01", 200),
+        ("at=nothing", 404),
+        (f"from={'0' * 32}", 404),
+    ):
+        assert admin.get(f"{PLACE}/commits?{query}").status_code == status, query
 
 
 def test_refs_by_state(admin: Browser) -> None:
@@ -155,10 +162,7 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
 
 def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
     """A repository whose runs ask for those of candidates alone: none is made up."""
-    settings = Settings(
-        reclaim=False, spark_master="none", lease_ttl=timedelta(0), sizes="candidates"
-    )
-    with Store.init(tmp_path / "store", settings=settings) as store:
+    with new_store(tmp_path, sizes="candidates") as store:
         collector = garbage_collector(store)
         first, second = collector.run(), collector.plan()
         assert not first.counts["listed"].sized
@@ -170,6 +174,11 @@ def test_sizes_that_nobody_asked_for(tmp_path: Path) -> None:
                 text = text_of(admin.get(place).text)
                 assert "unknown" in text, place
                 assert "None" not in text, place
+
+
+def new_store(directory: Path, **more: Any) -> Store:
+    settings = {"reclaim": False, "spark_master": "none", "lease_ttl": timedelta(0)}
+    return Store.init(directory / "store", settings=Settings(**settings | more))
 
 
 def garbage_collector(store: Store) -> Collector:
@@ -193,10 +202,7 @@ def test_storage_classes_and_locks_of_a_run(
         "delete_versions",
         lambda _self, named: [DeleteOutcome(each, "failed", f"{LOCKED}x") for each in named],
     )
-    settings = Settings(
-        reclaim=False, spark_master="none", lease_ttl=timedelta(0), delete_versions=True
-    )
-    with Store.init(tmp_path / "store", settings=settings) as store:
+    with new_store(tmp_path, delete_versions=True) as store:
         run = garbage_collector(store).run()
         assert run.counts["locked"] == run.counts["failed"] != Count()
         with browsing(store) as browsers:
@@ -242,9 +248,12 @@ def test_charts(lake: Lake, admin: Browser) -> None:
 
 
 def test_candidates(lake: Lake, admin: Browser) -> None:
+    """`test_candidates.py` has the filters. Garbage that was staged and never committed has no
+    path; a swept run's files have theirs."""
     place = f"{PLACE}/runs/{lake.planned}/candidates"
-    rows = rows_of(admin.get(place).text)[1:]
-    assert len(rows) == 40
+    page = admin.get(place).text
+    rows = rows_of(page)[1:]
+    assert len(rows) == 40 and "Last path" not in page
     one = rows[7].split()[0]
     assert [row.split()[0] for row in rows_of(admin.get(f"{place}?search={one}").text)[1:]] == [one]
     assert "No candidate fits" in admin.get(f"{place}?kind=tree").text
@@ -252,34 +261,31 @@ def test_candidates(lake: Lake, admin: Browser) -> None:
     assert "No candidate fits" in admin.get(f"{place}?bytes_min=1+MiB").text
     for wrong in ("bytes_min=-1", "bytes_min=much", "position=-1", "position=x"):
         assert admin.get(f"{place}?{wrong}").status_code == 400, wrong
-
-
-def test_the_paths_of_candidates(lake: Lake, admin: Browser) -> None:
-    """Garbage that was staged and never committed has none; a swept run's files have theirs."""
-    place = f"{PLACE}/runs/{lake.planned}/candidates"
-    assert "Last path" not in admin.get(place).text
     rows = rows_of(admin.get(f"{place}?paths=yes").text)[1:]
     assert len(rows) == 40 and all(" never committed " in row for row in rows)
-    swept = f"{PLACE}/runs/{lake.swept}/candidates?kind=object&paths=yes"
-    rows = rows_of(admin.get(swept).text)[1:]
-    assert rows and any(
-        re.search(r" tables/[\w-]+/day=\d+\.parquet in commit ", row) for row in rows
-    )
+    swept = admin.get(f"{PLACE}/runs/{lake.swept}/candidates?kind=object&paths=yes").text
+    has_path = re.compile(r" tables/[\w-]+/day=\d+\.parquet in commit ")
+    assert any(map(has_path.search, rows_of(swept)[1:]))
 
 
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:
-    for fields, problem in (
-        ({"action": "explode"}, "Choose the action and the mode"),
-        ({"mode": "wild"}, "Choose the action and the mode"),
-        ({"grace": "5"}, "has no unit"),
-        ({"grace": "1s"}, "grace"),
+    planned, swept = f"{PLACE}/runs/{lake.planned}", f"{PLACE}/runs/{lake.swept}"
+    before = admin.get(f"{planned}/progress").json()
+    for place, fields, problem in (
+        (f"{PLACE}/runs", {"action": "explode"}, "Choose the action and the mode"),
+        (f"{PLACE}/runs", {"mode": "wild"}, "Choose the action and the mode"),
+        (f"{PLACE}/runs", {"grace": "5"}, "has no unit"),
+        (f"{PLACE}/runs", {"grace": "1s"}, "grace"),
+        (f"{planned}/sweep", {"confirmation": "lak"}, "Nothing was deleted"),
+        (f"{planned}/sweep", {"confirmation": NAME, "quarantine": "7"}, "has no unit"),
+        (f"{swept}/purge", {"confirmation": "lak"}, "Nothing was deleted"),
     ):
-        answer = admin.post(f"{PLACE}/runs", **fields)
+        answer = admin.post(place, **fields)
         assert answer.status_code == 400 and problem in html.unescape(answer.text), fields
-    before = admin.get(f"{PLACE}/runs/{lake.planned}/progress").json()
-    answer = admin.post(f"{PLACE}/runs/{lake.planned}/sweep", confirmation="lak")
-    assert answer.status_code == 400 and "Nothing was deleted" in answer.text
-    assert admin.get(f"{PLACE}/runs/{lake.planned}/progress").json() == before
+    assert admin.get(f"{planned}/progress").json() == before
+    assert "Undo: restore the files" not in admin.get(swept).text
+    undone = admin.post(f"{swept}/undo")
+    assert undone.status_code == 404 and "has no files in quarantine" in undone.text
 
 
 def test_what_keeps_what(lake: Lake, admin: Browser) -> None:
@@ -295,19 +301,6 @@ def test_what_keeps_what(lake: Lake, admin: Browser) -> None:
     assert entry.address in asked and "What keeps it, the nearest first" in asked
     wrong = admin.get(f"{PLACE}/explain?what=nothing-of-that-name")
     assert wrong.status_code == 404 and "Not done" in wrong.text
-
-
-def test_what_is_aside_is_asked_about(lake: Lake, admin: Browser) -> None:
-    run = f"{PLACE}/runs/{lake.swept}"
-    assert "Undo: restore the files" not in admin.get(run).text
-    undone = admin.post(f"{run}/undo")
-    assert undone.status_code == 404 and "has no files in quarantine" in undone.text
-    purged = admin.post(f"{run}/purge", confirmation="lak")
-    assert purged.status_code == 400 and "Nothing was deleted" in purged.text
-    planned = f"{PLACE}/runs/{lake.planned}"
-    wrong = admin.post(f"{planned}/sweep", confirmation=NAME, quarantine="7")
-    assert wrong.status_code == 400 and "has no unit" in html.unescape(wrong.text)
-    assert "planned" in admin.get(planned).text
 
 
 def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
@@ -414,7 +407,12 @@ def test_a_purge_is_confirmed(store: Store, browsers: Browsers) -> None:
     assert [row for row in rows_of(admin.get(place).text) if "done" in row]
 
 
-def test_a_purge_that_keeps_what_others_need(store: Store, browsers: Browsers) -> None:
+def test_a_purge_that_keeps_what_others_need(
+    store: Store, browsers: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a storage that keeps versions."""
+    kept = Retained("versions", "the bucket keeps versions")
+    monkeypatch.setattr(LocalStorage, "retained", lambda _self: kept)
     lake = store.create_repository("lake")
     for name in ("alone", "shared"):
         lake.objects.put("main", name, name.encode())
@@ -425,9 +423,13 @@ def test_a_purge_that_keeps_what_others_need(store: Store, browsers: Browsers) -
     named = {"commits": first, "reason": "a mistake", "keep_shared": "yes"}
     refused = admin.post(place, **named, action="purge", confirmation="main")
     assert 'name="keep_shared" value="yes" checked' in refused.text
-    planned = admin.post(place, **named)
-    shown = planned.headers["location"].removeprefix("/ui").partition("?")[0]
-    assert "kept for the data that needs them" in text_of(admin.get(shown).text)
+    for more, is_asked in (({"delete_versions": "yes"}, True), ({}, False)):
+        planned = admin.post(place, **named, **more)
+        shown = planned.headers["location"].removeprefix("/ui").partition("?")[0]
+        text = text_of(admin.get(shown).text)
+        assert "kept for the data that needs them" in text
+        assert ("The storage keeps versions" in text) is not is_asked
+        assert ("Versions deleted too" in text) is is_asked
     assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 303
     done = text_of(admin.get(shown).text)
     assert "Kept for other data 6 B 1 object" in done and "badge done" in admin.get(shown).text
@@ -435,23 +437,6 @@ def test_a_purge_that_keeps_what_others_need(store: Store, browsers: Browsers) -
     with pytest.raises(Gone) as gone:
         b"".join(lake.objects.stream(first, "alone"))
     assert gone.value.kind == "purged"
-
-
-def test_a_purge_where_a_storage_keeps_versions(
-    store: Store, browsers: Browsers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = Retained("versions", "the bucket keeps versions")
-    monkeypatch.setattr(LocalStorage, "retained", lambda _self: kept)
-    lake = store.create_repository("lake")
-    lake.objects.put("main", "a", b"a")
-    lake.commits.commit("main", "one")
-    admin, place = browsers(), "/repositories/lake/purges"
-    named = {"paths": "main:a", "reason": "a mistake"}
-    for fields, is_asked in ((named, False), ({**named, "delete_versions": "yes"}, True)):
-        planned = admin.post(place, **fields)
-        shown = text_of(admin.get(planned.headers["location"].removeprefix("/ui")).text)
-        assert ("The storage keeps versions" in shown) is not is_asked
-        assert ("Versions deleted too" in shown) is is_asked
 
 
 def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:
@@ -470,15 +455,14 @@ def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:
 
 def test_a_wrong_policy_is_marked_where_it_is(admin: Browser) -> None:
     good, wrong = '{"default": "7d"}', '{"default": "7"}'
-    for texts, marked in (
-        ({"policy": good, "policy_b": wrong}, "policy_b"),
-        ({"policy": wrong, "policy_b": good}, "policy"),
+    for fields, marked in (
+        ({"policy": good, "policy_b": wrong, "action": "try"}, "policy_b"),
+        ({"policy": wrong, "policy_b": good, "action": "try"}, "policy"),
+        ({"policy": wrong}, "policy"),
     ):
-        answer = admin.post(f"{PLACE}/policy", action="try", **texts)
+        answer = admin.post(f"{PLACE}/policy", **fields)
         assert answer.status_code == 400 and "has no unit" in answer.text
         assert re.findall(r'<textarea id="(\w+)"[^>]* aria-invalid', answer.text) == [marked]
-    answer = admin.post(f"{PLACE}/policy", policy=wrong)
-    assert re.findall(r'<textarea id="(\w+)"[^>]* aria-invalid', answer.text) == ["policy"]
 
 
 def test_a_plan_that_names_nothing_offers_no_sweep(store: Store, browsers: Browsers) -> None:
@@ -491,10 +475,7 @@ def test_a_plan_that_names_nothing_offers_no_sweep(store: Store, browsers: Brows
 
 def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
     """A plan above the allowed share leads to the box that allows it. Nothing is deleted before."""
-    settings = Settings(
-        reclaim=False, spark_master="none", lease_ttl=timedelta(0), grace=timedelta(0)
-    )
-    with Store.init(tmp_path / "store", settings=settings) as store:
+    with new_store(tmp_path, grace=timedelta(0)) as store:
         lake = store.create_repository("lake")
         leave_garbage(lake, branch="main")
         made = collector_of(store, lake, allow_share=False).plan()
@@ -507,9 +488,7 @@ def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
             assert 'name="allow_share"' in page
             assert "This needs the role admin" in browsers(Role.READER).get(place).text
             undone = admin.post(f"{place}/undo")
-            assert undone.status_code == 404
-            assert "has no files in quarantine" in undone.text
-            assert "Sweep all the same" in undone.text
+            assert undone.status_code == 404 and "Sweep all the same" in undone.text
 
 
 def test_each_refusal_leads_on(admin: Browser) -> None:

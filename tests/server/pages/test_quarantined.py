@@ -151,15 +151,10 @@ def test_a_cleared_field_means_a_week(aside: Aside, monkeypatch: pytest.MonkeyPa
 
 def test_the_forms_of_other_clients() -> None:
     """S3 and Arvados have errors of their own, and carry the same."""
-    error = Gone(
-        "commit_expired",
-        "m",
-        run_id="r",
-        quarantined_until="2026-03-08T00:00:00Z",
-        restore_command="c",
-    )
+    until = "2026-03-08T00:00:00Z"
+    error = Gone("commit_expired", "m", run_id="r", quarantined_until=until, restore_command="c")
     xml = bytes(error_response(error, resource="/r", request_id="i").body).decode()
-    assert "<QuarantinedUntil>2026-03-08T00:00:00Z</QuarantinedUntil>" in xml
+    assert f"<QuarantinedUntil>{until}</QuarantinedUntil>" in xml
     assert "<RestoreCommand>c</RestoreCommand>" in xml
     document = json.loads(bytes(arvados.answer_of(error).body))
     assert document["errors"] == ["m"] and document["restore_command"] == "c"

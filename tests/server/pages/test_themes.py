@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-import httpx
-import pytest
-
 from ebbtide.store.access.keys import Role
-from tests.server.pages.conftest import ORIGIN, Browser, Browsers
+from tests.server.pages.conftest import ORIGIN, Browsers
 
 
 def theme_of(page: str) -> tuple[str | None, list[str]]:
@@ -18,28 +15,24 @@ def theme_of(page: str) -> tuple[str | None, list[str]]:
     return (None if found is None else found[1]), pressed
 
 
-@pytest.mark.parametrize("role", [Role.READER, None])
-def test_a_theme_is_remembered(shared_browsers: Browsers, role: Role | None) -> None:
+def test_a_theme_is_remembered(shared_browsers: Browsers) -> None:
     """Also before a login."""
-    browser = shared_browsers(role)
-    place = "/login" if role is None else "/trash"
-    assert theme_of(browser.get(place).text) == (None, ["system"])
-    for theme, shown in (("dark", "dark"), ("light", "light"), ("system", None)):
-        answer = choose(browser, role, theme, f"/ui{place}")
-        assert (answer.status_code, answer.headers["location"]) == (303, f"/ui{place}")
-        assert "SameSite=lax" in answer.headers["set-cookie"]
-        page = browser.get(place).text
-        assert theme_of(page) == (shown, [theme])
-        assert f'name="next" value="/ui{place}"' in page
-        found = re.search(r'name="color-scheme" content="([\w ]+)"', page)
-        assert found is not None and found[1] == (shown or "light dark")
-
-
-def choose(browser: Browser, role: Role | None, theme: str, place: str) -> httpx.Response:
-    fields = {"theme": theme, "next": place}
-    if role is not None:
-        return browser.post("/theme", **fields)
-    return browser.http.post("/ui/theme", data=fields, headers=ORIGIN)
+    stranger, reader = shared_browsers(None), shared_browsers(Role.READER)
+    for browser, place in ((stranger, "/login"), (reader, "/trash")):
+        assert theme_of(browser.get(place).text) == (None, ["system"])
+        fields = {
+            "form_token": "" if browser is stranger else reader.token(),
+            "next": f"/ui{place}",
+        }
+        for theme, shown in (("dark", "dark"), ("light", "light"), ("system", None)):
+            answer = browser.http.post("/ui/theme", data=fields | {"theme": theme}, headers=ORIGIN)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/ui{place}")
+            assert "SameSite=lax" in answer.headers["set-cookie"]
+            page = browser.get(place).text
+            assert theme_of(page) == (shown, [theme])
+            assert f'name="next" value="/ui{place}"' in page
+            found = re.search(r'name="color-scheme" content="([\w ]+)"', page)
+            assert found is not None and found[1] == (shown or "light dark")
 
 
 def test_other_texts(shared_browsers: Browsers) -> None:

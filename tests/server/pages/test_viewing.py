@@ -113,13 +113,8 @@ def test_no_file_runs(lake: Repository, reader: Browser) -> None:
         assert saved.headers["content-disposition"].startswith(attached)
         assert saved.headers.get_list("content-security-policy") == [SANDBOX]
         assert saved.headers.get_list("x-content-type-options") == ["nosniff"]
-
-
-def test_a_range_is_saved(lake: Repository, reader: Browser) -> None:
-    lake.objects.put("main", "x", b"0123456789")
-    asked = {"ref": "main", "path": "x"}
-    part = reader.get(f"{PLACE}/content", params=asked, headers={"Range": "bytes=2-4"})
-    assert (part.status_code, part.content) == (206, b"234")
+        part = reader.get(f"{PLACE}/content", params=asked, headers={"Range": "bytes=2-4"})
+        assert (part.status_code, part.content) == (206, data[2:5])
     assert reader.get(f"{PLACE}/content", params={"ref": "main", "path": "y"}).status_code == 404
 
 
@@ -163,7 +158,7 @@ def test_values_as_text() -> None:
 def test_only_the_bytes_that_the_rows_need_are_read() -> None:
     """The first rows of a large file need its footer and the pages in front."""
     sink = io.BytesIO()
-    numbers = pa.table({"n": pa.array(range(2_000_000), pa.int64())})
+    numbers = pa.table({"n": pa.array(range(500_000), pa.int64())})
     pq.write_table(numbers, sink, compression="none", use_dictionary=False)
     data, sizes = sink.getvalue(), []
 

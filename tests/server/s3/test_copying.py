@@ -92,14 +92,11 @@ def test_the_condition_holds_for_what_is_copied(
 def test_the_condition_holds_for_the_part_that_is_copied(
     lake: Repository, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tag = etag_of(lake.objects.stat("main", "a"))
     upload = lake.multipart.create("main", "b")
+    source = {"x_amz_copy_source": "lake/main/a"}
+    source["x_amz_copy_source_if_match"] = etag_of(lake.objects.stat("main", "a"))
     written_once_found(monkeypatch, lake)
-    answer = send(
-        f"lake/main/b?partNumber=1&uploadId={upload.upload_id}",
-        x_amz_copy_source="lake/main/a",
-        x_amz_copy_source_if_match=tag,
-    )
+    answer = send(f"lake/main/b?partNumber=1&uploadId={upload.upload_id}", **source)
     assert answer.status_code == 200
     (part,) = lake.multipart.parts(upload, after=0, amount=2)
     assert part.size_bytes == len(b"first")

@@ -190,14 +190,14 @@ def test_parts_that_are_copies(s3: Client, server: Server, repo: lakefs.Reposito
         etag = copied["CopyPartResult"]["ETag"]
         assert etag == f'"{hashlib.md5(data).hexdigest()}"'
         parts.append({"PartNumber": number, "ETag": etag})
-    for asked, code in (
+    for wrong_range, code in (
         ("bytes=10-", "InvalidRange"),
         ("bytes=2-10", "InvalidRange"),
         ("bytes=4-2", "InvalidArgument"),
         ("bytes=-2", "InvalidArgument"),
         ("2-4", "InvalidArgument"),
     ):
-        wrong = {"PartNumber": 1, "CopySource": source, "CopySourceRange": asked}
+        wrong = {"PartNumber": 1, "CopySource": source, "CopySourceRange": wrong_range}
         assert code_of(lambda: s3.upload_part_copy(**upload.where, **wrong))[0] == code  # noqa: B023
     upload.complete(parts)
     assert s3.get_object(Bucket=other.id, Key=KEY)["Body"].read() == DATA + b"234"

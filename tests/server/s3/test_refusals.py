@@ -123,7 +123,7 @@ class Lake:
     def chunked(self, place: str, kind: str, size: int, **headers: str) -> dict[str, str]:
         """The headers of a request whose body comes in chunks."""
         more = {"x_amz_decoded_content_length": str(size), "Content_Encoding": "aws-chunked"}
-        return self.signed("PUT", place, content_hash=kind, **more, **headers)
+        return self.signed("PUT", place, b"", content_hash=kind, **more | headers)
 
     def in_chunks(self, place: str, parts: list[bytes]) -> tuple[dict[str, str], list[bytes]]:
         """The headers, and the signed chunks of the body."""

@@ -99,33 +99,31 @@ def answered(work: Callable[[], Markup], interval_seconds: float) -> list[dict[s
     return sent
 
 
-def waiting(outcome: Callable[[], Markup], event: Event) -> Callable[[], Markup]:
+def outcome(error: Exception | None = None, *, slow: bool = False) -> Callable[[], Markup]:
+    """Work that answers or fails, at once or after a while."""
+
     def work() -> Markup:
-        event.wait(0.2)
-        return outcome()
+        if slow:
+            Event().wait(0.2)
+        if error is not None:
+            raise error
+        return element("A", "1")
 
     return work
 
 
-def failed(error: Exception) -> Callable[[], Markup]:
-    def fail() -> Markup:
-        raise error
-
-    return fail
-
-
 def test_a_quick_answer_is_like_any_other() -> None:
-    sent = answered(lambda: element("A", "1"), 10)
+    sent = answered(outcome(), 10)
     assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
     assert sent[1]["body"].endswith(b"<A>1</A>")
     error = NotFound("upload_not_found", "gone")
     with pytest.raises(EbbtideError) as raised:
-        answered(failed(error), 10)
+        answered(outcome(error), 10)
     assert raised.value is error
 
 
 def test_a_slow_answer_begins_with_blanks() -> None:
-    sent = answered(waiting(lambda: element("A", "1"), Event()), 0.03)
+    sent = answered(outcome(slow=True), 0.03)
     assert sent[0]["status"] == 200
     body = b"".join(each["body"] for each in sent[1:])
     assert body.count(b" ") > 2
@@ -135,6 +133,6 @@ def test_a_slow_answer_begins_with_blanks() -> None:
         (NotFound("upload_not_found", "gone"), "NoSuchUpload"),
         (ValueError("x"), "InternalError"),
     ):
-        sent = answered(waiting(failed(error), Event()), 0.03)
+        sent = answered(outcome(error, slow=True), 0.03)
         body = b"".join(each["body"] for each in sent[1:])
         assert ElementTree.fromstring(body).findtext("Code") == code
