@@ -128,7 +128,7 @@ def find_item(act: Act, lake: Repository, kind: Kind, place: int = 0) -> Item:
     return act.newest(_items(act, lake, kind), place)
 
 
-def _date(act: Act) -> datetime | None:
+def drawn_date(act: Act) -> datetime | None:
     """Never, some time in the future, or one that is over."""
     kind, span = act.numbers[3] % 6, SPANS[act.numbers[3] % len(SPANS)]
     if kind < 3:
@@ -153,8 +153,8 @@ def make_project(act: Act) -> object:
     """Make a project in another one, or in none."""
     lake, unique = act.process.lake(), _is_unique(act)
     parents = [None, *(each.item_id for each in _items(act, lake, "project"))]
-    parent_id, name, date = act.pick(parents, 0), act.pick(NAMES, 1), _date(act)
-    new = Item("project", "", parent_id, name, _stored(date))
+    parent_id, name, date = act.pick(parents, 0), act.pick(NAMES, 1), drawn_date(act)
+    new = Item("project", "", parent_id, name, stored(date))
     return exactly(
         act,
         lake,
@@ -165,7 +165,7 @@ def make_project(act: Act) -> object:
     ).project_id
 
 
-def _stored(date: datetime | None) -> int | None:
+def stored(date: datetime | None) -> int | None:
     return None if date is None else micros(date)
 
 
@@ -179,8 +179,8 @@ def change_project(act: Act) -> object:
         asked = {"parent_id": act.pick([None, *_items(act, lake, "project")], 3)}
         asked["parent_id"] = asked["parent_id"] and asked["parent_id"].item_id
     if kind == 2:
-        asked = {"expires_at": _date(act)}
-    fields = asked | ({"expires_at": _stored(asked["expires_at"])} if kind == 2 else {})
+        asked = {"expires_at": drawn_date(act)}
+    fields = asked | ({"expires_at": stored(asked["expires_at"])} if kind == 2 else {})
     return exactly(
         act,
         lake,
@@ -302,6 +302,7 @@ def refill(act: Act) -> object:
     item, replaces = find_item(act, lake, "collection", 3), act.numbers[1] % 4 == 0
     keep = act.numbers[2] % 5 < 2
     _loosen(act)
+    act.known.refilled.add(item.item_id)
     removed = [] if replaces else sorted(item.contents or ())[: act.numbers[1] % 2]
     kept = {} if replaces else {p: e for p, e in (item.contents or {}).items() if p not in removed}
     versions = {**item.versions, item.version: item.contents} if keep else item.versions
@@ -337,8 +338,8 @@ def change_shelved(act: Act) -> object:
         project_id = find_item(act, lake, "project", 3).item_id
         asked, fields = {"project_id": project_id}, {"parent_id": project_id}
     if kind == 3:
-        asked = {"expires_at": _date(act)}
-        fields = {"expires_at": _stored(asked["expires_at"])}
+        asked = {"expires_at": drawn_date(act)}
+        fields = {"expires_at": stored(asked["expires_at"])}
     if kind == 4:
         asked = {"replication_desired": 0 if item.copies else 2}
         fields = {"copies": asked["replication_desired"]}

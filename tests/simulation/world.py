@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -44,6 +45,7 @@ from ebbtide.store.repositories.promises import promise, times_of
 from ebbtide.store.repositories.queries import insert_store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging import uploads
+from tests.simulation.asking import Asking, in_place, make_holders
 from tests.simulation.bucket import SimulatedBucket
 from tests.simulation.database import Database, SimulatedMetadata
 from tests.simulation.scheduler import Scheduler, Task
@@ -100,6 +102,11 @@ class Process:
         settings = world.settings
         self.store = Store(directory=None, settings=settings, metadata=metadata, store_id=STORE_ID)
 
+    @cached_property
+    def asking(self) -> Asking:
+        """Its interface for clients of Arvados."""
+        return Asking(self.store, LAKE)
+
     def lake(self) -> Repository:
         """The repository."""
         return self.store.repository(LAKE)
@@ -146,6 +153,7 @@ class World:
             insert_store(tx, STORE_ID)
             promise(tx, times_of(SETTINGS))
             insert_signing_key(tx, SigningKey("e" * 32, b"k" * 32))
+        make_holders(Process(self, self.database).store)
         self.empty = self.remember()
 
     @property
@@ -296,6 +304,7 @@ def open_world(directory: Path) -> Iterator[World]:
         one_thread(
             patch, lambda length: made[0].token(length) if made else bytes(length), directory
         )
+        in_place(patch)
         patch.setattr(embedded, "threading", NoThreads)
         patch.setattr(owner, "Lock", lambda: _Lock(lambda: made[0].scheduler))
         world = World(directory)
