@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Final
 
 import httpx
 import lakefs
+import pytest
+from starlette.types import Receive, Scope, Send
 
-from ebbtide.errors import KINDS
-from ebbtide.server.errors import STATUS, STATUSES
+from ebbtide.errors import KINDS, Failed
+from ebbtide.server.errors import STATUS, STATUSES, BreakingOff
 from tests.support.server import Server
 
 
@@ -169,3 +172,23 @@ def test_an_unknown_path_is_no_reason_for_a_new_figure(plain: Server) -> None:
         figures = client.get("/metrics").text
     assert 'route="none"' in figures
     assert "at/all" not in figures
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_defect"), [(Failed("storage_error", "half way"), False), (KeyError(), True)]
+)
+def test_an_answer_that_breaks_off_is_a_defect_only_without_an_error_of_this_program(
+    cause: Exception, *, is_defect: bool
+) -> None:
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise RuntimeError from cause
+
+    async def nothing(*_given: object) -> None:
+        """Nobody waits for more."""
+
+    asked = BreakingOff(app)({"type": "http"}, nothing, nothing)  # type: ignore[arg-type]
+    if is_defect:
+        with pytest.raises(RuntimeError):
+            asyncio.run(asked)
+    else:
+        asyncio.run(asked)

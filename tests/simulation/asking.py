@@ -7,7 +7,6 @@ history. Not for: what the answers should be (`blocks`).
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final
@@ -103,9 +102,7 @@ class Asking:
         forbidden = is_locator and kind.startswith("token_")
         expected = FORBIDDEN if forbidden else STATUSES.get(kind, answer.status_code)
         if answer.status_code != expected or answer.status_code == 500:
-            raise Violation(
-                "answer", f"{method} {path} is {answer.status_code}: {json.dumps(said)}"
-            )
+            raise Violation("answer", f"{method} {path} is {answer.status_code}: {said}")
         raise EbbtideError(kind, said["errors"][0])
 
     def _send(self, holder: str, method: str, path: str, **more: Any) -> httpx.Response:

@@ -221,7 +221,6 @@ def _collection(act: Act, lake: Repository) -> tuple[str, Item]:
 def _asked(
     act: Act,
     change: Callable[[], dict[str, Any]],
-    item: Item,
     rule: Callable[[Shelves], Item],
     holder: str,
 ) -> object:
@@ -250,7 +249,7 @@ def update(act: Act) -> object:
         act.known.preserved[uuid] = keeps
         return answer
 
-    return _asked(act, change, item, rule, holder)
+    return _asked(act, change, rule, holder)
 
 
 def show(act: Act) -> object:
@@ -268,7 +267,7 @@ def show(act: Act) -> object:
     def get() -> dict[str, Any]:
         return ask(holder, "GET", f"/{uuid}", include_trash=with_trash)
 
-    return _asked(act, get, item, rule, holder)
+    return _asked(act, get, rule, holder)
 
 
 def end(act: Act) -> object:
@@ -297,7 +296,7 @@ def end(act: Act) -> object:
             return shelves.changed(item, {"expires_at": stored(date)}, unique=True)
         return shelves.trashed(item)
 
-    return _asked(act, calls[kind], item, rule, holder)
+    return _asked(act, calls[kind], rule, holder)
 
 
 def wait(act: Act) -> object:

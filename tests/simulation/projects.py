@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
@@ -44,6 +45,7 @@ from tests.simulation.world import LAKE, LEASE, TRASH
 
 NAMES: Final = ("red", "green")
 SPANS: Final = (timedelta(minutes=1), LEASE / 2, LEASE, TRASH, timedelta(days=1))
+PAGE: Final = 2
 PLACES: Final = (("", ""), ("a", "x/a"), ("", "y/"))
 
 Rule = Callable[[Shelves], Item]
@@ -457,6 +459,8 @@ def check_all(checker: Checker, lake: Repository) -> None:
     for item in shelves.items.values():
         for expired in (False, True):
             _check_got(lake, shelves, item, expired=expired)
+    for expired in (False, True):
+        _check_listed(lake, shelves, None, expired=expired)
 
 
 def _check_got(lake: Repository, shelves: Shelves, item: Item, *, expired: bool) -> None:
@@ -473,8 +477,22 @@ def _check_got(lake: Repository, shelves: Shelves, item: Item, *, expired: bool)
     said = (found.path, found.state.value, ends_at)
     if hidden or said != (path, shelves.state(item), shelves.ends_at(item)):
         raise Violation("answer", f"{item} is shown as {said}")
+    if item.kind == "collection" and not expired:
+        _check_found(lake, shelves, item, path)
     if item.kind == "collection" and item.contents is not None and item.copies:
         _check_content(lake, item, found, expired=expired)
+
+
+def _check_found(lake: Repository, shelves: Shelves, item: Item, path: str) -> None:
+    """A collection that can be got is found by its path, and one like it by the hash: a persistent
+    one, if there is one."""
+    same = [each for each in shelves.items.values() if each.content_hash == item.content_hash]
+    states = {shelves.state(each) for each in same if each.kind == "collection"}
+    best = "persistent" if "persistent" in states else "expiring"
+    by_hash = lake.collections.by_hash(item.content_hash)
+    said = lake.collections.find(path).collection_id, by_hash.content_hash, by_hash.state.value
+    if said != (item.item_id, item.content_hash, best):
+        raise Violation("answer", f"{item} is found as {said}")
 
 
 def _check_content(lake: Repository, item: Item, found: Any, *, expired: bool) -> None:
@@ -490,15 +508,25 @@ def _check_listed(
 ) -> None:
     if parent_id is not None and shelves.is_hidden(shelves.items[parent_id], expired=expired):
         return
-    found = lake.projects.page(parent_id=parent_id, include_expired=expired)
-    said = [each.project_id for each in found]
+    page = partial(lake.projects.page, parent_id=parent_id, include_expired=expired)
+    said = _listed(page, "project_id")
     expected = shelves.children(parent_id, "project", expired=expired)
     if parent_id is not None:
-        page = lake.collections.page(parent_id, include_expired=expired)
-        said += [each.collection_id for each in page]
+        page = partial(lake.collections.page, parent_id, include_expired=expired)
+        said += _listed(page, "collection_id")
         expected += shelves.children(parent_id, "collection", expired=expired)
     if said != expected:
         raise Violation("answer", f"{parent_id} has {said}, and should have {expected}")
+
+
+def _listed(page: Callable[..., Any], name: str) -> list[str]:
+    """The ids of all pages."""
+    found: list[Any] = []
+    after = ("", "")
+    while rows := page(after=after, amount=PAGE):
+        found += rows
+        after = rows[-1].name, getattr(rows[-1], name)
+    return [getattr(each, name) for each in found]
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {

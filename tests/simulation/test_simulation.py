@@ -46,6 +46,17 @@ def test_histories(simulation: Simulation, seed: int, share: int) -> None:
 
 
 @in_group(0)
+def test_a_share_of_all_runs_is_incremental(simulation: Simulation) -> None:
+    """Else nothing would be known of them."""
+    for seed in range(RUNS_SEEN):
+        steps = [step("save"), step("run", 0, 1), step("save"), step("run", 0, 1)]
+        outcome = simulation.run(history(seed, *steps))
+        assert outcome.violation is None, told(outcome)
+        modes = simulation.stage.world.modes
+        assert modes["incremental"], modes
+
+
+@in_group(0)
 def test_a_copy_is_not_replaced_in_the_middle_of_a_transaction(simulation: Simulation) -> None:
     """The real database would wait for it, and with it the whole process."""
     sleeps = Disturbance("sleep", "commit", 3, 1, LEASE)
