@@ -314,17 +314,13 @@ def run(act: Act) -> object:
 
     report = act.process.collector(**options).run(known)
     if report.state == "swept":
-        act.world.modes[report.mode or ""] += 1
         act.check_closed(lake, before, began, report.run_id)
         if act.is_exact:
-            require_gone(act.checker, began, act.world.bucket.late if is_next(report) else set())
+            # An incremental run does not see what was written too late.
+            late = act.world.bucket.late if report.mode == "incremental" else set[str]()
+            require_gone(act.checker, began, late)
             _plan_again(act, options)
     return _swept(act, report)
-
-
-def is_next(report: RunReport) -> bool:
-    """Whether a run went on from an earlier one."""
-    return report.mode == "incremental"
 
 
 def _plan_again(act: Act, options: Mapping[str, Any]) -> None:
@@ -418,7 +414,7 @@ def _swept(act: Act, report: RunReport) -> str:
 def _told(report: RunReport) -> str:
     require_no_defect((report.error or {}).get("kind", ""), str(report.error))
     error = "" if report.error is None else f", {report.error}"
-    return f"{report.run_id} {report.state}{error}"
+    return f"{report.run_id} {report.state} {report.mode}{error}"
 
 
 def _lake_id(act: Act) -> str:

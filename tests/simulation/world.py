@@ -11,7 +11,6 @@ import secrets
 import sqlite3
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -158,7 +157,6 @@ class World:
         self.database = Database(directory / "store.db", self.scheduler)
         self.copied = Database(directory / "copy.db", self.scheduler)
         self.settings, self.options = SETTINGS, _options_of(SETTINGS)
-        self.modes = Counter[str]()
         self.servers: list[Process] = []
         self.outside = Random(0)
         self.has_copy = False
