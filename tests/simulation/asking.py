@@ -77,8 +77,9 @@ class Asking:
         answer = self._send(holder, "HEAD", f"/{locator}")
         if answer.status_code >= 500:
             raise EbbtideError("storage_error", "a block's size cannot be had")
-        allowed = answer.status_code == 200
-        return int(answer.headers["content-length"]) if allowed else _require_forbidden(answer)
+        if answer.status_code not in (200, FORBIDDEN):
+            raise Violation("answer", f"HEAD of a block is {answer.status_code}")
+        return int(answer.headers["content-length"]) if answer.status_code == 200 else None
 
     def collection(
         self,
@@ -117,8 +118,3 @@ class Asking:
             raise several.exceptions[0] from None
         content = await answer.aread()
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
-
-
-def _require_forbidden(answer: httpx.Response) -> None:
-    if answer.status_code != FORBIDDEN:
-        raise Violation("answer", f"HEAD of a block is {answer.status_code}")
