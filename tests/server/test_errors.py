@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from typing import Final
 
 import httpx
 import lakefs
+import pytest
+from starlette.types import Receive, Scope, Send
 
-from ebbtide.errors import KINDS
-from ebbtide.server.errors import STATUS, STATUSES, WORDS
+from ebbtide.errors import KINDS, Failed
+from ebbtide.server.errors import STATUS, STATUSES, WORDS, BreakingOff
 from tests.support.collected import refused
+from tests.support.loops import without_loop
 from tests.support.server import Server
 
 
@@ -144,3 +149,22 @@ def test_what_has_a_limit(http: httpx.Client, lake: lakefs.Repository) -> None:
         refused(http.post(place, content=content, headers=headers), 413, "too_large")
     long = {"X-Long": "x" * 100_000}
     refused(http.get("/repositories", headers=long), 431, "headers_too_large")
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_defect"), [(Failed("storage_error", "half way"), False), (KeyError(), True)]
+)
+def test_an_answer_that_breaks_off_is_a_defect_only_without_an_error_of_this_program(
+    cause: Exception, *, is_defect: bool
+) -> None:
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise RuntimeError from cause
+
+    async def nothing(*_given: object) -> None:
+        """Nobody waits for more."""
+
+    async def ask() -> None:
+        await BreakingOff(app)({"type": "http"}, nothing, nothing)  # type: ignore[arg-type]
+
+    with pytest.raises(RuntimeError) if is_defect else nullcontext():
+        without_loop(lambda: asyncio.run(ask()))

@@ -12,7 +12,7 @@ from datetime import datetime
 from ebbtide.errors import EbbtideError
 from ebbtide.store.repository import Repository
 from tests.simulation.choosing import Chances
-from tests.simulation.definition import State, check_closed, read_state
+from tests.simulation.definition import State, check_closed, check_forgotten, read_state
 from tests.simulation.exact import Refused, View
 from tests.simulation.knowledge import Checker, Known
 from tests.simulation.looking import compare, look, require_refused
@@ -130,3 +130,4 @@ class Act(Chances):
         if before is not None and after is not None:
             doomed = self.known.doomed.get(run_id, frozenset())
             check_closed(before, after, (began, self.world.clock.now), run_id, doomed)
+            check_forgotten(before, after, run_id)

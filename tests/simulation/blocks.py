@@ -1,4 +1,4 @@
-"""The part of Arvados: signed blocks, and collections of manifests, by two holders of keys.
+"""The part of Arvados: signed blocks, and collections of manifests, by two clients over HTTP.
 
 The race in the Arvados wiki, "Expiring collections", is one of its histories: a client gets a
 manifest, another deletes the collection, a run collects, and the client saves the manifest.
@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
 from ebbtide.store.arvados.manifests import parse_manifest
+from ebbtide.store.arvados.uuids import GROUP, uuid_of
 from ebbtide.store.repository import Repository
 from tests.simulation.acting import Act
+from tests.simulation.asking import HOLDERS
 from tests.simulation.choosing import Nothing
 from tests.simulation.exact import Value, value
 from tests.simulation.knowledge import micros
-from tests.simulation.projects import exactly, find_item, with_kinds
+from tests.simulation.projects import drawn_date, exactly, find_item, stored, with_kinds
 from tests.simulation.scheduler import Violation
 from tests.simulation.shelves import Item, Shelves, read_shelves
 from tests.simulation.world import LAKE, LEASE
-from tests.support.arvados import md5, put_block, read_block
+from tests.support.arvados import md5
 
-HOLDERS: Final = ("HOLDERONE", "HOLDERTWO")
 BLOCKS: Final = (b"one", b"two two", b"three three three")
 BY_MD5: Final = {md5(data): data for data in BLOCKS}
 SECOND: Final = timedelta(seconds=1)
@@ -64,7 +65,7 @@ def put(act: Act) -> object:
     """Write a block."""
     lake, holder, data = act.process.lake(), act.pick(HOLDERS, 0), act.pick(BLOCKS, 1)
     act.expects(lake, lambda view: view)
-    locator = put_block(lake, data, holder=holder)
+    locator = act.process.asking.put(holder, md5(data), data)
     if not locator.startswith(f"{md5(data)}+{len(data)}+"):
         raise Violation("answer", f"a block of {data!r} is {locator}")
     _signed(act, lake, [Signature(holder, locator, data)], None)
@@ -73,12 +74,8 @@ def put(act: Act) -> object:
 
 def put_damaged(act: Act) -> object:
     """Write bytes that are not those of the hash."""
-    lake, data = act.process.lake(), act.pick(BLOCKS, 1)
-    return _refused(
-        act,
-        "checksum_mismatch",
-        lambda: lake.blocks.put(md5(data), data[::-1] + b"!", holder=HOLDERS[0], size_bytes=None),
-    )
+    data, put = act.pick(BLOCKS, 1), act.process.asking.put
+    return _refused(act, "checksum_mismatch", lambda: put(HOLDERS[0], md5(data), data[::-1] + b"!"))
 
 
 def _refused(act: Act, kind: str, call: Callable[[], object]) -> object:
@@ -93,19 +90,21 @@ def _refused(act: Act, kind: str, call: Callable[[], object]) -> object:
 
 
 def read(act: Act) -> object:
-    """Read a block, also by the signature of another holder, or too late."""
-    lake, holder = act.process.lake(), act.pick(HOLDERS, 0)
+    """Read a block or ask for its size, also by the signature of another holder, or too late."""
+    holder, asking = act.pick(HOLDERS, 0), act.process.asking
     signature = act.newest(act.known.signatures, 1)
-    if signature.holder != holder:
-        return _refused(
-            act, "token_invalid", lambda: read_block(lake, signature.locator, holder=holder)
-        )
-    if signature.until <= act.world.clock.now:
-        return _refused(
-            act, "token_expired", lambda: read_block(lake, signature.locator, holder=holder)
-        )
-    act.expects(lake, lambda view: view)
-    data = read_block(lake, signature.locator, holder=holder)
+    is_late = signature.until <= act.world.clock.now
+    forbidden = is_late or signature.holder != holder
+    if act.numbers[2] % 3 == 0:
+        size = asking.head(holder, signature.locator)
+        if act.is_exact and size != (None if forbidden else len(signature.data)):
+            raise Violation("answer", f"{signature.locator} has {size} bytes")
+        return size
+    if forbidden:
+        kind = "token_invalid" if signature.holder != holder else "token_expired"
+        return _refused(act, kind, lambda: asking.read(holder, signature.locator))
+    act.expects(act.process.lake(), lambda view: view)
+    data = asking.read(holder, signature.locator)
     if data != signature.data:
         raise Violation("answer", f"{signature.locator} reads {data!r}")
     return data
@@ -115,11 +114,16 @@ def steal(act: Act) -> object:
     """Make a collection of a locator that another holder got."""
     lake, signature = act.process.lake(), act.newest(act.known.signatures, 1)
     other = next(each for each in HOLDERS if each != signature.holder)
-    project_id = find_item(act, lake, "project", 2).item_id
-    create, text = lake.arvados_collections.create, _manifest([signature])
-    return _refused(
-        act, "token_invalid", lambda: create(project_id, f"{act.number}", text, holder=other)
-    )
+    fields = _fields(lake, find_item(act, lake, "project", 2), f"{act.number}", [signature])
+    create = act.process.asking.collection
+    return _refused(act, "token_invalid", lambda: create(other, "POST", "", fields))
+
+
+def _fields(
+    lake: Repository, project: Item, name: str, found: list[Signature]
+) -> dict[str, object]:
+    owner_uuid = uuid_of(lake.owners.cluster, GROUP, project.item_id)
+    return {"owner_uuid": owner_uuid, "name": name, "manifest_text": _manifest(found)}
 
 
 def save(act: Act) -> object:
@@ -127,15 +131,45 @@ def save(act: Act) -> object:
     lake, holder = act.process.lake(), act.pick(HOLDERS, 0)
     found, project = _chosen(act, holder), find_item(act, lake, "project", 2)
     new = Item("collection", "", project.item_id, f"{act.number}", contents=_contents(found))
-    create = lake.arvados_collections.create
-    made = exactly(
+    fields, ask = _fields(lake, project, new.name, found), act.process.asking.collection
+    answer = exactly(
         act,
         lake,
-        lambda: create(project.item_id, new.name, _manifest(found), holder=holder),
+        lambda: ask(holder, "POST", "", fields),
         lambda shelves: with_kinds(lambda: shelves.made(new, unique=False), _late(found, shelves)),
     )
-    act.known.arvados[made.listed.uuid] = made.listed.collection_id
-    return made.listed.uuid
+    row = act.world.database.plain.execute(
+        "SELECT collection_id FROM arvados_collections WHERE uuid = ?", (answer["uuid"],)
+    ).fetchone()
+    if row is not None:  # else the repository has ended since
+        act.known.arvados[answer["uuid"]] = row[0]
+        _shown(act, lake, holder, answer)
+    return answer["uuid"]
+
+
+def _shown(act: Act, lake: Repository, holder: str, answer: dict[str, Any]) -> None:
+    """Takes note of the signatures in the record of a collection, and compares the record."""
+    uuid, text = answer["uuid"], answer.get("manifest_text")
+    shelves = read_shelves(act.checker, lake.info.repository_id)
+    item = shelves.items.get(act.known.arvados[uuid])
+    if item is None:
+        return
+    found = [
+        Signature(holder, locator, BY_MD5[locator[:32]])
+        for locators in parse_manifest(text or "").locators.values()
+        for locator in locators
+    ]
+    trash_at = answer["trash_at"] and micros(datetime.fromisoformat(answer["trash_at"]))
+    said = answer["version"], answer["preserve_version"]
+    wanted = item.version, act.known.preserved.get(uuid, False)
+    shown = None if text is None else {_name(each.data) for each in found}
+    has_text = not shelves.is_hidden(item) and item.copies and item.contents is not None
+    blocks = {*(item.contents or ())} - {"manifest"} if has_text else None
+    if act.is_exact and (said, trash_at, shown) != (wanted, item.expires_at, blocks):
+        raise Violation("answer", f"{item} is shown as {answer}")
+    _signed(act, lake, found, shelves.ends_at(item))
+    if found:
+        act.known.manifests.append((holder, found))
 
 
 def _chosen(act: Act, holder: str) -> list[Signature]:
@@ -173,18 +207,36 @@ def _text(locators: list[str], found: list[Signature]) -> str:
 
 
 def _collection(act: Act, lake: Repository) -> tuple[str, Item]:
+    """One whose content no other program has changed: of such a one there is no manifest."""
     shelves = read_shelves(act.checker, lake.info.repository_id)
-    there = {uuid: each for uuid, each in act.known.arvados.items() if each in shelves.items}
+    there = {
+        uuid: shelves.items[each]
+        for uuid, each in act.known.arvados.items()
+        if each in shelves.items and each not in act.known.refilled
+    }
     uuid = act.newest([*there], 1)
-    return uuid, shelves.items[there[uuid]]
+    return uuid, there[uuid]
+
+
+def _asked(
+    act: Act,
+    change: Callable[[], dict[str, Any]],
+    rule: Callable[[Shelves], Item],
+    holder: str,
+) -> object:
+    """A request about a collection. Its answer has a signed manifest, if there is one."""
+    lake = act.process.lake()
+    answer = exactly(act, lake, change, rule)
+    _shown(act, lake, holder, answer)
+    return answer["version"]
 
 
 def update(act: Act) -> object:
     """Give a collection another manifest. What was signed of the one before it stays promised."""
-    lake, holder = act.process.lake(), act.pick(HOLDERS, 0)
+    lake, holder, ask = act.process.lake(), act.pick(HOLDERS, 0), act.process.asking.collection
     (uuid, item), found = _collection(act, lake), _chosen(act, holder)
-    change, keeps = lake.arvados_collections.update, act.numbers[2] % 3 == 0
-    was_kept = act.known.preserved.get(uuid, False)
+    keeps, was_kept = act.numbers[2] % 3 == 0, act.known.preserved.get(uuid, False)
+    fields = {"manifest_text": _manifest(found), "preserve_version": keeps}
     versions = {**item.versions, item.version: item.contents} if was_kept else item.versions
     wanted = item.with_contents(_contents(found), versions, is_kept=was_kept)
 
@@ -192,54 +244,59 @@ def update(act: Act) -> object:
         kinds = ("collection_not_found", "trashed") if shelves.is_hidden(item) else ()
         return with_kinds(lambda: wanted, (*kinds, *_late(found, shelves)))
 
-    answer = exactly(
-        act,
-        lake,
-        lambda: change(uuid, holder=holder, manifest_text=_manifest(found), preserve_version=keeps),
-        rule,
-    )
-    act.known.preserved[uuid] = keeps
-    return answer.listed.version
+    def change() -> dict[str, Any]:
+        answer = ask(holder, "PUT", f"/{uuid}", fields)
+        act.known.preserved[uuid] = keeps
+        return answer
+
+    return _asked(act, change, rule, holder)
 
 
 def show(act: Act) -> object:
-    """Read the signed manifest of a collection."""
-    lake, holder = act.process.lake(), act.pick(HOLDERS, 0)
-    _, item = _collection(act, lake)
-    sign = lake.arvados_collections.signed_manifest
+    """Read a collection with its signed manifest, perhaps from the trash, where it has none."""
+    lake, holder, ask = act.process.lake(), act.pick(HOLDERS, 0), act.process.asking.collection
+    (uuid, item), with_trash = _collection(act, lake), act.numbers[2] % 3 == 0
 
     def rule(shelves: Shelves) -> Item:
-        kinds = ("collection_not_found",) if shelves.is_hidden(item) else ()
-        return with_kinds(lambda: item, kinds)
+        kinds = ["collection_not_found"] if shelves.is_hidden(item, expired=with_trash) else []
+        if not shelves.is_hidden(item):
+            kinds += [] if item.copies else ["data_released"]
+            kinds += ["commit_expired"] if item.contents is None else []
+        return with_kinds(lambda: item, tuple(kinds))
 
-    ends_at = read_shelves(act.checker, lake.info.repository_id).ends_at(item)
-    text = exactly(act, lake, lambda: sign(item.item_id, holder=holder), rule)
-    found = [
-        Signature(holder, locator, BY_MD5[locator[:32]])
-        for locators in parse_manifest(text).locators.values()
-        for locator in locators
-    ]
-    shown = {path for path in _contents(found) if path != "manifest"}
-    if act.is_exact and shown != {*(item.contents or ())} - {"manifest"}:
-        raise Violation("answer", f"{item} is shown as {text}")
-    _signed(act, lake, found, ends_at)
-    act.known.manifests.append((holder, found))
-    return text
+    def get() -> dict[str, Any]:
+        return ask(holder, "GET", f"/{uuid}", include_trash=with_trash)
+
+    return _asked(act, get, rule, holder)
 
 
 def end(act: Act) -> object:
-    """Move a collection to the trash, or restore it."""
-    lake = act.process.lake()
-    uuid, item = _collection(act, lake)
-    store = lake.arvados_collections
-    if act.numbers[2] % 3:
-        return exactly(act, lake, lambda: store.delete(uuid), lambda shelves: shelves.trashed(item))
-    return exactly(
-        act,
-        lake,
-        lambda: store.restore(uuid, ensure_unique_name=True),
-        lambda shelves: shelves.restored(item, unique=True),
-    )
+    """Move a collection to the trash, restore it, or set the time at which it goes there."""
+    lake, holder, ask = act.process.lake(), act.pick(HOLDERS, 0), act.process.asking.collection
+    (uuid, item), kind = _collection(act, lake), act.numbers[2] % 4
+    date = drawn_date(act)
+    calls: dict[int, Callable[[], dict[str, Any]]] = {
+        0: lambda: ask(holder, "POST", f"/{uuid}/untrash", ensure_unique_name=True),
+        1: lambda: ask(holder, "DELETE", f"/{uuid}"),
+        2: lambda: ask(holder, "POST", f"/{uuid}/trash"),
+        3: lambda: ask(
+            holder,
+            "PUT",
+            f"/{uuid}",
+            {"trash_at": date and date.isoformat()},
+            include_trash=True,
+            ensure_unique_name=True,
+        ),
+    }
+
+    def rule(shelves: Shelves) -> Item:
+        if kind == 0:
+            return shelves.restored(item, unique=True)
+        if kind == 3:
+            return shelves.changed(item, {"expires_at": stored(date)}, unique=True)
+        return shelves.trashed(item)
+
+    return _asked(act, calls[kind], rule, holder)
 
 
 def wait(act: Act) -> object:

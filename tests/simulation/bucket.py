@@ -65,6 +65,8 @@ class SimulatedBucket(Bucket):
     """The name by which it is found, where it is not the first one."""
     late: set[str] = field(default_factory=set)
     """Files that were written when nothing was registered for them any more."""
+    grace: timedelta = GRACE
+    """The age below which a run takes nothing."""
     moved_by: int | None = None
     """The number of the operation that gave it another name."""
 
@@ -236,7 +238,7 @@ class SimulatedStorage(MemoryStorage):
         if task is None or stored is None or key in self._bucket.late:
             return
         age = self._scheduler.clock.now - stored.written_at
-        if task.kind in RUN_KINDS and address.startswith(CONTENT) and age < GRACE:
+        if task.kind in RUN_KINDS and address.startswith(CONTENT) and age < self._bucket.grace:
             raise Violation("young", f"a run takes {key} at the age of {age}")
 
     def _below(self, prefix: str) -> Iterator[tuple[str, Stored]]:

@@ -155,6 +155,21 @@ def read_state(world: World, repository_id: str) -> State | None:
     )
 
 
+def check_forgotten(before: State, after: State, run_id: str) -> None:
+    """The records that a run forgot name it, and no others changed. Raises Violation."""
+    for each, row in after.commits.items():
+        was = before.commits[each].forgotten_by if each in before.commits else None
+        if row.forgotten_by not in (was, run_id if was is None else was):
+            raise Violation("definition", f"{each} was forgotten by {row.forgotten_by}")
+
+
+def check_expired(before: State, span: tuple[datetime, datetime], count: int) -> None:
+    """A plan says how many commits had expired when it was made. Raises Violation."""
+    least, most = (len(before.expired(each)) for each in span)
+    if not least <= count <= most:
+        raise Violation("definition", f"{least} to {most} commits had expired, it says {count}")
+
+
 def check_closed(
     before: State,
     after: State,

@@ -101,7 +101,9 @@ class Known:
     signatures: list[Any] = field(default_factory=list)
     manifests: list[tuple[str, list[Any]]] = field(default_factory=list)
     arvados: dict[str, str] = field(default_factory=dict)
-    """The ids of collections by Arvados's ones; `preserved` has whether their version is kept."""
+    """The ids of collections by Arvados's ones; `preserved` has whether their version is kept, and
+    `refilled` the ids of collections whose files other programs changed."""
+    refilled: set[str] = field(default_factory=set)
     preserved: dict[str, bool] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
     """Files that are nobody's to delete."""

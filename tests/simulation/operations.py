@@ -20,9 +20,11 @@ from ebbtide.store.repository import Repository
 from tests.simulation import blocks, projects, uploads, versions
 from tests.simulation.acting import Act
 from tests.simulation.choosing import Nothing
-from tests.simulation.definition import State
+from tests.simulation.definition import State, check_expired
 from tests.simulation.exact import View, value
 from tests.simulation.knowledge import Given, Known, value_of
+from tests.simulation.leaving import require_gone
+from tests.simulation.scheduler import Violation
 from tests.simulation.simulation import require_no_defect
 from tests.simulation.world import LAKE, QUARANTINE, URL, Process
 from tests.support.purging import request
@@ -307,13 +309,27 @@ def run(act: Act) -> object:
     def known(plan: Plan) -> bool:
         act.known.runs.append(plan.run_id)
         _note_aside(act, plan.run_id, options)
-        _note_doomed(act, plan.run_id, before, began)
+        _note_doomed(act, plan.run_id, before, began, plan.expired_count)
         return True
 
     report = act.process.collector(**options).run(known)
     if report.state == "swept":
         act.check_closed(lake, before, began, report.run_id)
+        if act.is_exact:
+            # An incremental run does not see what was written too late.
+            late = act.world.bucket.late if report.mode == "incremental" else set[str]()
+            require_gone(act.checker, began, late)
+            _plan_again(act, options)
     return _swept(act, report)
+
+
+def _plan_again(act: Act, options: Mapping[str, Any]) -> None:
+    """A second plan, now and then: nothing is left for it. Raises Violation."""
+    if act.numbers[2] % 4 == 0:
+        found = act.process.collector(**options).plan()
+        count = found.counts["candidate"].objects
+        if act.is_exact and (found.state != "planned" or count):
+            raise Violation("again", f"the plan after a run is {found.state}, with {count} files")
 
 
 def _unchanged(view: View) -> View:
@@ -321,9 +337,12 @@ def _unchanged(view: View) -> View:
     return view
 
 
-def _note_doomed(act: Act, run_id: str, before: State | None, began: datetime) -> None:
-    if before is not None:
+def _note_doomed(
+    act: Act, run_id: str, before: State | None, began: datetime, expired_count: int
+) -> None:
+    if before is not None and act.is_exact:
         act.known.doomed[run_id] = frozenset(before.expired(began))
+        check_expired(before, (began, act.world.clock.now), expired_count)
 
 
 def plan(act: Act) -> object:
@@ -334,8 +353,7 @@ def plan(act: Act) -> object:
     report = act.process.collector(**_chosen(act)).plan()
     if report.state == "planned":
         act.known.runs.append(report.run_id)
-        if act.is_exact:
-            _note_doomed(act, report.run_id, before, began)
+        _note_doomed(act, report.run_id, before, began, report.commits["expired"])
     return _told(report)
 
 
@@ -396,7 +414,7 @@ def _swept(act: Act, report: RunReport) -> str:
 def _told(report: RunReport) -> str:
     require_no_defect((report.error or {}).get("kind", ""), str(report.error))
     error = "" if report.error is None else f", {report.error}"
-    return f"{report.run_id} {report.state}{error}"
+    return f"{report.run_id} {report.state} {report.mode}{error}"
 
 
 def _lake_id(act: Act) -> str:

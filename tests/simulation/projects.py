@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
@@ -44,6 +45,7 @@ from tests.simulation.world import LAKE, LEASE, TRASH
 
 NAMES: Final = ("red", "green")
 SPANS: Final = (timedelta(minutes=1), LEASE / 2, LEASE, TRASH, timedelta(days=1))
+PAGE: Final = 2
 PLACES: Final = (("", ""), ("a", "x/a"), ("", "y/"))
 
 Rule = Callable[[Shelves], Item]
@@ -128,7 +130,7 @@ def find_item(act: Act, lake: Repository, kind: Kind, place: int = 0) -> Item:
     return act.newest(_items(act, lake, kind), place)
 
 
-def _date(act: Act) -> datetime | None:
+def drawn_date(act: Act) -> datetime | None:
     """Never, some time in the future, or one that is over."""
     kind, span = act.numbers[3] % 6, SPANS[act.numbers[3] % len(SPANS)]
     if kind < 3:
@@ -153,8 +155,8 @@ def make_project(act: Act) -> object:
     """Make a project in another one, or in none."""
     lake, unique = act.process.lake(), _is_unique(act)
     parents = [None, *(each.item_id for each in _items(act, lake, "project"))]
-    parent_id, name, date = act.pick(parents, 0), act.pick(NAMES, 1), _date(act)
-    new = Item("project", "", parent_id, name, _stored(date))
+    parent_id, name, date = act.pick(parents, 0), act.pick(NAMES, 1), drawn_date(act)
+    new = Item("project", "", parent_id, name, stored(date))
     return exactly(
         act,
         lake,
@@ -165,7 +167,7 @@ def make_project(act: Act) -> object:
     ).project_id
 
 
-def _stored(date: datetime | None) -> int | None:
+def stored(date: datetime | None) -> int | None:
     return None if date is None else micros(date)
 
 
@@ -179,8 +181,8 @@ def change_project(act: Act) -> object:
         asked = {"parent_id": act.pick([None, *_items(act, lake, "project")], 3)}
         asked["parent_id"] = asked["parent_id"] and asked["parent_id"].item_id
     if kind == 2:
-        asked = {"expires_at": _date(act)}
-    fields = asked | ({"expires_at": _stored(asked["expires_at"])} if kind == 2 else {})
+        asked = {"expires_at": drawn_date(act)}
+    fields = asked | ({"expires_at": stored(asked["expires_at"])} if kind == 2 else {})
     return exactly(
         act,
         lake,
@@ -302,6 +304,7 @@ def refill(act: Act) -> object:
     item, replaces = find_item(act, lake, "collection", 3), act.numbers[1] % 4 == 0
     keep = act.numbers[2] % 5 < 2
     _loosen(act)
+    act.known.refilled.add(item.item_id)
     removed = [] if replaces else sorted(item.contents or ())[: act.numbers[1] % 2]
     kept = {} if replaces else {p: e for p, e in (item.contents or {}).items() if p not in removed}
     versions = {**item.versions, item.version: item.contents} if keep else item.versions
@@ -337,8 +340,8 @@ def change_shelved(act: Act) -> object:
         project_id = find_item(act, lake, "project", 3).item_id
         asked, fields = {"project_id": project_id}, {"parent_id": project_id}
     if kind == 3:
-        asked = {"expires_at": _date(act)}
-        fields = {"expires_at": _stored(asked["expires_at"])}
+        asked = {"expires_at": drawn_date(act)}
+        fields = {"expires_at": stored(asked["expires_at"])}
     if kind == 4:
         asked = {"replication_desired": 0 if item.copies else 2}
         fields = {"copies": asked["replication_desired"]}
@@ -444,9 +447,15 @@ def look_up(act: Act) -> object:
     shelves = read_shelves(act.checker, lake.info.repository_id)
     items = [*_items(act, lake, "collection"), *_items(act, lake, "project")]
     item, expired = act.pick(items, 0), act.numbers[1] % 2 == 0
-    if act.is_exact:
+    if not act.is_exact:
+        return None
+    try:
         _check_got(lake, shelves, item, expired=expired)
         _check_listed(lake, shelves, item.parent_id, expired=expired)
+    except Violation:
+        # Who slept between two of these readings, or could not read, may have seen something else.
+        if act.is_exact:
+            raise
     return item.item_id
 
 
@@ -456,6 +465,8 @@ def check_all(checker: Checker, lake: Repository) -> None:
     for item in shelves.items.values():
         for expired in (False, True):
             _check_got(lake, shelves, item, expired=expired)
+    for expired in (False, True):
+        _check_listed(lake, shelves, None, expired=expired)
 
 
 def _check_got(lake: Repository, shelves: Shelves, item: Item, *, expired: bool) -> None:
@@ -472,8 +483,25 @@ def _check_got(lake: Repository, shelves: Shelves, item: Item, *, expired: bool)
     said = (found.path, found.state.value, ends_at)
     if hidden or said != (path, shelves.state(item), shelves.ends_at(item)):
         raise Violation("answer", f"{item} is shown as {said}")
+    if item.kind == "collection" and not expired:
+        _check_found(lake, shelves, item, path)
     if item.kind == "collection" and item.contents is not None and item.copies:
         _check_content(lake, item, found, expired=expired)
+
+
+def _check_found(lake: Repository, shelves: Shelves, item: Item, path: str) -> None:
+    """A collection that can be got is found by its path, and one like it by the hash: a persistent
+    one, if there is one."""
+    same = [each for each in shelves.items.values() if each.content_hash == item.content_hash]
+    states = {shelves.state(each) for each in same if each.kind == "collection"}
+    best = "persistent" if "persistent" in states else "expiring"
+    try:
+        by_hash, by_path = lake.collections.by_hash(item.content_hash), lake.collections.find(path)
+    except EbbtideError as error:
+        raise Violation("answer", f"{item} cannot be found: {error.message}") from error
+    said = by_path.collection_id, by_hash.content_hash, by_hash.state.value
+    if said != (item.item_id, item.content_hash, best):
+        raise Violation("answer", f"{item} is found as {said}")
 
 
 def _check_content(lake: Repository, item: Item, found: Any, *, expired: bool) -> None:
@@ -489,15 +517,25 @@ def _check_listed(
 ) -> None:
     if parent_id is not None and shelves.is_hidden(shelves.items[parent_id], expired=expired):
         return
-    found = lake.projects.page(parent_id=parent_id, include_expired=expired)
-    said = [each.project_id for each in found]
+    page = partial(lake.projects.page, parent_id=parent_id, include_expired=expired)
+    said = _listed(page, "project_id")
     expected = shelves.children(parent_id, "project", expired=expired)
     if parent_id is not None:
-        page = lake.collections.page(parent_id, include_expired=expired)
-        said += [each.collection_id for each in page]
+        page = partial(lake.collections.page, parent_id, include_expired=expired)
+        said += _listed(page, "collection_id")
         expected += shelves.children(parent_id, "collection", expired=expired)
     if said != expected:
         raise Violation("answer", f"{parent_id} has {said}, and should have {expected}")
+
+
+def _listed(page: Callable[..., Any], name: str) -> list[str]:
+    """The ids of all pages."""
+    found: list[Any] = []
+    after = ("", "")
+    while rows := page(after=after, amount=PAGE):
+        found += rows
+        after = rows[-1].name, getattr(rows[-1], name)
+    return [getattr(each, name) for each in found]
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ebbtide.store.reclaim.reclaimer import Reclaimer
 from tests.simulation.acting import Act
 from tests.simulation.histories import Step
 from tests.simulation.knowledge import Checker, Known
+from tests.simulation.leaving import require_none_left
 from tests.simulation.looking import require_all_readable
 from tests.simulation.operations import perform
 from tests.simulation.projects import check_all
@@ -96,14 +97,7 @@ def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:
                 raise Violation("end", f"the last run is {report.state}: {report.error}")
         checker.check()
         if may_stay is not None:
-            _require_none_left(world, checker, may_stay)
-
-
-def _require_none_left(world: World, checker: Checker, may_stay: Set[str]) -> None:
-    there = {key for key in world.bucket.objects if not is_record(key)}
-    left = there - checker.needed() - checker.known.outside - may_stay
-    if left:
-        raise Violation("left", f"nobody needs {', '.join(sorted(left))}")
+            require_none_left(checker, may_stay)
 
 
 def _end_purges(process: Process, known: Known) -> None:
@@ -126,19 +120,6 @@ def _last_runs(process: Process, mode: str) -> Iterator[RunReport]:
     except EbbtideError:
         return
     yield collector.run()
-
-
-def is_record(key: str) -> bool:
-    """Whether it is of those that the documents name as staying: OWNER, runs without what they have
-    aside, records of purges."""
-    _, _, address = key.partition("/")
-    if address.startswith("_ebbtide/gc/"):
-        return "/quarantine/" not in address
-    return (
-        address == "_ebbtide/OWNER"
-        or address.startswith(("_ebbtide/purges/",))
-        or key.startswith("_ebbtide-purges/")
-    )
 
 
 @contextmanager

@@ -46,6 +46,15 @@ def test_histories(simulation: Simulation, seed: int, share: int) -> None:
 
 
 @in_group(0)
+def test_a_share_of_all_runs_is_incremental(simulation: Simulation) -> None:
+    """Every second number asks for it, as here; the first run of some beginnings must be clean."""
+    runs = [step("save"), step("run", 0, 1), step("save", 0, 1, 0, 1), step("run", 0, 1)]
+    outcome = simulation.run(history(3, *runs))
+    assert outcome.violation is None, told(outcome)
+    assert any("swept incremental" in line.text for line in outcome.lines), told(outcome)
+
+
+@in_group(0)
 def test_a_copy_is_not_replaced_in_the_middle_of_a_transaction(simulation: Simulation) -> None:
     """The real database would wait for it, and with it the whole process."""
     sleeps = Disturbance("sleep", "commit", 3, 1, LEASE)

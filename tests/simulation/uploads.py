@@ -17,7 +17,7 @@ from tests.simulation.exact import Refused, View, value
 from tests.simulation.knowledge import micros
 from tests.simulation.scheduler import Violation
 from tests.simulation.versions import PATHS
-from tests.simulation.world import LAKE, SETTINGS
+from tests.simulation.world import LAKE
 
 OUTSIDE: Final = "outside"
 """Where in the bucket imported objects lie, and what nobody may delete."""
@@ -56,7 +56,7 @@ def address(act: Act) -> object:
     branch, path = act.pick(act.known.branches, 0), act.pick(PATHS, 1)
     act.expects(lake, lambda view: view.with_head(branch, view.head(branch)))
     given = lake.addresses.get(branch, path)
-    if not began <= given.expires_at - SETTINGS.upload_ttl <= act.world.clock.now:
+    if not began <= given.expires_at - act.world.settings.upload_ttl <= act.world.clock.now:
         raise Violation("answer", f"a token from {began} lasts until {given.expires_at}")
     act.known.uploads.append(Upload(branch, path, given.address, given.token, given.expires_at))
     return given.address

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -44,6 +45,7 @@ from ebbtide.store.repositories.promises import promise, times_of
 from ebbtide.store.repositories.queries import insert_store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging import uploads
+from tests.simulation.asking import Asking, in_place, make_holders
 from tests.simulation.bucket import SimulatedBucket
 from tests.simulation.database import Database, SimulatedMetadata
 from tests.simulation.scheduler import Scheduler, Task
@@ -81,14 +83,27 @@ _CHOSEN: Final[Mapping[str, Any]] = {
     "range_entries_target": 2,
 }
 SETTINGS: Final = Settings(**_CHOSEN)
-OTHER: Final = Settings(
-    **{**_CHOSEN, "trash_time": HOUR / 6}, slice_objects_max=3, slice_age_max=HOUR
-)
-"""The trash is shorter than a lease. Slices of data are closed after a few objects, and stay open
-for long otherwise."""
-OPTIONS: Final = replace(
-    RunOptions.of(SETTINGS, grace=LEASE, patience=timedelta(0), sizes="all"), undo_hold=TRASH
-)
+SMALL_SLICES: Final[Mapping[str, Any]] = {"slice_objects_max": 3, "slice_age_max": HOUR}
+"""Slices of data are closed after a few objects, and stay open for long otherwise."""
+GRACES: Final = (LEASE, LEASE, LEASE * 3)
+"""A shorter one than a lease is for repositories that nobody uses."""
+
+
+def drawn_settings(random: Random) -> Settings:
+    """Those of a beginning. Some have a trash that is shorter than a lease."""
+    drawn = {
+        "trash_time": random.choice((TRASH, TRASH, HOUR / 6)),
+        "upload_ttl": random.choice((HOUR, HOUR * 2)),
+        "write_ttl": random.choice((HOUR * 3, HOUR, HOUR * 24)),
+        "clean_every": random.choice((timedelta(days=7), HOUR)),
+        "grace": random.choice(GRACES),
+        **random.choice(({}, {}, SMALL_SLICES)),
+    }
+    return Settings(**{**_CHOSEN, **drawn})
+
+
+def _options_of(settings: Settings) -> RunOptions:
+    return replace(RunOptions.of(settings, patience=timedelta(0), sizes="all"), undo_hold=TRASH)
 
 
 class Process:
@@ -100,6 +115,11 @@ class Process:
         settings = world.settings
         self.store = Store(directory=None, settings=settings, metadata=metadata, store_id=STORE_ID)
 
+    @cached_property
+    def asking(self) -> Asking:
+        """Its interface for clients of Arvados."""
+        return Asking(self.store, LAKE)
+
     def lake(self) -> Repository:
         """The repository."""
         return self.store.repository(LAKE)
@@ -107,7 +127,7 @@ class Process:
     def collector(self, **options: Any) -> Collector:
         """Its collector."""
         form = EmbeddedRepository(self.lake().context, store_id=STORE_ID)
-        return Collector(form, engine=INLINE, options=replace(OPTIONS, **options))
+        return Collector(form, engine=INLINE, options=replace(self.world.options, **options))
 
     def remover(self) -> Remover | None:
         """The collector of the one that is gone, if there is one."""
@@ -115,7 +135,7 @@ class Process:
         if not gone:
             return None
         form = GoneRepository(self.store.context_of(gone[0].info), store_id=STORE_ID)
-        return Remover(form, engine=INLINE, options=OPTIONS)
+        return Remover(form, engine=INLINE, options=self.world.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +156,7 @@ class World:
         self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
         self.database = Database(directory / "store.db", self.scheduler)
         self.copied = Database(directory / "copy.db", self.scheduler)
-        self.settings = SETTINGS
+        self.settings, self.options = SETTINGS, _options_of(SETTINGS)
         self.servers: list[Process] = []
         self.outside = Random(0)
         self.has_copy = False
@@ -146,6 +166,7 @@ class World:
             insert_store(tx, STORE_ID)
             promise(tx, times_of(SETTINGS))
             insert_signing_key(tx, SigningKey("e" * 32, b"k" * 32))
+        make_holders(Process(self, self.database).store)
         self.empty = self.remember()
 
     @property
@@ -167,12 +188,14 @@ class World:
         self.bucket.late = set()
         # Both follow from the state alone, so that a seed gives the same history everywhere.
         self.bucket.dates_to_seconds = len(state.objects) % 2 == 1
-        self.settings = OTHER if len(state.objects) % 3 == 1 else SETTINGS
+        self.settings = drawn_settings(Random(len(state.objects)))
+        self.options, self.bucket.grace = _options_of(self.settings), self.settings.grace
         self.database.bring_back(state.database)
-        self.database.plain.execute(
-            "UPDATE promised_times SET microseconds = ? WHERE name = 'trash_time'",
-            (self.trash // timedelta.resolution,),
-        )
+        for name in ("trash_time", "upload_ttl"):
+            self.database.plain.execute(
+                "UPDATE promised_times SET microseconds = ? WHERE name = ?",
+                (getattr(self.settings, name) // timedelta.resolution, name),
+            )
         self.outside = Random(0)
         self.has_copy = False
         scheduler = Scheduler(self.clock, after_slice)
@@ -296,6 +319,7 @@ def open_world(directory: Path) -> Iterator[World]:
         one_thread(
             patch, lambda length: made[0].token(length) if made else bytes(length), directory
         )
+        in_place(patch)
         patch.setattr(embedded, "threading", NoThreads)
         patch.setattr(owner, "Lock", lambda: _Lock(lambda: made[0].scheduler))
         world = World(directory)

@@ -374,3 +374,12 @@ def test_a_part_of_an_object_is_not_another_part(
         pytest.raises((Failed, Conflict)),
     ):
         b"".join(s3_at(endpoint).stream("ranges", start=10, end=20))
+
+
+def test_a_document_of_another_kind_is_no_answer() -> None:
+    """Whatever it holds: also one that would be read as an empty listing."""
+    for found in (HTML, b"<EnumerationResults/>", b"<x:html xmlns:x='y'/>"):
+        with pytest.raises(ValueError, match="in place of ListBucketResult"):
+            asking.document(found, "ListBucketResult", "Error")
+    for found in (b"<ListBucketResult xmlns='y'/>", b"<Error/>"):
+        assert asking.document(found, "ListBucketResult", "Error") is not None

@@ -54,7 +54,6 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "pages of candidates": examples(100, long=5_000),
     "manifests": examples(100, long=20_000),
     "requests that replace files": examples(120, long=20_000, share=0.5),
-    "histories of Arvados's clients": examples(4, long=2_000, share=2.0),
     "requests from the server's description": examples(2, long=200, share=0.2),
     "signed requests": seeds(1, long=4_000, share=0.6),
     "chunked bodies": seeds(1, long=1_000, share=0.3),
