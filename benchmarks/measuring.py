@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import psutil
 
+PROGRAM = str(Path(sys.executable).with_name("ebbtide"))
+"""The command that runs are measured with."""
 RSS_EVERY: Final = 0.05
 TREE_EVERY: Final = 0.25
 PSS_GROWTH: Final = 1.05
