@@ -121,8 +121,8 @@ def run(directory: Path, database_url: str | None, count: int) -> dict[str, Any]
         print(f"{count:,} collections; fetching their rows: {limit:.2f} s")
         found: dict[str, Any] = {}
         for what, work, expected in (
-            ("trash the project", lambda: str(lake.projects.delete(project_id).state), "trashed"),
-            ("restore it", lambda: str(lake.projects.restore(project_id).state), "live"),
+            ("trash the project", lambda: lake.projects.delete(project_id).state.value, "trashed"),
+            ("restore it", lambda: lake.projects.restore(project_id).state.value, "persistent"),
             ("list it by pages", lambda: list_all(lake, project_id), count),
             ("read for a collector", lambda: keep_all(lake), count),
         ):
