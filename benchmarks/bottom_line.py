@@ -117,6 +117,7 @@ def run(name: str, directory: Path, work: Sequence[str], more: Mapping[str, str]
         "EBBTIDE_SLICE_AGE_MAX": "1s",
         **more,
     }
+    results.ran(command, environment)
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         found = Figures(name, {}, 0)

@@ -13,6 +13,8 @@ from typing import Final
 
 import psutil
 
+from benchmarks import results
+
 PROGRAM = str(Path(sys.executable).with_name("ebbtide"))
 """The command that runs are measured with."""
 RSS_EVERY: Final = 0.05
@@ -84,6 +86,8 @@ def _pss(process: psutil.Process) -> int:
 
 def measure(command: Sequence[str]) -> Measured:
     """Runs a program in a process of its own. Returns its whole wall time, and its peaks."""
+    if command[0] == PROGRAM:
+        results.ran(command)
     peaks = Peaks()
     with tempfile.TemporaryFile("w+") as output:
         started = time.monotonic()

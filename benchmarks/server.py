@@ -127,6 +127,8 @@ def _spread(work: Work, *, requests: int, threads: int) -> None:
 @contextmanager
 def served(arguments: list[str], **environment: str) -> Iterator[Running]:
     """Runs a process that prints its URL in its first line."""
+    if arguments[: len(PROGRAM)] == PROGRAM:
+        results.ran(arguments[len(PROGRAM) - 1 :], os.environ | environment)
     process = subprocess.Popen(
         arguments, env=os.environ | environment, stdout=subprocess.PIPE, text=True
     )

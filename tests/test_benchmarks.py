@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ import pytest
 from benchmarks import (
     arvados,
     bottom_line,
+    every,
     icechunk,
     join,
     lakefs,
@@ -127,7 +129,30 @@ def run(name: str, directory: Path, url: str = "") -> None:
 def test_every_benchmark_has_a_smallest_scale() -> None:
     folder = Path(measuring.__file__).parent
     programs = {each.stem for each in folder.glob("*.py") if "__main__" in each.read_text()}
-    assert programs - {"peers"} == SMALLEST.keys()
+    assert programs - {"every", "peers"} == SMALLEST.keys()
+
+
+def test_all_benchmarks_go_on_where_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each is told before it begins, with its minutes."""
+    fails, works = ([sys.executable, "-c", f"raise SystemExit({code})"] for code in (1, 0))
+    plan = [("one", fails, 2), ("two", works, 3)]
+    monkeypatch.setattr(every, "planned", lambda: iter(plan))
+    assert every.main([str(tmp_path)]) == 1
+    said = capfd.readouterr().out
+    assert "2 benchmarks, about 5 minutes" in said
+    assert said.index("one: about 2 minutes") < said.index("two: about 3 minutes")
+    assert said.endswith("failed: one\n")
+    assert every.main([str(tmp_path), "--only", "two"]) == 0
+
+
+def test_all_benchmarks_take_three_quarters_of_an_hour_at_most() -> None:
+    """Each makes one result; two need servers that are not started."""
+    plan = list(every.planned())
+    assert sum(minutes for *_, minutes in plan) <= 45
+    named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
+    assert named == SMALLEST.keys() - {"cluster", "lakefs"}
 
 
 @pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"bottom_line_s3", "lakefs", "pages"}))
