@@ -191,7 +191,7 @@ def _places(run_id: str, asked: argparse.Namespace) -> dict[str, tuple[str, str]
         "policy": (f"{lake}/policy", "keep_monthly"),
         "run": (run, count),
         "candidates": (f"{run}/candidates", count),
-        "candidates, the last": (f"{run}/candidates?position={last}", f"{last + 1:,}"),
+        "candidates, the last": (f"{run}/candidates?position={last}", count),
         "candidates, a search": (f"{run}/candidates?search=00dbba", "00dbba"),
     }
 

@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +76,12 @@ class Sender:
     def __init__(self, url: str) -> None:
         self.host = urlsplit(url).netloc
         self._local = threading.local()
+        self._all: list[http.client.HTTPConnection] = []
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for each in self._all:
+            each.close()
 
     def send(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None = None
@@ -84,6 +90,7 @@ class Sender:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = http.client.HTTPConnection(self.host)
+            self._all.append(connection)
         connection.request(method, target, body, dict(headers))
         answer = connection.getresponse()
         content = answer.read()
@@ -237,8 +244,9 @@ def measure_limits(table: Table, directory: Path) -> None:
     """Measures a bare application and a loop over files."""
     canned = directory / "answers.json"
     canned.write_text(json.dumps({"objects": CONTENT.hex(), "uploaded": '{"path":"a"}'}))
-    with served([sys.executable, "-m", "benchmarks.server", "--bare", str(canned)]) as bare:
-        client = ByApi(Sender(bare.url), ("", ""))
+    program = [sys.executable, "-m", "benchmarks.server", "--bare", str(canned)]
+    with served(program) as bare, closing(Sender(bare.url)) as sender:
+        client = ByApi(sender, ("", ""))
         for what, send in (("upload", client.upload), ("read", client.read)):
             table.limits[what] = measure(bare, send, requests=table.requests)
             table.add("bare FastAPI", what, table.limits[what])
@@ -311,10 +319,14 @@ def main(arguments: list[str] | None = None) -> None:
                 server = start_postgres(directory, durable=True)
                 stack.callback(server.stop)
                 url = server.url
-            with ebbtide(directory / name, url, options) as (running, key):
-                api = ByApi(Sender(running.url), key)
+            with (
+                ebbtide(directory / name, url, options) as (running, key),
+                closing(Sender(running.url)) as sender,
+                closing(Sender(running.url)) as sender_of_s3,
+            ):
+                api = ByApi(sender, key)
                 table.measure(f"{name}, API", running, api)
-                table.measure(f"{name}, S3", running, ByS3(Sender(running.url), key))
+                table.measure(f"{name}, S3", running, ByS3(sender_of_s3, key))
 
                 def list_all(_number: int, api: ByApi = api) -> object:
                     return api.list_all(options.listed)

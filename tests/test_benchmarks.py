@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import psutil
@@ -34,6 +35,7 @@ from benchmarks import (
     pages,
     prepare_uncommitted,
     reclaim,
+    results,
     select_commits,
     server,
     small_objects,
@@ -48,6 +50,7 @@ from ebbtide.ids import new_id
 from ebbtide.model import Ref
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
+from scripts import figures
 from tests.formats.lakefs.fake import NAMESPACE, FakeCommit, FakeLakefs
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
@@ -56,6 +59,7 @@ from tests.support.loops import without_loop
 from tests.support.requirements import require_or_skip
 from tests.support.server import Server
 
+PROGRAM = measuring.PROGRAM
 SMALLEST = {
     "arvados": ("--collections", "20", "--blocks", "2"),
     "bottom_line": ("--scale", "0.0002", "--runs", "cold", "incremental"),
@@ -88,8 +92,12 @@ SMALLEST = {
 
 
 @pytest.fixture(autouse=True)
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are forked from a process that has loaded their modules, and start no Java."""
+def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are forked from a process that has loaded their modules, and start no Java. Results go
+    to a folder of the test."""
+    for module in (results, figures):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(results, "_RAN", [])
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
     program = forks().command("ebbtide", "ebbtide.program") / "ebbtide"
     monkeypatch.setattr(measuring, "PROGRAM", str(program))
@@ -121,9 +129,31 @@ def run(name: str, directory: Path, url: str = "") -> None:
     options = list(SMALLEST[name])
     for word, place in places.items():
         options = [each.replace(word, place) for each in options]
+    options += ["--save", name]
     before = dict(os.environ)
-    without_loop(lambda: benchmark.main(options))
+    with patch.object(sys, "argv", [f"{name}.py", *options]):
+        without_loop(lambda: benchmark.main(options))
     assert dict(os.environ) == before
+
+
+def check_result(name: str) -> None:
+    """The benchmark's table can show what it saved, and the commands that it names exist."""
+    table = figures.declared()["s3" if name == "bottom_line_s3" else name.replace("_", "-")]
+    found = figures.read(name)
+    assert found is not None
+    assert list(filter(None, map(figures.unknown_run, found["ran"]))) == []
+    drawn = figures.drawn({**table, "results": {name: ""}})
+    head, _, *rows = [line.split(" | ") for line in drawn.splitlines() if line.startswith("|")]
+    cells = zip(*([cell.strip("| ") for cell in row] for row in (head, *rows)), strict=True)
+    assert {column for column, *shown in cells if not any(shown)} == UNMEASURED.get(name, set())
+
+
+UNMEASURED = {
+    "bottom_line": {"clean, warm, s", "common method, cold, s"},
+    "cluster": {"two workers, s", "workers die, s"},
+    "lakefs": {"lakeFS's job, s", "lakeFS's job, MiB"},
+}
+"""The columns that have nothing at the smallest scale."""
 
 
 def test_every_benchmark_has_a_smallest_scale() -> None:
@@ -156,12 +186,16 @@ def test_all_benchmarks_take_three_quarters_of_an_hour_at_most() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"bottom_line_s3", "lakefs", "pages"}))
-def test_smallest_scale(name: str, tmp_path: Path) -> None:
+def test_smallest_scale(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "icechunk":  # its runs ask for the version of the installed program
+        monkeypatch.setattr(measuring, "PROGRAM", PROGRAM)
     run(name, tmp_path)
+    check_result(name)
 
 
 def test_smallest_scale_on_s3(s3_url: str, tmp_path: Path) -> None:
     run("bottom_line_s3", tmp_path, f"{s3_url}/{new_id()}")
+    check_result("bottom_line_s3")
 
 
 @pytest.mark.browser
@@ -169,6 +203,7 @@ def test_smallest_scale_in_a_browser(tmp_path: Path) -> None:
     if not (os.environ.get("EBBTIDE_TEST_CHROMIUM") or shutil.which("chromium")):
         require_or_skip("chromium", "no chromium on PATH, and EBBTIDE_TEST_CHROMIUM names none")
     run("pages", tmp_path)
+    check_result("pages")
 
 
 class FakeClient:
@@ -227,6 +262,7 @@ def fake_lakefs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 @pytest.mark.usefixtures("fake_lakefs")
 def test_smallest_scale_of_lakefs(tmp_path: Path) -> None:
     run("lakefs", tmp_path, "s3://lake")
+    check_result("lakefs")
 
 
 def test_lakefs_tells_an_object_that_a_sweep_left(
