@@ -24,13 +24,15 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
+from benchmarks import results
 from benchmarks.arvados_store import fill
 from ebbtide.api.engines import Hidden, make_engine
 from ebbtide.clock import SystemClock
@@ -81,63 +83,82 @@ def peaks_mib() -> dict[str, float]:
 
 
 @contextmanager
-def measured(what: str) -> Iterator[None]:
-    """Prints what a block takes."""
+def measured(what: str) -> Iterator[dict[str, float]]:
+    """Prints what a block takes. Yields its figures, which are complete when it has ended."""
+    found: dict[str, float] = {}
     start, began = processor_seconds(), time.monotonic()
-    yield
-    used, lasted = processor_seconds() - start, time.monotonic() - began
-    print(f"{what}: {used:.1f} processor seconds, {lasted:.1f} s, load {os.getloadavg()[0]:.1f}")
+    yield found
+    found["cpu_seconds"] = processor_seconds() - start
+    found["seconds"] = time.monotonic() - began
+    print(
+        f"{what}: {found['cpu_seconds']:.1f} processor seconds, {found['seconds']:.1f} s, "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
 
 
-def show(report: RunReport) -> None:
-    """Prints the steps of a plan or sweep. Raises AssertionError if it failed."""
-    assert report.error is None, report.error
+def check(report: RunReport, deleted: int | None = None) -> None:
+    """Prints the steps of a plan or sweep. Ends the program if it failed, or if it deleted another
+    number of files."""
+    if report.error is not None:
+        raise SystemExit(str(report.error))
     print("  " + ", ".join(f"{step} {spent:.1f} s" for step, spent in report.seconds.items()))
+    if deleted is not None:
+        count = report.counts["deleted"].objects
+        if count != deleted:
+            raise SystemExit(f"{count:,} files deleted, not {deleted:,}")
+        print(f"  {count:,} files deleted")
 
 
-def collect(directory: Path, master: str, deleted: int | None) -> None:
-    """Lists and plans; also sweeps, if the number of files that it must delete is given."""
+def collect(directory: Path, master: str, deleted: int | None = None) -> dict[str, Any]:
+    """Lists and plans; also sweeps, if the number of files that it must delete is given. Returns
+    the figures."""
     engine = make_engine(SETTINGS, master, Hidden())
+    found: dict[str, Any] = {"master": master}
     with Store.open(directory, settings=SETTINGS, clock=LateClock()) as store:
         context = store.repository("lake").context
         next(iter(context.storage.list()))  # loads what the first listing loads
-        with measured("listing alone"):
-            listed = sum(batch.num_rows for batch in context.storage.list())
+        with measured("listing alone") as found["listing"]:
+            found["files"] = sum(batch.num_rows for batch in context.storage.list())
         options = RunOptions.of(SETTINGS, grace=timedelta(hours=1), mode="clean")
-        found = EmbeddedRepository(context, store_id=store.store_id)
-        collector = Collector(found, engine=engine, options=options)
-        with measured(f"plan of {listed:,} files, --master {master}"):
+        repository = EmbeddedRepository(context, store_id=store.store_id)
+        collector = Collector(repository, engine=engine, options=options)
+        with measured(f"plan of {found['files']:,} files, --master {master}") as found["plan"]:
             planned = collector.plan()
-        show(planned)
+        check(planned)
         if deleted is not None:
-            with measured(f"sweep, --master {master}"):
+            with measured(f"sweep, --master {master}") as found["sweep"]:
                 swept = collector.sweep(planned.run_id)
-            show(swept)
-            count = swept.counts["deleted"].objects
-            assert count == deleted, (count, deleted)
-            print(f"  {count:,} files deleted")
-    print("  peak memory: " + ", ".join(f"{of} {mib:.0f} MiB" for of, mib in peaks_mib().items()))
+            check(swept, deleted)
+            found["deleted"] = deleted
+    found["peaks_mib"] = peaks_mib()
+    print(
+        "  peak memory: " + ", ".join(f"{of} {m:.0f} MiB" for of, m in found["peaks_mib"].items())
+    )
+    return found
 
 
-def in_process(directory: Path, master: str, deleted: int | None = None) -> None:
+def in_process(directory: Path, master: str, deleted: int | None = None) -> dict[str, Any]:
     """Runs `collect` in a new process. Ends the program if it fails."""
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=collect, args=(directory, master, deleted))
-    process.start()
-    process.join()
-    if process.exitcode != 0:
-        raise SystemExit(process.exitcode)
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(collect, directory, master, deleted).result()
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Reads the arguments and measures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--collections", type=int, default=100_000)
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--ended", type=int, default=10)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--master")
-    asked = parser.parse_args(arguments)
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Reads the arguments and measures."""
+    asked = parsed(arguments)
     with tempfile.TemporaryDirectory(dir=asked.directory) as scratch:
         directory = Path(scratch) / "store"
         with (
@@ -145,11 +166,13 @@ def main(arguments: list[str] | None = None) -> None:
             measured(f"making {asked.collections:,} collections of {asked.blocks} blocks"),
         ):
             fill(store.create_repository("lake"), asked.collections, asked.blocks, asked.ended)
-        in_process(directory, NO_SPARK)
+        runs = {"the first plan": in_process(directory, NO_SPARK)}
         if asked.master is not None:
-            in_process(directory, asked.master)
+            runs["a plan on Spark"] = in_process(directory, asked.master)
         ended = -(-asked.collections // asked.ended)
-        in_process(directory, NO_SPARK, ended * (asked.blocks + OWN_FILES))
+        deleted = ended * (asked.blocks + OWN_FILES)
+        runs["a plan and its sweep"] = in_process(directory, NO_SPARK, deleted)
+    results.save(asked, {"collections": asked.collections, "blocks": asked.blocks, "runs": runs})
 
 
 if __name__ == "__main__":

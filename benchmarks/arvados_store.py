@@ -107,7 +107,7 @@ def fill(
     lake: Repository, count: int, blocks: int, ended: int, *, processes: int = PROCESSES
 ) -> None:
     """Makes `count` collections of `blocks` blocks each in a new project, and deletes each
-    `ended`-th. The files are written by `processes` processes."""
+    `ended`-th. The files are written by at most `processes` processes."""
     context = lake.context
     assert isinstance(context.storage, LocalStorage)
     project_id = lake.projects.create("samples").project_id
@@ -124,7 +124,9 @@ def fill(
     )
     batches = [range(start, min(start + BATCH, count)) for start in range(0, count, BATCH)]
     # Spawned: a process that is forked would share the database's connections.
-    with multiprocessing.get_context("spawn").Pool(processes, _begin, (filling,)) as pool:
+    with multiprocessing.get_context("spawn").Pool(
+        min(processes, len(batches)), _begin, (filling,)
+    ) as pool:
         for rows in pool.imap(_make_files, batches):
             _insert_rows(lake, rows)
 

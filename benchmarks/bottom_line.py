@@ -54,7 +54,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks import results
+from benchmarks import measuring, results
 from benchmarks.bottom_line_store import (
     History,
     built,
@@ -106,7 +106,7 @@ class Figures:
 def run(name: str, directory: Path, work: Sequence[str], more: Mapping[str, str]) -> Figures:
     """Runs `ebbtide gc` with the arguments `work`, and `more` variables in its environment."""
     command = [
-        *(str(Path(sys.executable).with_name("ebbtide")), "--store", str(directory)),
+        *(measuring.PROGRAM, "--store", str(directory)),
         *("gc", *work, "--json", "--grace", "1s", "--unsafe", "--allow-share"),
     ]
     environment = {
@@ -117,6 +117,7 @@ def run(name: str, directory: Path, work: Sequence[str], more: Mapping[str, str]
         "EBBTIDE_SLICE_AGE_MAX": "1s",
         **more,
     }
+    results.ran(command, environment)
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         found = Figures(name, {}, 0)

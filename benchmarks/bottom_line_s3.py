@@ -1,9 +1,10 @@
 """The bottom-line case on a real S3 server that is busy, or slow.
 
-    .venv/bin/python -m benchmarks.bottom_line_s3 [--scale 0.01]
+    .venv/bin/python -m benchmarks.bottom_line_s3 [--scale 0.01] [--url s3://BUCKET/PREFIX]
 
-Starts Ceph's gateway, fills a bucket as `benchmarks.bottom_line` fills a directory, and makes
-three runs of `ebbtide gc run` through a proxy:
+Starts Ceph's gateway, unless a URL of another server is given, which the variables `AWS_…` name.
+Fills a bucket as `benchmarks.bottom_line` fills a directory, and makes three runs of `ebbtide gc
+run` through a proxy:
 
 1. a run from cold: until a quarter of the candidates is deleted, a twentieth of all requests is
    answered with 503;
@@ -21,9 +22,12 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import obstore
 from obstore.store import S3Store
@@ -40,8 +44,6 @@ from tests.support.ceph import BUCKET, start_ceph
 from tests.support.proxy import Proxy, proxied
 
 BUSY: Final = 0.05
-DELAY_SECONDS: Final = 0.5
-PREFIX: Final = "bottom-line"
 ENDPOINTS: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")
 
 
@@ -79,9 +81,10 @@ class Deletes:
 
 
 def measured(
-    name: str, history: History, lake: Repository, directory: Path, target: str, **options: float
+    name: str, history: History, lake: Repository, directory: Path, **options: float
 ) -> dict[str, Any]:
     """Makes a run through a proxy. Returns its figures."""
+    target = os.environ[ENDPOINTS[0]]
     policy = history.policy(history.changes)
     lake.retention.set(Policy.parse(policy))
     with proxied(target, **options) as proxy:
@@ -106,9 +109,10 @@ def measured(
 def loop_rate(history: History, numbers: set[int], lake: Repository, target: str) -> float:
     """Returns the bulk deletes a second of a loop over these objects."""
     put_back(history, numbers, lake)
-    names = sorted(f"{PREFIX}/{history.address(number)}" for number in numbers)
+    bucket, prefix = lake.context.storage.url.removeprefix("s3://").rstrip("/").split("/", 1)
+    names = sorted(f"{prefix}/{history.address(number)}" for number in numbers)
     with proxied(target) as proxy:
-        client = S3Store(BUCKET, endpoint=proxy.endpoint)
+        client = S3Store(bucket, endpoint=proxy.endpoint)
         started = time.monotonic()
         for first in range(0, len(names), PAGE):
             obstore.delete(client, names[first : first + PAGE])
@@ -119,40 +123,51 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("--url", help="a place on a server that runs; else Ceph's gateway starts")
+    parser.add_argument("--delay", type=float, default=0.5, help="seconds, of the second run")
     results.option(parser)
     return parser.parse_args(arguments)
+
+
+@contextmanager
+def place(url: str | None) -> Iterator[str]:
+    """Yields the URL of an empty place on an S3 server. The environment names the server."""
+    if url is not None:
+        yield url
+        return
+    server = start_ceph()
+    try:
+        with patch.dict(os.environ, server.environment()):
+            yield f"s3://{BUCKET}/bottom-line"
+    finally:
+        server.stop()
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Builds the store and measures."""
     options = parsed(arguments)
-    server = start_ceph()
-    try:
-        with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
-            os.environ.update(server.environment())
-            directory = Path(temporary) / "store"
-            settings = Settings(lease_ttl="0s", trash_time="0s")
-            history = begun(options.scale)
-            started = time.monotonic()
-            with Store.init(directory, settings=settings) as store:
-                url = f"s3://{BUCKET}/{PREFIX}"
-                lake = store.create_repository("lake", storage_url=url)
-                write(history, lake, store)
-                print(f"made in {time.monotonic() - started:.0f} s", flush=True)
-                content: dict[str, Any] = {"scale": options.scale}
-                for name, faults in {
-                    "a twentieth refused": {"busy_share": BUSY},
-                    "half a second more": {"delay_seconds": DELAY_SECONDS},
-                    "as it is": {},
-                }.items():
-                    if history.is_collected:
-                        change(history, lake, store)
-                    content[name] = measured(
-                        name, history, lake, directory, server.endpoint, **faults
-                    )
-            results.save(options, content)
-    finally:
-        server.stop()
+    runs: dict[str, dict[str, float]] = {
+        "a twentieth refused": {"busy_share": BUSY},
+        "half a second more": {"delay_seconds": options.delay},
+        "as it is": {},
+    }
+    with (
+        place(options.url) as url,
+        tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary,
+    ):
+        directory = Path(temporary) / "store"
+        history = begun(options.scale)
+        started = time.monotonic()
+        with Store.init(directory, settings=Settings(lease_ttl="0s", trash_time="0s")) as store:
+            lake = store.create_repository("lake", storage_url=url)
+            write(history, lake, store)
+            print(f"made in {time.monotonic() - started:.0f} s", flush=True)
+            content: dict[str, Any] = {"scale": options.scale}
+            for name, faults in runs.items():
+                if history.is_collected:
+                    change(history, lake, store)
+                content[name] = measured(name, history, lake, directory, **faults)
+        results.save(options, content)
 
 
 if __name__ == "__main__":

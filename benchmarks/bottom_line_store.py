@@ -51,6 +51,9 @@ UNCOMMITTED, UNREFERRED = 5_000_000, 500_000
 TREE_RANGES: Final = 100
 RANGE_ENTRIES: Final = 417
 RANGES_PER_COMMIT: Final = 4
+REPLACED: Final = 121
+WHOLE_TREES: Final = 0.002
+"""Below this scale, trees and changes are smaller too."""
 SLICE_OBJECTS: Final = 10_000
 PROCESSES: Final = 2
 THREADS: Final = 32
@@ -89,7 +92,6 @@ class History:
 
     scale: float
     rng: np.random.Generator
-    replaced: int  # objects of a range that a commit replaces
     commits: list[Made] = field(default_factory=list)
     contents: list[np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -108,6 +110,10 @@ class History:
     has_files: bool = True  # else only an inventory lists the objects
     changes: int = 0  # after the first history was made
     is_collected: bool = False  # since the last change
+
+    def part(self, count: int) -> int:
+        """Returns how many of the ranges of a tree, or of the entries of a range, there are."""
+        return max(RANGES_PER_COMMIT, round(count * min(1.0, self.scale / WHOLE_TREES)))
 
     def grow(self, share: float, start: datetime, end: datetime) -> None:
         """Adds this share of all commits and objects, dated between two instants."""
@@ -139,28 +145,29 @@ class History:
         rng = self.rng
         place = len(self.commits)
         if not self.heads:
-            ranges = np.arange(TREE_RANGES, dtype=np.int32)
-            for position in range(TREE_RANGES):
-                self.positions.append(position)
-                self.contents.append(np.arange(number, number + RANGE_ENTRIES, dtype=np.int32))
-                number += RANGE_ENTRIES
+            ranges = np.arange(self.part(TREE_RANGES), dtype=np.int32)
+            entries = self.part(RANGE_ENTRIES)
+            for position in ranges:
+                self.positions.append(int(position))
+                self.contents.append(np.arange(number, number + entries, dtype=np.int32))
+                number += entries
             self.commits.append(Made(None, 0, date, ranges))
             self.heads.append(place)
             return number
         branch = 0
         due = round(BRANCHES * self.scale * min(1.0, place / (COMMITS * self.scale)))
-        if len(self.heads) < max(due, 1):
+        if len(self.heads) < max(due, 2):
             branch = len(self.heads)
             self.heads.append(self.heads[0])
         elif rng.random() < 0.5:
             branch = int(rng.integers(len(self.heads)))
         parent = self.heads[branch]
         ranges = self.commits[parent].ranges.copy()
-        for position in rng.choice(TREE_RANGES, RANGES_PER_COMMIT, replace=False):
+        for position in rng.choice(len(ranges), RANGES_PER_COMMIT, replace=False):
             objects = self.contents[ranges[position]].copy()
-            slots = rng.choice(RANGE_ENTRIES, self.replaced, replace=False)
-            objects[slots] = np.arange(number, number + self.replaced)
-            number += self.replaced
+            slots = rng.choice(len(objects), self.part(REPLACED), replace=False)
+            objects[slots] = np.arange(number, number + len(slots))
+            number += len(slots)
             ranges[position] = len(self.contents)
             self.contents.append(objects)
             self.positions.append(int(position))
@@ -264,7 +271,7 @@ def write(
 def begun(scale: float, *, has_files: bool = True) -> History:
     """Returns a history of one year that ends a few hours ago."""
     now = datetime.now(UTC)
-    history = History(scale, np.random.default_rng(SEED), replaced=121, has_files=has_files)
+    history = History(scale, np.random.default_rng(SEED), has_files=has_files)
     history.grow(1.0, now - timedelta(days=365), now - timedelta(hours=3))
     return history
 

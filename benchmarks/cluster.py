@@ -1,6 +1,7 @@
 """The bottom-line case on a Spark cluster of two workers, over a real S3 server.
 
-    python -m benchmarks.cluster --url s3://BUCKET/PREFIX --served DIR [--scale 0.1] [--save]
+    python -m benchmarks.cluster --url s3://BUCKET/PREFIX --served DIR [--scale 0.1]
+        [--runs alone cluster dying]
 
 An S3 server on this machine must serve the files of `DIR` as the objects of the URL. It is found by
 the variables `AWS_…`. The store is built in files, and read and deleted through the server. Each
@@ -10,7 +11,8 @@ worker has one core and 3 GB. All runs are clean and begin without an address in
 2. on the cluster;
 3. on the cluster, where a worker dies during the mark, and another during the deletes.
 
-Each run must delete exactly the objects that nothing needs. They are written again after it.
+Each run must delete exactly the objects that nothing needs. They are written again after it. The
+first run needs no S3 server: the URL may be that of the directory.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from tests.support.proxy import proxied
 WORKER_MEMORY: Final = "3g"
 EXECUTOR_MEMORY: Final = "1g"
 """Of the JVM. The rest of a worker's memory is for Python, and beyond Spark's accounts."""
+RUNS: Final = ("alone", "cluster", "dying")
 INDEX: Final = "_ebbtide/gc/index"
 MOMENTS: Final = (("GET", "_ebbtide/ranges/"), ("POST", "delete"))
 """The first requests of the mark, and of the deletes."""
@@ -66,6 +69,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--url", required=True)
     parser.add_argument("--served", required=True, type=Path)
     parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS)
+    parser.add_argument("--master", default="local[2]", help="of the run without a cluster")
     results.option(parser)
     return parser.parse_args(arguments)
 
@@ -76,7 +81,8 @@ def main(arguments: list[str] | None = None) -> None:
     known = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as temporary:
         directory, archive = Path(temporary) / "store", Path(temporary) / "environment.tar.gz"
-        write_archive(archive)
+        if set(options.runs) != {"alone"}:
+            write_archive(archive)
         history = begun(options.scale)
         settings = Settings(lease_ttl="0s", trash_time="0s")
         with Store.init(directory, settings=settings) as store:
@@ -99,19 +105,22 @@ def main(arguments: list[str] | None = None) -> None:
                 put_back(history, useless, lake, storage=files)
                 history.gone -= useless
 
-            measure("two cores", {"EBBTIDE_SPARK_MASTER": "local[2]"})
             place = Path(temporary) / "cluster"
-            with running_cluster(place, environment=known, memory=WORKER_MEMORY) as cluster:
-                measure("two workers", of_cluster(cluster, archive))
-            with proxied(known[ENDPOINTS[0]]) as proxy:
-                storage = dict.fromkeys(ENDPOINTS, proxy.endpoint)
-                known |= storage
+            if "alone" in options.runs:
+                measure("two cores", {"EBBTIDE_SPARK_MASTER": options.master})
+            if "cluster" in options.runs:
                 with running_cluster(place, environment=known, memory=WORKER_MEMORY) as cluster:
-                    waiting = list(MOMENTS)
-                    proxy.seeing = killer(waiting, partial(replace_worker, cluster))
-                    measure("workers die", {**of_cluster(cluster, archive), **storage})
-                    if waiting:
-                        raise SystemExit(f"no worker died at {waiting}")
+                    measure("two workers", of_cluster(cluster, archive))
+            if "dying" in options.runs:
+                with proxied(known[ENDPOINTS[0]]) as proxy:
+                    storage = dict.fromkeys(ENDPOINTS, proxy.endpoint)
+                    known |= storage
+                    with running_cluster(place, environment=known, memory=WORKER_MEMORY) as cluster:
+                        waiting = list(MOMENTS)
+                        proxy.seeing = killer(waiting, partial(replace_worker, cluster))
+                        measure("workers die", {**of_cluster(cluster, archive), **storage})
+                        if waiting:
+                            raise SystemExit(f"no worker died at {waiting}")
     results.save(options, content)
 
 

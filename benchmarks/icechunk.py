@@ -43,7 +43,7 @@ from flatbuffers import number_types
 from flatbuffers.table import Table
 from zarr.buffer.cpu import Buffer
 
-from benchmarks import results
+from benchmarks import measuring, results
 from benchmarks.measuring import Measured, measure, mib
 from ebbtide.formats.icechunk.envelope import FileType, unpack
 from ebbtide.formats.icechunk.manifests import manifest_chunks
@@ -257,19 +257,22 @@ def run_icechunk(path: Path, threshold: datetime) -> dict[str, Measured]:
 def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Measured]:
     """Expires and collects `path` with Ebbtide. `planned` is only expired and planned. Returns the
     figures of each step."""
-    ebbtide = str(Path(sys.executable).with_name("ebbtide"))
     options = ("--grace", "1s", "--unsafe", "--quiet-repository", "--allow-share", "--json")
 
     def expire(place: Path) -> Measured:
         date = ("--older-than", threshold.isoformat())
-        return measure([ebbtide, "expire", f"icechunk:{place}", *date, "--unsafe", "--yes"])
+        return measure(
+            [measuring.PROGRAM, "expire", f"icechunk:{place}", *date, "--unsafe", "--yes"]
+        )
 
     expire(planned)
     measured = {"expire": expire(path)}
     time.sleep(2)  # the grace is one second
-    measured["dry run"] = measure([ebbtide, "gc", "plan", f"icechunk:{planned}", *options])
+    measured["dry run"] = measure(
+        [measuring.PROGRAM, "gc", "plan", f"icechunk:{planned}", *options]
+    )
     deleting = [*options, "--quarantine", "none", "--yes"]
-    measured["collect"] = measure([ebbtide, "gc", "run", f"icechunk:{path}", *deleting])
+    measured["collect"] = measure([measuring.PROGRAM, "gc", "run", f"icechunk:{path}", *deleting])
     return measured
 
 

@@ -8,9 +8,9 @@ metadata are written there, which takes a while and is not part of the figure. C
 through the server's API. A third of them is kept.
 
 Mark and sweep are programs of their own, from their start to their end. A peer's commands may have
-{repository} and {mark}: the newest run id below `_lakefs/retention/gc/unified/`. Both must find the
-same objects. Objects that a peer has deleted are written again. Credentials and settings of all
-programs come from the environment.
+{repository} and {mark}: the newest run id below `_lakefs/retention/gc/unified/`. The plan must name
+exactly the dead objects, and the sweep must delete exactly these. Then they are written again.
+Credentials and settings of all programs come from the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import os
 import secrets
 import shlex
 import struct
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ import lakefs_sdk
 import pyarrow.parquet as pq
 from lakefs_sdk.client import LakeFSClient
 
-from benchmarks import results
+from benchmarks import measuring, results
 from benchmarks.measuring import Measured, measure, mib
 from ebbtide.arrow import texts
 from ebbtide.storage import open_storage
@@ -111,6 +110,11 @@ class Lake:
         address = f"data/{name}/{number:019d}0"
         self.write(address, b"x")
         return address
+
+    def objects(self) -> set[str]:
+        """Returns the addresses of the objects whose files exist."""
+        found = (self.directory / "data").glob("*/*")
+        return {str(each.relative_to(self.directory)) for each in found}
 
     def again(self) -> None:
         """Writes the objects again that a program has deleted."""
@@ -214,8 +218,8 @@ def create(client: LakeFSClient, namespace: str, directory: Path) -> Lake:
 
 def ours(lake: Lake, *arguments: str) -> Measured:
     """Runs `ebbtide gc` on the repository."""
-    program = str(Path(sys.executable).with_name("ebbtide"))
-    return measure([program, "gc", arguments[0], f"lakefs:{lake.name}", *arguments[1:], "--json"])
+    command = [measuring.PROGRAM, "gc", arguments[0], f"lakefs:{lake.name}", *arguments[1:]]
+    return measure([*command, "--json"])
 
 
 def candidates(report: dict[str, Any]) -> set[str]:
@@ -240,6 +244,12 @@ def _parquet(storage: Any, prefix: str) -> Iterator[list[str]]:
         for address in batch.column("address").to_pylist():
             if address.endswith(".parquet"):
                 yield texts(pq.read_table(BytesIO(storage.get(address))).column("address"))
+
+
+def check(found: set[str], dead: set[str]) -> None:
+    """Ends the program if other objects were named or deleted than the dead ones."""
+    if found != dead:
+        raise SystemExit(f"{len(found - dead):,} too many, {len(dead - found):,} too few")
 
 
 def show(step: str, mine: Measured, theirs: Measured | None) -> dict[str, Any]:
@@ -287,8 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
     plan = ours(lake, "plan", "--allow-share")
     report = json.loads(plan.output)
     found = candidates(report)
-    if found != lake.dead:
-        raise SystemExit(f"the plan names {len(found):,} objects of {len(lake.dead):,} dead ones")
+    check(found, lake.dead)
     steps = {"mark": show("mark", plan, theirs)}
     mark = ""
     if theirs is not None:
@@ -296,7 +305,9 @@ def main(arguments: list[str] | None = None) -> None:
         extra, lacks = len(named - found), len(found - named)
         print(f"the peer names {len(named):,}: {extra:,} more, and {lacks:,} not")
     asked = ("--yes", "--allow-share", "--quarantine", options.quarantine)
+    before = lake.objects()
     swept = ours(lake, "sweep", report["run_id"], *asked)
+    check(before - lake.objects(), lake.dead)
     lake.again()
     steps["sweep"] = show("sweep", swept, peer(options.peer_sweep, mark))
     shape = {"objects": options.objects, "commits": options.commits, "dead": len(lake.dead)}

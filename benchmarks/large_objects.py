@@ -8,7 +8,8 @@ Ceph's gateway, over a file on the disk. Each case starts a new server, which ha
 upload and a small read before. The figures are its resident memory then, its peak in the case
 (VmHWM), and its processor seconds. The client and the S3 server are other processes.
 
-The S3 server has room for 40 GiB, and frees deleted objects after some seconds.
+The S3 server has room for 40 GiB, and frees deleted objects after some seconds. Fails if an object
+has another size than it must have.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import boto3
 import httpx
@@ -30,8 +32,9 @@ import psutil
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 
+from benchmarks import results
 from benchmarks.measuring import mib
-from benchmarks.server import API, PROGRAM, REPOSITORY, served
+from benchmarks.server import API, PROGRAM, REPOSITORY, check, served
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
@@ -62,7 +65,9 @@ class Stream(io.RawIOBase):
 
 
 class Sink(io.RawIOBase):
-    """A file that forgets what is written to it."""
+    """A file that forgets what is written to it, and counts the bytes."""
+
+    count = 0
 
     def writable(self) -> bool:
         """Returns true."""
@@ -79,6 +84,7 @@ class Sink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Returns the number of bytes."""
+        self.count += len(data)
         return len(data)
 
 
@@ -126,7 +132,7 @@ class Client:
 
             parts = list(pool.map(send, range(1, -(-self.size // part) + 1)))
             s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": parts})
-        assert s3.head_object(**where)["ContentLength"] == self.size
+        check("bytes uploaded", s3.head_object(**where)["ContentLength"], self.size)
 
     def put(self, name: str, *, has_length: bool = True) -> None:
         """Uploads in one request of the API."""
@@ -139,7 +145,8 @@ class Client:
                 content=pieces,
                 headers=head | {"Content-Type": "application/octet-stream"},
             )
-        assert answer.status_code == 201, answer.text
+        check("the answer", answer.status_code, 201)
+        check("bytes uploaded", answer.json()["size_bytes"], self.size)
 
     def get(self, name: str) -> None:
         """Reads an object in one request of the API."""
@@ -152,11 +159,13 @@ class Client:
         ):
             for piece in answer.iter_raw():
                 count += len(piece)
-        assert count == self.size, count
+        check("bytes read", count, self.size)
 
     def download(self, name: str) -> None:
         """Reads an object in ranges, as boto3's transfer manager does."""
-        self.s3().download_fileobj(REPOSITORY, f"main/{name}", Sink(), Config=TransferConfig())
+        sink = Sink()
+        self.s3().download_fileobj(REPOSITORY, f"main/{name}", sink, Config=TransferConfig())
+        check("bytes read", sink.count, self.size)
 
 
 Case = Callable[[Client], None]
@@ -200,25 +209,23 @@ def storage_of(kind: str, directory: Path) -> Iterator[dict[str, str]]:
 
 def measure(
     directory: Path, environment: Mapping[str, str], size: int, prepare: Case | None, case: Case
-) -> str:
-    """Runs one case on a new server. Returns the cells of its row."""
-    environment = dict(environment)
-    if "EBBTIDE_STORAGE_URL" in environment:
-        environment["EBBTIDE_STORAGE_URL"] += f"/{directory.name}"
-    os.environ.update(environment)
+) -> dict[str, float]:
+    """Runs one case on a new server. Returns its figures."""
     place = directory / "store"
+    environment = {**environment, "EBBTIDE_STORE": str(place)}
     settings = Settings()
     if url := environment.get("EBBTIDE_STORAGE_URL"):
+        environment["EBBTIDE_STORAGE_URL"] = url = f"{url}/{directory.name}"
         settings = Settings(storage_url=url)
-    with Store.init(place, settings=settings) as store:
+    with patch.dict(os.environ, environment), Store.init(place, settings=settings) as store:
         pair = store.keys.create(Role.ADMIN)
         store.create_repository(REPOSITORY)
     key = pair.key.access_key_id, pair.secret
     command = [*PROGRAM, "serve", "--port", "0"]
     if prepare is not None:
-        with served(command, EBBTIDE_STORE=str(place)) as running:
+        with served(command, **environment) as running:
             prepare(Client(running.url, key, size))
-    with served(command, EBBTIDE_STORE=str(place)) as running:
+    with served(command, **environment) as running:
         small = Client(running.url, key, MIB)
         small.put("small")
         small.get("small")
@@ -228,7 +235,8 @@ def measure(
         case(Client(running.url, key, size))
         peak, after = peak_of(pid), running.process.memory_info().rss
         spent = seconds_of(running.process) - busy
-    return f"{mib(before):,.0f} | {mib(peak):,.0f} | {mib(after):,.0f} | {spent:.1f}"
+    sizes = {"before_mib": mib(before), "peak_mib": mib(peak), "after_mib": mib(after)}
+    return sizes | {"server_seconds": spent}
 
 
 def seconds_of(process: psutil.Process) -> float:
@@ -253,13 +261,15 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--storage", choices=("disk", "s3", "both"), default="both")
     parser.add_argument("--only", default="", help="only cases that have these words")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    results.option(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     options = parsed(arguments)
-    os.environ.update(each.partition("=")[::2] for each in options.set)
+    asked = dict(each.split("=", 1) for each in options.set)
+    rows = []
     size = options.mib * MIB
     kinds = ("disk", "s3") if options.storage == "both" else (options.storage,)
     print("| storage | case | MiB before | peak MiB | MiB after | processor seconds |")
@@ -267,7 +277,7 @@ def main(arguments: list[str] | None = None) -> None:
     for kind in kinds:
         with ExitStack() as stack:
             place = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory))
-            environment = stack.enter_context(storage_of(kind, Path(place)))
+            environment = asked | stack.enter_context(storage_of(kind, Path(place)))
             cases: list[tuple[str, Case | None, Case]]
             cases = [(name, None, case) for name, case in UPLOADS.items()]
             cases += [(name, UPLOADS["API, one request"], case) for name, case in READS.items()]
@@ -275,8 +285,11 @@ def main(arguments: list[str] | None = None) -> None:
                 if options.only not in name:
                     continue
                 with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-                    cells = measure(Path(directory), environment, size, prepare, case)
+                    found = measure(Path(directory), environment, size, prepare, case)
+                cells = " | ".join(f"{figure:,.1f}" for figure in found.values())
                 print(f"| {kind} | {name} | {cells} |", flush=True)
+                rows.append({"storage": kind, "case": name, **found})
+    results.save(options, {"mib": options.mib, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ tables. This is not part of the figures. Then times four operations in this proc
 project, restoring it, listing it page by page, and reading for a collector what its collections
 keep. Prints the ratio of each to fetching the same rows through SQLAlchemy. No listing can be
 faster than that, and trashing must be much faster. Prints also the growth of the process's memory
-while it lists.
+while it lists. Fails if a state or a number of collections is another than it must be.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import sqlalchemy as sa
 
+from benchmarks import results
+from benchmarks.measuring import mib
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.store.collecting.kept_collections import read_kept
@@ -72,9 +75,9 @@ def fetch_all(lake: Repository, project_id: str) -> int:
         return sum(1 for _ in rows)
 
 
-def list_all(lake: Repository, project_id: str) -> tuple[int, str]:
+def list_all(lake: Repository, project_id: str) -> tuple[int, float]:
     """Lists the project page by page, as the server does. Returns the number of collections, and
-    the growth of the process's memory."""
+    the growth of the process's memory in MiB."""
     process = psutil.Process()
     count, after, largest = 0, ("", ""), 0
     before = process.memory_info().rss
@@ -82,7 +85,7 @@ def list_all(lake: Repository, project_id: str) -> tuple[int, str]:
         count += len(page)
         after = (page[-1].name, page[-1].collection_id)
         largest = max(largest, process.memory_info().rss)
-    return count, f"{(largest - before) / 2**20:+.0f} MiB"
+    return count, mib(largest - before)
 
 
 def keep_all(lake: Repository) -> int:
@@ -106,37 +109,56 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
     return time.perf_counter() - start, outcome
 
 
-def run(directory: Path, database_url: str | None, count: int) -> None:
-    """Fills the project, then measures."""
+def run(directory: Path, database_url: str | None, count: int) -> dict[str, Any]:
+    """Fills the project, then measures. Returns the figures of each operation."""
     settings = Settings(database_url=database_url)
     with Store.init(directory, settings=settings) as store:
         lake = store.create_repository("lake")
         project_id = lake.projects.create("samples").project_id
         fill(lake, project_id, count)
         limit, fetched = timed(lambda: fetch_all(lake, project_id))
-        assert fetched == count, fetched
+        check("fetched", fetched, count)
         print(f"{count:,} collections; fetching their rows: {limit:.2f} s")
-        show("trash the project", timed(lambda: lake.projects.delete(project_id).state), limit)
-        show("bring it back", timed(lambda: lake.projects.restore(project_id).state), limit)
-        show("list it by pages", timed(lambda: list_all(lake, project_id)), limit)
-        show("read for a collector", timed(lambda: keep_all(lake)), limit)
+        found: dict[str, Any] = {}
+        for what, work, expected in (
+            ("trash the project", lambda: lake.projects.delete(project_id).state.value, "trashed"),
+            ("restore it", lambda: lake.projects.restore(project_id).state.value, "persistent"),
+            ("list it by pages", lambda: list_all(lake, project_id), count),
+            ("read for a collector", lambda: keep_all(lake), count),
+        ):
+            seconds, outcome = timed(work)
+            memory = None
+            if isinstance(outcome, tuple):
+                outcome, memory = outcome
+            check(what, outcome, expected)
+            ratio = seconds / limit
+            print(f"{what}: {seconds:.3f} s, {ratio:.3f} x the fetching ({outcome})")
+            found[what] = {"seconds": seconds, "ratio": ratio, "growth_mib": memory}
+        return {"collections": count, "limit_seconds": limit, "operations": found}
 
 
-def show(what: str, found: tuple[float, object], limit: float) -> None:
-    """Prints one figure."""
-    seconds, outcome = found
-    print(f"{what}: {seconds:.3f} s, {seconds / limit:.3f} x the fetching ({outcome})")
+def check(what: str, found: object, expected: object) -> None:
+    """Ends the program if an operation has another outcome than it must have."""
+    if found != expected:
+        raise SystemExit(f"{what}: {found}, not {expected}")
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--collections", type=int, default=COLLECTIONS)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--database-url")
+    results.option(parser)
+    return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Reads the arguments and measures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--collections", type=int, default=COLLECTIONS)
-    parser.add_argument("--directory", type=Path)
-    parser.add_argument("--database-url")
-    asked = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as scratch:
-        run(asked.directory or Path(scratch), asked.database_url, asked.collections)
+    asked = parsed(arguments)
+    with tempfile.TemporaryDirectory(dir=asked.directory) as scratch:
+        found = run(Path(scratch) / "store", asked.database_url, asked.collections)
+    results.save(asked, found)
 
 
 if __name__ == "__main__":

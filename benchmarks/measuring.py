@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import psutil
 
+from benchmarks import results
+
+PROGRAM = str(Path(sys.executable).with_name("ebbtide"))
+"""The command that runs are measured with."""
 RSS_EVERY: Final = 0.05
 TREE_EVERY: Final = 0.25
 PSS_GROWTH: Final = 1.05
@@ -80,6 +86,8 @@ def _pss(process: psutil.Process) -> int:
 
 def measure(command: Sequence[str]) -> Measured:
     """Runs a program in a process of its own. Returns its whole wall time, and its peaks."""
+    if command[0] == PROGRAM:
+        results.ran(command)
     peaks = Peaks()
     with tempfile.TemporaryFile("w+") as output:
         started = time.monotonic()

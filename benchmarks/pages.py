@@ -17,8 +17,6 @@ import random
 import re
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,12 +27,12 @@ from typing import Any, Final
 
 import httpx
 import numpy as np
-import psutil
 import pyarrow as pa
 import sqlalchemy as sa
 from playwright.sync_api import sync_playwright
 
 from benchmarks.results import option, save
+from benchmarks.server import PROGRAM, Running, served
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
@@ -52,12 +50,10 @@ from ebbtide.store.database.schema import branches
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
-PROGRAM: Final = [sys.executable, "-c", "from ebbtide.program import main; main()"]
 NAME: Final = "lake"
 BRANCHES: Final = 20
 PART_ROWS: Final = 50_000
 OBJECT_BYTES: Final = 100_000
-VISITS: Final = 3
 SECONDS_MAX: Final = 1.0
 SEED: Final = 20_261_122
 POLICY: Final = {"default": "30d", "branches": {"main": {"keep_within": "60d", "keep_monthly": 12}}}
@@ -70,10 +66,11 @@ PAINT: Final = (
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", help="where the store is made; a temporary one without it")
     parser.add_argument("--commits", type=int, default=30_000)
     parser.add_argument("--candidates", type=int, default=1_000_000)
+    parser.add_argument("--visits", type=int, default=3, help="of each page")
     option(parser)
     return parser.parse_args(arguments)
 
@@ -88,7 +85,9 @@ def main(arguments: list[str] | None = None) -> None:
             _fill(lake, asked.commits)
             run_id = _plan(store, lake, asked.candidates)
             key = store.keys.create(Role.ADMIN)
-        found = _measure(Path(directory) / "store", key, run_id)
+        environment = {"EBBTIDE_STORE": f"{directory}/store", "EBBTIDE_RECLAIM": "false"}
+        with served([*PROGRAM, "serve", "--port", "0"], **environment) as server:
+            found = _visit(server, key, run_id, asked)
     load = os.getloadavg()[0]
     print(f"{'page':<24}{'paint':>8}{'plain':>8}{'ratio':>7}{'server':>8}   load {load:.1f}")
     for page, (paint, plain, cpu) in found.items():
@@ -177,37 +176,36 @@ def _candidates(count: int) -> Iterator[pa.Table]:
         )
 
 
-def _no_session() -> Any:
-    raise AssertionError("so little needs no Spark")
-
-
-def _measure(directory: Path, key: KeyPair, run_id: str) -> dict[str, Figures]:
-    environment = {**os.environ, "EBBTIDE_STORE": str(directory), "EBBTIDE_RECLAIM": "false"}
-    server = subprocess.Popen(
-        [*PROGRAM, "serve", "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().split()[-1]
-        return _visit(url, psutil.Process(server.pid), key, run_id)
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _visit(url: str, server: psutil.Process, key: KeyPair, run_id: str) -> dict[str, Figures]:
+def _places(run_id: str, asked: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    """Returns each page by its name: its path, and a text that it must show."""
     lake = f"/ui/repositories/{NAME}"
-    places = {
-        "repositories": "/ui",
-        "overview": lake,
-        "commits": f"{lake}/commits",
-        "commits, a day": f"{lake}/commits?date={datetime.now(UTC).date() - timedelta(days=400)}",
-        "policy": f"{lake}/policy",
-        "run": f"{lake}/runs/{run_id}",
-        "candidates": f"{lake}/runs/{run_id}/candidates",
-        "candidates, the last": f"{lake}/runs/{run_id}/candidates?position=900000",
-        "candidates, a search": f"{lake}/runs/{run_id}/candidates?search=00dbba",
+    run = f"{lake}/runs/{run_id}"
+    day = datetime.now(UTC).date() - timedelta(days=400)
+    last = asked.candidates * 9 // 10
+    count = f"{asked.candidates:,}"
+    return {
+        "repositories": ("/ui", NAME),
+        "overview": (lake, run_id),
+        "commits": (f"{lake}/commits", f"Commit {asked.commits - 1}"),
+        "commits, a day": (f"{lake}/commits?date={day}", "Commit "),
+        "policy": (f"{lake}/policy", "keep_monthly"),
+        "run": (run, count),
+        "candidates": (f"{run}/candidates", count),
+        "candidates, the last": (f"{run}/candidates?position={last}", count),
+        "candidates, a search": (f"{run}/candidates?search=00dbba", "00dbba"),
     }
+
+
+def check(name: str, answer: httpx.Response, text: str) -> None:
+    """Ends the program unless a page shows the text."""
+    if answer.status_code != 200 or text not in answer.text:
+        raise SystemExit(f"the page {name} ({answer.status_code}) does not show {text!r}")
+
+
+def _visit(
+    server: Running, key: KeyPair, run_id: str, asked: argparse.Namespace
+) -> dict[str, Figures]:
+    url = server.url
     login = {"access_key_id": key.key.access_key_id, "secret": key.secret}
     found: dict[str, Figures] = {}
     program = os.environ.get("EBBTIDE_TEST_CHROMIUM") or shutil.which("chromium")
@@ -225,9 +223,9 @@ def _visit(url: str, server: psutil.Process, key: KeyPair, run_id: str) -> dict[
         page.fill("#secret", login["secret"])
         page.click("button.primary")
         page.wait_for_url(re.compile("/ui$"))
-        for name, place in places.items():
+        for name, (place, text) in _places(run_id, asked).items():
             paints, plain, cpu = [], [], []
-            for _ in range(VISITS):
+            for _ in range(asked.visits):
                 page.goto(f"{url}{place}", wait_until="load")
                 # Polled here: the policy of the pages forbids to evaluate text in the page, which
                 # `wait_for_function` does.
@@ -235,11 +233,11 @@ def _visit(url: str, server: psutil.Process, key: KeyPair, run_id: str) -> dict[
                     page.wait_for_timeout(10)
                 paints.append(float(painted))
                 page.wait_for_load_state("networkidle")
-                begun, busy = time.perf_counter(), sum(server.cpu_times()[:2])
+                begun, busy = time.perf_counter(), sum(server.process.cpu_times()[:2])
                 answer = client.get(place)
                 plain.append(time.perf_counter() - begun)
-                cpu.append(sum(server.cpu_times()[:2]) - busy)
-                assert answer.status_code == 200, answer.text
+                cpu.append(sum(server.process.cpu_times()[:2]) - busy)
+                check(name, answer, text)
             medians = map(statistics.median, (paints, plain, cpu))
             found[name] = (next(medians), next(medians), next(medians))
         browser.close()

@@ -1,6 +1,6 @@
 """Measures the preparation of all uncommitted data: many staged objects on many branches.
 
-    .venv/bin/python benchmarks/prepare_uncommitted.py [--objects 5000000 --branches 1000]
+    .venv/bin/python -m benchmarks.prepare_uncommitted [--objects 5000000 --branches 1000]
         [--directory DIR] [--database-url URL]
 
 Fills the database of a store with staged rows. This takes a while, and is not part of the figure. A
@@ -30,6 +30,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks import results
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.relations.protected import write_protected
 from ebbtide.gc.runs import RunFolder
@@ -161,8 +162,8 @@ def bare_select(directory: Path, database_url: str | None) -> tuple[float, int]:
     return time.monotonic() - started, count
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Fills the store, prepares in a process of its own, compares and prints."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--objects", type=int, default=5_000_000)
     parser.add_argument("--branches", type=int, default=1_000)
@@ -170,7 +171,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--database-url", help="PostgreSQL; without it, SQLite in the directory")
     parser.add_argument("--only", choices=("prepare", "bare"), help=argparse.SUPPRESS)
     parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    results.option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Fills the store, prepares in a process of its own, compares and prints."""
+    options = parsed(arguments)
     if options.only == "prepare":
         print(json.dumps(prepare(options.directory, options.database_url, options.target)))
         return
@@ -188,11 +195,12 @@ def main(arguments: list[str] | None = None) -> None:
                 branches=options.branches,
             )
             print(f"filled in {time.monotonic() - started:.0f} s")
-        report(directory, options.database_url, Path(temporary) / "target")
+        found = report(directory, options.database_url, Path(temporary) / "target")
+    results.save(options, found)
 
 
-def report(directory: Path, database_url: str | None, target: Path) -> None:
-    """Measures and prints."""
+def report(directory: Path, database_url: str | None, target: Path) -> dict[str, Any]:
+    """Measures and prints. Returns the figures."""
     print(f"load average before: {os.getloadavg()[0]:.2f}")
     figures = in_fresh_process("prepare", directory, database_url, target)
     limit, expected = in_fresh_process("bare", directory, database_url, target)
@@ -204,13 +212,22 @@ def report(directory: Path, database_url: str | None, target: Path) -> None:
     for rows_count, size in zip(figures["rows"], figures["sizes"], strict=True):
         print(f"  part of {rows_count:>9,} rows, {size / 1e6:5.1f} MB")
     print(f"bare SELECT of the addresses: {limit:.1f} s, ratio {seconds / limit:.1f}")
+    return {"addresses": count, "limit_seconds": limit, **figures}
 
 
 def in_fresh_process(
     what: str, directory: Path, database_url: str | None, target: Path
 ) -> Any:  # what the step prints, from JSON
     """Runs one step in a process of its own, so that its memory is its own. Returns its output."""
-    command = [sys.executable, __file__, "--only", what, "--directory", str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.prepare_uncommitted",
+        "--only",
+        what,
+        "--directory",
+        str(directory),
+    ]
     command += ["--target", str(target)]
     if database_url is not None:
         command += ["--database-url", database_url]

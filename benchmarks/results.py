@@ -6,8 +6,11 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +23,9 @@ RESULTS: Final = Path(__file__).with_name("results")
 PACKAGES: Final = ("ebbtide", "pyspark", "pyarrow", "numpy", "obstore", "SQLAlchemy", "duckdb")
 PACKAGES_OF_PEERS: Final = ("icechunk", "lakefs-sdk")
 LOAD_AT_START: Final = os.getloadavg()[0]
+PREFIX: Final = "EBBTIDE_"
+_RAN: Final = list[list[str]]()
+"""The commands of Ebbtide that this process has run."""
 
 
 def option(parser: argparse.ArgumentParser) -> None:
@@ -30,17 +36,30 @@ def option(parser: argparse.ArgumentParser) -> None:
 def save(options: argparse.Namespace, figures: dict[str, Any]) -> None:
     """Stores the figures under the name that the options give, if they give one."""
     if options.save:
-        print(write(options.save, figures))
+        directory = getattr(options, "directory", None) or tempfile.gettempdir()
+        print(write(options.save, figures, Path(directory)))
 
 
-def write(name: str, figures: dict[str, Any]) -> Path:
-    """Writes a result, in place of an earlier one of the same name. Returns its path."""
+def ran(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
+    """Records a command of Ebbtide with its settings, to be stored with the figures."""
+    settings = (f"{name}={_word(each)}" for name, each in environment.items() if _is_shown(name))
+    words = [*sorted(settings), "ebbtide", *map(_word, command[1:])]
+    if words not in _RAN:
+        _RAN.append(words)
+
+
+def write(name: str, figures: dict[str, Any], directory: Path) -> Path:
+    """Writes a result, in place of an earlier one of the same name. Returns its path. `directory`
+    lies on the disk that was measured."""
     target = RESULTS / f"{name}.json"
     content = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _output("git", "rev-parse", "HEAD"),
+        # Results of other benchmarks change nothing of what was measured.
+        "dirty": bool(_output("git", "status", "--porcelain", "--", ".", ":!benchmarks/results")),
         "command": ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *_options()],
-        "machine": machine(),
+        "ran": _RAN,
+        "machine": machine(directory),
         "versions": {"python": platform.python_version(), **_versions()},
         "figures": figures,
     }
@@ -48,30 +67,36 @@ def write(name: str, figures: dict[str, Any]) -> Path:
     return target
 
 
-def machine() -> dict[str, Any]:
-    """Describes the machine, without anything that names it."""
+def machine(directory: Path) -> dict[str, Any]:
+    """Describes the machine, and the disk of a directory, without anything that names them."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = {line.partition(": ")[2] for line in lines if line.startswith("model name")}
     return {
         "processor": sorted(models),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "disk": _disk(),
+        "disk": disk(directory),
         "load": LOAD_AT_START,
         "system": f"{platform.system()} {platform.release()}",
     }
 
 
 def _options() -> list[str]:
-    """Returns the program's options. Places of this machine and keys of servers become words."""
-    found = []
-    for each in sys.argv[1:]:
-        if each.startswith("/"):
-            each = "DIR"
-        elif "://" in each:
-            each = "URL"
-        found.append(each)
-    return found
+    """Returns the program's options, without places of this machine and keys of servers."""
+    return list(map(_word, sys.argv[1:]))
+
+
+def _word(text: str) -> str:
+    """Returns an argument. Places of this machine and keys of servers become words."""
+    if "://" in text:
+        return "URL"
+    return re.sub(r"^((?:\w+:)?)/.*", r"\1DIR", text)
+
+
+def _is_shown(name: str) -> bool:
+    """Returns whether a variable is a setting that is no secret. Those of tests are none."""
+    hidden = ("SECRET", "PASSWORD", "KEY", "TOKEN", "EBBTIDE_TEST_")
+    return name.startswith(PREFIX) and not any(each in name for each in hidden)
 
 
 def _versions() -> dict[str, str]:
@@ -84,11 +109,25 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _disk() -> str:
-    """Returns the file system of the directory for temporary files, and whether its disk turns."""
-    kind = _output("stat", "--file-system", "--format=%T", os.environ.get("TMPDIR", "/tmp"))
-    turning = {path.read_text().strip() for path in Path("/sys/block").glob("vd*/queue/rotational")}
-    return f"{kind}, {'rotating' if '1' in turning else 'virtual disk'}"
+def disk(directory: Path) -> str:
+    """Returns the file system of a directory, and the kind of its disk, as far as it is known."""
+    place = directory.resolve()
+    mounted = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each[1])]
+    kind = max(mounted, key=lambda each: len(each.mountpoint)).fstype
+    number = place.stat().st_dev
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    is_virtual = "hypervisor" in Path("/proc/cpuinfo").read_text()
+    return f"{kind}, {kind_of_device(device, is_virtual=is_virtual)}"
+
+
+def kind_of_device(device: Path, *, is_virtual: bool) -> str:
+    """Returns the kind of the disk whose description is in a directory of /sys. On a virtual
+    machine that says nothing of the real disk."""
+    for each in () if is_virtual else (device, device.parent):  # a partition lies in its disk
+        turns = each / "queue" / "rotational"
+        if turns.exists():
+            return "turning disk" if turns.read_text().strip() == "1" else "solid-state disk"
+    return "unknown kind of disk"
 
 
 def _output(*command: str) -> str:

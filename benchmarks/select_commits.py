@@ -5,7 +5,7 @@ code that looks at every commit cannot be faster. The verdict uses processor tim
 machine does not change it. Each case runs in a process of its own, so that its peak memory is its
 own. The commits themselves are part of it.
 
-Run: .venv/bin/python benchmarks/select_commits.py [--commits N] [--branches N] [--shape S]
+Run: .venv/bin/python -m benchmarks.select_commits [--commits N] [--branches N] [--shape S]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -196,8 +197,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     context = multiprocessing.get_context("spawn")
     for case in cases(options.shape):
-        with context.Pool(1) as pool:
-            figures = pool.apply(measure, (case, options.commits, options.branches))
+        # Not a Pool of multiprocessing: it waits forever for a process that ends itself.
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            figures = pool.submit(measure, case, options.commits, options.branches).result()
         rows.append({"shape": case.shape, "rules": case.policy_name, "shuffled": case.shuffled})
         rows[-1] |= asdict(figures)
         fits = figures.cpu_seconds <= SECONDS_MAX and figures.rss_bytes_max <= RSS_BYTES_MAX

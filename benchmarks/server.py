@@ -1,6 +1,7 @@
 """Measures the server through lakeFS's client: uploads, stats, gets, lists, a large commit.
 
     .venv/bin/python -m benchmarks.server [--directory DIR] [--requests 1000]
+        [--listed 240000] [--committed 100000]
 
 There are one server process and one client process, with one thread and with eight. Each figure has
 its ratio to a practical limit, which is measured right after it:
@@ -11,7 +12,8 @@ its ratio to a practical limit, which is measured right after it:
   the same client.
 
 Then a listing of many staged objects and a commit of many are measured. Their rows are written
-directly to the database, and the files do not exist.
+directly to the database, and the files do not exist. Fails if an object reads as other bytes, or if
+a listing or the commit has another number of objects.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +39,7 @@ import lakefs
 import psutil
 from lakefs.client import Client
 
+from benchmarks import results
 from benchmarks.prepare_uncommitted import EPOCH, insert_staged
 from ebbtide.ids import descending_id
 from ebbtide.model import ONE_MICROSECOND
@@ -52,7 +55,7 @@ REPOSITORY: Final = "lake"
 OBJECT_BYTES: Final = 1024
 THREADS: Final = (1, 8)
 PAGE: Final = 1000
-LISTED, COMMITTED = 240_000, 100_000
+PAGES: Final = 30
 LISTED_SECONDS_MAX, COMMITTED_SECONDS_MAX = 16.0, 10.0
 SEED: Final = 20_240_607
 
@@ -124,6 +127,8 @@ def _spread(work: Work, *, requests: int, threads: int) -> None:
 @contextmanager
 def served(arguments: list[str], **environment: str) -> Iterator[Running]:
     """Runs a process that prints its URL in its first line."""
+    if arguments[: len(PROGRAM)] == PROGRAM:
+        results.ran(arguments[len(PROGRAM) - 1 :], os.environ | environment)
     process = subprocess.Popen(
         arguments, env=os.environ | environment, stdout=subprocess.PIPE, text=True
     )
@@ -168,6 +173,12 @@ class Requests:
 
     def _object(self, number: int) -> lakefs.WriteableObject:
         return self.repository.branch("main").object(_path(number))
+
+
+def check(what: str, found: object, expected: object) -> None:
+    """Ends the program if an answer is another than it must be."""
+    if found != expected:
+        raise SystemExit(f"{what}: {str(found)[:200]}, not {str(expected)[:200]}")
 
 
 def _path(number: int) -> str:
@@ -275,60 +286,94 @@ def fill(store: Store, branch: str, count: int) -> None:
 
 
 def measure_requests(
-    running: Running, key: tuple[str, str], directory: Path, *, requests: int
-) -> None:
-    """Prints the table of single requests."""
+    running: Running, key: tuple[str, str], directory: Path, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Prints the table of single requests. Returns its rows."""
+    rows = []
+
+    def show(what: str, threads: int, seen: Figure, limit: Figure) -> None:
+        print(seen.row(what, threads, limit))
+        limits = {f"limit_{name}": figure for name, figure in asdict(limit).items()}
+        ratio = limit.rate / seen.rate
+        rows.append({"request": what, "threads": threads, "rate": seen.rate, "ratio": ratio})
+        rows[-1] |= asdict(seen) | limits
+
     print("| request | threads | per second | x limit | server µs | limit's µs | client µs |")
     print("|---|---|---|---|---|---|---|")
+    requests = options.requests
     real = Requests.to(running.url, key)
     real.upload(requests)  # the first one opens what later ones use
     for threads in THREADS:
         seen = running.measure(real.upload, requests=requests, threads=threads)
         files = directory / f"files-{threads}"
-        print(seen.row("upload", threads, write_files(files, requests=requests, threads=threads)))
+        limit = write_files(files, requests=requests, threads=threads)
+        show("upload", threads, seen, limit)
+    check("the last upload", real.get(requests - 1), _content(requests - 1))
     canned = directory / "answers.json"
     canned.write_text(json.dumps(answers(running.url, key)))
     bare_program = [sys.executable, "-m", "benchmarks.server", "--bare", str(canned)]
+    page = min(PAGE, options.listed)
     with served(bare_program) as bare:
-        limit = Requests.to(bare.url, key)
-        for what, count, units in (("stat", requests, 1), ("get", requests, 1), ("page", 30, PAGE)):
+        bare_requests = Requests.to(bare.url, key)
+        for what, count, units in (
+            ("stat", requests, 1),
+            ("get", requests, 1),
+            ("page", min(requests, PAGES), page),
+        ):
             for threads in THREADS:
                 ours, theirs = (
                     side.measure(getattr(asked, what), requests=count, threads=threads, units=units)
-                    for side, asked in ((running, real), (bare, limit))
+                    for side, asked in ((running, real), (bare, bare_requests))
                 )
-                print(ours.row("list entry" if units > 1 else what, threads, theirs))
+                show("list entry" if what == "page" else what, threads, ours, theirs)
+    return rows
 
 
-def measure_large(running: Running, key: tuple[str, str]) -> None:
-    """Prints the listing and the commit, each with its aim."""
+def measure_large(
+    running: Running, key: tuple[str, str], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Prints the listing and the commit, each with its aim. Returns their figures."""
     lake = Requests.to(running.url, key).repository
 
     def listing(_number: int) -> None:
         found = sum(1 for _ in lake.branch("listed").objects(amount=PAGE))
-        assert found == LISTED, found
+        check("objects listed", found, options.listed)
 
     def commit(_number: int) -> None:
         lake.branch("committed").commit("many")
 
+    figures: dict[str, Any] = {}
     for what, work, count, aim in (
-        ("listed", listing, LISTED, LISTED_SECONDS_MAX),
-        ("committed", commit, COMMITTED, COMMITTED_SECONDS_MAX),
+        ("listed", listing, options.listed, LISTED_SECONDS_MAX),
+        ("committed", commit, options.committed, COMMITTED_SECONDS_MAX),
     ):
         seen = running.measure(work, requests=1, threads=1)
         print(
             f"{count:,} staged objects {what} in {seen.seconds:.1f} s (aim {aim:.0f} s); processor:"
             f" server {seen.server_seconds:.1f} s, client {seen.client_seconds:.1f} s"
         )
+        figures[what] = {"objects": count, **asdict(seen)}
+    head = lake.branch("committed").get_commit()
+    found = sum(1 for _ in lake.commit(head.id).objects(amount=PAGE))
+    check("objects in the commit", found, options.committed)
+    return figures
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--directory", type=Path, help="where the store and other files go")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--listed", type=int, default=240_000, help="staged objects to list")
+    parser.add_argument("--committed", type=int, default=100_000, help="staged objects to commit")
+    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
+    results.option(parser)
+    return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Makes a store, serves it, measures and prints."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--directory", type=Path, help="where the store and other files go")
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parsed(arguments)
     if options.bare:
         serve_bare(options.bare)
         return
@@ -337,14 +382,15 @@ def main(arguments: list[str] | None = None) -> None:
         with Store.init(directory / "store", settings=Settings()) as store:
             pair = store.keys.create(Role.ADMIN)
             store.create_repository(REPOSITORY)
-            fill(store, "listed", LISTED)
-            fill(store, "committed", COMMITTED)
+            fill(store, "listed", options.listed)
+            fill(store, "committed", options.committed)
         key = (pair.key.access_key_id, pair.secret)
         print(f"load average before: {os.getloadavg()[0]:.2f}")
         program = [*PROGRAM, "serve", "--port", "0"]
         with served(program, EBBTIDE_STORE=str(directory / "store")) as running:
-            measure_requests(running, key, directory, requests=options.requests)
-            measure_large(running, key)
+            rows = measure_requests(running, key, directory, options)
+            large = measure_large(running, key, options)
+    results.save(options, {"rows": rows, "large": large})
 
 
 if __name__ == "__main__":

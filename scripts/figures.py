@@ -19,13 +19,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from typer.exceptions import TyperException
+
+from ebbtide.program.reference import commands
+from ebbtide.settings import unknown_variables
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
-PAGES: Final = ("README.md", "docs/performance.md", "docs/comparison.md", "docs/lakefs.md")
-PAGES_ALL: Final = (*PAGES, "docs/cluster.md", "benchmarks/README.md")
+PAGES: Final = (
+    *("README.md", "docs/performance.md", "docs/comparison.md", "docs/lakefs.md"),
+    *("docs/cluster.md", "benchmarks/README.md"),
+)
 AGE_MAX: Final = timedelta(days=90)
 MARKED: Final = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-NEEDED: Final = frozenset({"measured_at", "commit", "command", "machine", "versions", "figures"})
+NEEDED: Final = frozenset(
+    {"measured_at", "commit", "dirty", "command", "ran", "machine", "versions", "figures"}
+)
+ENGINE: Final = re.compile(r"none|yarn|local(\[[\d*, ]+\])?|URL")
+"""The values of EBBTIDE_SPARK_MASTER in results, where URLs are replaced by a word."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -86,7 +97,7 @@ def cell(form: str, key: str, item: Mapping[str, Any], figures: Mapping[str, Any
     is empty."""
     try:
         return form.format(**{**figures, **item, "row": key})
-    except KeyError:
+    except (KeyError, TypeError):  # a figure that has no meaning here is None
         return ""
 
 
@@ -99,7 +110,8 @@ def origin(name: str, found: Mapping[str, Any]) -> str:
     """Returns the sentence that says how a result was measured."""
     machine, versions = found["machine"], found["versions"]
     return (
-        f"- `{name}`: {found['measured_at'][:10]}, commit {found['commit'][:8]}, "
+        f"- `{name}`: {found['measured_at'][:10]}, commit {found['commit'][:8]}"
+        f"{' with changes' if found['dirty'] else ''}, "
         f"{machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['disk']}, "
         f"load {machine['load']:.1f} at the start; "
         f"{', '.join(f'{package} {version}' for package, version in versions.items())}. "
@@ -125,20 +137,51 @@ def unknown(command: list[str]) -> str | None:
     return None
 
 
+def unknown_run(words: list[str]) -> str | None:
+    """Returns why a command of Ebbtide, with settings before it, cannot be given today; None if it
+    can."""
+    at = words.index("ebbtide")
+    settings = dict(each.split("=", 1) for each in words[:at])
+    if found := unknown_variables(settings):
+        return f"there is no setting {found[0]}"
+    engine = settings.get("EBBTIDE_SPARK_MASTER", "none")
+    if not ENGINE.fullmatch(engine):
+        return f"there is no engine {engine}"
+    node, name, rest, context = dict(commands())["ebbtide"], "ebbtide", words[at + 1 :], None
+    try:
+        while True:
+            context = node.make_context(name, rest, parent=context)
+            if not hasattr(node, "resolve_command"):
+                return None
+            name, node, rest = node.resolve_command(context, context._protected_args + context.args)
+    except TyperException as error:
+        return f"{shlex.join(words)}: {error}"
+
+
 def faults(tables: Tables) -> Iterator[str]:
     """Yields what is wrong with documents and results."""
-    for page in PAGES_ALL:
+    for page in PAGES:
         text = (ROOT / page).read_text()
         if filled(text, tables) != text:
             yield f"{page}: tables and results differ: scripts/figures"
-    named = {name for table in tables.values() for name in table["results"]}
+    declared = {
+        name: ["python", "-m", *shlex.split(command), "--save", name]
+        for table in tables.values()
+        for name, command in table["results"].items()
+    }
+    for name, command in declared.items():
+        if why := unknown(command):
+            yield f"benchmarks/tables.toml, {name}: {why}"
     for path in sorted(RESULTS.glob("*.json")):
         found = read(path.stem)
         assert found is not None
-        if path.stem not in named:
+        if path.stem not in declared:
             yield f"{path.name}: no table has it"
-        if why := unknown(found["command"]):
-            yield f"{path.name}: {why}"
+        elif found["command"] != declared[path.stem]:
+            yield f"{path.name}: its table names another command"
+        for why in map(unknown_run, found["ran"]):
+            if why:
+                yield f"{path.name}: {why}"
 
 
 def aged(now: datetime) -> Iterator[str]:
@@ -160,7 +203,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     tables = declared()
     if not checks:
-        for page in PAGES_ALL:
+        for page in PAGES:
             path = ROOT / page
             path.write_text(filled(path.read_text(), tables))
     wrong = list(faults(tables))

@@ -1,36 +1,279 @@
 """Each benchmark runs on today's code at its smallest scale, and its own check of the result can
 fail.
+
+Runs of `ebbtide` are forked, and so are most servers. The benchmark of Arvados measures in this
+process. The figures do not matter here.
 """
 
 import importlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+import httpx
+import psutil
 import pytest
 
-from benchmarks import bottom_line, join, prepare_uncommitted, select_commits
+from benchmarks import (
+    arvados,
+    bottom_line,
+    every,
+    icechunk,
+    join,
+    lakefs,
+    large_objects,
+    many_collections,
+    measuring,
+    pages,
+    prepare_uncommitted,
+    reclaim,
+    results,
+    select_commits,
+    server,
+    small_objects,
+)
+from benchmarks.measuring import Measured, Peaks
+from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
+from ebbtide.formats.lakefs.server import AnsweredRules
+from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.gc.collector import Collector
+from ebbtide.gc.options import RunOptions
+from ebbtide.ids import new_id
 from ebbtide.model import Ref
+from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
+from scripts import figures
+from tests.formats.lakefs.fake import NAMESPACE, FakeCommit, FakeLakefs
+from tests.support.clock import ManualClock
+from tests.support.engines import INLINE
+from tests.support.forking import forks
 from tests.support.loops import without_loop
+from tests.support.requirements import require_or_skip
+from tests.support.server import Server
 
+PROGRAM = measuring.PROGRAM
 SMALLEST = {
     "arvados": ("--collections", "20", "--blocks", "2"),
-    "bottom_line": ("--scale", "0.002", "--runs", "cold", "incremental"),
+    "bottom_line": ("--scale", "0.0002", "--runs", "cold", "incremental"),
+    "bottom_line_s3": ("--scale", "0.0001", "--delay", "0.01", "--url", "URL"),
+    "cluster": (
+        *("--scale", "0.0001", "--runs", "alone", "--master", "none"),
+        *("--url", "file://DIR/served", "--served", "DIR/served"),
+    ),
     "icechunk": ("--commits", "6", "--chunks", "5", "--array-chunks", "20", "--keep", "2"),
     "join": (
         *("--listed", "0.001", "--kept", "0.001", "--left", "0.0002", "--partitions", "2"),
         *("--ways", "none", "duckdb"),
     ),
+    "lakefs": (
+        *("--objects", "40", "--commits", "10", "--server", "URL", "--namespace", "URL"),
+        *("--directory", "DIR"),
+    ),
+    "large_objects": ("--mib", "1", "--storage", "disk", "--only", "read by API, one request"),
     "many_collections": ("--collections", "20"),
+    "pages": ("--commits", "100", "--candidates", "1000", "--visits", "1"),
     "prepare_uncommitted": ("--objects", "200", "--branches", "5"),
+    "reclaim": (
+        *("--rounds", "1", "--uploads", "2", "--entries", "5"),
+        *("--releases-seconds", "0.05", "--lease-seconds", "0.1"),
+    ),
     "select_commits": ("--commits", "200", "--branches", "5", "--shape", "bushy"),
+    "server": ("--requests", "2", "--listed", "20", "--committed", "20"),
+    "small_objects": ("--requests", "4", "--listed", "20", "--databases", "SQLite"),
 }
 
 
-@pytest.mark.parametrize("name", SMALLEST)
-def test_smallest_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are forked from a process that has loaded their modules, and start no Java. Results go
+    to a folder of the test."""
+    for module in (results, figures):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(results, "_RAN", [])
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
+    program = forks().command("ebbtide", "ebbtide.program") / "ebbtide"
+    monkeypatch.setattr(measuring, "PROGRAM", str(program))
+    monkeypatch.setattr(arvados, "in_process", arvados.collect)
+    for each in (large_objects, pages, small_objects):
+        monkeypatch.setattr(each, "served", forked_server)
+
+
+@contextmanager
+def forked_server(arguments: list[str], **environment: str) -> Iterator[server.Running]:
+    """Runs a server that is forked. Not the bare application, which is a program of its own."""
+    if "serve" not in arguments:
+        with server.served(arguments, **environment) as running:
+            yield running
+        return
+    given = Server(Path(environment["EBBTIDE_STORE"]), {**os.environ, **environment})
+    started = given.start(*arguments[arguments.index("--port") + 2 :], init=False)
+    try:
+        assert started.process is not None
+        yield server.Running(started.url, psutil.Process(started.process.pid))
+    finally:
+        started.stop()
+
+
+def run(name: str, directory: Path, url: str = "") -> None:
+    """Runs a benchmark at its smallest scale."""
     benchmark = importlib.import_module(f"benchmarks.{name}")
-    without_loop(lambda: benchmark.main([*SMALLEST[name]]))
+    places = {"URL": url, "DIR": str(directory)}
+    options = list(SMALLEST[name])
+    for word, place in places.items():
+        options = [each.replace(word, place) for each in options]
+    options += ["--save", name]
+    before = dict(os.environ)
+    with patch.object(sys, "argv", [f"{name}.py", *options]):
+        without_loop(lambda: benchmark.main(options))
+    assert dict(os.environ) == before
+
+
+def check_result(name: str) -> None:
+    """The benchmark's table can show what it saved, and the commands that it names exist."""
+    table = figures.declared()["s3" if name == "bottom_line_s3" else name.replace("_", "-")]
+    found = figures.read(name)
+    assert found is not None
+    assert list(filter(None, map(figures.unknown_run, found["ran"]))) == []
+    drawn = figures.drawn({**table, "results": {name: ""}})
+    head, _, *rows = [line.split(" | ") for line in drawn.splitlines() if line.startswith("|")]
+    cells = zip(*([cell.strip("| ") for cell in row] for row in (head, *rows)), strict=True)
+    assert {column for column, *shown in cells if not any(shown)} == UNMEASURED.get(name, set())
+
+
+UNMEASURED = {
+    "bottom_line": {"clean, warm, s", "common method, cold, s"},
+    "cluster": {"two workers, s", "workers die, s"},
+    "lakefs": {"lakeFS's job, s", "lakeFS's job, MiB"},
+}
+"""The columns that have nothing at the smallest scale."""
+
+
+def test_every_benchmark_has_a_smallest_scale() -> None:
+    folder = Path(measuring.__file__).parent
+    programs = {each.stem for each in folder.glob("*.py") if "__main__" in each.read_text()}
+    assert programs - {"every", "peers"} == SMALLEST.keys()
+
+
+def test_all_benchmarks_go_on_where_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each is told before it begins, with its minutes."""
+    fails, works = ([sys.executable, "-c", f"raise SystemExit({code})"] for code in (1, 0))
+    plan = [("one", fails, 2), ("two", works, 3)]
+    monkeypatch.setattr(every, "planned", lambda: iter(plan))
+    assert every.main([str(tmp_path)]) == 1
+    said = capfd.readouterr().out
+    assert "2 benchmarks, about 5 minutes" in said
+    assert said.index("one: about 2 minutes") < said.index("two: about 3 minutes")
+    assert said.endswith("failed: one\n")
+    assert every.main([str(tmp_path), "--only", "two"]) == 0
+
+
+def test_all_benchmarks_take_three_quarters_of_an_hour_at_most() -> None:
+    """Each makes one result; two need servers that are not started."""
+    plan = list(every.planned())
+    assert sum(minutes for *_, minutes in plan) <= 45
+    named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
+    assert named == SMALLEST.keys() - {"cluster", "lakefs"}
+
+
+@pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"bottom_line_s3", "lakefs", "pages"}))
+def test_smallest_scale(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "icechunk":  # its runs ask for the version of the installed program
+        monkeypatch.setattr(measuring, "PROGRAM", PROGRAM)
+    run(name, tmp_path)
+    check_result(name)
+
+
+def test_smallest_scale_on_s3(s3_url: str, tmp_path: Path) -> None:
+    run("bottom_line_s3", tmp_path, f"{s3_url}/{new_id()}")
+    check_result("bottom_line_s3")
+
+
+@pytest.mark.browser
+def test_smallest_scale_in_a_browser(tmp_path: Path) -> None:
+    if not (os.environ.get("EBBTIDE_TEST_CHROMIUM") or shutil.which("chromium")):
+        require_or_skip("chromium", "no chromium on PATH, and EBBTIDE_TEST_CHROMIUM names none")
+    run("pages", tmp_path)
+    check_result("pages")
+
+
+class FakeClient:
+    """A client of a fake lakeFS server: the calls that the benchmark makes, and its runs in this
+    process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.repositories_api = self.branches_api = self
+        self.internal_api = self.experimental_api = self
+
+    def create_repository(self, created: Any) -> None:
+        place = self.directory / created.name
+        self.storage = open_storage(str(place))
+        self.namespace = Namespace(NAMESPACE, f"{LOCAL}{place}/")
+        self.clock = ManualClock(datetime.now(UTC))
+        self.server = FakeLakefs(self.storage, self.clock)
+        self.state = self.server.state
+
+    def set_gc_rules(self, _name: str, rules: Any) -> None:
+        self.state.rules = AnsweredRules(rules.default_retention_days, {})
+
+    def get_branch(self, _name: str, branch: str) -> Any:
+        return SimpleNamespace(commit_id=self.state.branches[branch].head)
+
+    def create_commit_record(self, _name: str, made: Any) -> None:
+        date = datetime.fromtimestamp(made.creation_date, UTC)
+        commit = FakeCommit(made.commit_id, tuple(made.parents), date, made.metarange_id, {})
+        self.state.commits[made.commit_id] = commit
+
+    def hard_reset_branch(self, _name: str, branch: str, *, ref: str) -> None:
+        self.state.reset(branch, ref)
+
+    def run(self, _lake: lakefs.Lake, step: str, *arguments: str) -> Measured:
+        """Plans or sweeps."""
+        settings = Settings(share_max=1.0)
+        repository = LakefsRepository(
+            self.server, self.namespace, self.storage, settings=settings, clock=self.clock
+        )
+        options = RunOptions.of(settings, sessions=GRACE, patience=timedelta(0))
+        collector = Collector(repository, engine=INLINE, options=options)
+        report = collector.plan() if step == "plan" else collector.sweep(arguments[0])
+        assert report.error is None, report.error
+        return Measured(1.0, Peaks(), json.dumps(report.to_json()))
+
+
+@pytest.fixture
+def fake_lakefs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """The benchmark of lakeFS works on a fake server."""
+    client = FakeClient(tmp_path)
+    monkeypatch.setattr(lakefs, "connect", lambda _server: client)
+    monkeypatch.setattr(lakefs, "ours", client.run)
+    return client
+
+
+@pytest.mark.usefixtures("fake_lakefs")
+def test_smallest_scale_of_lakefs(tmp_path: Path) -> None:
+    run("lakefs", tmp_path, "s3://lake")
+    check_result("lakefs")
+
+
+def test_lakefs_tells_an_object_that_a_sweep_left(
+    fake_lakefs: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_swept(lake: lakefs.Lake, step: str, *arguments: str) -> Measured:
+        return fake_lakefs.run(lake, "plan" if step == "sweep" else step, *arguments)
+
+    monkeypatch.setattr(lakefs, "ours", nothing_swept)
+    with pytest.raises(SystemExit, match=r"0 too many, [1-9][0-9]* too few"):
+        run("lakefs", tmp_path, "s3://lake")
 
 
 @pytest.mark.parametrize(
@@ -39,10 +282,43 @@ def test_smallest_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bottom_line_tells_a_file_too_many_or_too_few(
     changed: set[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The benchmarks on S3 and on a cluster use the same check."""
     monkeypatch.setattr(bottom_line, "show", lambda *_arguments: None)
-    history: Any = type("Named", (), {"address": staticmethod(lambda number: "ab"[number])})()
+    history: Any = SimpleNamespace(address=lambda number: "ab"[number])
     with pytest.raises(SystemExit, match=told):
         bottom_line.check(bottom_line.Figures("cold", {}, 0), changed, history, {0})
+
+
+def test_arvados_tells_another_number_of_deleted_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arvados, "OWN_FILES", 4)
+    with pytest.raises(SystemExit, match="10 files deleted, not 12"):
+        run("arvados", tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["kept", "read"])
+def test_icechunk_tells_another_set_of_files_and_a_damaged_snapshot(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its, mine = tmp_path / "its", tmp_path / "mine"
+    for each in (its, mine):
+        (each / "chunks").mkdir(parents=True)
+    (mine / "chunks" / "a").touch()
+    deleted = {"kept": "chunks/a", "read": "chunks/b"}[broken]
+    step = Measured(1.0, Peaks(), json.dumps({"state": "swept", "seconds": {}} | COUNTED))
+    found = icechunk.Comparison(*[{"dry run": step, "collect": step}] * 2)
+    if broken == "read":
+        (its / "chunks" / "a").touch()
+    monkeypatch.setattr(icechunk, "digest", lambda _path: "other")
+    told = {"kept": "not the same files: 1", "read": "Icechunk damaged"}[broken]
+    with pytest.raises(SystemExit, match=told):
+        icechunk.check(found, frozenset({deleted}), {"Icechunk": its, "Ebbtide": mine}, "values")
+
+
+COUNTED = {
+    f"{name}_count": 0 for name in ("listed", "live", "protected", "young", "candidate", "deleted")
+}
 
 
 def test_select_commits_tells_a_head_that_is_not_kept() -> None:
@@ -68,3 +344,48 @@ def test_prepare_uncommitted_tells_another_number_of_addresses(
     )
     with pytest.raises(SystemExit, match="2 addresses, not 3"):
         prepare_uncommitted.report(tmp_path, None, tmp_path)
+
+
+def test_many_collections_tells_a_listing_that_lacks_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many_collections, "list_all", lambda *_arguments: (19, 0.0))
+    with pytest.raises(SystemExit, match="list it by pages: 19, not 20"):
+        run("many_collections", tmp_path)
+
+
+class NoReclaimer:
+    """A thread of a reclaimer that does nothing."""
+
+    def __init__(self, *_arguments: object) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def test_reclaim_ends_where_nothing_is_reclaimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reclaim, "ReclaimThread", NoReclaimer)
+    monkeypatch.setattr(reclaim, "LATE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(reclaim, "costs", lambda *_arguments: {})
+    with pytest.raises(SystemExit, match="5 not reclaimed, 0 lost"):
+        run("reclaim", tmp_path)
+
+
+def test_reclaim_tells_an_object_that_is_lost(tmp_path: Path) -> None:
+    lake: Any = SimpleNamespace(context=SimpleNamespace(storage=open_storage(str(tmp_path))))
+    with pytest.raises(SystemExit, match="0 not reclaimed, 1 lost"):
+        reclaim.check(lake, {"data/a/b"})
+
+
+def test_servers_benchmarks_tell_another_answer() -> None:
+    """Those of small, large and all objects use the same check."""
+    with pytest.raises(SystemExit, match="objects listed: 19, not 20"):
+        server.check("objects listed", 19, 20)
+
+
+def test_pages_tells_a_page_that_lacks_its_text() -> None:
+    with pytest.raises(SystemExit, match=r"the page run .200. does not show '1,000'"):
+        pages.check("run", httpx.Response(200, text="no files"), "1,000")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import results
 from scripts import figures
 
 NUMBER = re.compile(
@@ -20,9 +21,24 @@ ALLOWED = {
         "| at the limit of one prefix | 18 s | 3 min |",
         "| if each key counts as a write, for one prefix | 24 min | 4 h |",
     ),
-    "benchmarks/README.md": ("with 25 million inodes and 34 GB free",),
+    "README.md": (
+        "seconds  kept     head of branch main",
+        "seconds  intact   A description",
+        "the grace is then 24 hours, and the quarantine 7 days",
+        "all files                 258    1.4 MiB",
+        "needed by commits         226    1.2 MiB",
+    ),
+    "docs/comparison.md": ("| by age |", "| Ebbtide on lakeFS |", "| lakeFS |"),
+    "docs/lakefs.md": ("| a token for an upload | 24 h |",),
+    "docs/cluster.md": (
+        "`EBBTIDE_SPARK_EXECUTORS_WAIT`, 10 minutes by default",
+        "two workers of one core and 3 GB each",
+    ),
+    "docs/design/003-engines.md": ("`EBBTIDE_SPARK_DRIVER_MEMORY` (2 GB)",),
+    "docs/dependencies.md": (),
+    "benchmarks/README.md": (),
 }
-"""Limits and computed times."""
+"""Limits, settings, computed times, and what the tour prints."""
 
 
 def measured_outside(text: str, allowed: tuple[str, ...]) -> Iterator[str]:
@@ -31,13 +47,15 @@ def measured_outside(text: str, allowed: tuple[str, ...]) -> Iterator[str]:
             yield line
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_documents_and_results_agree() -> None:
+    """A result that is old is only told in the summary of the tests."""
     assert list(figures.faults(figures.declared())) == []
     for each in figures.aged(datetime.now(UTC)):
         warnings.warn(each, stacklevel=1)
 
 
-@pytest.mark.parametrize("page", ["docs/performance.md", "benchmarks/README.md"])
+@pytest.mark.parametrize("page", ALLOWED)
 def test_no_figure_stands_outside_a_table(page: str) -> None:
     text = (figures.ROOT / page).read_text()
     assert list(measured_outside(text, ALLOWED[page])) == []
@@ -50,15 +68,24 @@ def test_a_figure_outside_a_table_is_told() -> None:
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    monkeypatch.setattr(figures, "PAGES_ALL", (str(tmp_path / "page.md"),))
+    monkeypatch.setattr(figures, "PAGES", (str(tmp_path / "page.md"),))
     return tmp_path
 
 
-def result(folder: Path, *, options: list[str], measured_at: str = "2026-11-28T00:00:00Z") -> None:
+def result(
+    folder: Path,
+    *,
+    options: str = "",
+    ran: str = "ebbtide gc run lake",
+    measured_at: str = "2026-11-28T00:00:00Z",
+) -> None:
+    """Writes a result of the join, and a page that shows it."""
     content = {
         "measured_at": measured_at,
         "commit": "0123456789",
-        "command": ["python", "-m", "benchmarks.join", *options],
+        "dirty": False,
+        "command": ["python", "-m", "benchmarks.join", *options.split(), "--save", "join"],
+        "ran": [ran.split()],
         "machine": {"cores": 2, "memory_bytes": 2**34, "disk": "ext4", "load": 0.5},
         "versions": {"python": "3.13.0"},
         "figures": {"listed": 10, "ways": {"none": {"seconds": 1.25}}},
@@ -78,7 +105,7 @@ TABLES = {
 
 
 def test_a_table_shows_its_result_and_where_it_comes_from(pages: Path) -> None:
-    result(pages, options=["--ways", "none"])
+    result(pages)
     text = (pages / "page.md").read_text()
     assert "| none | 1.2 | 10 |  |" in text
     assert "2026-11-28, commit 01234567, 2 cores, 16 GiB, ext4, load 0.5" in text
@@ -86,19 +113,77 @@ def test_a_table_shows_its_result_and_where_it_comes_from(pages: Path) -> None:
 
 
 def test_a_figure_that_differs_from_its_file_is_told(pages: Path) -> None:
-    result(pages, options=[])
+    result(pages)
     (pages / "page.md").write_text((pages / "page.md").read_text().replace("1.2", "0.2"))
     assert [each for each in figures.faults(TABLES) if "differ" in each]
 
 
-@pytest.mark.parametrize("options", [["--engine", "processes"], ["--ways", "processes"]])
-def test_an_option_or_an_engine_that_is_gone_is_told(pages: Path, options: list[str]) -> None:
+@pytest.mark.parametrize("options", ["--engine processes", "--ways processes"])
+def test_an_option_of_a_benchmark_that_is_gone_is_told(pages: Path, options: str) -> None:
     result(pages, options=options)
-    assert [each for each in figures.faults(TABLES) if "does not take these options" in each]
+    tables = {"join": TABLES["join"] | {"results": {"join": f"benchmarks.join {options}"}}}
+    assert [each for each in figures.faults(tables) if "does not take these options" in each]
+
+
+def test_a_result_of_another_command_than_its_table_names_is_told(pages: Path) -> None:
+    result(pages, options="--ways none")
+    assert list(figures.faults(TABLES)) == ["join.json: its table names another command"]
+
+
+@pytest.mark.parametrize(
+    ("ran", "told"),
+    [
+        ("ebbtide gc sweep-all lake", "No such command"),
+        ("ebbtide gc run lake --engine processes", "No such option"),
+        ("EBBTIDE_SPARK_MASTER=processes ebbtide gc run lake", "no engine processes"),
+        ("EBBTIDE_GC_ENGINE=none ebbtide gc run lake", "no setting EBBTIDE_GC_ENGINE"),
+    ],
+)
+def test_a_command_an_engine_or_a_setting_that_is_gone_is_told(
+    pages: Path, ran: str, told: str
+) -> None:
+    result(pages, ran=ran)
+    assert [each for each in figures.faults(TABLES) if told in each]
+
+
+@pytest.mark.parametrize(
+    "ran",
+    [
+        "EBBTIDE_SPARK_MASTER=local[2] EBBTIDE_LEASE_TTL=0s ebbtide --store DIR gc run lake --yes",
+        "EBBTIDE_SPARK_MASTER=URL ebbtide gc plan icechunk:DIR --json",
+        "ebbtide serve --port 0",
+    ],
+)
+def test_a_command_that_exists_is_not_told(pages: Path, ran: str) -> None:
+    result(pages, ran=ran)
+    assert list(figures.faults(TABLES)) == []
+
+
+def test_a_result_says_whether_it_is_of_a_commit(pages: Path) -> None:
+    result(pages)
+    found = figures.read("join")
+    assert found is not None
+    assert "commit 01234567 with changes, " in figures.origin("join", found | {"dirty": True})
+
+
+def test_what_a_virtual_machine_says_of_its_disk_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue" / "rotational").write_text("1\n")
+    assert results.kind_of_device(tmp_path, is_virtual=False) == "turning disk"
+    assert results.kind_of_device(tmp_path, is_virtual=True) == "unknown kind of disk"
+    assert results.kind_of_device(tmp_path / "a" / "b", is_virtual=False) == "unknown kind of disk"
+
+
+def test_a_command_is_stored_without_places_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_RAN", [])
+    environment = {"EBBTIDE_DATABASE_URL": "postgresql://user:word@host/x", "EBBTIDE_TOKEN": "x"}
+    for _ in range(2):
+        results.ran(["/bin/ebbtide", "gc", "plan", "icechunk:/data/lake"], environment)
+    assert results._RAN == [["EBBTIDE_DATABASE_URL=URL", "ebbtide", "gc", "plan", "icechunk:DIR"]]
 
 
 def test_a_result_that_is_much_older_than_the_collector_is_told(pages: Path) -> None:
-    result(pages, options=[], measured_at="2025-01-01T00:00:00+00:00")
+    result(pages, measured_at="2025-01-01T00:00:00+00:00")
     assert [each for each in figures.aged(datetime.now(UTC)) if "join.json is" in each]
 
 
