@@ -517,7 +517,9 @@ def _check_listed(
 ) -> None:
     if parent_id is not None and shelves.is_hidden(shelves.items[parent_id], expired=expired):
         return
-    page = partial(lake.projects.page, parent_id=parent_id, include_expired=expired)
+    page: Callable[..., Any] = partial(
+        lake.projects.page, parent_id=parent_id, include_expired=expired
+    )
     said = _listed(page, "project_id")
     expected = shelves.children(parent_id, "project", expired=expired)
     if parent_id is not None:
