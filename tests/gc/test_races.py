@@ -330,7 +330,6 @@ def test_operations_at_points_of_a_run(tmp_path: Path, seed: int) -> None:
         for number, (operation, point) in meetings.items():
             check_outcome(world, lines[number], operation, point, outcomes[number], report)
         check_all(world, known)
-
         # The next run collects what the races left behind.
         world.swept()
         check_all(world, known)

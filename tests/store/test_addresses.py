@@ -73,9 +73,6 @@ def hooked(repository: Repository, **hooks: Callable[[str, str], Any]) -> Reposi
     return with_storage(repository, FaultyStorage(repository.context.storage, **hooks))
 
 
-# Addresses that are given out
-
-
 def test_an_address_is_fresh_and_in_the_slice_that_uploads_go_to(
     repository: Repository, clock: ManualClock
 ) -> None:
@@ -129,9 +126,6 @@ def test_no_address_for_what_cannot_be_linked(repository: Repository, clock: Man
     assert rows(repository, upload_tokens) == []
 
 
-# Linking
-
-
 def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock) -> None:
     address, token = uploaded(repository, "a/é")
     clock.advance(TTL / 2)
@@ -160,9 +154,6 @@ def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock)
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
     repository.commits.commit("main", "linked")
     assert repository.objects.get("main@", "a/é") == DATA
-
-
-# Tokens that are not good
 
 
 def test_a_token_is_good_once_and_until_it_expires(
@@ -259,9 +250,6 @@ def test_what_was_put_there_is_no_file(world: World, tmp_path: Path) -> None:
     assert rows(world.lake, staged) == rows(world.lake, pending) == []
 
 
-# Two links of one token
-
-
 def outcome_of(repository: Repository, token: str) -> Entry | str:
     try:
         return repository.addresses.link("main", "a", token)
@@ -308,9 +296,6 @@ def test_what_happens_while_bytes_are_copied(
     assert stored(repository) == {*before, address}, "which a collector finds"
 
 
-# Links that fail half-way
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> None:
     """The token stays good until the entry is staged; then only what was uploaded may stay."""
@@ -330,9 +315,6 @@ def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> 
     assert stored(repository) - {address} == {entry.address}
     assert (address in stored(repository)) == (when == "before"), "it fails before it has deleted"
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
-
-
-# Collecting what was uploaded
 
 
 def upload_file(world: World, address: str) -> Path:
@@ -365,9 +347,6 @@ def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
     at(world, found.expires_at + grace, grace=grace)
     assert not place.exists()
     assert not half.exists()
-
-
-# Objects that stay outside
 
 
 @pytest.fixture

@@ -64,9 +64,6 @@ def goes_on(repository: Repository, reading_id: str) -> bool:
         return ends_at is not None and ends_at > tx.now()
 
 
-# What shares an address
-
-
 def test_a_copy_of_what_is_staged_shares_its_address(
     repository: Repository, clock: ManualClock
 ) -> None:
@@ -134,9 +131,6 @@ def test_copies_that_are_refused(repository: Repository, clock: ManualClock) -> 
     assert everything(repository) == before
 
 
-# What has bytes of its own
-
-
 def test_the_condition_on_the_source_holds_for_what_is_copied(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,9 +159,6 @@ def test_the_condition_on_the_source_holds_for_what_is_copied(
         changes.append(change)
         with raises("precondition_failed"):
             repository.objects.copy("main", "c", "main", "a", source_if=Same())
-
-
-# Records of copies, and readings that need them
 
 
 def test_records_stay_as_long_as_a_reading_that_began_before(

@@ -83,9 +83,6 @@ def error_of(repository: Repository, import_id: str) -> str | None:
     return None if error is None else error[0]
 
 
-# What is imported
-
-
 def test_one_commit_refers_to_the_files_where_they_are(
     repository: Repository, outside: Path
 ) -> None:
@@ -191,9 +188,6 @@ def test_entries_are_sorted_and_the_last_of_each_path_counts(tmp_path: Path) -> 
         entries.add([expected[path]])
     assert len(list(tmp_path.iterdir())) > 10
     assert list(entries) == list(entries) == [expected[path] for path in sorted(expected)]
-
-
-# What is refused
 
 
 def test_a_source_that_cannot_be(repository: Repository) -> None:
@@ -401,9 +395,6 @@ def test_what_cannot_be_imported(repository: Repository, outside: Path) -> None:
     assert repository.commits.get("main") == before
 
 
-# How it ends
-
-
 def test_an_import_that_was_overtaken_is_published_on_the_other_commit(
     repository: Repository, outside: Path
 ) -> None:
@@ -544,9 +535,6 @@ def test_imports_are_told_apart(repository: Repository, outside: Path, clock: Ma
     repository.imports.begin(request(below(outside, "in")))
     with repository.context.metadata.snapshot() as tx:
         assert tx.execute(sa.select(sa.func.count()).select_from(imports_table)).scalar_one() == 1
-
-
-# What runs leave
 
 
 @pytest.mark.parametrize("place", [RANGES_PREFIX, TREES_PREFIX])

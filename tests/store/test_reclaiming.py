@@ -50,9 +50,6 @@ def reclaim(store: Store, clock: ManualClock, after: timedelta = LEASE) -> Recla
     return Reclaimer(store).once()
 
 
-# What is released by what
-
-
 def link(lake: Repository, path: str) -> None:
     given = lake.addresses.get("main", path)
     lake.storage.put(given.address, b"2")
@@ -198,9 +195,6 @@ def test_tokens_that_end_and_are_used(
     assert stored(repository) == {entry.address}
 
 
-# Writes and tokens that end
-
-
 def test_a_write_that_was_never_finished(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
@@ -222,9 +216,6 @@ def test_a_write_that_was_never_finished(
     assert len(stored(repository)) == 1
     assert reclaim(store, clock).deleted_count == 1
     assert stored(repository) == set()
-
-
-# Shared addresses
 
 
 def test_the_address_of_a_copy_goes_with_its_last_path(
@@ -274,9 +265,6 @@ def test_a_copy_that_is_made_while_its_source_is_committed(
     reclaim(store, clock)
     reclaim(store, clock)
     assert repository.objects.get("main", "a") == b"1"
-
-
-# Claims
 
 
 class Storage:
