@@ -37,7 +37,6 @@ def run(world: World, mode: str = "auto") -> RunReport:
 
 
 def run_ahead(world: World, mode: str = "auto") -> RunReport:
-    """A run while the clock is ahead."""
     world.clock.advance(AHEAD)
     report = run(world, mode)
     world.clock.advance(-AHEAD)

@@ -467,8 +467,6 @@ def test_random_stores_by_the_definition(
 
 
 class Oracle:
-    """What explaining has to answer, told from the history by hand."""
-
     def __init__(self, world: World, history: History, default: int, main: int) -> None:
         self.world, self.history = world, history
         self.rules = ({"main": main}, default)

@@ -244,7 +244,6 @@ def check_writes_refused(world: World) -> None:
 
 
 def changed(**values: object) -> Callable[[bytes], bytes]:
-    """The same OWNER with other values."""
     return lambda content: json.dumps(json.loads(content) | values).encode()
 
 

@@ -223,8 +223,6 @@ def test_a_hold_that_was_replaced_deletes_nothing(
 
 
 def break_off(world: PlannedWorld, at: str) -> None:
-    """Sweep until a step has ended."""
-
     def stop(step: str, event: str) -> None:
         if (step, event) == (at, "end"):
             raise Died

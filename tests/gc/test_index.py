@@ -40,7 +40,6 @@ PATHS = tuple(f"table/{number:02d}" for number in range(12))
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of trees and nodes that are read from their own files."""
     seen: list[str] = []
     for name in ("read_tree", "read_node"):
         monkeypatch.setattr(EmbeddedLayout, name, _noting(getattr(EmbeddedLayout, name), seen))
@@ -152,7 +151,6 @@ def test_it_is_read_but_not_written_for_a_plan_elsewhere(
 
 
 def _other(path: Path) -> None:
-    """Another part's bytes."""
     others = [each for each in path.parent.iterdir() if each != path]
     path.write_bytes(others[0].read_bytes())
 

@@ -57,7 +57,6 @@ def kill(
 
 
 def wait_for_end(session: int) -> list[psutil.Process]:
-    """What is left of a session after a while."""
     deadline = time.monotonic() + LEAVE_SECONDS_MAX
     while (left := in_session(session)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -125,5 +125,4 @@ def sign_while_it_is_lost(world: World, way: Way, collection_id: str) -> Signed:
 
 
 def of(world: World, metadata: HeldMetadata | SteppingMetadata) -> Repository:
-    """The repository through another view of its database."""
     return Repository(replace(world.lake.context, metadata=metadata))

@@ -274,13 +274,10 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def thrown(text: str, cause: Any = None) -> Any:
-    """An error of Java, as py4j gives it."""
     return SimpleNamespace(toString=lambda: text, getCause=lambda: cause)
 
 
 class JavaError(Exception):
-    """As py4j's, whose own text is a trace."""
-
     def __init__(self, error: Any) -> None:
         super().__init__("An error occurred while calling None\n\tat a.B")
         self.java_exception = error

@@ -142,7 +142,6 @@ AT_A_TIME = 4
 
 
 def sessions_of(store: Store, issuer: str | None = ISSUER) -> Sessions:
-    """The sessions of a store whose settings name this issuer."""
     settings = Settings()
     return Sessions(
         store.metadata,
@@ -304,7 +303,6 @@ GIVEN = (Role.READER, Role.WRITER, Role.ADMIN)
 
 
 def make(store: Store, name: str) -> str:
-    """A new repository; its id."""
     made = store.create_repository(name, storage_url=f"memory:{new_id()}")
     return made.info.repository_id
 

@@ -63,7 +63,6 @@ def key_of(repository: Repository) -> SigningKey:
 
 
 def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -> tuple[str, str]:
-    """Ask for an address and upload to it: the address and the token."""
     found = repository.addresses.get(branch, path)
     repository.context.storage.put(found.address, DATA)
     return found.address, found.token
@@ -318,7 +317,6 @@ def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> 
 
 
 def upload_file(world: World, address: str) -> Path:
-    """Upload as a client does, at the injected time."""
     place = world.root / address
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(DATA)
@@ -327,7 +325,6 @@ def upload_file(world: World, address: str) -> Path:
 
 
 def at(world: World, moment: datetime, **options: Any) -> None:
-    """Let it become that time, then collect."""
     world.clock.advance(moment - world.now)
     assert world.collect(**options).state == "swept"
 

@@ -39,7 +39,6 @@ def content_id(lake: Repository, collection_id: str) -> str:
 
 
 def remembered(lake: Repository) -> list[str]:
-    """The content that the reflog names, the oldest first."""
     with lake.context.metadata.snapshot() as tx:
         query = sa.select(reflog.c.commit_id).where(reflog.c.kind == "collection")
         return list(tx.execute(query.order_by(reflog.c.left_at)).scalars())
@@ -334,7 +333,6 @@ FILES = {"a": b"1", "b/c": b"22", "b/d": b"", "ü": b"4444", "z" * 700: b"5"}
 
 
 def record_of(lake: Repository, collection_id: str) -> CommitRecord:
-    """The content of a collection."""
     repository_id = lake.info.repository_id
     with lake.context.metadata.snapshot() as tx:
         row = find_collection(tx, collection_id)

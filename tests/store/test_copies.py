@@ -39,7 +39,6 @@ def everything(repository: Repository) -> tuple[object, ...]:
 
 
 def recorded(repository: Repository) -> list[str]:
-    """The addresses of the records of copies."""
     with repository.context.metadata.snapshot() as tx:
         found = tx.execute(sa.select(copies.c.address).order_by(copies.c.made_at))
         return list(found.scalars())

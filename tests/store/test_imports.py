@@ -44,41 +44,34 @@ def outside(tmp_path: Path) -> Path:
 
 
 def fill(place: Path, *names: str) -> None:
-    """Files whose content is their name."""
     for name in names:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(name)
 
 
 def url_of(place: Path) -> str:
-    """The URL of a directory as a prefix, or of a file."""
     return place.as_uri() + ("/" if place.is_dir() else "")
 
 
 def below(place: Path, destination: str) -> ImportSource:
-    """All files of a directory."""
     return ImportSource(f"{place.as_uri()}/", destination, is_prefix=True)
 
 
 def single(file: Path, destination: str) -> ImportSource:
-    """One file."""
     return ImportSource(file.as_uri(), destination, is_prefix=False)
 
 
 def request(*sources: ImportSource, branch: str = "main", **more: Any) -> ImportRequest:
-    """A request with a message."""
     details = CommitDetails("imported", "somebody", None, {"from": "outside"})
     return ImportRequest(branch=branch, sources=sources, details=details, **more)
 
 
 def run(repository: Repository, *sources: ImportSource, **more: Any) -> CommitRecord:
-    """An import from its beginning to its end."""
     asked = request(*sources, **more)
     return repository.imports.run(repository.imports.begin(asked), asked)
 
 
 def error_of(repository: Repository, import_id: str) -> str | None:
-    """The kind of the error that an import on main is told with."""
     error = repository.imports.state("main", import_id).error
     return None if error is None else error[0]
 

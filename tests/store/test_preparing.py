@@ -487,7 +487,6 @@ class Pages:
         self._pages = pages(lake, rows_max=rows_max)
 
     def read(self, until: float = math.inf) -> None:
-        """Read until there were so many pages, or no more."""
         while self.count < until and (table := next(self._pages, None)) is not None:
             self.seen.update(addresses(table.to_pylist()))
             self.count += 1

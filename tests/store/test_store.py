@@ -334,7 +334,6 @@ class Outrun(Lease):
     clock: ManualClock
 
     def check(self, tx: Transaction) -> None:
-        """As its own."""
         Lease.check(self, tx)
         self.clock.advance(TTL)
         take(self.repository, "second")

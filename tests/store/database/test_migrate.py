@@ -81,7 +81,6 @@ def test_paths_and_names_sort_by_bytes_on_postgresql(engine: sa.Engine) -> None:
 
 
 def scripts(directory: Path, *names: str) -> Path:
-    """A directory of Alembic with these of the program's scripts."""
     (directory / "versions").mkdir(parents=True)
     for name in ("env.py", *(f"versions/{name}" for name in names)):
         (directory / name).write_text((SCRIPTS / name).read_text())

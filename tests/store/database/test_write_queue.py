@@ -32,7 +32,6 @@ from tests.support.randomized import randomized
 
 
 def waiting(queue: WriteQueue[Any], count: int) -> None:
-    """Until so many wait."""
     for _ in range(1000):
         if len(queue._waiting) == count:
             return
@@ -91,7 +90,6 @@ class Broken:
         self.inner, self.calls = threading.Lock(), 0
 
     def acquire(self, *, timeout: float = -1) -> bool:
-        """As that of a lock."""
         self.calls += 1
         if self.calls == 1:
             return self.inner.acquire()
@@ -100,13 +98,10 @@ class Broken:
         raise KeyboardInterrupt
 
     def release(self) -> None:
-        """As that of a lock."""
         self.inner.release()
 
 
 class BrokenLate(Broken):
-    """The same, after it was released."""
-
     is_late = True
 
 
