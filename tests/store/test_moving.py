@@ -16,9 +16,9 @@ from ebbtide.ids import new_id
 from ebbtide.store.collecting.tracing import address_at
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database import conditions as batches
-from ebbtide.store.database.schema import copies, purged, released
+from ebbtide.store.database.schema import copies, released
 from ebbtide.store.embedded import Store
-from ebbtide.store.purges.queries import SHOWN_MAX, find_purged, require_not_purged
+from ebbtide.store.purges.queries import SHOWN_MAX, find_purged, insert_purged, require_not_purged
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.copies import begin_reading
@@ -307,24 +307,15 @@ def test_commits_that_were_given_up(
     )
 
 
-def purge(repository: Repository, addresses: list[str], purge_id: str) -> None:
-    with repository.context.metadata.transaction() as tx:
-        values = {"repository_id": repository.info.repository_id, "purge_id": purge_id}
-        tx.execute(
-            sa.insert(purged),
-            [values | {"address": address, "purged_at": tx.now()} for address in addresses],
-        )
-
-
 def test_a_purged_address_is_refused_with_the_purges_that_took_it(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "VALUES_PER_STATEMENT", 3)
     gone = [f"data/s/{number:02}" for number in range(12)]
-    purge(repository, gone[:5], "p1")
-    purge(repository, gone[5:], "p2")
     repository_id = repository.info.repository_id
     with repository.context.metadata.transaction() as tx:
+        insert_purged(tx, repository_id, "p1", gone[:5])
+        insert_purged(tx, repository_id, "p2", gone[5:])
         tx.lock_repository(repository_id)
         require_not_purged(tx, repository_id, ["data/s/kept", "s3://elsewhere/data/s/00"])
         with pytest.raises(Gone) as caught:
@@ -345,6 +336,6 @@ def test_what_one_repository_purged_is_no_matter_of_another(
     store: Store, repository: Repository
 ) -> None:
     other = store.create_repository("other", storage_url=f"memory:{new_id()}")
-    purge(repository, ["data/s/1"], "p1")
+    mark_purged(repository, "data/s/1")
     with other.context.metadata.transaction() as tx:
         require_not_purged(tx, other.info.repository_id, ["data/s/1"])

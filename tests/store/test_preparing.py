@@ -51,7 +51,7 @@ from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import count, meanwhile, seal
+from tests.support.lakes import count, link, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live
@@ -397,12 +397,6 @@ def random_change(lake: Repository, rng: random.Random) -> None:
     operations[name][1]()
     if name == "rename":
         lake.objects.delete(branch, path)
-
-
-def link(lake: Repository, branch: str, path: str) -> None:
-    promised = lake.addresses.get(branch, path)
-    lake.storage.put(promised.address, b"uploaded")
-    lake.addresses.link(branch, path, promised.token)
 
 
 def test_pages(store: Store, repository: Repository, clock: ManualClock) -> None:

@@ -28,7 +28,7 @@ from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, with_storage
-from tests.support.lakes import contents, count, meanwhile, seal
+from tests.support.lakes import contents, count, link, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
 from tests.support.versioned import VersionedBucket
@@ -50,12 +50,6 @@ def reclaim(store: Store, clock: ManualClock, after: timedelta = LEASE) -> Recla
     return Reclaimer(store).once()
 
 
-def link(lake: Repository, path: str) -> None:
-    given = lake.addresses.get("main", path)
-    lake.storage.put(given.address, b"2")
-    lake.addresses.link("main", path, given.token)
-
-
 DROPS: dict[str, Callable[[Repository, str], object]] = {
     "overwritten": lambda lake, path: lake.objects.put("main", path, b"2"),
     "overwritten with others": lambda lake, path: lake.objects.put_many(
@@ -65,7 +59,7 @@ DROPS: dict[str, Callable[[Repository, str], object]] = {
     "overwritten by an import": lambda lake, path: lake.addresses.stage(
         "main", path, "s3://b/k", size_bytes=1
     ),
-    "overwritten by a link": link,
+    "overwritten by a link": lambda lake, path: link(lake, "main", path),
     "deleted": lambda lake, path: lake.objects.delete("main", path),
     "a path reset": lambda lake, path: lake.commits.reset_path("main", path),
     "a prefix reset": lambda lake, path: lake.commits.reset_prefix("main", path),

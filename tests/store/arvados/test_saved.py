@@ -3,7 +3,7 @@ promise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.storage import Content
 from ebbtide.store.arvados.collections import ArvadosCollection
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK, parse_manifest
 from ebbtide.store.arvados.replacing import Replacements
@@ -244,23 +245,17 @@ def test_written_and_read(repository: Repository, clock: ManualClock) -> None:
 def test_what_is_not_stored(repository: Repository) -> None:
     blocks, piece = repository.blocks, bytes(2**20)
     endless = (piece for _ in range(BLOCK_BYTES_MAX // len(piece) + 1))
-    put: list[tuple[str, Callable[[], str]]] = [
-        ("checksum_mismatch", lambda: blocks.put(md5(b"data"), b"dato", holder=HOLDER)),
-        ("checksum_mismatch", lambda: blocks.put(md5(b"data"), pieces(b"dato"), holder=HOLDER)),
-        (
-            "checksum_mismatch",
-            lambda: blocks.put(md5(b"data"), b"data", holder=HOLDER, size_bytes=5),
-        ),
-        ("checksum_mismatch", lambda: blocks.put(EMPTY_BLOCK[:32], b"x", holder=HOLDER)),
-        ("too_large", lambda: blocks.put(md5(b"x"), endless, holder=HOLDER)),
-        (
-            "too_large",
-            lambda: blocks.put(md5(b"x"), b"x", holder=HOLDER, size_bytes=BLOCK_BYTES_MAX + 1),
-        ),
+    put: list[tuple[str, str, Content, int | None]] = [
+        ("checksum_mismatch", md5(b"data"), b"dato", None),
+        ("checksum_mismatch", md5(b"data"), pieces(b"dato"), None),
+        ("checksum_mismatch", md5(b"data"), b"data", 5),
+        ("checksum_mismatch", EMPTY_BLOCK[:32], b"x", None),
+        ("too_large", md5(b"x"), endless, None),
+        ("too_large", md5(b"x"), b"x", BLOCK_BYTES_MAX + 1),
     ]
-    for kind, each in put:
+    for kind, name, data, size in put:
         with raises(kind):
-            each()
+            blocks.put(name, data, holder=HOLDER, size_bytes=size)
     assert stored(repository) == set()
     assert pending_addresses(repository) == []
 
