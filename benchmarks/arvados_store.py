@@ -1,7 +1,7 @@
 """Fills a repository with collections of Arvados, straight into tables and storage.
 
 Rows and files are those that the server writes, with other ids.
-`tests/store/arvados/test_filled.py` compares the two. Only OWNER has moved less often. Not for:
+`tests/store/arvados/test_listing.py` compares the two. Only OWNER has moved less often. Not for:
 measuring (`arvados`).
 """
 

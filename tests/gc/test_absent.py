@@ -33,7 +33,7 @@ def address_of(world: World, path: str) -> str:
     return world.format().address_at("main", path)
 
 
-def test_a_lost_file_is_named_by_each_run_until_it_is_back(world: World) -> None:
+def test_a_lost_file_is_named_by_each_run_until_it_is_back_or_found(world: World) -> None:
     run(world, "clean")
     lost = address_of(world, "3")
     data = (world.root / lost).read_bytes()
@@ -49,27 +49,21 @@ def test_a_lost_file_is_named_by_each_run_until_it_is_back(world: World) -> None
     assert f"{lost} (commit {head}, branch main)" in warning
     (world.root / lost).write_bytes(data)
     assert run(world, "clean").recovered is None
-
-
-def test_a_run_after_a_loss_is_clean(world: World) -> None:
-    """An incremental run lists too little to find the file again."""
+    # An incremental run lists too little to find a file again.
     (world.root / address_of(world, "0")).unlink()
     run(world, "clean")
     report = run(world, "incremental")
     assert report.mode == "clean"
     assert report.mode_reason is not None
     assert "did not find files that commits need" in report.mode_reason
-
-
-def test_a_file_in_a_quarantine_is_restored(world: World) -> None:
-    run(world, "clean")
+    (world.root / address_of(world, "0")).write_bytes(b"0")
     lost = address_of(world, "1")
     there = world.root / "_ebbtide/gc/runs" / ("f" * 32) / "quarantine" / lost
     there.parent.mkdir(parents=True)
     (world.root / lost).rename(there)
     report = run(world, "clean")
     assert report.recovered is not None
-    assert report.recovered["restored_names"] == [lost]
+    assert report.recovered["restored_names"] == [lost], "from the quarantine of a run"
     assert (world.root / lost).read_bytes() == b"1"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,17 +24,12 @@ from ebbtide.gc.engine import Batches
 from ebbtide.gc.spark.connect import ConnectEngine, connect
 from ebbtide.gc.spark.jvm import find_java
 from ebbtide.imports import allow_pandas
+from tests.support.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 120
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SCHEMA = pa.schema([("key", pa.int64())])
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @pytest.fixture

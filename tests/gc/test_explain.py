@@ -144,7 +144,6 @@ def test_every_keeper_that_ends(world: World) -> None:
     content = of(of_files({"x": b"1"}))
     brief = lake.projects.create("brief", expires_at=now + DAY)
     lake.collections.create(brief.project_id, "c", content)
-
     ends: list[tuple[tuple[str, ...], str, datetime]] = [
         ((staged,), "staged", now + 2 * DAY),
         ((uploaded,), "upload token", now + 5 * hour),
@@ -215,7 +214,6 @@ def test_a_write_in_progress_and_its_temporary_file(world: World) -> None:
         yield b"second"
 
     world.lake.objects.put("main", "a", pieces())
-
     written, temporary = seen
     for found in seen:
         assert only(found).reason == "write in progress"
@@ -231,7 +229,6 @@ def test_a_copy_that_a_reading_must_know_of(world: World) -> None:
     lake.objects.copy("main", "b", "main", "a")
     lake.objects.delete("main", "a")
     lake.objects.delete("main", "b")
-
     assert only(explain(world, entry.address)).reason == "copy"
 
 
@@ -243,13 +240,11 @@ def test_what_never_ends(world: World) -> None:
     ids = [keeper.commit_id for keeper in found.keepers]
     assert (ids[0], ids[-1]) == (head, first)
     assert (found.collectable_at, found.kept_by) == (None, "head of branch main")
-
     held = old_file(world, "held")
     world.lake.retention.hold(held, "an audit")
     found = explain(world, held, "a")
     assert (only(found).reason, only(found).hold) == ("held: an audit", "an audit")
     assert (found.collectable_at, found.kept_by) == (None, "held: an audit")
-
     # What ends with the calendar has an end all the same.
     last = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
     world.lake.branches.create("side", "main", expires_at=last)
@@ -257,140 +252,138 @@ def test_what_never_ends(world: World) -> None:
     assert only(explain(world, entry.address)).until == datetime.max.replace(tzinfo=UTC)
 
 
-class TestCommitItself:
-    def test_from_kept_to_forgotten(self, world: World) -> None:
-        world.lake.branches.create("side", "main")
-        lost = world.save("side", days_ago=20, put=["b"])
-        world.lake.branches.delete("side")
-        end = world.now + 2 * DAY
-        found = explain_commit(world, lost)
-        assert (found.state, found.reason) == ("kept", "head of branch side")
-        assert (found.data_until, found.record_until) == (end, end)
-        assert found.refs[0].expires_at == world.now
-        assert explain_commit(world, "side").commit_id == lost
-
-        world.clock.now = end
-        assert explain_commit(world, lost).state == "unneeded"
-        run = world.collect()
-        gone = explain_commit(world, lost)
-        assert (gone.state, gone.expired and gone.expired.run_id) == ("forgotten", run.run_id)
+def test_a_commit_from_kept_to_forgotten(world: World) -> None:
+    world.lake.branches.create("side", "main")
+    lost = world.save("side", days_ago=20, put=["b"])
+    world.lake.branches.delete("side")
+    end = world.now + 2 * DAY
+    found = explain_commit(world, lost)
+    assert (found.state, found.reason) == ("kept", "head of branch side")
+    assert (found.data_until, found.record_until) == (end, end)
+    assert found.refs[0].expires_at == world.now
+    assert explain_commit(world, "side").commit_id == lost
+    world.clock.now = end
+    assert explain_commit(world, lost).state == "unneeded"
+    run = world.collect()
+    gone = explain_commit(world, lost)
+    assert (gone.state, gone.expired and gone.expired.run_id) == ("forgotten", run.run_id)
 
 
-class TestWhatWent:
-    def test_by_a_run(self, world: World) -> None:
-        """An expired commit and its file: before the run, after it, and after the file went again,
-        which somebody had put there."""
-        old = old_file(world)
-        world.clock.advance(timedelta(hours=4))
-        commit = explain_commit(world, old)
-        assert commit.state == "expired"
-        assert [(ref.name, ref.distance) for ref in commit.refs] == [("main", 2)]
-        assert (commit.data_until, commit.record_until) == (None, None)
-        assert explain_commit(world, "main~2") == explain_commit(world, old[:12]) == commit
-        before = explain(world, old, "a")
-        assert (before.state, before.past_holder_count) == ("unneeded", 1)
-        assert before.past_holders[0].commit_id == old
-        run = world.collect()
-        world.collect()
-
-        commit = explain_commit(world, old)
-        assert commit.state == "closed"
-        assert commit.expired is not None
-        assert (commit.expired.run_id, commit.expired.forgotten) == (run.run_id, False)
-        found = explain(world, before.address)
-        assert found.state == "gone"
-        went = found.went
-        assert went is not None
-        assert (went.run_id, went.outcome, went.at) == (run.run_id, "deleted", world.now)
-        assert went.policy is not None
-        assert went.policy["branches"] == {"main": "7d"}
-        assert [each.commit_id for each in went.commits] == [old]
-        assert explain(world, old, "a") == found
-
-        gave_out(world, before.address)
-        world.clock.advance(DAY)
-        run = world.collect()
-        went = explain(world, before.address).went
-        assert went is not None
-        assert (went.run_id, went.at) == (run.run_id, world.now)
-
-    def test_with_the_record_of_its_commit(self, world: World) -> None:
-        """The tree is gone too; the index still knows what it held."""
-        for number in range(3):
-            world.save("main", days_ago=3 - number, put=[f"{number}{name}" for name in range(10)])
-        world.lake.branches.create("side", "main")
-        lost = world.save("side", days_ago=0, put=["b"])
-        address = explain(world, lost, "b").address
-        world.collect()
-        world.lake.branches.delete("side")
-        world.clock.advance(3 * DAY)
-        run = world.collect()
-        found = explain(world, address)
-
-        assert found.went is not None
-        assert found.went.run_id == run.run_id
-        assert [commit.commit_id for commit in found.went.commits] == [lost]
-
-    def test_aside_and_back(self, world: World) -> None:
-        old = old_file(world)
-        world.clock.advance(timedelta(hours=4))
-        run = world.collect(quarantine=5 * DAY)
-        gone = explain(world, old, "a")
-        assert gone.went is not None
-        assert (gone.went.run_id, gone.went.outcome) == (run.run_id, "quarantined")
-        assert gone.went.aside_until == world.now + 5 * DAY
-
-        world.collector().undo(run.run_id)
-        back = explain(world, gone.address)
-        assert back.keepers[0].where == f"by an undo of run {run.run_id}"
-        assert back.collectable_at == back.keepers[0].until
-        assert {keeper.commit_id for keeper in back.keepers if keeper.by == "data"} == {old}
-        check_ends(world, [back])
-
-    def test_by_a_purge(self, world: World) -> None:
-        world.save("main", days_ago=1, put=["a"])
-        address = explain(world, "main", "a").address
-        row = purge(world.store, "main:a", all_history=True).row
-        assert row.state == "done"
-        found = explain(world, address)
-
-        assert found.state == "purged"
-        assert found.purged is not None
-        assert found.purged.purge_id == row.purge_id
-        assert found.purged.reason == "a subject asked for it"
-        assert (found.collectable_at, found.went) == (None, None)
-
-    def test_otherwise(self, world: World) -> None:
-        """It is needed, and nobody knows where it went."""
-        head = world.save("main", days_ago=1, put=["a"])
-        address = explain(world, "main", "a").address
-        (world.root / address).unlink()
-        found = explain(world, address)
-        assert (found.state, found.keepers[0].commit_id, found.went) == ("missing", head, None)
-
-    def test_never_there(self, world: World) -> None:
-        for kind, *what in (
-            ("object_not_found", "data/" + "0" * 32 + "/" + "1" * 32),
-            ("object_not_found", "_ebbtide/trees/" + "0" * 32 + ".parquet"),
-            ("ref_not_found", "nobody"),
-            ("ref_not_found", "0" * 32),
-            ("object_not_found", "main", "nothing"),
-        ):
-            with pytest.raises(NotFound) as caught:
-                explainer(world).explain(*what)
-            assert caught.value.kind == kind
+def test_what_went_by_a_run(world: World) -> None:
+    """An expired commit and its file: before the run, after it, and after the file went again,
+    which somebody had put there."""
+    old = old_file(world)
+    world.clock.advance(timedelta(hours=4))
+    commit = explain_commit(world, old)
+    assert commit.state == "expired"
+    assert [(ref.name, ref.distance) for ref in commit.refs] == [("main", 2)]
+    assert (commit.data_until, commit.record_until) == (None, None)
+    assert explain_commit(world, "main~2") == explain_commit(world, old[:12]) == commit
+    before = explain(world, old, "a")
+    assert (before.state, before.past_holder_count) == ("unneeded", 1)
+    assert before.past_holders[0].commit_id == old
+    run = world.collect()
+    world.collect()
+    commit = explain_commit(world, old)
+    assert commit.state == "closed"
+    assert commit.expired is not None
+    assert (commit.expired.run_id, commit.expired.forgotten) == (run.run_id, False)
+    found = explain(world, before.address)
+    assert found.state == "gone"
+    went = found.went
+    assert went is not None
+    assert (went.run_id, went.outcome, went.at) == (run.run_id, "deleted", world.now)
+    assert went.policy is not None
+    assert went.policy["branches"] == {"main": "7d"}
+    assert [each.commit_id for each in went.commits] == [old]
+    assert explain(world, old, "a") == found
+    gave_out(world, before.address)
+    world.clock.advance(DAY)
+    run = world.collect()
+    went = explain(world, before.address).went
+    assert went is not None
+    assert (went.run_id, went.at) == (run.run_id, world.now)
 
 
-def test_what_is_never_collected(world: World) -> None:
+def test_what_went_with_the_record_of_its_commit(world: World) -> None:
+    """The tree is gone too; the index still knows what it held."""
+    for number in range(3):
+        world.save("main", days_ago=3 - number, put=[f"{number}{name}" for name in range(10)])
+    world.lake.branches.create("side", "main")
+    lost = world.save("side", days_ago=0, put=["b"])
+    address = explain(world, lost, "b").address
+    world.collect()
+    world.lake.branches.delete("side")
+    world.clock.advance(3 * DAY)
+    run = world.collect()
+    found = explain(world, address)
+    assert found.went is not None
+    assert found.went.run_id == run.run_id
+    assert [commit.commit_id for commit in found.went.commits] == [lost]
+
+
+def test_what_went_aside_and_back(world: World) -> None:
+    old = old_file(world)
+    world.clock.advance(timedelta(hours=4))
+    run = world.collect(quarantine=5 * DAY)
+    gone = explain(world, old, "a")
+    assert gone.went is not None
+    assert (gone.went.run_id, gone.went.outcome) == (run.run_id, "quarantined")
+    assert gone.went.aside_until == world.now + 5 * DAY
+    world.collector().undo(run.run_id)
+    back = explain(world, gone.address)
+    assert back.keepers[0].where == f"by an undo of run {run.run_id}"
+    assert back.collectable_at == back.keepers[0].until
+    assert {keeper.commit_id for keeper in back.keepers if keeper.by == "data"} == {old}
+    check_ends(world, [back])
+
+
+def test_what_went_by_a_purge(world: World) -> None:
+    world.save("main", days_ago=1, put=["a"])
+    address = explain(world, "main", "a").address
+    row = purge(world.store, "main:a", all_history=True).row
+    assert row.state == "done"
+    found = explain(world, address)
+    assert found.state == "purged"
+    assert found.purged is not None
+    assert found.purged.purge_id == row.purge_id
+    assert found.purged.reason == "a subject asked for it"
+    assert (found.collectable_at, found.went) == (None, None)
+
+
+def test_what_went_otherwise(world: World) -> None:
+    """It is needed, and nobody knows where it went."""
+    head = world.save("main", days_ago=1, put=["a"])
+    address = explain(world, "main", "a").address
+    (world.root / address).unlink()
+    found = explain(world, address)
+    assert (found.state, found.keepers[0].commit_id, found.went) == ("missing", head, None)
+    for kind, *what in (
+        ("object_not_found", "data/" + "0" * 32 + "/" + "1" * 32),
+        ("object_not_found", "_ebbtide/trees/" + "0" * 32 + ".parquet"),
+        ("ref_not_found", "nobody"),
+        ("ref_not_found", "0" * 32),
+        ("object_not_found", "main", "nothing"),
+    ):
+        with pytest.raises(NotFound) as caught:
+            explainer(world).explain(*what)
+        assert caught.value.kind == kind
+
+
+def test_what_is_never_collected_and_how_many_are_told_of(world: World) -> None:
     (world.root / "foreign.txt").write_text("not ours")
     assert explain(world, "foreign.txt").state == "foreign"
     assert explain(world, "_ebbtide/OWNER").state == "system"
-
-
-def test_what_was_imported_lies_elsewhere(world: World) -> None:
     with pytest.raises(InvalidInput, match="never collected"):
         world.lake.addresses.stage("main", "a", "s3://elsewhere/a", size_bytes=1, checksum="x")
         explain(world, "main", "a")
+    world.lake.commits.reset("main")
+    world.keep(default="keep")
+    for number in range(5):
+        world.save("main", days_ago=30 - number, put=["a"] if number == 0 else [])
+    found = explainer(world, limit=2).explain("main", "a")
+    assert isinstance(found, ExplainedAddress)
+    assert (len(found.keepers), found.keeper_count) == (2, 5)
 
 
 def test_nothing_younger_than_the_grace_goes(world: World) -> None:
@@ -436,18 +429,8 @@ def test_keys_may_collide(world: World, monkeypatch: pytest.MonkeyPatch, collect
     second = world.save("main", days_ago=2, put=["b"], delete=["a"])
     if collected:
         world.collect()
-
     assert only(explain(world, first, "a")).commit_id == first
     assert only(explain(world, second, "b")).commit_id == second
-
-
-def test_lists_are_bounded_and_say_of_how_many(world: World) -> None:
-    world.keep(default="keep")
-    for number in range(5):
-        world.save("main", days_ago=30 - number, put=["a"] if number == 0 else [])
-    found = explainer(world, limit=2).explain("main", "a")
-    assert isinstance(found, ExplainedAddress)
-    assert (len(found.keepers), found.keeper_count) == (2, 5)
 
 
 def test_it_changes_nothing_and_needs_no_index(world: World) -> None:
@@ -484,8 +467,6 @@ def test_random_stores_by_the_definition(
 
 
 class Oracle:
-    """What explaining has to answer, told from the history by hand."""
-
     def __init__(self, world: World, history: History, default: int, main: int) -> None:
         self.world, self.history = world, history
         self.rules = ({"main": main}, default)

@@ -40,8 +40,6 @@ class Disk:
 
 
 class OnDisk(Metadata):
-    """A database on it."""
-
     def __init__(self, inner: Metadata, disk: Disk) -> None:
         super().__init__(inner.engine, inner.clock)
         self._writing, self._commits = inner._writing, inner._commits

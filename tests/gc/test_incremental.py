@@ -61,9 +61,6 @@ def commit(world: World, branch: str = "main") -> str:
     return world.lake.commits.commit(branch, "", allow_empty=True).commit_id
 
 
-# What is found
-
-
 def test_the_first_run_is_clean_and_says_why(world: World) -> None:
     world.lake.objects.put("main", "a", b"1")
     report = run(world, "incremental")
@@ -184,7 +181,6 @@ def test_what_came_back_to_life(world: World) -> None:
     world.lake.objects.delete("main", "a")
     commit(world)
     world.clock.advance(4 * DAY)
-
     planned = world.collector(mode="clean").plan()
     world.lake.branches.create("back", first)
     report = world.collector().sweep(planned.run_id)
@@ -219,9 +215,6 @@ def test_a_foreign_file_in_a_closed_slice(world: World) -> None:
     assert garbage.exists()
     run(world, "clean")
     assert not garbage.exists()
-
-
-# When it cannot be
 
 
 @pytest.mark.parametrize(
@@ -296,6 +289,3 @@ def test_the_share_is_of_everything(tmp_path: Path) -> None:
     world.lake.objects.delete("main", "dropped")
     assert incremental(world).counts["deleted"].objects == 1
     world.close()
-
-
-# The same as clean runs, whatever happened

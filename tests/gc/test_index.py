@@ -40,7 +40,6 @@ PATHS = tuple(f"table/{number:02d}" for number in range(12))
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of trees and nodes that are read from their own files."""
     seen: list[str] = []
     for name in ("read_tree", "read_node"):
         monkeypatch.setattr(EmbeddedLayout, name, _noting(getattr(EmbeddedLayout, name), seen))
@@ -71,9 +70,6 @@ def fill(world: World) -> None:
 
 def index_files(world: World, family: str = "") -> list[Path]:
     return sorted((world.root / INDEX_PREFIX).glob(f"{family}*.arrow"))
-
-
-# What it spares
 
 
 @pytest.mark.parametrize("mode", ["clean", "incremental"])
@@ -154,11 +150,7 @@ def test_it_is_read_but_not_written_for_a_plan_elsewhere(
     assert index_files(world) == before
 
 
-# What it does not trust
-
-
 def _other(path: Path) -> None:
-    """Another part's bytes."""
     others = [each for each in path.parent.iterdir() if each != path]
     path.write_bytes(others[0].read_bytes())
 
@@ -233,9 +225,6 @@ def test_files_that_were_written_over_since_or_are_gone(world: World, read: list
         check_refused(world.collect(mode="clean"), f"missing_{kind}")
 
 
-# How it grows
-
-
 def test_small_parts_are_put_together(
     world: World, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,9 +290,6 @@ def test_a_run_that_dies_between_writing_and_dropping(
     assert world.contents() >= {path for path in PATHS[1:] if path.endswith("/00")}
 
 
-# That it changes nothing else
-
-
 @on_engines("inline", "spark")
 def test_the_same_plan_with_and_without_it(world: World, engine: Engine) -> None:
     world.engine = engine
@@ -367,6 +353,9 @@ def test_a_set_is_exact_where_all_bits_but_one_are_the_same() -> None:
     few = np.array([5, 5 << 40], np.int64)
     for bit in range(63):
         assert KeySet(few).among(few ^ (1 << bit)).tolist() == [], bit
+    # XXH3 with 64 bits of nothing at all, as its specification has it.
+    found = keys_of(pa.array([""], pa.string()))
+    assert found.view(np.uint64).tolist() == [0x2D06800538D394C2]
 
 
 @pytest.mark.parametrize("count", [0, 1, SET_AT_ONCE, SET_AT_ONCE + 1, 3 * SET_AT_ONCE])
@@ -378,9 +367,3 @@ def test_a_set_goes_through_keys_some_at_a_time(count: int, seed: int) -> None:
     expected = sorted({*range(0, count, SET_AT_ONCE - 1), *range(max(0, count - 2), count)})
     assert found.places(many).tolist() == expected
     assert found.has(many).nonzero()[0].tolist() == expected
-
-
-def test_keys_are_those_of_the_published_algorithm() -> None:
-    """XXH3 with 64 bits of nothing at all, as its specification has it."""
-    found = keys_of(pa.array([""], pa.string()))
-    assert found.view(np.uint64).tolist() == [0x2D06800538D394C2]

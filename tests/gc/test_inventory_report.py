@@ -108,7 +108,6 @@ def inventory(planned: PlannedWorld, tmp_path: Path) -> Path:
 
 
 def by(planned: World, place: Path | str, date: datetime | None = DATE, **more: Any) -> Any:
-    """A collector that goes by an inventory."""
     return planned.collector(inventory=str(place), inventory_date=date, **more)
 
 

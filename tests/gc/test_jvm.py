@@ -147,6 +147,11 @@ def test_jars_that_cannot_be_linked(spark: FakeSpark, monkeypatch: pytest.Monkey
     assert launcher == "launcher"
     assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started and "-XX:" not in started
     assert not list(spark.folder().iterdir())
+    # Nor can a cache be written that is a file.
+    shutil.rmtree(spark.cache)
+    spark.cache.write_text("a file")
+    launcher, started = spark.run()
+    assert (launcher, "-XX:" in started) == ("launcher", False)
 
 
 def _refuse(*_: object) -> None:
@@ -201,12 +206,6 @@ def test_only_scripts_know(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) ->
     (spark.home / "conf" / "spark-env.sh").touch()
     assert spark.run()[0] == "scripts"
     assert not spark.cache.exists()
-
-
-def test_a_cache_that_cannot_be_written(spark: FakeSpark) -> None:
-    spark.cache.write_text("a file")
-    launcher, started = spark.run()
-    assert (launcher, "-XX:" in started) == ("launcher", False)
 
 
 def test_few_entries_stay(spark: FakeSpark) -> None:

@@ -57,7 +57,6 @@ def kill(
 
 
 def wait_for_end(session: int) -> list[psutil.Process]:
-    """What is left of a session after a while."""
     deadline = time.monotonic() + LEAVE_SECONDS_MAX
     while (left := in_session(session)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -104,7 +103,6 @@ def test_killed_plan_leaves_the_store_as_it_was(planned: PlannedWorld, swept: Fi
     check_nothing_lost(planned, swept)
     (known,) = planned.collector().runs()
     assert (known.run_id, known.state) == (planned.run_id, "planned")
-
     check_finished(planned, swept, planned.collector().run())
 
 
@@ -132,7 +130,6 @@ def test_killed_sweep_is_finished_by_the_next(
     assert (known.run_id, known.state) == (planned.run_id, state)
     if state == "planned":
         assert listing(planned.root) == planned.template.files
-
     check_finished(planned, swept, collector.run() if is_new else collector.sweep())
 
 
@@ -154,7 +151,6 @@ def test_killed_amid_the_deletes_of_a_kind(
     left = listing(planned.root).keys() - swept.keys()
     assert (address in left) == (moment == "before")
     assert planned.collector().show(planned.run_id).state == "incomplete"
-
     report = planned.collector().sweep()
     check_finished(planned, swept, report)
     # The outcome of the delete that was under way was never recorded: it may have gone through.

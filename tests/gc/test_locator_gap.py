@@ -80,9 +80,7 @@ def test_it_lasts_until_its_end(world: World, way: Way) -> None:
     collection_id = lake.collections.create(project_id, "old", change).collection_id
     world.keep(default={"keep_last": 1})
     world.clock.advance(2 * LEASE)
-
     signed = sign_while_it_is_lost(world, way, collection_id)
-
     world.clock.now = signed.expires_at - SECOND
     report = world.collect(grace=SECOND, unsafe=True, allow_share=True)
     assert report.state == "swept"
@@ -127,5 +125,4 @@ def sign_while_it_is_lost(world: World, way: Way, collection_id: str) -> Signed:
 
 
 def of(world: World, metadata: HeldMetadata | SteppingMetadata) -> Repository:
-    """The repository through another view of its database."""
     return Repository(replace(world.lake.context, metadata=metadata))

@@ -96,9 +96,7 @@ def test_an_older_quarantine_ends_without_its_report(world: World, tmp_path: Pat
     other = sweep(world, "other", quarantine=HALF_A_DAY)
     before = list((world.root / "_ebbtide").rglob("report.json"))
     world.clock.advance(DAY)
-
     report = sweep(world, "new")
-
     assert (report.state, report.error, report.counts["deleted"].objects) == ("swept", None, 1)
     told = world.collector().show(other.run_id).quarantine
     assert told is not None

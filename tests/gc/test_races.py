@@ -64,7 +64,6 @@ class Line:
 
     @property
     def side(self) -> str:
-        """The branch that `dangling` was made on."""
         return f"{self.name}-side"
 
     def path(self, name: str) -> str:
@@ -120,7 +119,6 @@ def attempt(operation: Operation, line: Line) -> Outcome:
 
 
 def at_points(actions: Mapping[str, Callable[[], None]]) -> Observer:
-    """An observer that acts at several points, once at each."""
     waiting = {POINTS[point]: action for point, action in actions.items()}
 
     def observe(step: str, event: Event) -> None:
@@ -139,7 +137,6 @@ class Reader:
         self.lake = Repository(replace(context, cache=ContentCache(context.storage)))
 
     def contents(self, ref: str) -> Contents:
-        """Everything that a ref shows, each object read and checked."""
         return {
             entry.path: self.lake.objects.get(ref, entry.path)
             for entry in self.lake.objects.walk(ref)
@@ -207,13 +204,11 @@ def revert_of_the_deletion(line: Line) -> dict[str, Contents]:
 
 
 def branch_from_an_old_commit(line: Line) -> dict[str, Contents]:
-    """One that was not the head of any branch."""
     line.lake.branches.create(f"again-{line.name}", line.old)
     return {f"again-{line.name}": line.known[line.old], line.old: line.known[line.old]}
 
 
 def longer_period(line: Line) -> dict[str, Contents]:
-    """The branch gets a period under which all of it is active."""
     policy = line.lake.retention.get()
     assert policy is not None
     branches = policy.to_mapping()["branches"]
@@ -252,7 +247,6 @@ def merge_of_a_dangling_commit(line: Line) -> dict[str, Contents]:
 
 
 def copy_from_an_old_commit(line: Line) -> dict[str, Contents]:
-    """The bytes are copied to an address of their own, and staged."""
     line.lake.objects.copy(line.name, line.path("copy"), line.old, line.path("lost"))
     copied = {line.path("copy"): line.path("lost").encode()}
     return {line.name: line.known[line.head] | copied}
@@ -330,7 +324,6 @@ def test_operations_at_points_of_a_run(tmp_path: Path, seed: int) -> None:
         for number, (operation, point) in meetings.items():
             check_outcome(world, lines[number], operation, point, outcomes[number], report)
         check_all(world, known)
-
         # The next run collects what the races left behind.
         world.swept()
         check_all(world, known)

@@ -68,7 +68,6 @@ class History:
         self.branches[branch] = commit_id
 
     def chain(self, commit_id: str | None) -> list[Commit]:
-        """The main ancestry of a commit, itself first."""
         found = []
         while commit_id is not None:
             found.append(self.commits[commit_id])
@@ -89,7 +88,6 @@ class History:
         }
 
     def active(self, periods: dict[str, int], default: int, now: datetime) -> set[str]:
-        """The commits whose data stays."""
         found = set(self.tags.values())
         for name, head in self.branches.items():
             found |= self.was_head(head, after=now - periods.get(name, default) * DAY)
@@ -103,7 +101,6 @@ class History:
         return found
 
     def reached(self, start: set[str]) -> set[str]:
-        """All that `start` reaches through any parents."""
         found: set[str] = set()
         waiting = list(start)
         while waiting:
@@ -178,7 +175,6 @@ def happen(
 
 
 def expected(world: World, history: History, active: set[str]) -> set[str]:
-    """The files that have to be there after a run, by the definition."""
     files = set[str]().union(*(history.addresses[commit_id] for commit_id in active))
     for name in history.branches:
         files |= {entry.address for entry in world.lake.objects.walk(name)}

@@ -203,10 +203,7 @@ def test_the_master() -> None:
     ):
         assert found["spark.driver.bindAddress"] == "0.0.0.0"
         assert "spark.sql.shuffle.partitions" not in found
-
-
-def test_local_masters() -> None:
-    """As many tasks at once as the master says. A cluster that is simulated has executors, too."""
+    # As many tasks at once as the master says. A simulated cluster has executors, too.
     for master, cores in (("local", 1), ("local[3]", 3), ("local[3,2]", 3)):
         assert is_local(master)
         assert local_cores(master) == cores
@@ -233,10 +230,6 @@ def test_a_text_of_settings() -> None:
         "spark.c": ",;",
         "spark.a.b": "last",
     }
-
-
-def test_what_is_no_setting() -> None:
-    """The error names it. All that the caller gives are Spark's."""
     for pair in ("spark.a", "a=b", "spark.=b", "=b", "spark.a b=c", "x"):
         reads: list[Callable[[], object]] = [
             partial(read_pairs, [pair]),
@@ -275,23 +268,16 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
         find_java()
     assert caught.value.kind == "java_not_found"
     assert "\n" not in str(caught.value) and "openjdk" in str(caught.value)
-
-
-def test_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`spark-submit` has started the JVM."""
+    # `spark-submit` has started the JVM.
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    monkeypatch.setattr(java, "_candidates", list)
     assert launch(master="local[1]")._jvm is None
 
 
 def thrown(text: str, cause: Any = None) -> Any:
-    """An error of Java, as py4j gives it."""
     return SimpleNamespace(toString=lambda: text, getCause=lambda: cause)
 
 
 class JavaError(Exception):
-    """As py4j's, whose own text is a trace."""
-
     def __init__(self, error: Any) -> None:
         super().__init__("An error occurred while calling None\n\tat a.B")
         self.java_exception = error

@@ -138,12 +138,10 @@ def test_another_run_sleeps_in_its_deletes(world: World, method: str, part: str)
     first = expire_first(world)
     world.keep(default="3d")
     sleeper = asleep(world, world.collector().plan().run_id, method, part)
-
     undone = collector(world).undo(first.run_id)
     check(world, known)
     sleeper.wake()
     check(world, known)
-
     collector(world).undo(first.run_id, sweeps_ended=True) if undone.state != "undone" else None
     check(world, known)
 
@@ -157,7 +155,6 @@ def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, p
     method = "delete" if aside is None else "move"
     sleeper = asleep(world, run_id, method, part, quarantine=aside)
     assert collector(world, quarantine=WEEK).sweep(run_id).state == "swept"
-
     undone = collector(world).undo(run_id)
     assert undone.state == "swept"
     assert quarantine_of(undone)["at_risk_objects"] > 0
@@ -165,7 +162,6 @@ def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, p
     check(world, known)
     sleeper.wake()
     check(world, known)
-
     done = collector(world).undo(run_id, sweeps_ended=True)
     assert done.state == "undone"
     # A sweep that deletes for good keeps no record of the commit that nothing reaches.

@@ -68,14 +68,12 @@ def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: E
     assert quarantine_of(report)["objects"] == len(gone)
     assert sweep(world).counts["candidate"].objects == 0
     assert len([c for c in known if raises_kind(world, c)]) >= 2
-
     undone = world.collector().undo(report.run_id)
     assert undone.state == "undone"
     assert listing(world.root) == before
     for commit, has in known.items():
         assert contents_of(world, commit) == has
     assert quarantine_of(undone)["objects"] == quarantine_of(undone)["closed_commits"] == 0
-
     # It is closed for good.
     with pytest.raises(Conflict, match="undone"):
         world.collector().sweep(report.run_id)
@@ -84,7 +82,6 @@ def test_an_undone_run_brings_every_byte_and_commit_back(world: World, engine: E
     with pytest.raises(NotFound, match="has no plan to sweep"):
         world.collector().sweep()
     assert world.collector().show(report.run_id).state == "undone"
-
     # What is back is held for a week, whatever the policy says.
     assert sweep(world).counts["candidate"].objects == 0
     world.clock.advance(WEEK - HOUR)
@@ -202,7 +199,6 @@ def test_records_of_an_earlier_version(world: World) -> None:
     assert report.state == "swept", report.error
     gone = sorted(before.keys() - listing(world.root).keys())
     assert len(gone) > 4
-
     name = next(each for each in gone if each.startswith("data/"))
     assert world.collector().undo(report.run_id, under=name).state == "swept"
     record = world.root / f"{QUARANTINES_PREFIX}{report.run_id}.json"
@@ -255,9 +251,7 @@ def test_what_an_earlier_run_closed_stays_closed(world: World) -> None:
     world.clock.advance(DAY)
     second = world.collect(quarantine=7 * DAY)
     assert world.lake.commits.get(old).forgotten_by == second.run_id
-
     undone = world.collector().undo(second.run_id)
-
     commit = world.lake.commits.get(old)
     assert (commit.tombstoned_by, commit.forgotten_by) == (first.run_id, second.run_id)
     with pytest.raises(Gone):
@@ -299,9 +293,7 @@ def test_the_next_run_leaves_what_is_back(world: World) -> None:
     with pytest.raises(Died):
         Collector(repository, engine=world.engine, options=options).undo(run_id)
     assert listing(world.root).keys() == before.keys()
-
     assert world.collect().counts["candidate"].objects == 0
-
     assert world.collector().undo(run_id).state == "undone"
     assert listing(world.root).keys() == before.keys()
     assert contents_of(world, expired) == known

@@ -83,9 +83,6 @@ def check_finds(
     assert (found.verified, found.counts) == (True, {})
 
 
-# Random stores
-
-
 @randomized("verified stores")
 @examples("verified stores")
 @given(events=st.lists(EVENTS, min_size=3, max_size=14), default=PERIODS, main=PERIODS)
@@ -101,9 +98,6 @@ def test_random_plans_pass_and_whatever_is_needed_is_found_in_them(
         report = world.collector().plan()
         needed = {address: kind_of(address, KINDS) for address in stays}
         check_finds(world, world.root, report, needed)
-
-
-# One change each
 
 
 def reported(world: PlannedWorld) -> RunReport:
@@ -133,7 +127,6 @@ def test_a_live_object(planned: PlannedWorld) -> None:
     assert (finding.sort, finding.address) == ("needed", address)
     assert finding.text.startswith("commit ")
     assert found.path == f"{reported(planned).run_path}/{DIFFERENCES_FILE}"
-
     swept = planned.collector().sweep(planned.run_id)
     assert swept.state == "swept", "the checks of a sweep do not see it"
     found = verified(planned)
@@ -328,9 +321,6 @@ def test_many_candidates_in_several_passes(
     assert named(reported(planned), "needed") == stays
 
 
-# Records
-
-
 def test_records_that_were_changed(planned: PlannedWorld) -> None:
     """Dropped, cut short, or of what is no candidate. Findings do not outlast what they found."""
     assert planned.collector().sweep(planned.run_id).state == "swept"
@@ -339,7 +329,6 @@ def test_records_that_were_changed(planned: PlannedWorld) -> None:
     file = next((Path(report.run_path) / "deleted").rglob("object-*/*.parquet"))
     data, table = file.read_bytes(), pq.read_table(file)
     addresses = table.column("address").to_pylist()
-
     file.unlink()
     assert verified(planned).counts.keys() == {"unrecorded", "figure", "gone"}
     assert named(report, "unrecorded") == set(addresses)
@@ -350,14 +339,10 @@ def test_records_that_were_changed(planned: PlannedWorld) -> None:
     pq.write_table(pa.concat_tables([table, pa.Table.from_pylist(stray, table.schema)]), file)
     assert verified(planned).counts.keys() == {"stray"}
     assert named(report, "stray") == {"data/stray"}
-
     file.write_bytes(data)
     found = verified(planned)
     assert (found.verified, found.path) == (True, None)
     assert not (Path(report.run_path) / DIFFERENCES_FILE).exists()
-
-
-# What is moved aside
 
 
 def test_what_was_moved_aside_and_brought_back(planned: PlannedWorld) -> None:
@@ -369,9 +354,6 @@ def test_what_was_moved_aside_and_brought_back(planned: PlannedWorld) -> None:
     found = verified(planned)
     assert found.verified
     assert found.checked["outcomes"] == report.counts["quarantined"].objects
-
-
-# Incremental plans
 
 
 def test_incremental_plans(tmp_path: Path) -> None:
@@ -392,7 +374,6 @@ def test_incremental_plans(tmp_path: Path) -> None:
     assert report.counts["candidate"].objects
     found = world.collector().verify(report.run_id)
     assert (found.verified, found.counts) == (True, {})
-
     head = {e.address for e in world.lake.objects.walk("main")}
     staged = {e.address for e in world.lake.objects.walk("work") if e.path == "staged"}
     forged(world, report, *head, *staged)
@@ -419,9 +400,6 @@ def test_incremental_runs_after_their_sweep(tmp_path: Path) -> None:
     world.close()
 
 
-# Gone repositories
-
-
 def test_the_plan_of_a_gone_repository(tmp_path: Path) -> None:
     world = World(tmp_path)
     fill(world)
@@ -431,14 +409,12 @@ def test_the_plan_of_a_gone_repository(tmp_path: Path) -> None:
     found = collector.verify(report.run_id)
     assert (found.verified, found.counts) == (True, {})
     assert found.checked["candidates"] == report.counts["candidate"].objects
-
     (world.root / "notes").write_text("not ours")
     forgery = Forgery(repository, report)
     forgery.put_in(world.root, "notes", "object")
     forgery.seal()
     assert not collector.verify(report.run_id).verified
     assert named(report, "shape") == {"notes"}
-
     # A repository that was brought back, and a collector of the usual kind.
     with world.store.metadata.transaction() as tx:
         tx.execute(sa.update(repositories).values(expires_at=None))
@@ -448,8 +424,6 @@ def test_the_plan_of_a_gone_repository(tmp_path: Path) -> None:
     assert caught.value.kind == "plan_foreign"
     world.close()
 
-
-# Icechunk
 
 ICECHUNK_KINDS = {
     "chunks/": "chunk",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -17,12 +17,19 @@ import pytest
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
+from ebbtide.storage.external import ExternalObject
 from ebbtide.store.access.signing import SigningKey, sign, verify
 from ebbtide.store.access.signing_keys import read_signing_keys
+from ebbtide.store.arvados.manifests import parse_manifest
+from ebbtide.store.collections.contents import summary_of
+from ebbtide.store.commits.publishing import CommitDetails
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.content.ranges import write_range
 from ebbtide.store.database.schema import copies, pending, staged, upload_tokens
 from ebbtide.store.embedded import Store
+from ebbtide.store.importing.imports import ImportRequest
+from ebbtide.store.importing.sources import ImportSource
 from ebbtide.store.repositories.queries import (
     RepositoryInfo,
     insert_repository,
@@ -56,7 +63,6 @@ def key_of(repository: Repository) -> SigningKey:
 
 
 def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -> tuple[str, str]:
-    """Ask for an address and upload to it: the address and the token."""
     found = repository.addresses.get(branch, path)
     repository.context.storage.put(found.address, DATA)
     return found.address, found.token
@@ -64,9 +70,6 @@ def uploaded(repository: Repository, path: str = "a", *, branch: str = "main") -
 
 def hooked(repository: Repository, **hooks: Callable[[str, str], Any]) -> Repository:
     return with_storage(repository, FaultyStorage(repository.context.storage, **hooks))
-
-
-# Addresses that are given out
 
 
 def test_an_address_is_fresh_and_in_the_slice_that_uploads_go_to(
@@ -122,9 +125,6 @@ def test_no_address_for_what_cannot_be_linked(repository: Repository, clock: Man
     assert rows(repository, upload_tokens) == []
 
 
-# Linking
-
-
 def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock) -> None:
     address, token = uploaded(repository, "a/é")
     clock.advance(TTL / 2)
@@ -153,9 +153,6 @@ def test_what_was_uploaded_is_linked(repository: Repository, clock: ManualClock)
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
     repository.commits.commit("main", "linked")
     assert repository.objects.get("main@", "a/é") == DATA
-
-
-# Tokens that are not good
 
 
 def test_a_token_is_good_once_and_until_it_expires(
@@ -252,9 +249,6 @@ def test_what_was_put_there_is_no_file(world: World, tmp_path: Path) -> None:
     assert rows(world.lake, staged) == rows(world.lake, pending) == []
 
 
-# Two links of one token
-
-
 def outcome_of(repository: Repository, token: str) -> Entry | str:
     try:
         return repository.addresses.link("main", "a", token)
@@ -301,9 +295,6 @@ def test_what_happens_while_bytes_are_copied(
     assert stored(repository) == {*before, address}, "which a collector finds"
 
 
-# Links that fail half-way
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> None:
     """The token stays good until the entry is staged; then only what was uploaded may stay."""
@@ -325,11 +316,7 @@ def test_a_storage_that_fails_at_any_call(repository: Repository, when: str) -> 
     assert rows(repository, upload_tokens) == rows(repository, pending) == []
 
 
-# Collecting what was uploaded
-
-
 def upload_file(world: World, address: str) -> Path:
-    """Upload as a client does, at the injected time."""
     place = world.root / address
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(DATA)
@@ -338,7 +325,6 @@ def upload_file(world: World, address: str) -> Path:
 
 
 def at(world: World, moment: datetime, **options: Any) -> None:
-    """Let it become that time, then collect."""
     world.clock.advance(moment - world.now)
     assert world.collect(**options).state == "swept"
 
@@ -360,9 +346,6 @@ def test_what_is_never_linked_goes_after_token_and_grace(world: World) -> None:
     assert not half.exists()
 
 
-# Objects that stay outside
-
-
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     file = tmp_path / "out side" / "é#1"
@@ -374,8 +357,8 @@ def outside(tmp_path: Path) -> Path:
 def test_an_external_object_is_staged_as_it_was_told(
     repository: Repository, clock: ManualClock, outside: Path
 ) -> None:
-    plain = repository.addresses.stage("main", "b", "s3a://bucket/some/key", size_bytes=2**63 - 1)
-    assert plain == Entry("b", "s3://bucket/some/key", 2**63 - 1, "", clock.now)
+    plain = repository.addresses.stage("main", "b", "s3a://bucket/some/key", size_bytes=5 * 2**50)
+    assert plain == Entry("b", "s3://bucket/some/key", 5 * 2**50, "", clock.now)
     repository.commits.reset("main")
     mtime = clock.now - timedelta(days=9)
     entry = repository.addresses.stage(
@@ -498,8 +481,6 @@ def test_what_is_inside_a_bucket_of_the_store_or_no_url(
 
 def test_what_cannot_be_staged(repository: Repository) -> None:
     refused: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("invalid_argument", {"size_bytes": -1}),
-        ("invalid_argument", {"size_bytes": 2**63}),
         ("invalid_argument", {"checksum": "x" * 256}),
         ("invalid_date", {"mtime": datetime(2020, 1, 1)}),
         ("invalid_argument", {"metadata": {"k": "\ud800"}}),
@@ -511,6 +492,45 @@ def test_what_cannot_be_staged(repository: Repository) -> None:
         with raises(kind):
             repository.addresses.stage(url="s3://bucket/key", **arguments)
     assert rows(repository, staged) == []
+
+
+def test_sizes_that_cannot_be(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one object, and of many together: 5 PiB is accepted for each, and a column has 8 EiB."""
+
+    def imported() -> None:
+        found = ExternalObject("s3://bucket/x", "x", 2**63 - 1, many[0].mtime, "")
+        monkeypatch.setattr("ebbtide.store.importing.sources.find_external", lambda _: found)
+        sources = (ImportSource("s3://bucket/x", "x", is_prefix=False),)
+        asked = ImportRequest(branch="main", sources=sources, details=CommitDetails(""))
+        repository.imports.run(repository.imports.begin(asked), asked)
+
+    many = [
+        Entry(f"{n:04}", f"s3://bucket/{n}", 5 * 2**50, "", datetime(2026, 1, 1, tzinfo=UTC))
+        for n in range(1639)
+    ]
+    block = f"{'0' * 32}+{2**26}"
+    with monkeypatch.context() as small:
+        small.setattr("ebbtide.store.names.TOTAL_BYTES_MAX", 2**27 - 1)
+        with raises("invalid_argument"):
+            parse_manifest(f". {block} 0:{2**26}:a 0:{2**26}:b\n")
+        repository.addresses.stage("main", "a", "s3://bucket/a", size_bytes=2**26)
+        repository.addresses.stage("main", "b", "s3://bucket/b", size_bytes=2**26)
+        with raises("invalid_argument"):
+            repository.commits.commit("main", "")
+    repository.commits.commit("main", "")
+    for size in (-1, 5 * 2**50 + 1, 2**63):
+        with raises("invalid_argument"):
+            repository.addresses.stage("main", "c", "s3://bucket/c", size_bytes=size)
+    for attempt in (
+        imported,
+        lambda: write_range(repository.storage, many, range_id=new_id()),
+        lambda: summary_of(many),
+    ):
+        with raises("invalid_argument"):
+            attempt()
+    assert rows(repository, staged) == rows(repository, pending) == []
+    assert write_range(repository.storage, many[1:], range_id=new_id()).entry_count == 1638
+    assert summary_of(many[1:]).size_bytes == 1638 * 5 * 2**50
 
 
 @pytest.mark.twins

@@ -32,7 +32,6 @@ FILES = {f"{number}": b"%d" % number for number in range(6)}
 
 
 def rows(lake: Repository) -> dict[str, list[str]]:
-    """All that is on record of collections."""
     tables = (projects, collections, collection_versions, commits, reflog, pending)
     with lake.context.metadata.snapshot() as tx:
         return {
@@ -190,7 +189,6 @@ def test_the_collection_is_changed_meanwhile(repository: Repository, project_id:
 
 
 def kind_of(call: Callable[[], object]) -> str:
-    """The kind of its error, "" for none."""
     try:
         call()
     except EbbtideError as error:
@@ -199,7 +197,6 @@ def kind_of(call: Callable[[], object]) -> str:
 
 
 def outcomes(calls: list[Callable[[], object]]) -> list[str]:
-    """Call all at once."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(kind_of, calls))
 

@@ -39,7 +39,6 @@ def everything(repository: Repository) -> tuple[object, ...]:
 
 
 def recorded(repository: Repository) -> list[str]:
-    """The addresses of the records of copies."""
     with repository.context.metadata.snapshot() as tx:
         found = tx.execute(sa.select(copies.c.address).order_by(copies.c.made_at))
         return list(found.scalars())
@@ -62,9 +61,6 @@ def goes_on(repository: Repository, reading_id: str) -> bool:
     with repository.context.metadata.snapshot() as tx:
         ends_at = tx.execute(sa.select(readings.c.ends_at).where(of_it)).scalar_one_or_none()
         return ends_at is not None and ends_at > tx.now()
-
-
-# What shares an address
 
 
 def test_a_copy_of_what_is_staged_shares_its_address(
@@ -134,9 +130,6 @@ def test_copies_that_are_refused(repository: Repository, clock: ManualClock) -> 
     assert everything(repository) == before
 
 
-# What has bytes of its own
-
-
 def test_the_condition_on_the_source_holds_for_what_is_copied(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,9 +158,6 @@ def test_the_condition_on_the_source_holds_for_what_is_copied(
         changes.append(change)
         with raises("precondition_failed"):
             repository.objects.copy("main", "c", "main", "a", source_if=Same())
-
-
-# Records of copies, and readings that need them
 
 
 def test_records_stay_as_long_as_a_reading_that_began_before(

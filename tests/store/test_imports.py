@@ -44,46 +44,36 @@ def outside(tmp_path: Path) -> Path:
 
 
 def fill(place: Path, *names: str) -> None:
-    """Files whose content is their name."""
     for name in names:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(name)
 
 
 def url_of(place: Path) -> str:
-    """The URL of a directory as a prefix, or of a file."""
     return place.as_uri() + ("/" if place.is_dir() else "")
 
 
 def below(place: Path, destination: str) -> ImportSource:
-    """All files of a directory."""
     return ImportSource(f"{place.as_uri()}/", destination, is_prefix=True)
 
 
 def single(file: Path, destination: str) -> ImportSource:
-    """One file."""
     return ImportSource(file.as_uri(), destination, is_prefix=False)
 
 
 def request(*sources: ImportSource, branch: str = "main", **more: Any) -> ImportRequest:
-    """A request with a message."""
     details = CommitDetails("imported", "somebody", None, {"from": "outside"})
     return ImportRequest(branch=branch, sources=sources, details=details, **more)
 
 
 def run(repository: Repository, *sources: ImportSource, **more: Any) -> CommitRecord:
-    """An import from its beginning to its end."""
     asked = request(*sources, **more)
     return repository.imports.run(repository.imports.begin(asked), asked)
 
 
 def error_of(repository: Repository, import_id: str) -> str | None:
-    """The kind of the error that an import on main is told with."""
     error = repository.imports.state("main", import_id).error
     return None if error is None else error[0]
-
-
-# What is imported
 
 
 def test_one_commit_refers_to_the_files_where_they_are(
@@ -191,9 +181,6 @@ def test_entries_are_sorted_and_the_last_of_each_path_counts(tmp_path: Path) -> 
         entries.add([expected[path]])
     assert len(list(tmp_path.iterdir())) > 10
     assert list(entries) == list(entries) == [expected[path] for path in sorted(expected)]
-
-
-# What is refused
 
 
 def test_a_source_that_cannot_be(repository: Repository) -> None:
@@ -401,9 +388,6 @@ def test_what_cannot_be_imported(repository: Repository, outside: Path) -> None:
     assert repository.commits.get("main") == before
 
 
-# How it ends
-
-
 def test_an_import_that_was_overtaken_is_published_on_the_other_commit(
     repository: Repository, outside: Path
 ) -> None:
@@ -544,9 +528,6 @@ def test_imports_are_told_apart(repository: Repository, outside: Path, clock: Ma
     repository.imports.begin(request(below(outside, "in")))
     with repository.context.metadata.snapshot() as tx:
         assert tx.execute(sa.select(sa.func.count()).select_from(imports_table)).scalar_one() == 1
-
-
-# What runs leave
 
 
 @pytest.mark.parametrize("place", [RANGES_PREFIX, TREES_PREFIX])

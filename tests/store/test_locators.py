@@ -32,14 +32,12 @@ INSTANT = timedelta(microseconds=1)
 
 
 def located(repository: Repository, project_id: str) -> str:
-    """A locator of a file with `data`."""
     made = put_collection(repository, project_id, new_id()[:8], {"file": b"data"})
     (signed,) = repository.collections.locators(made.collection_id).entries
     return signed.locator
 
 
 def use(repository: Repository, project_id: str, token: str) -> str:
-    """The name of a collection of it."""
     change = of(Located({"copy": token}))
     made = repository.collections.create(project_id, new_id()[:8], change)
     assert collect_files(repository, made.collection_id) == {"copy": b"data"}

@@ -71,7 +71,6 @@ class Lake:
 
     @property
     def ours(self) -> Repository:
-        """Loses nothing."""
         return self.world.lake
 
     @property
@@ -80,7 +79,6 @@ class Lake:
         return aged(self.loser.store.repository("lake"))
 
     def collector(self, **options: Any) -> Collector:
-        """Of theirs."""
         chosen: dict[str, Any] = {"grace": HOUR, "mode": "clean"} | options
         return Collector(
             EmbeddedRepository(self.theirs.context, store_id=self.loser.store.store_id),
@@ -111,20 +109,17 @@ Operation = Callable[[Lake, str], Work]
 
 
 def put_over(lake: Lake, name: str) -> Work:
-    """In the place of a staged one."""
     lake.ours.objects.put("main", name, b"1")
     return lambda: lake.theirs.objects.put("main", name, b"2")
 
 
 def link(lake: Lake, name: str) -> Work:
-    """Of an upload past the program."""
     given = lake.ours.addresses.get("main", name)
     lake.ours.storage.put(given.address, b"1")
     return lambda: lake.theirs.addresses.link("main", name, given.token)
 
 
 def commit(lake: Lake, name: str) -> Work:
-    """Several ranges."""
     lake.ours.commits.reset("main")
     for number in range(5):
         lake.ours.objects.put("main", f"{name}/{number}", b"1")
@@ -132,7 +127,6 @@ def commit(lake: Lake, name: str) -> Work:
 
 
 def create_collection(lake: Lake, name: str) -> Work:
-    """Of files and an upload."""
     project = lake.ours.projects.create(name).project_id
     signed = lake.ours.locators.upload(name.encode())
     change = of(of_files({"a": b"1", "b": b"2"}), Located({"c": signed.locator}))
@@ -140,14 +134,12 @@ def create_collection(lake: Lake, name: str) -> Work:
 
 
 def sweep(lake: Lake, name: str) -> Work:
-    """Of a plan."""
     lake.garbage(name)
     assert lake.world.collector().plan().state == "planned"
     return lake.collector().sweep
 
 
 def purge_path(lake: Lake, name: str) -> Work:
-    """From all of history."""
     lake.save(name, f"{name}/kept")
     return lambda: purge(lake.loser.store, f"main:{name}", all_history=True)
 
@@ -195,7 +187,6 @@ def test_nothing_is_lost_and_nothing_is_left(lake: Lake, operation: Operation) -
 
 
 def check_whole(world: World) -> None:
-    """Nobody lacks anything."""
     lacking = needed(world) - files(world)
     assert not lacking, f"needed, and not there: {sorted(lacking)}"
 
@@ -219,7 +210,6 @@ def check_settled(world: World) -> None:
 
 
 def needed(world: World) -> set[str]:
-    """What somebody refers to."""
     context = world.lake.context
     found = {"_ebbtide/OWNER"} | {a for a in staged_live(world.lake) if not is_external(a)}
     with context.metadata.snapshot() as tx:
@@ -245,7 +235,6 @@ def addresses_of(storage: Storage, info: RangeInfo) -> frozenset[str]:
 
 
 def deleted_for_good(world: World) -> set[str]:
-    """What was deleted for good."""
     with world.store.metadata.snapshot() as tx:
         return set(tx.execute(sa.select(purged.c.address)).scalars())
 

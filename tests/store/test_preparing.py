@@ -51,7 +51,7 @@ from ebbtide.store.staging.queries import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import count, meanwhile, seal
+from tests.support.lakes import count, link, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live
@@ -90,9 +90,6 @@ def addresses(rows: RowsRead, reason: str | None = None) -> list[str]:
 def register(lake: Repository, address: str, *, lasts: timedelta) -> None:
     with lake.context.metadata.transaction() as tx:
         register_writes(tx, lake.info.repository_id, [address], write_ttl=lasts)
-
-
-# What is read.
 
 
 @pytest.mark.twins
@@ -176,20 +173,6 @@ def test_staged_rows_are_taken_in_pieces(
         found = whole(repository, scans=scans)
         assert {row["address"]: row["created_at"] for row in found} == stands
         assert len(found) == len(stands)
-
-
-def test_an_address_may_have_many_rows(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = repository.objects.put("main", "a", b"1").address
-    for path in "bcdef":
-        repository.objects.copy("main", path, "main", "a")
-    alone = repository.objects.put("main", "g", b"1").address
-    repository.objects.put("main", "h", b"1")
-    for rows in (1, 5, 6, 7, 20):
-        monkeypatch.setattr(relation, "ROWS_PER_TABLE", rows)
-        found = addresses(whole(repository, [shared, "data/none", alone]), STAGED.reason)
-        assert sorted(found) == sorted([shared] * 6 + [alone])
 
 
 def test_branches_in_the_trash_count_until_they_are_gone(
@@ -347,14 +330,17 @@ def test_protected_addresses_are_written_in_parts(
         assert [part.rows for part in parts] == expected, "tables are not cut"
 
 
-# In pages, with nothing moving.
-
-
 @randomized("changes between pages")
-def test_the_pages_are_the_whole(store: Store, clock: ManualClock, seed: int) -> None:
+def test_the_pages_are_the_whole(
+    store: Store, clock: ManualClock, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address may have many rows, and rows are taken in pieces."""
     rng = random.Random(seed)
+    monkeypatch.setattr(relation, "ROWS_PER_TABLE", rng.choice((1, 2, 5, 1000)))
     repository = empty_repository(store)
-    repository.objects.put("main", "a", b"1")
+    shared = repository.objects.put("main", "a", b"1").address
+    for path in "ef":
+        repository.objects.copy("main", path, "main", "a")
     another = Uncommitted(repository.context)
     first = another.page(rows_max=1)  # for as long as this one is under way copies are kept
     for _ in range(25):
@@ -367,7 +353,8 @@ def test_the_pages_are_the_whole(store: Store, clock: ManualClock, seed: int) ->
         assert all(len(rows) <= rows_max for rows in read)
         assert [row for rows in read for row in rows] == expected
     known = sorted(set(addresses(expected)))  # one may be there for two reasons
-    asked = ["data/nowhere", "dätä/'\"\\\n", *rng.sample(known, len(known) // 2)]
+    asked = [shared, "data/nowhere", "dätä/'\"\\\n", *rng.sample(known, len(known) // 2)]
+    asked = [*dict.fromkeys(asked)]
     some = [
         row | ({"created_at": None} if row["reason"] == STAGED.reason else {})
         for row in expected
@@ -412,12 +399,6 @@ def random_change(lake: Repository, rng: random.Random) -> None:
         lake.objects.delete(branch, path)
 
 
-def link(lake: Repository, branch: str, path: str) -> None:
-    promised = lake.addresses.get(branch, path)
-    lake.storage.put(promised.address, b"uploaded")
-    lake.addresses.link(branch, path, promised.token)
-
-
 def test_pages(store: Store, repository: Repository, clock: ManualClock) -> None:
     for name in "abmz":
         repository.objects.put("main", name, b"1")
@@ -449,18 +430,12 @@ def test_pages(store: Store, repository: Repository, clock: ManualClock) -> None
     assert last.next_continuation is None
     with raises("reading_ended"):
         reading.page(good, rows_max=2)
-
-
-def test_a_reading_that_takes_too_long(repository: Repository, clock: ManualClock) -> None:
-    repository.objects.put("main", "a", b"1")
+    # One that takes too long ends, too.
     reading = Uncommitted(repository.context)
     first = reading.page(rows_max=1)
     clock.advance(repository.context.settings.prepare_ttl)
     with raises("reading_ended"):
         reading.page(first.next_continuation, rows_max=1)
-
-
-# In pages, while everything moves.
 
 
 def scene(store: Store) -> Repository:
@@ -506,7 +481,6 @@ class Pages:
         self._pages = pages(lake, rows_max=rows_max)
 
     def read(self, until: float = math.inf) -> None:
-        """Read until there were so many pages, or no more."""
         while self.count < until and (table := next(self._pages, None)) is not None:
             self.seen.update(addresses(table.to_pylist()))
             self.count += 1
@@ -596,9 +570,6 @@ def test_nothing_is_missed_in_random_histories(store: Store, clock: ManualClock,
             with suppress(EbbtideError):
                 random_change(lake, rng)
         assert reading.missed() == set()
-
-
-# The moment at which a reading begins.
 
 
 def first_page(lake: Repository) -> RowsRead:

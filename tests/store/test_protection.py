@@ -16,7 +16,7 @@ from ebbtide.store.refs.protection import ProtectionRules
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repositories.queries import write_protected
 from ebbtide.store.repository import Repository
-from tests.support.lakes import meanwhile
+from tests.support.lakes import link, meanwhile
 from tests.support.locks import waits_for_a_lock
 
 SECONDS_MAX: Final = 20
@@ -24,7 +24,7 @@ Operation = Callable[[Repository], object]
 
 REFUSED: Final[dict[str, Operation]] = {
     "put": lambda lake: lake.objects.put("main", "new", b"new"),
-    "link": lambda lake: link(lake),
+    "link": lambda lake: link(lake, "main", "linked"),
     "stage": lambda lake: lake.addresses.stage("main", "away", "s3://bucket/key", size_bytes=3),
     "copy of a staged object": lambda lake: lake.objects.copy("main", "copy", "main", "staged"),
     "copy of a committed object": lambda lake: lake.objects.copy("main", "copy", "main", "a"),
@@ -37,12 +37,6 @@ REFUSED: Final[dict[str, Operation]] = {
     "reset of a prefix": lambda lake: lake.commits.reset_prefix("main", "s"),
 }
 """By name. Each changes `main` directly."""
-
-
-def link(lake: Repository) -> object:
-    given = lake.addresses.get("main", "linked")
-    lake.storage.put(given.address, b"linked")
-    return lake.addresses.link("main", "linked", given.token)
 
 
 @pytest.fixture

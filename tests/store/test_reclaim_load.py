@@ -60,7 +60,6 @@ def loaded(database_url: str, tmp_path: Path) -> Iterator[Store]:
 
 
 def operation(lake: Repository, random: Random) -> tuple[str, Callable[[], object]]:
-    """One by chance."""
     branch = random.choice(["main", "main", "dev"])
     path, other = random.choice(PATHS), random.choice(PATHS)
     objects, commits = lake.objects, lake.commits
@@ -106,7 +105,6 @@ def work(lake: Repository, random: Random, ends_at: float) -> Counter[str]:
 
 
 def keep_reclaiming(store: Store, ends_at: float) -> Counter[str]:
-    """What was deleted."""
     reclaimer, done = Reclaimer(store), Counter[str]()
     while time.monotonic() < ends_at:
         done["reclaimed"] += reclaimer.once().deleted_count

@@ -28,7 +28,7 @@ from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, with_storage
-from tests.support.lakes import contents, count, meanwhile, seal
+from tests.support.lakes import contents, count, link, meanwhile, seal
 from tests.support.locks import waits_for_a_lock
 from tests.support.reachable import stored
 from tests.support.versioned import VersionedBucket
@@ -50,15 +50,6 @@ def reclaim(store: Store, clock: ManualClock, after: timedelta = LEASE) -> Recla
     return Reclaimer(store).once()
 
 
-# What is released by what
-
-
-def link(lake: Repository, path: str) -> None:
-    given = lake.addresses.get("main", path)
-    lake.storage.put(given.address, b"2")
-    lake.addresses.link("main", path, given.token)
-
-
 DROPS: dict[str, Callable[[Repository, str], object]] = {
     "overwritten": lambda lake, path: lake.objects.put("main", path, b"2"),
     "overwritten with others": lambda lake, path: lake.objects.put_many(
@@ -68,7 +59,7 @@ DROPS: dict[str, Callable[[Repository, str], object]] = {
     "overwritten by an import": lambda lake, path: lake.addresses.stage(
         "main", path, "s3://b/k", size_bytes=1
     ),
-    "overwritten by a link": link,
+    "overwritten by a link": lambda lake, path: link(lake, "main", path),
     "deleted": lambda lake, path: lake.objects.delete("main", path),
     "a path reset": lambda lake, path: lake.commits.reset_path("main", path),
     "a prefix reset": lambda lake, path: lake.commits.reset_prefix("main", path),
@@ -198,9 +189,6 @@ def test_tokens_that_end_and_are_used(
     assert stored(repository) == {entry.address}
 
 
-# Writes and tokens that end
-
-
 def test_a_write_that_was_never_finished(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
@@ -222,9 +210,6 @@ def test_a_write_that_was_never_finished(
     assert len(stored(repository)) == 1
     assert reclaim(store, clock).deleted_count == 1
     assert stored(repository) == set()
-
-
-# Shared addresses
 
 
 def test_the_address_of_a_copy_goes_with_its_last_path(
@@ -274,9 +259,6 @@ def test_a_copy_that_is_made_while_its_source_is_committed(
     reclaim(store, clock)
     reclaim(store, clock)
     assert repository.objects.get("main", "a") == b"1"
-
-
-# Claims
 
 
 class Storage:

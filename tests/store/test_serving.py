@@ -13,7 +13,6 @@ import pytest
 
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.ids import descending_id
 from ebbtide.store.collecting.tasks import EXPORTS_PREFIX
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.reading import find_entry
@@ -317,7 +316,8 @@ def test_days(repository: Repository) -> None:
     assert retention.get() is None
 
 
-def test_exports(repository: Repository, clock: ManualClock) -> None:
+def test_exports(repository: Repository) -> None:
+    """How tasks end: `test_retention.py`."""
     head = commit(repository, a=b"1")
     repository.objects.put("main", "b", b"2")
     export = repository.exports.commits()
@@ -331,19 +331,8 @@ def test_exports(repository: Repository, clock: ManualClock) -> None:
     result = repository.exports.state(task).result
     assert result is not None
     assert result.export_id == task
-    dead = repository.exports.begin()
-    clock.advance(timedelta(days=1))
-    assert repository.exports.state(dead).error
-    for missing in ("../x", "f" * 32, descending_id(clock.now)):
-        with raises("task_not_found"):
-            repository.exports.state(missing)
     with raises("invalid_argument"):
         repository.exports.uncommitted("nonsense")
-    # They go with the records of runs.
-    clock.advance(timedelta(days=400))
-    repository.exports.begin()
-    with raises("task_not_found"):
-        repository.exports.state(task)
 
 
 def test_what_is_uncommitted_comes_in_parts(

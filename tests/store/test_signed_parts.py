@@ -61,19 +61,16 @@ class Holders:
         return with_storage(self.world.lake, storage)
 
     def put(self, address: str, data: bytes) -> str:
-        """Writes by a URL; returns the ETag."""
         assert self.world.now < self.ends[address]
         self.storage.put(address, data)
         self.written[address] = data
         return etag_of(data)
 
     def open_addresses(self) -> list[str]:
-        """What can be written now."""
         return sorted(each for each, end in self.ends.items() if self.world.now < end)
 
 
 def etag_of(data: bytes) -> str:
-    """As the storage in memory has it."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -100,7 +97,6 @@ class History:
         self.shown: dict[str, bytes] = {}
 
     def run(self) -> None:
-        """Some steps, and the end."""
         steps: Sequence[Callable[[], None]] = (
             *(self.begin, self.sign, self.copy_part, self.complete, self.complete) * 2,
             *(self.put,) * 6,
@@ -148,7 +144,6 @@ class History:
         model.parts[number] = address
 
     def put(self) -> None:
-        """By any URL, also of an upload that has ended."""
         found = self.holders.open_addresses()
         if found:
             self.holders.put(self.random.choice(found), self.data())
@@ -342,7 +337,6 @@ def holders(place: Place) -> Holders:
 
 
 def begun(lake: Repository, part_count: int) -> tuple[MultipartUpload, SignedUpload]:
-    """An upload to `a`."""
     made = lake.signed_parts.create("main", "a", part_count=part_count)
     return lake.signed_parts.get("main", "a", made.upload_id, made.url), made
 

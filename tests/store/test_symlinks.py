@@ -51,7 +51,6 @@ def test_entries_by_directory(paths: set[str]) -> None:
 
 
 def files(repository: Repository) -> dict[str, list[str]]:
-    """The lines of each file below the branch, by directory."""
     addresses = [
         str(address)
         for batch in repository.storage.list(MAIN)

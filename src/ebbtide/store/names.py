@@ -1,4 +1,5 @@
-"""Rules for the names of repositories, branches, tags, projects, collections and objects.
+"""Rules for the names of repositories, branches, tags, projects, collections and objects, and for
+the sizes of objects.
 
 Not for: whether something of that name exists.
 """
@@ -23,6 +24,10 @@ METADATA_BYTES_MAX: Final = 16 * 1024
 ITEM_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
 PROPERTIES_DEPTH_MAX: Final = 32
+SIZE_BYTES_MAX: Final = 5 * 2**50
+"""More than any object store holds in one object."""
+TOTAL_BYTES_MAX: Final = 2**63 - 1
+"""The largest sum of sizes that a column holds."""
 
 _REPOSITORY: Final = re.compile(rf"[a-z0-9][a-z0-9-]{{2,{REPOSITORY_LENGTH_MAX - 1}}}")
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
@@ -154,6 +159,26 @@ def check_path(path: str) -> None:
     """
     if not _is_text(path, bytes_max=PATH_BYTES_MAX):
         raise InvalidInput("invalid_path", f"{shown(path)} is no path: {_PATH_RULE}")
+
+
+def check_size(size_bytes: int) -> None:
+    """Checks the size of an object that is told and not counted. Raises InvalidInput
+    `invalid_argument`."""
+    if not 0 <= size_bytes <= SIZE_BYTES_MAX:
+        raise InvalidInput(
+            "invalid_argument", f"a size is from 0 to {SIZE_BYTES_MAX} bytes (5 PiB): {size_bytes}"
+        )
+
+
+def checked_total(size_bytes: int) -> int:
+    """Returns a sum of sizes. Raises InvalidInput `invalid_argument` if no column can hold it."""
+    if size_bytes > TOTAL_BYTES_MAX:
+        raise InvalidInput(
+            "invalid_argument",
+            f"the files have {size_bytes} bytes together, at most {TOTAL_BYTES_MAX} are allowed: "
+            "give them the sizes that they have",
+        )
+    return size_bytes
 
 
 def check_text(what: str, text: str, *, bytes_max: int) -> None:

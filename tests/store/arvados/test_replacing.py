@@ -37,11 +37,9 @@ def replaced(files: dict[str, str], given: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ({"/b": ""}, f". {A} 0:3:a\n./d {A} 0:1:x 1:2:y\n"),
         ({"/a": "", "/c": "current/a"}, f". {B} {A} 0:3:b 3:3:c\n./d {A} 0:1:x 1:2:y\n"),
         ({"/a": "current/b", "/b": "current/a", "/d": ""}, f". {B} {A} 0:3:a 3:3:b\n"),
         ({"/": HASH}, OTHER),
-        ({"/": ""}, ""),
         (
             {"/": "", "/e": "current/d", "/e 1": "current/d/x"},
             f". {A} 0:1:e\\0401\n./e {A} 0:1:x 1:2:y\n",
@@ -70,8 +68,6 @@ def test_new_files_of_the_request() -> None:
     "files",
     [
         {"/foo": f"{HASH}/", "/foo/x": ""},
-        {"/": f"{HASH}/", "/x": ""},
-        {"/bad/": ""},
         {"/a/../b": ""},
         {"a": ""},
         {"/nul\0": "current/a"},
@@ -80,7 +76,6 @@ def test_new_files_of_the_request() -> None:
         {"/a/b": "current/b"},
         {"/x": "abcde-4zz18-000000000000000/b"},
         {"/x": f"{HASH}+Ahint/s"},
-        {"/x": "current/none"},
         {"/x": "current/d/../a"},
         {"/x": "manifest_text/a"},
         {"/x" * (DEPTH_MAX + 1): "current/a"},
@@ -132,9 +127,6 @@ def test_segments() -> None:
 def test_bad_segments(pieces: dict[str, str]) -> None:
     with raises("invalid_argument"):
         segments(pieces, f". {A} 0:3:a\n")
-
-
-# The slow model.
 
 
 def tree_of(text: str) -> Tree:

@@ -25,7 +25,6 @@ Block = Callable[[Transaction], object]
 
 @pytest.fixture
 def metadata(tmp_path: Path) -> Iterator[Metadata]:
-    """A database on SQLite without stores."""
     with Store.init(tmp_path / "store") as store:
         with store.metadata.transaction() as tx:
             tx.execute(sa.delete(store_info))

@@ -16,6 +16,7 @@ from typing import Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
+from ebbtide.store.names import checked_total
 
 BLOCK_BYTES_MAX: Final = 64 * 2**20
 """The size of the largest block, in bytes."""
@@ -51,7 +52,8 @@ class Manifest:
 def parse_manifest(text: str) -> Manifest:
     """Returns a manifest without hints, and the locators of its blocks.
 
-    Raises InvalidInput `invalid_manifest`, with the number of the line.
+    Raises InvalidInput `invalid_manifest`, with the number of the line, and `invalid_argument` as
+    `checked_total` does.
     """
     try:
         text.encode()
@@ -78,7 +80,7 @@ def parse_manifest(text: str) -> Manifest:
         size += stream.size_bytes
         lines.append(stream.stripped + "\n")
     found = {block: tuple(named) for block, named in locators.items()}
-    return Manifest("".join(lines), found, len(paths), size)
+    return Manifest("".join(lines), found, len(paths), checked_total(size))
 
 
 def with_locators(text: str, locator_of: Callable[[str], str]) -> str:

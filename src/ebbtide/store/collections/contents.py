@@ -29,7 +29,7 @@ from ebbtide.store.content.reading import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, insert_commit, require_still_intact
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.names import check_path
+from ebbtide.store.names import check_path, checked_total
 from ebbtide.store.objects.locators import Locator, Locators, require_unexpired
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.revisions import resolve
@@ -350,7 +350,7 @@ def summary_of(entries: Iterable[Entry]) -> Summary:
 
     The hash is a SHA-256 over one record for each file, in the order of the paths: path, size and
     checksum, each followed by a zero byte. Only imported files can have no checksum. Their address
-    replaces it.
+    replaces it. Raises InvalidInput `invalid_argument` as `checked_total` does.
     """
     digest = hashlib.sha256()
     count = size = 0
@@ -359,7 +359,7 @@ def summary_of(entries: Iterable[Entry]) -> Summary:
         digest.update(f"{entry.path}\0{entry.size_bytes}\0{told}\0".encode())
         count += 1
         size += entry.size_bytes
-    return Summary(digest.hexdigest(), count, size)
+    return Summary(digest.hexdigest(), count, checked_total(size))
 
 
 def _missing(path: str) -> NotFound:

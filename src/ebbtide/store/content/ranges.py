@@ -14,6 +14,7 @@ from ebbtide.storage import Storage
 from ebbtide.store.content import files
 from ebbtide.store.content.entries import ENTRY_SCHEMA, Entry, from_table, to_table
 from ebbtide.store.content.layout import range_address
+from ebbtide.store.names import checked_total
 from ebbtide.text import count_text
 
 
@@ -44,9 +45,10 @@ ReadRange: TypeAlias = Callable[[RangeInfo], Sequence[Entry]]
 def write_range(storage: Storage, entries: Sequence[Entry], *, range_id: str) -> RangeInfo:
     """Writes entries, strictly ascending by path, under a new id.
 
-    Raises ValueError if there are no entries or they are out of order, and the errors of
-    `Storage.put`.
+    Raises ValueError if there are no entries or they are out of order, InvalidInput
+    `invalid_argument` as `checked_total` does, and the errors of `Storage.put`.
     """
+    bytes_total = checked_total(sum(entry.size_bytes for entry in entries))
     table = to_table(entries)
     if not entries or not _ascending(table.column("path")):
         raise ValueError("the entries of a range ascend by path, and there is at least one")
@@ -57,7 +59,7 @@ def write_range(storage: Storage, entries: Sequence[Entry], *, range_id: str) ->
         first_path=entries[0].path,
         last_path=entries[-1].path,
         entry_count=len(entries),
-        bytes_total=sum(entry.size_bytes for entry in entries),
+        bytes_total=bytes_total,
         checksum=files.checksum_of(data),
     )
 

@@ -22,7 +22,7 @@ from ebbtide.storage.external import (
 )
 from ebbtide.storage.roots import ListedRoots
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.names import check_path
+from ebbtide.store.names import check_path, check_size
 from ebbtide.store.repositories.roots import KnownRoot
 from ebbtide.store.staging.addresses import URL_BYTES_MAX
 
@@ -90,9 +90,9 @@ def list_entries(
     """Yields the entries of normalized sources in batches, in the order of the sources.
 
     Raises NotFound `object_not_found` for a source without objects. Raises InvalidInput
-    `invalid_path` or `invalid_address` for a path or URL that no entry can have. The latter is also
-    raised for a second mount of a storage root, and for a root of a repository that the listed
-    names show. Raises the errors of `list_external`.
+    `invalid_path`, `invalid_argument` or `invalid_address` for a path, size or URL that no entry
+    can have. The latter is also raised for a second mount of a storage root, and for a root of a
+    repository that the listed names show. Raises the errors of `list_external`.
     """
     roots = {
         identity: root.name
@@ -152,6 +152,7 @@ def _is_place(url: str) -> bool:
 
 def _entry(found: ExternalObject, path: str) -> Entry:
     check_path(path)
+    check_size(found.size_bytes)
     if len(found.url.encode()) > URL_BYTES_MAX:
         raise InvalidInput(
             "invalid_address", f"{shown(found.url)} has more than {URL_BYTES_MAX} bytes"

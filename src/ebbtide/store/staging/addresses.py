@@ -25,7 +25,7 @@ from ebbtide.store.access.signing_keys import read_signing_keys, read_verifying_
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.names import check_path, check_text
+from ebbtide.store.names import check_path, check_size, check_text
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.queries import require_branch
@@ -40,7 +40,6 @@ from ebbtide.store.staging.upload_tokens import (
 from ebbtide.store.staging.uploads import Condition, NewObject, Uploads
 
 PURPOSE: Final = "upload"
-SIZE_BYTES_MAX: Final = 2**63 - 1
 CHECKSUM_BYTES_MAX: Final = 255
 URL_BYTES_MAX: Final = 4096
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
@@ -266,10 +265,7 @@ class PhysicalAddresses:
         """
         context = self._context
         NewObject(path, b"", content_type, metadata or {}).check()
-        if not 0 <= size_bytes <= SIZE_BYTES_MAX:
-            raise InvalidInput(
-                "invalid_argument", f"a size is from 0 to {SIZE_BYTES_MAX}: {size_bytes}"
-            )
+        check_size(size_bytes)
         check_text("the checksum", checksum, bytes_max=CHECKSUM_BYTES_MAX)
         if mtime is not None:
             mtime = to_utc(mtime, what="mtime")
