@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide.program import app
 from ebbtide.program.reference import commands, render
+from ebbtide.store.repositories.catalog import Catalog
 from tests.cli.conftest import Ebbtide
 
 ROOT = Path(__file__).parents[2]
@@ -73,10 +74,9 @@ assert not {{"pyspark", "py4j"}} & set(sys.modules)
 
 def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    assert program("init", store).returncode == 0
-    answer = program("repo", "list", "--json", EBBTIDE_STORE=store)
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert json.loads(answer.stdout) == {"repositories": []}
+    made = program("init", store, "--json")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert json.loads(made.stdout)["store"] == store
     failed = program("repo", "show", "nothing", EBBTIDE_STORE=store)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("error: there is no repository 'nothing'")
@@ -99,9 +99,7 @@ def test_a_wrong_command_line_is_exit_code_2(ebbtide: Ebbtide) -> None:
     """A line on stderr, how it is meant, and with `--json` the document too."""
     for words in (
         "gc plam",
-        "repo create",
         "repo list --no-such-option",
-        "log lake main --limit 0",
         "merge lake main main --strategy best",
     ):
         plain = ebbtide(*words.split(), code=2)
@@ -134,20 +132,19 @@ def test_a_bad_setting_is_exit_code_2(lake: Ebbtide, monkeypatch: pytest.MonkeyP
     assert "EBBTIDE_GRACE" in found.err
 
 
-def test_a_defect_shows_no_traceback_unless_asked(
-    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [(KeyError("left out"), 1, "--traceback"), (KeyboardInterrupt(), 130, "interrupted\n")],
+)
+def test_a_defect_and_ctrl_c_show_no_traceback(
+    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, told: str
 ) -> None:
-    from ebbtide.program.app import run
-    from ebbtide.store.repositories.catalog import Catalog
-
     def broken(_catalog: Catalog, *, include_expired: bool) -> None:
-        raise KeyError(f"left out: {include_expired}")
+        del include_expired
+        raise error
 
     monkeypatch.setattr(Catalog, "list", broken)
-    found = lake.refuses("internal", "repo list")
-    assert "--traceback" in found.err
-    assert run(["--traceback", "repo", "list"]) == 1
-    assert "Traceback" in capfd.readouterr().err
+    assert told in lake("repo list", code=code).err
 
 
 def test_arguments_that_are_no_text(lake: Ebbtide) -> None:
@@ -160,17 +157,6 @@ def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None
     """As a daemon starts its children: nobody is there to be asked."""
     monkeypatch.setattr("sys.stdin", None)
     assert "--yes" in lake("repo adopt lake", code=2).err
-
-
-def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ebbtide.store.repositories.catalog import Catalog
-
-    def interrupted(_catalog: Catalog, *, include_expired: bool) -> None:
-        del include_expired
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Catalog, "list", interrupted)
-    assert lake("repo list", code=130).err.strip() == "interrupted"
 
 
 def test_every_command_has_help_and_json() -> None:

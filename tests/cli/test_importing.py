@@ -33,9 +33,5 @@ def test_what_cannot_be_imported(lake: Ebbtide, tmp_path: Path) -> None:
     importing = ("import", "lake", "main")
     lake.refuses("object_not_found", *importing, f"{tree}/", "in")
     assert "end it in a slash" in lake(*importing, tree, "in", code=1).err
-    (tree / "x").write_text("x")
-    lake("fs put lake main", tree / "x", "staged")
-    lake.refuses("branch_dirty", *importing, f"{tree}/", "in")
-    lake("reset lake main --yes")
     for place in (tmp_path, tmp_path / "store"):
         lake.refuses("invalid_address", *importing, f"{place}/", "in", code=2)

@@ -81,10 +81,9 @@ class World:
         directory: Path,
         *,
         settings: dict[str, Any] | None = None,
-        now: datetime = START,
         aged_slices: bool = True,
     ) -> None:
-        self.clock = ManualClock(now)
+        self.clock = ManualClock(START)
         chosen: dict[str, Any] = {
             "lease_ttl": timedelta(0),
             "trash_time": timedelta(0),
