@@ -12,7 +12,7 @@ import pytest
 from ebbtide.program import app
 from ebbtide.program.reference import commands, render
 from ebbtide.store.repositories.catalog import Catalog
-from tests.cli.conftest import Ebbtide
+from tests.cli.conftest import Ebbtide, output_without
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,14 +32,7 @@ def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 def test_help_imports_nothing_slow() -> None:
     """Spark, Arrow, SQLAlchemy and pydantic are imported by the commands that need them."""
-    code = """
-import sys
-from ebbtide.program.app import run
-assert run(["--help"]) == 0
-slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "rich"} & set(sys.modules)
-assert not slow, slow
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    assert output_without("pyspark pyarrow sqlalchemy pydantic rich", "--help")
 
 
 def test_help_by_one_letter(ebbtide: Ebbtide) -> None:
@@ -61,14 +54,8 @@ def test_a_traceback_on_request(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_purge_of_a_short_history_loads_no_spark(lake: Ebbtide) -> None:
     """Its trees are read by the process itself; a wrong setting is refused all the same."""
     asked = ["purge", "run", "lake", "--reason", "x", "--path", "main:a", "--dry-run"]
-    code = f"""
-import sys
-from ebbtide.program.app import run
-assert run({[*asked, "--master", "local[1]"]!r}) == 0
-assert not {{"pyspark", "py4j"}} & set(sys.modules)
-"""
     lake("fs put lake main", __file__, "a")
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    output_without("pyspark py4j", *asked, "--master", "local[1]")
     lake.refuses("invalid_argument", *asked, "--conf", "nonsense", code=2)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cli.conftest import Ebbtide, Write
+from tests.cli.conftest import BIG_BYTES, Ebbtide, Write
 
 
 def test_an_object_comes_back_as_it_went(lake: Ebbtide, tmp_path: Path) -> None:
@@ -34,14 +34,9 @@ def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Non
     lake.refuses("invalid_argument", "fs cat lake main a", code=2)
 
 
-def test_a_directory_tree(lake: Ebbtide, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    (tree / "deep").mkdir(parents=True)
-    (tree / "one").write_text("1")
-    (tree / "deep" / "two").write_text("22")
-    (tree / "big").write_bytes(b"x" * (3 * 1024 * 1024))
+def test_a_directory_tree(lake: Ebbtide, tree: Path) -> None:
     done = lake.json("fs put -r lake main", tree, "in/")
-    assert (done["object_count"], done["bytes_total"]) == (3, 3 + 3 * 1024 * 1024)
+    assert (done["object_count"], done["bytes_total"]) == (3, 3 + BIG_BYTES)
     entries = lake.json("fs ls lake main -r")["entries"]
     assert [entry["path"] for entry in entries] == ["in/big", "in/deep/two", "in/one"]
     entries = lake.json("fs ls lake main in/")["entries"]
@@ -112,8 +107,6 @@ def test_stage_what_lies_elsewhere(lake: Ebbtide, tmp_path: Path) -> None:
     staged = lake.json("fs stage lake main", url, "a", "--size", "6")
     assert staged["address"] == url
     assert lake("fs cat lake main a").out == "theirs"
-    inside = (tmp_path / "store" / "storage" / "lake" / "data" / "x").as_uri()
-    lake.refuses("invalid_address", "fs stage lake main", inside, "b", "--size", "1", code=2)
     assert "never" in lake("fs stage --help").out
 
 
@@ -161,7 +154,6 @@ def test_merge_and_revert(lake: Ebbtide, write: Write) -> None:
     lake("revert lake main main --parent 1")
     assert lake("fs cat lake main a").out == "1"
     write(branch="dev", b="other")
-    lake.refuses("merge_conflict", "merge lake dev main")
     lake("merge lake dev main --strategy source-wins -m theirs")
     assert lake("fs cat lake main b").out == "other"
 

@@ -14,12 +14,9 @@ from tests.cli.conftest import Ebbtide
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A directory with a file, one deeper down, and links to both and to a directory."""
-    tree = tmp_path / "tree"
-    (tree / "deep").mkdir(parents=True)
-    (tree / "one").write_text("1")
-    (tree / "deep" / "two").write_text("22")
+def tree(tree: Path) -> Path:
+    """A directory also with links to a file and to a directory."""
+    (tree / "big").unlink()
     (tree / "link").symlink_to(tree / "one")
     (tree / "directory").symlink_to(tree / "deep")
     return tree

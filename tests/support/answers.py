@@ -40,7 +40,6 @@ def xml(code: str) -> bytes:
 
 
 def s3_at(endpoint: str, prefix: str = "") -> Storage:
-    """A bucket of a server."""
     options = {"endpoint": endpoint, "allow_http": "true", "region": "us-east-1"}
     options |= {"access_key_id": "key", "secret_access_key": "secret"}
     return open_storage(f"s3://bucket{prefix}", options)
@@ -90,8 +89,9 @@ def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
             status, body, *more = give(self.command, self.path)
             self.close_connection = True
             if status:
-                headers = {name.replace("-", "_"): value for name, value in dict(*more).items()}
-                self.answer(status, body, **headers)
+                headers: dict[str, str] = dict(*more)
+                named = {name.replace("-", "_"): value for name, value in headers.items()}
+                self.answer(status, body, **named)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = go  # noqa: N815
 

@@ -97,7 +97,6 @@ class _Handler(Handler, BaseHTTPRequestHandler):
 
 
 def keys(name: str) -> str:
-    """Keys as a container's or machine's service gives them."""
     return json.dumps(
         {
             "Code": "Success",

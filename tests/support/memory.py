@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 import pytest
@@ -92,9 +92,9 @@ class MemoryStorage:
     bucket: Bucket = field(compare=False, repr=False)
     prefix: str
 
-    @property
-    def shared_between_processes(self) -> bool:
-        return True
+    shared_between_processes: ClassVar[bool] = True
+    deletes_versions: ClassVar[bool] = True
+    has_classes: ClassVar[bool] = False
 
     def get(self, address: str) -> bytes:
         return self._found(address).data
@@ -219,16 +219,8 @@ class MemoryStorage:
     def retained(self) -> Retained:
         return Retained("no", "memory keeps no deleted objects")
 
-    @property
-    def deletes_versions(self) -> bool:
-        return True
-
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         return [DeleteOutcome(address, "missing") for address in addresses]
-
-    @property
-    def has_classes(self) -> bool:
-        return False
 
     def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
         return [None] * len(addresses)

@@ -56,7 +56,6 @@ class AgedSlices(CurrentSlice):
 
 
 def aged(repository: Repository) -> Repository:
-    """The repository, with slices as old as its files."""
     context = repository.context
     return Repository(replace(context, slices=AgedSlices(context.settings)))
 
@@ -156,7 +155,6 @@ class World:
 
 
 def quarantine_of(report: RunReport) -> Mapping[str, Any]:
-    """What the report says of its quarantine."""
     assert report.quarantine is not None
     return report.quarantine
 
