@@ -82,7 +82,6 @@ def test_verbs_agree_with_what_is_counted(count: int, told: str) -> None:
 
 
 def test_how_long_files_stay(lake: Ebbtide, expired: str, typing: Callable[[str], None]) -> None:
-    """A week, for those who are asked and for a script; or no time."""
     for period in ("7", "soon", "-1d"):
         assert lake("gc run lake", *SHORT, "--yes", "--quarantine", period, code=2).err
     assert lake.json("gc runs lake")["runs"] == []
@@ -92,11 +91,18 @@ def test_how_long_files_stay(lake: Ebbtide, expired: str, typing: Callable[[str]
     assert "1 copy" in run.err
     lake("gc undo lake latest")
     assert lake("fs cat lake", expired, "a").out == "old"
+
+
+@pytest.mark.usefixtures("expired")
+def test_yes_has_a_week_too(lake: Ebbtide) -> None:
     done = lake.json("gc run lake", *SHORT, "--yes")
     assert (done["deleted_count"], done["quarantined_count"]) == (0, 1)
     until = datetime.fromisoformat(done["quarantine"]["until"])
     assert timedelta(days=6) < until - datetime.now(UTC) < timedelta(days=8)
-    lake("gc undo lake latest")
+
+
+@pytest.mark.usefixtures("expired")
+def test_a_script_deletes_at_once(lake: Ebbtide) -> None:
     done = lake.json("gc run lake", *AT_ONCE)
     assert (done["deleted_count"], done["quarantine"]) == (1, None)
     missing = lake("gc undo lake", done["run_id"], code=1)
