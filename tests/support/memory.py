@@ -94,7 +94,6 @@ class MemoryStorage:
 
     shared_between_processes: ClassVar[bool] = True
     deletes_versions: ClassVar[bool] = True
-    has_classes: ClassVar[bool] = False
 
     def get(self, address: str) -> bytes:
         return self._found(address).data
@@ -221,6 +220,10 @@ class MemoryStorage:
 
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         return [DeleteOutcome(address, "missing") for address in addresses]
+
+    @property
+    def has_classes(self) -> bool:
+        return False
 
     def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
         return [None] * len(addresses)
