@@ -80,15 +80,15 @@ def test_without_trash_a_delete_asks(lake: Ebbtide, typing: Callable[[str], None
     lake("promises --trash-time 0s --yes")
     lake("branch create lake dev")
     lake("branch delete lake dev", code=2)
+    lake("project create lake p")
+    lake("project delete lake p", code=2)
+    lake("project delete lake p --yes")
+    assert lake.json("project list lake --include-expired")["projects"] == []
     typing("\n")
     lake("branch delete lake dev")
     assert "dev" in lake("branch list lake").out
     lake("branch delete lake dev --yes")
     assert "dev" not in lake("branch list lake --include-expired").out
-    lake("project create lake p")
-    lake("project delete lake p", code=2)
-    lake("project delete lake p --yes")
-    assert lake.json("project list lake --include-expired")["projects"] == []
 
 
 def test_holds(lake: Ebbtide, write: Callable[..., str]) -> None:
