@@ -7,6 +7,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +22,7 @@ from ebbtide.program.app import run
 from tests.support.templates import copy_store, old_lake
 
 FIRST_DAY: Final = datetime(2020, 1, 1, tzinfo=UTC)
+BIG_BYTES: Final = 3 * 1024 * 1024
 SHORT: Final = ("--grace", "1s", "--unsafe")
 AT_ONCE: Final = (*SHORT, "--quarantine", "none", "--yes")
 
@@ -72,6 +75,26 @@ class Ebbtide:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def output_without(modules: str, *command: str, **environment: str) -> str:
+    """What a command prints in a process of its own, which loads none of the modules."""
+    code = f"""
+import sys
+from ebbtide.program.app import run
+assert run({list(command)!r}) == 0
+assert not set({modules.split()!r}) & set(sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -133,6 +156,17 @@ def write(tmp_path: Path, lake: Ebbtide) -> Write:
         return str(made.document["commit_id"])
 
     return put_and_commit
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A directory with a file, one deeper down, and one of several pieces."""
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "one").write_text("1")
+    (tree / "deep" / "two").write_text("22")
+    (tree / "big").write_bytes(b"x" * BIG_BYTES)
+    return tree
 
 
 @pytest.fixture(scope="session")

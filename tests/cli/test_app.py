@@ -11,7 +11,8 @@ import pytest
 
 from ebbtide.program import app
 from ebbtide.program.reference import commands, render
-from tests.cli.conftest import Ebbtide
+from ebbtide.store.repositories.catalog import Catalog
+from tests.cli.conftest import Ebbtide, output_without
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,14 +32,7 @@ def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 def test_help_imports_nothing_slow() -> None:
     """Spark, Arrow, SQLAlchemy and pydantic are imported by the commands that need them."""
-    code = """
-import sys
-from ebbtide.program.app import run
-assert run(["--help"]) == 0
-slow = {"pyspark", "pyarrow", "sqlalchemy", "pydantic", "rich"} & set(sys.modules)
-assert not slow, slow
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    assert output_without("pyspark pyarrow sqlalchemy pydantic rich", "--help")
 
 
 def test_help_by_one_letter(ebbtide: Ebbtide) -> None:
@@ -60,23 +54,16 @@ def test_a_traceback_on_request(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_purge_of_a_short_history_loads_no_spark(lake: Ebbtide) -> None:
     """Its trees are read by the process itself; a wrong setting is refused all the same."""
     asked = ["purge", "run", "lake", "--reason", "x", "--path", "main:a", "--dry-run"]
-    code = f"""
-import sys
-from ebbtide.program.app import run
-assert run({[*asked, "--master", "local[1]"]!r}) == 0
-assert not {{"pyspark", "py4j"}} & set(sys.modules)
-"""
     lake("fs put lake main", __file__, "a")
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    output_without("pyspark py4j", *asked, "--master", "local[1]")
     lake.refuses("invalid_argument", *asked, "--conf", "nonsense", code=2)
 
 
 def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    assert program("init", store).returncode == 0
-    answer = program("repo", "list", "--json", EBBTIDE_STORE=store)
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert json.loads(answer.stdout) == {"repositories": []}
+    made = program("init", store, "--json")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert json.loads(made.stdout)["store"] == store
     failed = program("repo", "show", "nothing", EBBTIDE_STORE=store)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("error: there is no repository 'nothing'")
@@ -99,9 +86,7 @@ def test_a_wrong_command_line_is_exit_code_2(ebbtide: Ebbtide) -> None:
     """A line on stderr, how it is meant, and with `--json` the document too."""
     for words in (
         "gc plam",
-        "repo create",
         "repo list --no-such-option",
-        "log lake main --limit 0",
         "merge lake main main --strategy best",
     ):
         plain = ebbtide(*words.split(), code=2)
@@ -134,20 +119,19 @@ def test_a_bad_setting_is_exit_code_2(lake: Ebbtide, monkeypatch: pytest.MonkeyP
     assert "EBBTIDE_GRACE" in found.err
 
 
-def test_a_defect_shows_no_traceback_unless_asked(
-    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [(KeyError("left out"), 1, "--traceback"), (KeyboardInterrupt(), 130, "interrupted\n")],
+)
+def test_a_defect_and_ctrl_c_show_no_traceback(
+    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, told: str
 ) -> None:
-    from ebbtide.program.app import run
-    from ebbtide.store.repositories.catalog import Catalog
-
     def broken(_catalog: Catalog, *, include_expired: bool) -> None:
-        raise KeyError(f"left out: {include_expired}")
+        del include_expired
+        raise error
 
     monkeypatch.setattr(Catalog, "list", broken)
-    found = lake.refuses("internal", "repo list")
-    assert "--traceback" in found.err
-    assert run(["--traceback", "repo", "list"]) == 1
-    assert "Traceback" in capfd.readouterr().err
+    assert told in lake("repo list", code=code).err
 
 
 def test_arguments_that_are_no_text(lake: Ebbtide) -> None:
@@ -160,17 +144,6 @@ def test_no_stdin_at_all(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None
     """As a daemon starts its children: nobody is there to be asked."""
     monkeypatch.setattr("sys.stdin", None)
     assert "--yes" in lake("repo adopt lake", code=2).err
-
-
-def test_ctrl_c(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ebbtide.store.repositories.catalog import Catalog
-
-    def interrupted(_catalog: Catalog, *, include_expired: bool) -> None:
-        del include_expired
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Catalog, "list", interrupted)
-    assert lake("repo list", code=130).err.strip() == "interrupted"
 
 
 def test_every_command_has_help_and_json() -> None:

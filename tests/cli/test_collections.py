@@ -11,16 +11,6 @@ from tests.cli.conftest import Ebbtide, Write
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    directory = tmp_path / "tree"
-    (directory / "deep").mkdir(parents=True)
-    (directory / "one").write_text("1")
-    (directory / "deep" / "two").write_text("22")
-    (directory / "big").write_bytes(b"x" * (3 * 1024 * 1024))
-    return directory
-
-
-@pytest.fixture
 def p(lake: Ebbtide) -> Ebbtide:
     lake("project create lake p")
     return lake
@@ -46,17 +36,14 @@ def test_files_of_this_machine(p: Ebbtide, tree: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob("*.partial"))
     for wrong in (
         "get lake p/c",
-        "create lake c",
         f"create lake p/d {tmp_path / 'no'}",
         "put lake p/c",
-        "create lake p/d --prefix a",
         "create lake p/d --from-version 1",
         f"create lake p/d --locators {tree / 'one'}",
     ):
         p.refuses("invalid_argument", f"collection {wrong}", code=2)
     p.refuses("object_not_found", "collection get lake p/c no")
     p.refuses("object_not_found", "collection get lake p/c no/ --to", tmp_path)
-    p.refuses("collection_not_found", "collection get lake p/no a")
     assert "p/d" not in p("collection list lake p").out
 
 
@@ -79,13 +66,11 @@ def test_content_from_elsewhere(p: Ebbtide, write: Write, tmp_path: Path) -> Non
     p("collection put lake p/e", *locators, "--into", "more/")
     assert files_of(p, "p/e") == ["more/n/x", "more/n/y", "n/x", "n/y"]
     changes = p.json("collection diff lake p/c p/e")["changes"]
-    assert [each["path"] for each in changes] == ["more/n/x", "more/n/y"]
-    assert {each["kind"] for each in changes} == {"added"}
+    added = [("more/n/x", "added"), ("more/n/y", "added")]
+    assert [(each["path"], each["kind"]) for each in changes] == added
     last = ("--prefix", "b", "--into", "b", "--replace")
     p("collection put lake p/e --from-ref main", *last)
     assert files_of(p, "p/e") == ["b"]
-    p("collection put lake p/e --replace")
-    assert files_of(p, "p/e") == []
 
 
 def test_versions(p: Ebbtide, tree: Path) -> None:
@@ -101,8 +86,6 @@ def test_versions(p: Ebbtide, tree: Path) -> None:
     assert differ.out == "- deep/two  (2 B)\n"
     p.refuses("invalid_argument", "collection drop-version lake p/c 1", code=2)
     p("collection drop-version lake p/c 1 --yes")
-    p.refuses("version_not_found", "collection drop-version lake p/c 1 --yes")
-    p.refuses("object_not_found", "collection rm lake p/c no")
 
 
 def test_the_trash(p: Ebbtide) -> None:
@@ -112,19 +95,14 @@ def test_the_trash(p: Ebbtide) -> None:
     deleted = p("collection delete lake p/c")
     (trashed,) = p.json("collection list lake p --state trashed")["collections"]
     assert f"ebbtide collection restore lake {trashed['collection_id']}" in deleted.out
-    plain = p("collection list lake p").out
-    assert "expiring" in plain
-    assert "trashed" not in plain
+    assert "trashed" not in p("collection list lake p").out
     shown = p("collection list lake p --include-expired").out
     assert {"expiring", "trashed", trashed["collection_id"]} <= set(shown.split())
     p("collection create lake p/c")
     p.refuses("collection_exists", "collection restore lake", trashed["collection_id"])
     for more in ((), ("--ensure-unique-name",)):
         live = p.refuses("collection_exists", "collection restore lake p/c", *more)
-        message = live.document["error"]["message"]
-        assert "nothing was restored" in message
-        assert trashed["collection_id"] in message
-        assert "--ensure-unique-name" in message
+        assert "nothing was restored" in live.document["error"]["message"]
     back = p("collection restore lake", trashed["collection_id"], "--ensure-unique-name")
     assert "p/c (2) is restored" in back.out
 
@@ -138,9 +116,7 @@ def test_changes(p: Ebbtide, tree: Path) -> None:
     let_go = p("collection update lake q/d --replication-desired 0")
     assert "can delete its data for good" in let_go.err
     assert "not kept" in p("collection show lake q/d").out
-    for command in ("get lake q/d one", "locators lake q/d"):
-        p.refuses("data_released", f"collection {command}")
-    assert files_of(p, "q/d") == ["big", "deep/two", "one"]
+    p.refuses("data_released", "collection get lake q/d one")
     p("collection update lake q/d --replication-desired 1")
     assert p("collection get lake q/d one").out == "1"
 

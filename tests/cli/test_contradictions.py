@@ -35,7 +35,6 @@ def test_a_key_twice_in_a_policy(
     ("words", "name"),
     [
         (["retention", "set", "lake", "--default", "3d", "--default", "4d"], "--default"),
-        (["gc", "plan", "lake", "--grace", "1d", "--grace=1s", "--unsafe"], "--grace"),
         (["commit", "lake", "main", "-m", "one", "--message", "two"], "--message"),
     ],
 )

@@ -32,7 +32,6 @@ def refused(directory: Path, *paths: str) -> InvalidInput:
         (["ok", LONGEST + "y"], [LONGEST + "y"]),
         (["ok", f"{LONGEST}y/in"], [f"{LONGEST}y/in"]),
         (["/".join(["x" * 200] * 21)], ["/".join(["x" * 200] * 21)]),
-        (["a//b", "./c", "../d", "e/"], ["a//b", "./c", "../d", "e/"]),
         (["/etc/x", "a/../../x", "..", "/"], ["/etc/x", "a/../../x", "..", "/"]),
         (["a\nb", "a\tb", "\x1b[1m", "ok"], ["a\nb", "a\tb", "\x1b[1m"]),
         (["there/is/a/directory"], ["there/is/a/directory"]),

@@ -23,21 +23,14 @@ def test_what_a_branch_shows(lake: Ebbtide, write: Write) -> None:
     by_ref = lake.json("explain lake main")
     assert (by_ref["what"], by_ref["commit_id"], by_ref["state"]) == ("commit", head, "kept")
     assert lake.json("explain lake", head[:8]) == by_ref
-    shown = lake("explain lake", head).out
-    assert "head of branch main" in shown
-    assert "never" in shown
-
-
-def test_what_is_staged(lake: Ebbtide, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("1")
-    lake("fs put lake main", tmp_path / "file", "x")
-    assert "branch main, path x" in lake("explain lake main x").out
+    assert "head of branch main" in lake("explain lake", head).out
+    lake("fs cp lake main a staged")
+    assert "branch main, path staged" in lake("explain lake main staged").out
 
 
 def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
     before = lake.json("explain lake", expired, "a", "--grace", "1s")
     assert (before["state"], before["past_holder_count"]) == ("unneeded", 1)
-    assert before["collectable_at"] is not None
     shown = lake("explain lake", expired, "a").out
     assert "nothing keeps it" in shown
     assert "collectable from" in shown
@@ -46,11 +39,9 @@ def test_before_and_after_a_run(lake: Ebbtide, expired: str) -> None:
 
     after = lake.json("explain lake", before["address"])
     assert (after["state"], after["went"]["run_id"]) == ("gone", run_id)
-    assert [row["commit_id"] for row in after["went"]["commits"]] == [expired]
     shown = lake("explain lake", expired, "a").out
     assert f"run {run_id} deleted it" in shown
     assert "keep_last 1" in shown
-    assert expired[:10] in shown
     assert f"by run {run_id}" in lake("explain lake", expired).out
 
 
@@ -60,7 +51,6 @@ def test_what_is_not_there(lake: Ebbtide) -> None:
         (("lake", "main", "nothing"), 1, "object_not_found"),
         (("lake", "data/" + "0" * 32 + "/" + "1" * 32), 1, "object_not_found"),
         (("lake", "main", "x" * 1025), 2, "invalid_path"),
-        (("sea", "main"), 1, "repository_not_found"),
     ):
         lake.refuses(kind, "explain", *arguments, code=code)
 

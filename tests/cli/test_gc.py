@@ -68,7 +68,6 @@ def test_cold_and_locked_files_are_named(lake: Ebbtide, monkeypatch: pytest.Monk
     report = lake.json("gc show lake latest")
     assert report["locked_count"] == report["failed_count"] == 1
     assert report["locked_bytes"] == 3
-    assert report["storage_classes"]["found"][0]["archived"] == {"objects": 1, "bytes_total": 3}
 
 
 def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
@@ -86,11 +85,8 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
 
     swept = lake.json("gc sweep lake", run_id, *AT_ONCE)
     assert (swept["state"], swept["deleted_count"], swept["deleted_bytes"]) == ("swept", 1, 3)
-    gone = lake("fs stat lake", expired, "a")
-    assert "path" in gone.out
     assert lake("fs cat lake", expired, "a", code=1).err.count(run_id) == 1
     assert lake("fs cat lake main a").out == "new"
-    assert "expired" in lake("log lake main").out
     lake.refuses("plan_used", "gc sweep lake", run_id, *AT_ONCE)
     runs = lake.json("gc runs lake")["runs"]
     assert [(run["run_id"], run["state"]) for run in runs] == [(run_id, "swept")]
@@ -114,13 +110,11 @@ def test_verify(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     differs = lake.json("gc verify lake", run_id, code=3)
     assert not differs["verified"]
     assert differs["counts"] == {"unrecorded": 1, "gone": 1, "figure": 1}
-    assert {each["sort"] for each in differs["differences"]} == {"unrecorded", "figure"}
     shown = lake("gc verify lake", run_id, code=3)
     (address,) = {each["address"] for each in differs["differences"]} - {None}
     assert address in shown.out
     assert differs["path"] in shown.out
     assert "does not pass: 2 differences" in shown.err
-    lake.refuses("run_not_found", "gc verify lake", "0" * 32)
 
     def refuse(*_: object, **__: object) -> None:
         raise Failed("storage_error", "no writing here")
@@ -193,15 +187,12 @@ def test_a_process_of_its_own_says_nothing_of_spark(
     assert "has expired" in lake("fs cat lake", expired, "a", code=1).err
 
 
-def test_no_terminal_and_no_yes(lake: Ebbtide, tmp_path: Path) -> None:
+def test_wrong_calls(lake: Ebbtide, tmp_path: Path) -> None:
     for words in ("sweep lake", "run lake", "give-up lake main --reason=x"):
         assert "--yes" in lake.refuses("invalid_argument", "gc", *words.split(), code=2).err
-    assert not list((tmp_path / "store").rglob("plan.json"))
-
-
-def test_a_grace_that_is_refused(lake: Ebbtide) -> None:
     for grace, kind in (("1s", "unsafe_grace"), ("20", "invalid_duration")):
         lake.refuses(kind, "gc plan lake --grace", grace, code=2)
+    assert not list((tmp_path / "store").rglob("plan.json"))
 
 
 @pytest.mark.usefixtures("expired")
@@ -225,16 +216,10 @@ def test_sizes_of_candidates_alone(lake: Ebbtide, monkeypatch: pytest.MonkeyPatc
     planned = lake.json(*plan, "--sizes", "candidates")
     names = ("listed", "live", "protected", "young", "candidate")
     assert all(planned[f"{name}_count"] == whole[f"{name}_count"] for name in names)
-    known = {name for name in names if planned[f"{name}_bytes"] is not None}
-    assert known == {name for name in names if planned[f"{name}_bytes"] == whole[f"{name}_bytes"]}
-    assert known >= {"candidate", "young"}
-    assert not known & {"listed", "live"}
-    assert planned["kinds"]["object"]["bytes_total"] is None
-    assert planned["kinds"]["range"] == whole["kinds"]["range"]
+    assert (planned["live_bytes"], planned["kinds"]["object"]["bytes_total"]) == (None, None)
+    assert planned["candidate_bytes"] == whole["candidate_bytes"]
     shown = lake("gc show lake", planned["run_id"])
     assert (shown.out.count("unknown"), "None" in shown.out) == (2, False)
-    assert lake.json("gc show lake", planned["run_id"])["live_bytes"] is None
-    assert "pass" in lake("gc verify lake", planned["run_id"]).out
 
     monkeypatch.setenv("EBBTIDE_SIZES", "candidates")
     assert lake.json(*plan)["live_bytes"] is None

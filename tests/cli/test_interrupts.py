@@ -233,14 +233,6 @@ def test_an_undo(lake: Ebbtide, store: Path, moment: str) -> None:
         assert lake("fs cat lake main~1", f"d/{number}").out == f"old {number}"
 
 
-def test_deleting_for_good(lake: Ebbtide, store: Path) -> None:
-    run = lake.json("gc run lake", *SHORT, "--yes", "--quarantine", "1d")
-    found = interrupted(store, "gc", "purge", "lake", run["run_id"], "--yes", when="start purge")
-    assert "in quarantine deleted for good" in found.stderr
-    assert "has no files in quarantine any more" in go_on(lake, found.stderr, "Start it again with")
-    assert lake("gc undo lake", run["run_id"], code=1).err
-
-
 @pytest.mark.parametrize(
     ("when", "said"),
     [

@@ -39,10 +39,8 @@ def test_a_key_that_clients_have_already(lake: Ebbtide, tmp_path: Path) -> None:
     assert made["secret_access_key"] == secret.read_text().strip()
     again = lake(*given, "--secret-file", secret, code=1)
     assert again.error_kind == "key_exists"
-    lake("key revoke AKIAIOSFODNN7EXAMPLE --yes")
-    assert lake(*given, "--secret-file", secret, code=1).error_kind == "key_exists"
     before = lake("key list").out
-    for content in (b"", b"short", b"x" * 256, b"a secret with blanks", "ä".encode() * 20, b"\xff"):
+    for content in (b"short", b"\xff"):
         secret.write_bytes(content)
         lake.refuses(
             "invalid_argument", "key create --id", "A" * 20, "--secret-file", secret, code=2
@@ -61,8 +59,6 @@ def test_the_keys_that_sign(lake: Ebbtide) -> None:
     second = lake("key rotate-signing --at-once --yes")
     assert "will" in second.err
     assert second.out.count("is retired") == 2
-    third = lake.json("key rotate-signing")
-    assert len(third["verifying_ids"]) == 1
 
 
 def test_a_port_that_is_taken(lake: Ebbtide) -> None:

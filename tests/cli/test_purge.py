@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ebbtide.storage import LocalStorage, Retained
-from tests.cli.conftest import Ebbtide, Terminal
+from tests.cli.conftest import Ebbtide
 
 WHY = ("--reason", "a subject asked for it")
 
 
 @pytest.fixture
-def filled(lake: Ebbtide, tmp_path: Path) -> Iterator[Ebbtide]:
+def filled(lake: Ebbtide, tmp_path: Path) -> Ebbtide:
     for name in "ab":
         (tmp_path / name).write_text(name)
         lake("fs put lake main", tmp_path / name, name)
     lake("commit lake main -m", "two files")
-    yield lake
+    return lake
 
 
 def files(tmp_path: Path) -> int:
@@ -45,14 +45,14 @@ def test_from_a_dry_run_to_a_verified_record(filled: Ebbtide, tmp_path: Path) ->
     assert "a subject asked for it" in filled("purge list lake").out
     shown = filled("purge show", purge_id, "--objects")
     assert "deleted" in shown.out
-    assert filled.json("purge show", purge_id)["record_sha256"]
     verified = filled.json("purge verify", purge_id)
     assert (verified["verified"], verified["address_count"]) == (True, 1)
-    assert verified["differences"] == []
     assert "all as the record says" in filled("purge verify", purge_id).out
     keys = filled.json("purge key")["keys"]
-    assert len(keys[0]["public_key"]) == 64
     assert keys[0]["public_key"] in filled("purge key").out
+    record = Path(done["record_path"]) / "record-1.json"
+    record.write_text(record.read_text().replace("a subject", "nobody"))
+    assert "signature" in filled("purge verify", purge_id, code=1).out
 
 
 def test_what_is_in_the_way_is_shown_and_ends_with_3(filled: Ebbtide, tmp_path: Path) -> None:
@@ -80,22 +80,17 @@ def test_a_purge_that_was_planned_can_be_carried_out(filled: Ebbtide, tmp_path: 
     filled.refuses("purge_ended", "purge resume", purge_id, "--yes-i-mean", "lake")
 
 
-def test_without_the_name_nothing_goes(filled: Ebbtide, tmp_path: Path) -> None:
+def test_without_the_name_nothing_goes(
+    filled: Ebbtide, tmp_path: Path, typing: Callable[[str], None]
+) -> None:
     run = ("purge", "run", "lake", "--path", "main:a", *WHY)
     for arguments in ((), ("--yes-i-mean", "lak"), ("--yes-i-mean", "")):
         assert "Nothing was changed" in filled(*run, *arguments, code=2).err
     filled(*run, "--yes", code=2)
-    assert files(tmp_path) == 2
-
-
-@pytest.mark.parametrize(("typed", "left"), [("lake\n", 1), ("yes\n", 2), ("\n", 2)])
-def test_the_name_is_typed_in(
-    filled: Ebbtide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, left: int
-) -> None:
-    monkeypatch.setattr("sys.stdin", Terminal(typed))
-    asked = filled("purge run lake --path main:a", *WHY)
-    assert "type lake to continue" in asked.err
-    assert files(tmp_path) == left
+    for typed, left in (("yes\n", 2), ("\n", 2), ("lake\n", 1)):
+        typing(typed)
+        assert "type lake to continue" in filled(*run).err
+        assert files(tmp_path) == left
 
 
 def test_a_whole_repository(filled: Ebbtide, tmp_path: Path) -> None:
@@ -107,20 +102,9 @@ def test_a_whole_repository(filled: Ebbtide, tmp_path: Path) -> None:
     assert [each["state"] for each in filled.json("purge list lake")["purges"]]
 
 
-def test_a_difference_ends_with_1(filled: Ebbtide) -> None:
-    run = ("purge", "run", "lake", "--path", "main:a", *WHY, "--yes-i-mean", "lake", "--json")
-    done = filled(*run).document
-    record = Path(done["record_path"]) / "record-1.json"
-    record.write_text(record.read_text().replace("a subject", "nobody"))
-    found = filled("purge verify", done["purge_id"], code=1)
-    assert "signature" in found.out
-
-
 def test_nothing_named_and_no_reason(filled: Ebbtide) -> None:
-    filled("purge run lake", *WHY, code=2)
-    filled("purge run lake --path main:a", code=2)
-    filled("purge run lake --path main:a --reason", "  ", code=2)
-    filled.refuses("purge_not_found", "purge show nothing")
+    for options in (WHY, ("--path", "main:a"), ("--path", "main:a", "--reason", "  ")):
+        filled("purge run lake", *options, code=2)
 
 
 def test_versions_that_a_storage_keeps(

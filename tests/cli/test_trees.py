@@ -14,12 +14,9 @@ from tests.cli.conftest import Ebbtide
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A directory with a file, one deeper down, and links to both and to a directory."""
-    tree = tmp_path / "tree"
-    (tree / "deep").mkdir(parents=True)
-    (tree / "one").write_text("1")
-    (tree / "deep" / "two").write_text("22")
+def tree(tree: Path) -> Path:
+    """A directory also with links to a file and to a directory."""
+    (tree / "big").unlink()
     (tree / "link").symlink_to(tree / "one")
     (tree / "directory").symlink_to(tree / "deep")
     return tree
@@ -48,15 +45,12 @@ def staged(lake: Ebbtide) -> list[str]:
     return [entry["path"] for entry in entries]
 
 
-def test_links_are_refused_by_name(lake: Ebbtide, words: list[str], tree: Path) -> None:
+def test_links_are_refused_by_name_or_counted(lake: Ebbtide, words: list[str], tree: Path) -> None:
     message = lake(*of(words, tree), code=2).err
     assert str(tree) in message
     assert "is a symbolic link: --links follow" in message
     assert staged(lake) == []
     assert lake.json("collection list lake p")["collections"] == []
-
-
-def test_links_are_counted(lake: Ebbtide, words: list[str], tree: Path) -> None:
     for number, (how, told) in enumerate((("follow", "followed"), ("skip", "skipped"))):
         named = [word.replace("p/c", f"p/{number}") for word in of(words, tree)]
         result = lake(*named, "--links", how)
@@ -72,47 +66,27 @@ def test_what_links_lead_to_is_stored_as_a_copy_or_left_out(lake: Ebbtide, tree:
     assert lake("fs cat lake main in/link").out == "1"
 
 
-def test_a_directory_that_cannot_be_read_is_named(
-    lake: Ebbtide, words: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_read_stops_all_before_the_first_byte(
+    lake: Ebbtide, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who may read everything runs this test, too."""
-    scandir = os.scandir
+    for place, name, lost in ((os, "scandir", "deep"), (Path, "open", "two")):
+        call: Any = getattr(place, name)
 
-    def refusing(path: Path) -> Any:
-        if Path(path).name == "deep":
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
+        def refusing(path: Path, *given: Any, call: Any = call, lost: str = lost) -> Any:
+            if Path(path).name == lost:
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(path, *given)
 
-    monkeypatch.setattr("ebbtide.cli.trees.os.scandir", refusing)
-    message = lake(*of(words, tree), "--links", "skip", code=1).err
-    assert f"{tree / 'deep'}: Permission denied" in message
-    assert "defect" not in message
-    assert staged(lake) == []
-
-
-def test_a_file_that_cannot_be_read_stops_all_before_the_first_byte(
-    lake: Ebbtide, words: list[str], tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = Path.open
-
-    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "two":
-            raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", refusing)
-    message = lake(*of(words, tree), "--links", "skip", code=1).err
-    assert f"{tree / 'deep' / 'two'}: Permission denied" in message
-    assert staged(lake) == []
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, refusing)
+            message = lake(*of(PUTS[0], tree), "--links", "skip", code=1).err
+        assert f"{lost}: Permission denied" in message
+        assert "defect" not in message
+        assert staged(lake) == []
 
 
-def test_what_is_neither_file_nor_directory_is_named(tree: Path) -> None:
-    os.mkfifo(tree / "pipe")
-    with pytest.raises(InvalidInput, match="pipe is neither a file nor a directory"):
-        read_tree([tree], into="", links=Links.SKIP)
-
-
-def test_links_that_lead_nowhere_or_around_are_named(tree: Path) -> None:
+def test_what_can_be_no_file_is_named(tree: Path) -> None:
     (tree / "nowhere").symlink_to(tree / "missing")
     with pytest.raises(InvalidInput, match="nowhere is a broken link"):
         read_tree([tree], into="", links=Links.FOLLOW)
@@ -121,6 +95,9 @@ def test_links_that_lead_nowhere_or_around_are_named(tree: Path) -> None:
     with pytest.raises(InvalidInput, match="around leads to a directory around it"):
         read_tree([tree], into="", links=Links.FOLLOW)
     assert read_tree([tree], into="", links=Links.SKIP).links_skipped == 3
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(InvalidInput, match="pipe is neither a file nor a directory"):
+        read_tree([tree], into="", links=Links.SKIP)
 
 
 def test_a_named_link_is_followed(tree: Path) -> None:

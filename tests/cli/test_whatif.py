@@ -35,14 +35,7 @@ def test_policies_side_by_side(
     assert [each["candidate_bytes"] for each in (present, shorter, longer)] == [5, 12, 0]
     assert [each["more_bytes"] for each in (present, shorter, longer)] == [0, 7, -5]
     assert [each["money_month"] for each in (present, shorter, longer)] == [5.0, 12.0, 0.0]
-    assert shorter["kinds"] == {"object": {"objects": 2, "bytes_total": 12}}
-    (lost,) = shorter["lost"]
-    assert lost["commit_id"] == history[1]
-    assert lost["reason"] == "one of the last 2 of branch main"
-    (branch,) = [ref for ref in shorter["by_ref"] if ref["name"] == "main"]
-    assert (branch["rule"], branch["kept_count"], branch["fewer_count"]) == ("keep_last 1", 1, 1)
-    assert branch["oldest_at"] == "2020-01-03T00:00:00+00:00"
-    assert longer["regained_count"] == 2
+    assert [lost["commit_id"] for lost in shorter["lost"]] == [history[1]]
 
     shown = lake(*asked).out
     assert "saves a month" in shown
@@ -53,28 +46,24 @@ def test_policies_side_by_side(
     assert lake.json("gc runs lake") == {"runs": []}
 
 
-def test_no_price_no_money(lake: Ebbtide, history: tuple[str, ...]) -> None:
-    del history
+@pytest.mark.usefixtures("history")
+def test_no_price_no_money(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     found = lake.json("what-if lake --policy", DAILY)
     assert found["price_gb_month"] is None
     assert {each["money_month"] for each in found["policies"]} == {None}
     assert "month" not in lake("what-if lake --policy", DAILY).out
+    monkeypatch.setenv("EBBTIDE_PRICE_GB_MONTH", "much")
+    bad = lake.refuses("invalid_setting", "repo list", code=2)
+    assert "write a number, such as 0.023" in bad.err
 
 
 def test_what_cannot_be_asked(lake: Ebbtide) -> None:
     for words, kind in (
         ((), "invalid_argument"),
         (("--policy", "{"), "invalid_policy"),
-        (("--policy", '{"default": "0d"}'), "invalid_duration"),
         (("--policy", "nothing.json"), "invalid_argument"),
     ):
         lake.refuses(kind, "what-if lake", *words, code=2)
     told = lake.refuses("invalid_argument", "what-if icechunk:/nowhere --policy", DAILY, code=2).err
     assert "ebbtide expire" in told
     assert "--dry-run" in told
-
-
-def test_a_bad_price(ebbtide: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EBBTIDE_PRICE_GB_MONTH", "much")
-    found = ebbtide.refuses("invalid_setting", "repo list", code=2)
-    assert "write a number, such as 0.023" in found.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,10 +40,42 @@ def xml(code: str) -> bytes:
 
 
 def s3_at(endpoint: str, prefix: str = "") -> Storage:
-    """A bucket of a server."""
     options = {"endpoint": endpoint, "allow_http": "true", "region": "us-east-1"}
     options |= {"access_key_id": "key", "secret_access_key": "secret"}
     return open_storage(f"s3://bucket{prefix}", options)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers requests of tests, and prints nothing."""
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        """The names of headers have underscores for hyphens."""
+        self.send_response(status)
+        for name, value in ({"content_length": str(len(body))} | headers).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def http_server(
+    handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None
+) -> Iterator[int]:
+    """The port of a server on the loopback address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
@@ -50,26 +83,17 @@ def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
     """The endpoint of a server that answers as `give` says of method and path; status 0 breaks the
     connection."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Giving(Handler):
         def go(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
             status, body, *more = give(self.command, self.path)
             self.close_connection = True
             if status:
-                self.send_response(status)
-                headers = {"content-length": str(len(body))}
-                for name, value in (headers | dict(*more)).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
+                headers: dict[str, str] = dict(*more)
+                named = {name.replace("-", "_"): value for name, value in headers.items()}
+                self.answer(status, body, **named)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = go  # noqa: N815
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with http_server(Giving) as port:
+        yield f"http://127.0.0.1:{port}"

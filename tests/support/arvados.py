@@ -27,9 +27,9 @@ def read_block(lake: Repository, locator: str, *, holder: str = HOLDER) -> bytes
     return b"".join(lake.blocks.read(locator, holder=holder).pieces)
 
 
-def read_blocks(lake: Repository, text: str, *, holder: str = HOLDER) -> list[bytes]:
+def read_blocks(lake: Repository, text: str) -> list[bytes]:
     return [
-        read_block(lake, locator, holder=holder)
+        read_block(lake, locator)
         for locators in parse_manifest(text).locators.values()
         for locator in locators
     ]

@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
+
+import boto3
 
 from tests.support.postgres import free_port
 
@@ -145,11 +147,8 @@ def start_ceph(
 ) -> CephServer:
     """Starts a server on free ports of the loopback address, in some 12 s.
 
-    Its files lie under `directory`, or the system's temporary one. It ends when `lifeline`, the end
-    of a pipe that it reads, closes: the one that `stop` closes, unless another is given. `objects`
-    are the lines of the configuration that say where objects lie, IN_MEMORY or ON_DISK.
-
-    Raises RuntimeError, with what its programs said, when it does not start.
+    It ends when `lifeline`, the end of a pipe that it reads, closes: the one that `stop` closes,
+    unless another is given. `objects` are the lines of the configuration on where objects lie.
     """
     # Short: sockets lie in it.
     home = Path(tempfile.mkdtemp(prefix="ebbtide-ceph-", dir=directory))
@@ -209,16 +208,16 @@ def make_user(home: Path, name: str, key_id: str, secret: str) -> None:
         raise RuntimeError(f"Ceph took no user:\n{done.stderr}")
 
 
-def make_bucket(name: str, environment: Mapping[str, str]) -> None:
-    """With a signed request: the storage clients that the project uses make no buckets."""
-    from pyarrow.fs import S3FileSystem
-
-    files = S3FileSystem(
-        endpoint_override=environment["AWS_ENDPOINT"].removeprefix("http://"),
-        scheme="http",
-        access_key=environment["AWS_ACCESS_KEY_ID"],
-        secret_key=environment["AWS_SECRET_ACCESS_KEY"],
-        region=environment["AWS_REGION"],
-        allow_bucket_creation=True,
+def connect(environment: Mapping[str, str] = os.environ) -> Any:
+    """A client of boto3: the storage clients that the project uses make no buckets."""
+    return boto3.client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT"],
+        region_name=environment["AWS_REGION"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
     )
-    files.create_dir(name)
+
+
+def make_bucket(name: str, environment: Mapping[str, str] = os.environ) -> None:
+    connect(environment).create_bucket(Bucket=name)

@@ -9,14 +9,14 @@ import re
 import select
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from tests.support.answers import Handler, http_server
 from tests.support.certificates import Issuer
 
 EXPIRES: Final = "2099-01-01T00:00:00Z"
@@ -37,27 +37,20 @@ class Cloud:
 
 @contextmanager
 def running_cloud(certificate: Path | None = None) -> Iterator[Cloud]:
-    class Handler(_Handler):
+    class Serving(_Handler):
         pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    scheme = "http" if certificate is None else "https"
-    Handler.cloud = Cloud(f"{scheme}://localhost:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Handler.cloud
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    scheme = "http" if context is None else "https"
+    with http_server(Serving, context) as port:
+        Serving.cloud = Cloud(f"{scheme}://localhost:{port}")
+        yield Serving.cloud
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     cloud: Cloud
 
@@ -99,20 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
                     both[source is self.connection].sendall(data)
 
     def _answer(self, text: str) -> None:
-        body = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Last-Modified", "Tue, 01 Jan 2030 00:00:00 GMT")
-        self.send_header("ETag", '"x"')
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Prints nothing."""
+        modified = "Tue, 01 Jan 2030 00:00:00 GMT"
+        self.answer(200, text.encode(), Last_Modified=modified, ETag='"x"')
 
 
 def keys(name: str) -> str:
-    """Keys as a container's or machine's service gives them."""
     return json.dumps(
         {
             "Code": "Success",

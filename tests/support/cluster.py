@@ -47,7 +47,6 @@ class Cluster:
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self, workers: int) -> None:
-        """Start it. Raises RuntimeError, with what a process said, when that does not start."""
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
         self.master = self._run("master", [MASTER_CLASS, *options])
         self._wait(self.master, "master", "I have been elected leader")

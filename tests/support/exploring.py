@@ -47,6 +47,7 @@ from tests.support.boundaries import SteppingMetadata
 from tests.support.clock import ManualClock
 from tests.support.faulty import FaultyStorage
 from tests.support.memory import Bucket, Stored, Watcher, opened_in_memory
+from tests.support.memory_world import TruthfulClock
 from tests.support.world import START
 
 LEASE: Final = timedelta(hours=1)
@@ -92,7 +93,7 @@ class Actor:
 Operation = Callable[[Actor], object]
 
 
-class _Clock(ManualClock):
+class _Clock(TruthfulClock):
     """A clock whose readings are part of what a thread knows."""
 
     def __init__(self, note: Callable[[object], None]) -> None:
@@ -103,9 +104,6 @@ class _Clock(ManualClock):
         now = super().database_now(tx)
         self._note(now)
         return now
-
-    def storage_time(self, last_modified: datetime) -> datetime:
-        return last_modified
 
 
 class _Ids:

@@ -64,7 +64,6 @@ def nearest_files(changed: Sequence[str], rng: Random) -> list[Path]:
 
 
 def nearness_of(test: PurePosixPath, imports: frozenset[str], changed: Sequence[str]) -> int:
-    """How near a test's file is to the nearest of the changed files."""
     return max((_near(test, imports, PurePosixPath(each)) for each in changed), default=0)
 
 
@@ -103,14 +102,12 @@ class Fast:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leaves out tests that need more, and puts the nearest first."""
         config.hook.pytest_deselected(items=[item for item in items if needs_more(item)])
         left = [item for item in items if not needs_more(item)]
         items[:] = sorted(left, key=lambda item: self._places.get(item.path, 0))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        """Begins no test when the time is over."""
         if time.monotonic() > self._ends_at:
             pytest.skip(NO_TIME)
 

@@ -81,7 +81,6 @@ class Forgery:
         self.edit_candidates(kind, lambda rows: rows.append(row))
 
     def seal(self) -> None:
-        """Make sums and checksums agree."""
         parts = self.plan["candidates"]
         self.plan["counts"]["candidate"] = {
             "objects": sum(part["rows"] for part in parts),

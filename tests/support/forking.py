@@ -62,8 +62,6 @@ class Running:
 
 
 class Forks:
-    """The process that programs are forked from."""
-
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="ebbtide-forks-"))
         with socket.socket(socket.AF_UNIX) as asked:

@@ -371,7 +371,6 @@ def listing(path: Place) -> dict[str, int]:
 
 
 def copy_repository(path: Place, to: Place) -> None:
-    """Copy one to where there is nothing yet: a directory to a directory, or S3 to S3."""
     if isinstance(path, Path):
         shutil.copytree(path, to)
         return
@@ -381,7 +380,6 @@ def copy_repository(path: Place, to: Place) -> None:
 
 
 def backdate(path: Path, seconds: float) -> None:
-    """Let every file be older, by the time of modification, which is what collectors go by."""
     for each in path.rglob("*"):
         if each.is_file():
             status = each.stat()

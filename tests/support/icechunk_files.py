@@ -85,10 +85,10 @@ class Fields:
     def number(self, slot: int, flags: Any) -> int:
         return int(self.table.GetSlot(4 + 2 * slot, 0, flags))
 
-    def struct(self, slot: int, size: int = ID_BYTES) -> bytes | None:
+    def struct(self, slot: int) -> bytes | None:
         place = self.at(slot)
         start = self.table.Pos + place
-        return bytes(self.table.Bytes[start : start + size]) if place else None
+        return bytes(self.table.Bytes[start : start + ID_BYTES]) if place else None
 
     def starts(self, slot: int, size: int) -> list[int]:
         place = self.at(slot)

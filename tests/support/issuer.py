@@ -11,12 +11,11 @@ import hashlib
 import hmac
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote_plus, urlencode, urlsplit
 
@@ -24,6 +23,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from tests.support.answers import Handler, http_server
 
 CLIENT_ID: Final = "ebbtide pages"
 CLIENT_SECRET: Final = "s3cret: of the pages"
@@ -152,7 +153,7 @@ class TestIssuer:
         return header == f"Basic {base64.b64encode(pair).decode()}" and "client_secret" not in form
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler, BaseHTTPRequestHandler):
     issuer: TestIssuer
 
     def do_GET(self) -> None:
@@ -189,29 +190,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(content).encode())
 
     def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        if status == 302:
-            self.send_header("Location", body.decode())
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Prints nothing."""
+        self.answer(status, body, **({"Location": body.decode()} if status == 302 else {}))
 
 
 @contextmanager
 def issuing(host: str = "127.0.0.1") -> Iterator[TestIssuer]:
     """Yields an issuer. Its URL has this name of the loopback address."""
     issuer = TestIssuer("")
-    handler = type("Handler", (_Handler,), {"issuer": issuer})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    issuer.url = f"http://{host}:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with http_server(type("Serving", (_Handler,), {"issuer": issuer})) as port:
+        issuer.url = f"http://{host}:{port}"
         yield issuer
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

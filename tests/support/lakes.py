@@ -21,10 +21,10 @@ def contents(lake: Repository, ref: str) -> dict[str, bytes]:
     return {entry.path: lake.objects.get(ref, entry.path) for entry in lake.objects.walk(ref)}
 
 
-def every_file(lake: Repository) -> set[str]:
+def every_file(lake: Repository, prefix: str = "") -> set[str]:
     return {
         str(address)
-        for batch in lake.storage.list()
+        for batch in lake.storage.list(prefix)
         for address in batch.column("address").to_pylist()
     }
 

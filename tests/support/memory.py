@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 import pytest
@@ -92,9 +92,8 @@ class MemoryStorage:
     bucket: Bucket = field(compare=False, repr=False)
     prefix: str
 
-    @property
-    def shared_between_processes(self) -> bool:
-        return True
+    shared_between_processes: ClassVar[bool] = True
+    deletes_versions: ClassVar[bool] = True
 
     def get(self, address: str) -> bytes:
         return self._found(address).data
@@ -218,10 +217,6 @@ class MemoryStorage:
 
     def retained(self) -> Retained:
         return Retained("no", "memory keeps no deleted objects")
-
-    @property
-    def deletes_versions(self) -> bool:
-        return True
 
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         return [DeleteOutcome(address, "missing") for address in addresses]

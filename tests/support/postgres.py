@@ -73,14 +73,9 @@ def start_postgres(
 ) -> PostgresServer:
     """Starts a server with its files under ``directory``, on a free port of the loopback address.
 
-    With ``durable`` each commit waits for the disk, which benchmarks need. The server
-    ends when ``lifeline``, the end of a pipe that it reads, closes: the one that `stop` closes,
-    unless another is given.
-
-    PostgreSQL refuses to run as root. Root therefore starts it as another user; where that user
-    may not enter ``directory`` (pytest's own temporary ones, for example) the files go to a
-    directory of their own in the system's temporary one. Raises FileNotFoundError without
-    PostgreSQL, and RuntimeError with the server's log when it does not start.
+    With ``durable`` each commit waits for the disk. The server ends when ``lifeline``, the end of a
+    pipe that it reads, closes: the one that `stop` closes, unless another is given. Where root's
+    server may not enter ``directory``, its files go to the system's temporary one.
     """
     binaries = find_postgres()
     if binaries is None:
@@ -143,7 +138,6 @@ def _server_user() -> pwd.struct_passwd:
 
 
 def _make_cluster(binaries: Path, home: _Home) -> str:
-    """Makes the data directory; returns the password of its one user, ``postgres``."""
     password = secrets.token_hex(16)
     password_file = home.path / "password"
     password_file.touch(mode=0o600)

@@ -11,6 +11,7 @@ from ebbtide.purge.request import PathTarget, Request
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.support.lakes import contents as contents
+from tests.support.lakes import every_file
 
 SECRET_KEY = base64.urlsafe_b64encode(b"k" * 32).decode()
 WHO = {"user": "ada", "host": "test"}
@@ -38,10 +39,7 @@ def in_the_way(report: PurgeReport) -> set[tuple[str, str, tuple[str, ...]]]:
 
 
 def data_files(repository: Repository, prefix: str = "data/") -> set[str]:
-    found: set[str] = set()
-    for batch in repository.storage.list(prefix):
-        found.update(batch.column("address").to_pylist())  # type: ignore[arg-type]
-    return found
+    return every_file(repository, prefix)
 
 
 def save(repository: Repository, *paths: str, branch: str = "main") -> str:

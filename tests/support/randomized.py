@@ -50,8 +50,6 @@ OUTCOME: Final = "randomized"
 
 @dataclass(slots=True)
 class Outcome:
-    """What a randomized test went through, and the seed of the case that failed, if one did."""
-
     volume: str
     cases: int = 0
     seconds: float = 0.0
@@ -60,8 +58,6 @@ class Outcome:
 
 @dataclass(slots=True)
 class Run:
-    """What the options of this test run say, and what its randomized tests went through."""
-
     base_seed: int = 0
     case: int | None = None
     """The one case to repeat, if any."""
@@ -114,7 +110,6 @@ def share_out(names: Iterable[str]) -> None:
 
 
 def is_too_late() -> bool:
-    """Whether a long run has no time left for one more test of a set."""
     return RUN.sets_end_at is not None and time.monotonic() > RUN.sets_end_at
 
 
@@ -174,7 +169,6 @@ def randomized(name: str) -> Callable[[Test], Test]:
 
 
 def name_of(node: str) -> str:
-    """The name of a test without the group that pytest-xdist puts behind it."""
     return node.rpartition("@")[0] if node.rfind("@") > node.rfind("]") else node
 
 

@@ -16,6 +16,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
+from tests.support.lakes import every_file
 
 ROUNDS: int = 3
 """After so many, with time between them, everything that ended has been deleted: what ends is
@@ -52,12 +53,7 @@ def staged_live(repository: Repository) -> set[str]:
 
 
 def stored(repository: Repository) -> set[str]:
-    return {
-        address
-        for batch in repository.storage.list(DATA_PREFIX)
-        for address in batch.column("address").to_pylist()
-        if address is not None
-    }
+    return every_file(repository, DATA_PREFIX)
 
 
 def check_settled(store: Store, repository: Repository, clock: ManualClock) -> None:

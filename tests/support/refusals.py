@@ -17,7 +17,6 @@ def attempt(world: PlannedWorld, action: str) -> RunReport:
 
 
 def check_refused(report: RunReport, kind: str, *mentions: str) -> None:
-    """The report is a refusal of that kind whose message mentions all of these."""
     assert report.state == "refused"
     assert report.error is not None
     assert report.error["kind"] == kind, report.error

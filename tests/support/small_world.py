@@ -392,7 +392,6 @@ def _fill_collections(world: SmallWorld, do: Do) -> None:
 
 
 def _begin_upload(lake: Repository) -> dict[str, str]:
-    """An upload in parts that has one; the names of both."""
     upload = lake.multipart.create("dirty", "in-parts")
     part = lake.multipart.put_part(upload, 1, b"part".ljust(40, b"."))
     return {

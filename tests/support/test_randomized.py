@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import randomized as subject
 from tests.support import volumes as volumes_table
-from tests.support.randomized import RUN, Outcome, examples, name_of, randomized
+from tests.support.randomized import RUN, Outcome, examples, randomized
 from tests.support.volumes import VOLUMES, Volume
 
 SEEDED: Final = Volume(cases=4, long=40, share=1.0)
@@ -21,83 +21,57 @@ TIMED: Final = Volume(seconds=5.0, long=50, share=2.0)
 
 
 @pytest.fixture(autouse=True)
-def volumes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def volumes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, volume in (("seeded", SEEDED), ("drawn", DRAWN), ("timed", TIMED)):
         monkeypatch.setitem(VOLUMES, name, volume)
+    monkeypatch.setitem(volumes_table.DRAWN, "alike", 2)
     for name, value in (("base_seed", 1), ("case", None), ("ends_at", None), ("worker", "")):
         monkeypatch.setattr(RUN, name, value)
     monkeypatch.setattr(RUN, "outcomes", {})
     monkeypatch.setattr(RUN, "shares", 0.0)
-    yield
 
 
-def seeds_of(**options: Any) -> list[int]:
+def seeds_of() -> list[int]:
     seen: list[int] = []
 
     @randomized("seeded")
     def test(seed: int) -> None:
         seen.append(seed)
 
-    test(**options)
-    return seen
-
-
-class TestSeeds:
-    def test_each_case_has_its_own(self) -> None:
-        assert len(set(seeds_of())) == SEEDED.cases
-
-    def test_the_base_seed_repeats_them(self) -> None:
-        assert seeds_of() == seeds_of()
-
-    def test_others_have_different_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Runs with another base seed, processes of a long run, and tests."""
-        first = set(seeds_of())
-        for name, value in (("base_seed", 2), ("worker", "gw1")):
-            with monkeypatch.context() as patched:
-                patched.setattr(RUN, name, value)
-                assert not set(seeds_of()) & first
-        monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test (call)")
-        assert not set(seeds_of()) & first
-
-    def test_a_group_of_xdist_changes_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test[a@b] (call)")
-        first = seeds_of()
-        monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/other.py::test[a@b]@spark (call)")
-        assert seeds_of() == first
-
-    def test_one_case_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        third = seeds_of()[2]
-        monkeypatch.setattr(RUN, "case", third)
-        assert seeds_of() == [third]
-
-
-def drawn() -> list[int]:
-    seen: list[int] = []
-
-    @randomized("drawn")
-    @examples("drawn")
-    @given(st.integers())
-    def test(number: int) -> None:
-        seen.append(number)
-
     test()
     return seen
 
 
-def test_hypothesis_draws_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = drawn()
-    assert len(first) >= DRAWN.examples
-    assert drawn() == first
-    monkeypatch.setattr(RUN, "base_seed", 2)
-    assert drawn() != first
+def test_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case has its own, which the base seed repeats. Runs with another one, processes of a
+    long run, and other tests have others; a group of pytest-xdist changes none."""
+    seeds = seeds_of()
+    assert len(set(seeds)) == SEEDED.cases
+    assert seeds_of() == seeds
+    with monkeypatch.context() as patched:
+        patched.setattr(RUN, "case", seeds[2])
+        assert seeds_of() == [seeds[2]]
+    for name, value in (("base_seed", 2), ("worker", "gw1")):
+        with monkeypatch.context() as patched:
+            patched.setattr(RUN, name, value)
+            assert not set(seeds_of()) & set(seeds)
+    for name in ("tests/other.py::test[a@b]", "tests/other.py::test"):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{name} (call)")
+        others = seeds_of()
+        assert not set(others) & set(seeds)
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{name}@spark (call)")
+        assert seeds_of() == others
 
 
-def test_the_independent_backend_draws_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn_independently() -> list[list[int]]:
+@pytest.mark.parametrize("options", [{}, {"backend": subject.INDEPENDENT}])
+def test_hypothesis_draws_by_the_seed(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    def drawn() -> list[list[int]]:
         seen: list[list[int]] = []
 
         @randomized("drawn")
-        @examples("drawn", backend=subject.INDEPENDENT)
+        @examples("drawn", **options)
         @given(st.lists(st.integers(), min_size=3))
         def test(numbers: list[int]) -> None:
             seen.append(numbers)
@@ -105,27 +79,20 @@ def test_the_independent_backend_draws_by_the_seed(monkeypatch: pytest.MonkeyPat
         test()
         return seen
 
-    first = drawn_independently()
-    assert drawn_independently() == first
+    first = drawn()
+    assert len(first) >= DRAWN.examples
+    assert drawn() == first
     monkeypatch.setattr(RUN, "base_seed", 2)
-    assert drawn_independently() != first
-
-
-def test_each_case_has_a_directory_of_its_own(tmp_path: Path) -> None:
-    @randomized("seeded")
-    def test(tmp_path: Path) -> None:
-        assert not any(tmp_path.iterdir())
-        (tmp_path / "file").touch()
-
-    test(tmp_path=tmp_path)
-    assert not any(tmp_path.iterdir())
+    assert drawn() != first
 
 
 def test_a_failure_names_its_case_and_leaves_its_files(tmp_path: Path) -> None:
+    """Each case has a directory of its own, of which nothing is left when it has passed."""
     wanted = seeds_of()[1]
 
     @randomized("seeded")
     def test(tmp_path: Path, seed: int) -> None:
+        assert not any(tmp_path.iterdir())
         (tmp_path / "file").touch()
         assert seed != wanted
 
@@ -171,30 +138,23 @@ class TestLongRuns:
         assert [outcome.cases for outcome in RUN.outcomes.values()] == [pytest.approx(60, abs=2)]
 
     def test_all_that_follow_pay_for_a_case_that_takes_long(self, time: Time) -> None:
+        """Behind the end there is one case alone."""
         subject.share_out(["seeded", "seeded", "seeded", "timed"])
-        self.lasting(time, "seeded", 30.0)()
-        assert time.now == 30.0
-        for ends_at in (37.5, 45.0):
-            self.lasting(time, "seeded", 0.5)()
+        for name, seconds, ends_at in (
+            ("seeded", 30.0, 30.0),
+            ("seeded", 0.5, 37.5),
+            ("seeded", 0.5, 45.0),
+            ("timed", 0.5, 60.0),
+            ("seeded", 1.5, 61.5),
+        ):
+            self.lasting(time, name, seconds)()
             assert time.now == pytest.approx(ends_at)
-        self.lasting(time, "timed", 0.5)()
-        assert time.now == pytest.approx(60.0)
-
-    def test_no_case_begins_behind_the_end(self, time: Time) -> None:
-        subject.share_out(["seeded"])
-        time.now = 58.0
-        self.lasting(time, "seeded", 1.5)()
-        assert time.now == 61.0
-        self.lasting(time, "seeded", 1.5)()
-        assert time.now == 62.5
 
     def test_sets_leave_most_of_the_time(self, time: Time) -> None:
         time.now = 10.0
         subject.share_out(["seeded"])
-        time.now = 25.0
-        assert not subject.is_too_late()
-        time.now = 25.1
-        assert subject.is_too_late()
+        for time.now, is_late in ((25.0, False), (25.1, True)):
+            assert subject.is_too_late() == is_late
 
     def test_a_test_in_seconds_gets_what_is_left(self, time: Time) -> None:
         subject.share_out(["timed", "drawn", "seeded", "drawn", "drawn"])
@@ -207,72 +167,60 @@ class TestLongRuns:
 
         test()
         assert got == [5.0, 5.0]
-        assert time.now == 10.0
 
 
-class TestSets:
+@pytest.fixture
+def items(request: pytest.FixtureRequest) -> list[pytest.Item]:
     """Of sets of alike tests a commit tries some, which chance draws; a long run tries as many as
     it has time for."""
-
-    @pytest.fixture
-    def items(self, request: pytest.FixtureRequest) -> list[pytest.Item]:
-        names = [f"test_{function}[{number}]" for function in "ab" for number in range(6)]
-        return [
-            pytest.Function.from_parent(request.node.parent, name=name, callobj=self.items)
-            for name in names
-        ]
-
-    @pytest.fixture(autouse=True)
-    def sizes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(volumes_table.DRAWN, "alike", 2)
-
-    def test_as_many_as_the_table_says_are_left(self, items: list[pytest.Item]) -> None:
-        assert len(subject.not_drawn(dict.fromkeys(items, "alike"))) == 12 - 2
-
-    def test_others_stay_and_small_sets_are_whole(self, items: list[pytest.Item]) -> None:
-        sets = dict.fromkeys(items) | dict.fromkeys(items[:1], "alike")
-        assert subject.not_drawn(sets) == set()
-
-    def test_seeds_draw_others_until_all_had_their_turn(
-        self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        sets = dict.fromkeys(items, "alike")
-        assert subject.not_drawn(sets) == subject.not_drawn(sets)
-        tried = set[pytest.Item]()
-        for seed in range(60):
-            monkeypatch.setattr(RUN, "base_seed", seed)
-            tried |= set(items) - subject.not_drawn(sets)
-        assert tried == set(items)
-
-    def test_a_long_run_tries_one_of_each_in_turn(
-        self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        sets = {item: "large" if number else "small" for number, item in enumerate(items)}
-        orders = []
-        for seed in range(20):
-            monkeypatch.setattr(RUN, "base_seed", seed)
-            orders.append(subject.in_turn(sets))
-            assert {sets[item] for item in orders[-1][:2]} == {"large", "small"}
-            assert sorted(orders[-1], key=items.index) == items
-        assert len({order[-1].name for order in orders}) > 5
-
-    def test_processes_of_a_long_run_share_them(
-        self, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-        monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
-        assert subject.dealt(items) == set(items)
-        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
-        taken = list[pytest.Item]()
-        for number in range(3):
-            monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{number}")
-            taken += subject.dealt(items)
-        assert sorted(taken, key=items.index) == items
+    names = [f"test_{function}[{number}]" for function in "ab" for number in range(6)]
+    return [
+        pytest.Function.from_parent(request.node.parent, name=name, callobj=seeds_of)
+        for name in names
+    ]
 
 
-def test_names_without_groups() -> None:
-    assert name_of("a.py::test@spark") == name_of("a.py::test") == "a.py::test"
-    assert name_of("a.py::test[x@y]@spark") == name_of("a.py::test[x@y]") == "a.py::test[x@y]"
+def test_seeds_draw_others_of_a_set_until_all_had_their_turn(
+    items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the table says. Tests of no set stay, and small sets are whole."""
+    sets = dict.fromkeys(items, "alike")
+    tried = set[pytest.Item]()
+    for seed in range(60):
+        monkeypatch.setattr(RUN, "base_seed", seed)
+        left = set(items) - subject.not_drawn(sets)
+        assert len(left) == 2
+        assert left == set(items) - subject.not_drawn(sets)
+        tried |= left
+    assert tried == set(items)
+    assert subject.not_drawn(dict.fromkeys(items) | dict.fromkeys(items[:1], "alike")) == set()
+
+
+def test_a_long_run_tries_one_of_each_in_turn(
+    items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = {item: "large" if number else "small" for number, item in enumerate(items)}
+    orders = []
+    for seed in range(20):
+        monkeypatch.setattr(RUN, "base_seed", seed)
+        orders.append(subject.in_turn(sets))
+        assert {sets[item] for item in orders[-1][:2]} == {"large", "small"}
+        assert sorted(orders[-1], key=items.index) == items
+    assert len({order[-1].name for order in orders}) > 5
+
+
+def test_processes_of_a_long_run_share_them(
+    items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    assert subject.dealt(items) == set(items)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    taken = list[pytest.Item]()
+    for number in range(3):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{number}")
+        taken += subject.dealt(items)
+    assert sorted(taken, key=items.index) == items
 
 
 def test_every_test_with_chances_is_randomized(request: pytest.FixtureRequest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,16 +47,10 @@ def begun(how: str) -> tuple[subprocess.Popen[str], Path]:
         return process, Path(process.stdout.readline().strip())
 
 
-@pytest.mark.parametrize("how", ["end", "kill"])
-def test_a_server_of_other_processes_ends_with_the_run(how: str) -> None:
-    process, home = begun(how)
-    if how == "kill":
-        assert (home / "files").is_dir()
-        process.send_signal(signal.SIGKILL)
+def test_a_server_of_other_processes_ends_with_the_run() -> None:
+    process, home = begun("end")
     process.wait(WAIT_SECONDS)
-    if how == "end":
-        assert not home.parent.exists()
-    eventually(lambda: not (home / "files").exists())
+    assert not home.parent.exists()
 
 
 def test_it_starts_for_the_first_who_asks_and_again_if_it_did_not_start(
@@ -85,12 +78,13 @@ def test_it_starts_for_the_first_who_asks_and_again_if_it_did_not_start(
 
 
 def test_what_a_killed_run_left_goes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its servers have ended with it."""
     monkeypatch.delenv(DIRECTORY_VARIABLE, raising=False)
     process, home = begun("kill")
     left = home.parent
     monkeypatch.setattr(services, "START_SECONDS_MAX", -1)
     Services().end()
-    assert left.is_dir()
+    assert (home / "files").is_dir()
     process.kill()
     process.wait(WAIT_SECONDS)
     eventually(lambda: not (home / "files").exists())

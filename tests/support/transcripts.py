@@ -70,8 +70,6 @@ def follow(document: str, directory: Path, environment: Mapping[str, str]) -> li
 
 
 class _Walk:
-    """How far a document was followed."""
-
     def __init__(self, shell: _Shell) -> None:
         self._shell = shell
         self._printed: list[str] = []
@@ -84,7 +82,6 @@ class _Walk:
             self._find(line)
 
     def compare(self, shown: str) -> None:
-        """Compares what a document shows with what was printed since it last showed something."""
         printed = "\n".join(self._printed)
         self.missing += [
             f"{line}\n  is not in:\n{printed}" for line in _told(shown) if not self._find(line)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import boto3
-
 from ebbtide.ids import new_id
-from tests.support.ceph import make_bucket
+from tests.support.ceph import connect as connect
 
 NEVER: Final = ""
 """The status of a bucket whose versioning was never set."""
-
-
-def connect() -> Any:
-    """A client of boto3, with the credentials of the environment."""
-    return boto3.client(
-        "s3",
-        endpoint_url=os.environ["AWS_ENDPOINT"],
-        region_name=os.environ["AWS_REGION"],
-        aws_access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
-    )
 
 
 @dataclass
@@ -36,7 +22,7 @@ class VersionedBucket:
     @classmethod
     def made(cls, status: str = "Enabled") -> VersionedBucket:
         bucket = cls()
-        make_bucket(bucket.name, dict(os.environ))
+        bucket.client.create_bucket(Bucket=bucket.name)
         if status != NEVER:
             bucket.set(status)
         return bucket
@@ -79,7 +65,6 @@ class VersionedBucket:
         )
 
     def left(self, prefix: str = "") -> dict[str, tuple[int, int]]:
-        """The numbers of versions and of markers of each key."""
         found: dict[str, tuple[int, int]] = {}
         pages = self.client.get_paginator("list_object_versions")
         for page in pages.paginate(Bucket=self.name, Prefix=prefix):

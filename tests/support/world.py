@@ -56,7 +56,6 @@ class AgedSlices(CurrentSlice):
 
 
 def aged(repository: Repository) -> Repository:
-    """The repository, with slices as old as its files."""
     context = repository.context
     return Repository(replace(context, slices=AgedSlices(context.settings)))
 
@@ -81,10 +80,9 @@ class World:
         directory: Path,
         *,
         settings: dict[str, Any] | None = None,
-        now: datetime = START,
         aged_slices: bool = True,
     ) -> None:
-        self.clock = ManualClock(now)
+        self.clock = ManualClock(START)
         chosen: dict[str, Any] = {
             "lease_ttl": timedelta(0),
             "trash_time": timedelta(0),
@@ -157,7 +155,6 @@ class World:
 
 
 def quarantine_of(report: RunReport) -> Mapping[str, Any]:
-    """What the report says of its quarantine."""
     assert report.quarantine is not None
     return report.quarantine
 
