@@ -92,7 +92,8 @@ def started(browser: Browser, elsewhere: Elsewhere, place: str, **fields: str) -
 
 
 def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
-    """All by pages: nothing is deleted that is needed, and what went comes back."""
+    """All by pages: nothing is deleted that is needed, and what went comes back, if it went to
+    quarantine."""
     admin = elsewhere.browsers()
     assert f'href="/ui{elsewhere.place}/runs"' in admin.get("").text
     assert admin.get(elsewhere.place).headers["location"] == f"/ui{elsewhere.place}/runs"
@@ -119,9 +120,6 @@ def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
     assert elsewhere.left == elsewhere.loose
     assert "undone" in text_of(admin.get(f"{elsewhere.place}/runs").text)
 
-
-def test_a_run_without_a_quarantine(elsewhere: Elsewhere) -> None:
-    admin = elsewhere.browsers()
     run_id = started(admin, elsewhere, "runs", action="run", quarantine="none")
     assert elsewhere.left == []
     page = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}").text)
@@ -225,7 +223,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 
 def test_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
-    """Shown, tried, set and dropped by pages; without one, lakeFS's own rules are shown."""
+    """Shown, tried, set and dropped by pages; without one, lakeFS's own rules are shown, if any."""
     admin, reader = lake.browsers(), lake.browsers(Role.READER)
     assert reader.get(lake.place).status_code == 200
     assert reader.post(lake.place, policy='{"default": "1d"}').status_code == 403
@@ -253,10 +251,7 @@ def test_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
     assert admin.post(f"{lake.place}/unset").status_code == 303
     assert lake.written() is None
 
-
-def test_a_lakefs_repository_without_any_rules(lake: Lake) -> None:
     lake.world.state.rules = None
-    admin = lake.browsers()
     page = text_of(admin.get(lake.place).text)
     assert "everything is kept, and runs are refused" in page
     assert admin.post(lake.place, policy='{"default": "30d"}').status_code == 303
