@@ -120,6 +120,7 @@ def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
     assert elsewhere.left == elsewhere.loose
     assert "undone" in text_of(admin.get(f"{elsewhere.place}/runs").text)
 
+    IcechunkLake(elsewhere.path).age()
     run_id = started(admin, elsewhere, "runs", action="run", quarantine="none")
     assert elsewhere.left == []
     page = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}").text)
