@@ -92,8 +92,7 @@ def started(browser: Browser, elsewhere: Elsewhere, place: str, **fields: str) -
 
 
 def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
-    """All by pages: nothing is deleted that is needed, and what went comes back, if it went to
-    quarantine."""
+    """All by pages: nothing is deleted that is needed, and what went comes back."""
     admin = elsewhere.browsers()
     assert f'href="/ui{elsewhere.place}/runs"' in admin.get("").text
     assert admin.get(elsewhere.place).headers["location"] == f"/ui{elsewhere.place}/runs"
@@ -120,7 +119,9 @@ def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
     assert elsewhere.left == elsewhere.loose
     assert "undone" in text_of(admin.get(f"{elsewhere.place}/runs").text)
 
-    IcechunkLake(elsewhere.path).age()
+
+def test_a_run_without_a_quarantine(elsewhere: Elsewhere) -> None:
+    admin = elsewhere.browsers()
     run_id = started(admin, elsewhere, "runs", action="run", quarantine="none")
     assert elsewhere.left == []
     page = text_of(admin.get(f"{elsewhere.place}/runs/{run_id}").text)
