@@ -24,14 +24,15 @@ from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.oidc.provider import FLOW_TIME
 from ebbtide.server.pages.guarding import COOKIE
 from ebbtide.server.pages.oidc import FLOW_COOKIE
-from ebbtide.store.access.keys import PERSON_PREFIX, Role
-from ebbtide.store.database.schema import access_keys, sessions
+from ebbtide.store.access.keys import Role
+from ebbtide.store.database.schema import sessions
 from ebbtide.store.embedded import Store
 from tests.server.oidc.conftest import CALLBACK, World, made_world, settings_of
-from tests.server.pages.conftest import ORIGIN, Browser
+from tests.server.pages.conftest import Browser, browsing
 from tests.support.clock import ManualClock
 from tests.support.issuer import (
     CLIENT_ID,
+    CLIENT_SECRET,
     TestIssuer,
     by_another_key,
     by_ec,
@@ -131,19 +132,21 @@ def test_tokens_that_log_nobody_in(world: World) -> None:
     browser = world.browser()
     for extra, reason in CLAIMS:
         world.issuer.extra = {"groups": ["readers"]} | extra
-        answer = check_refused(world, browser, world.log_in(browser))
-        assert reason in unescape(answer), extra
+        found = check_refused(world, browser, world.log_in(browser))
+        assert reason in unescape(found), extra
     world.issuer.extra = {"groups": ["readers"]}
     for sign, reason in SIGNERS:
         world.issuer.sign = sign
         assert reason in check_refused(world, browser, world.log_in(browser)), sign
     world.issuer.sign = by_rsa
-    assert world.log_in(browser).status_code == 200, "the same login, with nothing wrong"
+    answer = world.log_in(browser, "https://evil.example")
+    assert answer.status_code == 200, "the same login, with nothing wrong"
+    assert 'content="0; url=/ui"' in answer.text, "the next page is one of the pages"
 
 
-def test_an_answer_that_this_browser_did_not_ask_for(world: World) -> None:
+def test_an_answer_that_this_browser_did_not_ask_for(world: World, clock: ManualClock) -> None:
     """A wrong state, or none; a forged cookie; the issuer's refusal; an answer that names another
-    issuer (RFC 9207); and the link of somebody else, who would be logged in here."""
+    issuer (RFC 9207); the link of somebody else, who would be logged in here; and too late."""
     mine, other = world.browser(), world.browser()
     place = world.asked(other)
     reason = "has begun no such login"
@@ -167,6 +170,9 @@ def test_an_answer_that_this_browser_did_not_ask_for(world: World) -> None:
     assert "access_denied&lt;b&gt;" in check_refused(world, mine, answer)
     answer = mine.http.get(f"{world.asked(mine)}&iss=https%3A%2F%2Fanother.example")
     assert "not of the issuer" in check_refused(world, mine, answer)
+    place = world.asked(mine)
+    clock.advance(FLOW_TIME)
+    assert "ten minutes" in check_refused(world, mine, mine.http.get(place))
     assert "/token" not in world.issuer.asked, "no code was used up"
 
 
@@ -185,30 +191,24 @@ def test_a_code_counts_once(world: World) -> None:
     assert thief.get("").status_code == 303
 
 
-def test_a_login_that_takes_too_long(world: World, clock: ManualClock) -> None:
-    browser = world.browser()
-    place = world.asked(browser)
-    clock.advance(FLOW_TIME)
-    assert "ten minutes" in check_refused(world, browser, browser.http.get(place))
-
-
 def test_an_issuer_that_names_itself(
     tmp_path: Path, clock: ManualClock, issuer: TestIssuer
 ) -> None:
-    """An answer that names none is refused then."""
+    """An answer that names none is refused then. It has no address for logging out."""
     told = choose("what an issuer says of its name", (True, "true", 1))
     issuer.document = {"authorization_response_iss_parameter_supported": told}
+    described = issuer.described()
+    del described["end_session_endpoint"]
+    document = (200, json.dumps(described).encode())
+    issuer.answers["/.well-known/openid-configuration"] = lambda: document
     with made_world(tmp_path, clock, issuer) as world:
         browser = world.browser()
         answer = browser.http.get(re.sub("&iss=[^&]*", "", world.asked(browser)))
         assert "not of the issuer" in check_refused(world, browser, answer)
         assert world.log_in(browser).status_code == 200
-
-
-def test_the_next_page_is_one_of_the_pages(world: World) -> None:
-    """`tests/server/pages/test_sessions.py` has each way to write another."""
-    answer = world.log_in(world.browser(), "https://evil.example")
-    assert answer.status_code == 200 and 'content="0; url=/ui"' in answer.text
+        out = browser.post("/logout")
+        assert out.headers["location"] == "/ui/login?notice=logged_out"
+        assert browser.get("").status_code == 303
 
 
 def test_keys_log_in_beside_it(world: World) -> None:
@@ -248,13 +248,6 @@ def test_answers_that_are_none(world: World) -> None:
     """Whatever the issuer sends, the login page says that it cannot be used. And documents that
     lead elsewhere are refused."""
     browser = world.browser()
-    for path in ("/.well-known/openid-configuration", "/token", "/keys"):
-        for found in ((200, b"[]"), (200, b"{}"), (500, b'{"error": "server_error"}')):
-            world.issuer.answers = {path: lambda: found}  # noqa: B023
-            is_document = path.startswith("/.well-known")
-            answer = browser.get("/login/oidc") if is_document else world.log_in(browser)
-            assert "issuer" in check_refused(world, browser, answer, 503), (path, found)
-    world.issuer.answers = {}
     changes: tuple[dict[str, Any], ...] = (
         {"issuer": "https://another.example"},
         {"issuer": None},
@@ -266,6 +259,13 @@ def test_answers_that_are_none(world: World) -> None:
     )
     for world.issuer.document in changes:
         check_refused(world, browser, browser.get("/login/oidc"), 503)
+    world.issuer.document = {}  # remembered from here on
+    for path in ("/.well-known/openid-configuration", "/token", "/keys"):
+        for found in ((200, b"[]"), (200, b"{}"), (500, b'{"error": "server_error"}')):
+            world.issuer.answers = {path: lambda: found}  # noqa: B023
+            is_document = path.startswith("/.well-known")
+            answer = browser.get("/login/oidc") if is_document else world.log_in(browser)
+            assert "issuer" in check_refused(world, browser, answer, 503), (path, found)
 
 
 def test_answers_that_no_request_waits_for(issuer: TestIssuer) -> None:
@@ -332,22 +332,26 @@ def test_an_issuer_that_hangs_holds_up_nobody(
 
 
 @pytest.mark.parametrize("methods", [["client_secret_post"], ["client_secret_basic", "x"]])
-def test_how_the_server_names_itself(world: World, methods: list[str]) -> None:
+def test_how_the_server_names_itself(
+    world: World, methods: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a wrong secret, nobody is logged in. The log has no secret."""
     world.issuer.document = {"token_endpoint_auth_methods_supported": methods}
-    assert world.log_in(world.browser()).status_code == 200
+    world.issuer.secret = "changed"
+    browser = world.browser()
+    place = world.asked(browser)
+    assert "invalid_client" in check_refused(world, browser, browser.http.get(place), 503)
+    assert "issuer_error: the issuer answered" in caplog.text
+    assert dict(parse_qsl(urlsplit(place).query))["code"] not in caplog.text
+    world.issuer.secret = CLIENT_SECRET
+    assert CLIENT_SECRET not in caplog.text
+    assert world.log_in(browser).status_code == 200
 
 
 def test_a_public_client(tmp_path: Path, clock: ManualClock, issuer: TestIssuer) -> None:
     issuer.secret = None
     with made_world(tmp_path, clock, issuer, oidc_client_secret_file=None) as world:
         assert world.log_in(world.browser()).status_code == 200
-
-
-def test_a_wrong_secret_of_the_server(world: World) -> None:
-    world.issuer.secret = "changed"
-    browser = world.browser()
-    reason = check_refused(world, browser, world.log_in(browser), 503)
-    assert "invalid_client" in reason
 
 
 def test_the_header_host_leads_nowhere_else(
@@ -366,17 +370,7 @@ def test_the_header_host_leads_nowhere_else(
             assert "EBBTIDE_OIDC_REDIRECT_URL" in reason, host
 
 
-def test_without_an_issuer_there_is_no_such_page(
-    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
-) -> None:
-    with made_world(tmp_path, clock, issuer, oidc_issuer=None) as world:
-        browser = world.browser()
-        assert "Log in at" not in browser.get("/login").text
-        assert browser.get("/login/oidc").status_code == 404
-        assert browser.get("/login/oidc/callback").status_code == 404
-
-
-def test_a_person_is_one_key_that_nobody_can_use(world: World) -> None:
+def test_a_person_is_one_key(world: World) -> None:
     """However often the person logs in, and whatever their name is by then."""
     world.logged_in(groups=["readers"], email="ada@example.org")
     world.logged_in(groups=["writers"], email="ada@example.com")
@@ -391,7 +385,6 @@ def test_a_person_is_one_key_that_nobody_can_use(world: World) -> None:
     assert {key.name for key in keys} == named
     assert len(keys) == len(named)
     assert {key.role for key in keys} == {Role.NONE}
-    assert all(key.access_key_id.startswith(PERSON_PREFIX) for key in keys)
 
 
 def test_the_end_of_a_session(world: World, clock: ManualClock) -> None:
@@ -412,16 +405,24 @@ def test_the_end_of_a_session(world: World, clock: ManualClock) -> None:
     assert "An admin revoked" in said(refused)
 
 
-def test_another_issuer_ends_the_sessions(
+def test_without_its_issuer_a_session_ends(
     tmp_path: Path, clock: ManualClock, issuer: TestIssuer
 ) -> None:
+    """And there are no pages for logins by an issuer."""
     with made_world(tmp_path, clock, issuer) as world:
         browser = world.logged_in(groups=["data admins"])
         token = browser.http.cookies[COOKIE]
         assert world.store.sessions.find(token) is not None
-    changed = settings_of(issuer, tmp_path, oidc_issuer="https://another.example")
-    with Store.open(tmp_path / "store", settings=changed, clock=clock) as store:
+    changed = settings_of(issuer, tmp_path, oidc_issuer=None)
+    with (
+        Store.open(tmp_path / "store", settings=changed, clock=clock) as store,
+        browsing(store) as browsers,
+    ):
         assert store.sessions.find(token) is None
+        browser = browsers(None)
+        assert "Log in at" not in browser.get("/login").text
+        for place in ("/login/oidc", "/login/oidc/callback"):
+            assert browser.get(place).status_code == 404
 
 
 def test_logging_out_here_and_there(world: World) -> None:
@@ -441,24 +442,8 @@ def test_logging_out_here_and_there(world: World) -> None:
     assert asked["client_id"] == CLIENT_ID and asked["id_token_hint"].count(".") == 2
 
 
-def test_logging_out_at_an_issuer_without_an_address_for_it(
-    tmp_path: Path, clock: ManualClock, issuer: TestIssuer
-) -> None:
-    described = issuer.described()
-    del described["end_session_endpoint"]
-    issuer.answers["/.well-known/openid-configuration"] = lambda: (
-        200,
-        json.dumps(described).encode(),
-    )
-    with made_world(tmp_path, clock, issuer) as world:
-        browser = world.logged_in(groups=["readers"])
-        answer = browser.post("/logout")
-        assert answer.headers["location"] == "/ui/login?notice=logged_out"
-        assert browser.get("").status_code == 303
-
-
 def test_who_writes_to_the_database_gains_nothing(world: World) -> None:
-    """The roles of a login are sealed, and its key has none."""
+    """The roles of a login are sealed for its own session."""
     browser = world.logged_in(groups=["readers"])
     admin = world.logged_in(groups=["data admins"], sub="admin")
     with world.store.metadata.transaction() as tx:
@@ -472,24 +457,3 @@ def test_who_writes_to_the_database_gains_nothing(world: World) -> None:
             .values(seal=rows[theirs.key.access_key_id].seal)
         )
     assert browser.get("").status_code == 303
-    with world.store.metadata.transaction() as tx:
-        tx.execute(sa.update(access_keys).values(role="admin"))
-    assert admin.get("").status_code == 303
-
-
-def test_the_log_has_no_secret(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.issuer.answers["/keys"] = lambda: (500, b"{}")
-    browser = world.browser()
-    place = world.asked(browser)
-    code = dict(parse_qsl(urlsplit(place).query))["code"]
-    answer = browser.http.get(place)
-    assert answer.status_code == 503
-    assert "issuer_error: the issuer answered with status 500" in caplog.text
-    assert code not in caplog.text and code not in said(answer)
-
-
-def test_forms_still_need_the_token_of_their_session(world: World) -> None:
-    browser = world.logged_in(groups=["data admins"])
-    forged = browser.http.post("/ui", data={"name": "abc", "form_token": "x"}, headers=ORIGIN)
-    assert forged.status_code == 403
-    assert browser.post("", name="abc").status_code == 303

@@ -89,6 +89,11 @@ def browsers(store: Store) -> Iterator[Browsers]:
         yield found
 
 
+@pytest.fixture
+def writer(browsers: Browsers) -> Browser:
+    return browsers(Role.WRITER)
+
+
 @pytest.fixture(scope="module")
 def shared_browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsers]:
     """Browsers on an empty store that all tests of a module share, and leave as it is."""
@@ -119,6 +124,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         swept, planned = collect(store, fill_lake(store, days=60))
         with browsing(store) as browsers:
             yield Lake(store, browsers, planned, swept)
+
+
+@pytest.fixture
+def admin(lake: Lake) -> Browser:
+    """Somebody who looks at the lake, and may do all."""
+    return lake.browsers()
 
 
 PLACE = f"/repositories/{NAME}"

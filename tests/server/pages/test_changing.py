@@ -1,4 +1,4 @@
-"""Commits, comparisons, merges, and the forms for projects and collections."""
+"""Commits, comparisons, merges, and the forms for collections, holds and protected branches."""
 
 from __future__ import annotations
 
@@ -39,11 +39,6 @@ def repository(store: Store) -> Repository:
     return made
 
 
-@pytest.fixture
-def writer(browsers: Browsers) -> Browser:
-    return browsers(Role.WRITER)
-
-
 def changes_of(page: str) -> list[str]:
     """The rows of the tables on a page. A side that does not have the file is a hyphen."""
     return [row.replace("\u2013", "-") for row in rows_of(page)]
@@ -75,7 +70,6 @@ def test_a_commit_and_its_changes(repository: Repository, writer: Browser) -> No
     graph = writer.get("/repositories/lake/commits?at=dev").text
     assert f'href="/ui/repositories/lake/commits/{record.commit_id}"' in graph
     assert '<option value="dev">branch</option>' in graph
-    assert "Nothing changed" not in page
     assert writer.get("/repositories/lake/commits/nothing").status_code == 404
 
 
@@ -142,8 +136,15 @@ def test_long_differences_are_cut(repository: Repository, writer: Browser) -> No
     assert len(diffs_of(page)[0].splitlines()) == LINES_SHOWN_MAX
 
 
-def test_a_merge_with_conflicts(repository: Repository, writer: Browser) -> None:
+def test_a_merge_with_conflicts(
+    repository: Repository, writer: Browser, browsers: Browsers
+) -> None:
     both = {"left": "main", "right": "dev"}
+    place = f"{COMPARE}?left=main&right=dev"
+    assert "/compare/merge" in writer.get(place).text
+    assert "/compare/merge" not in browsers(Role.READER).get(place).text
+    repository.tags.create("v1", "main")
+    assert "/compare/merge" not in writer.get(f"{COMPARE}?left=v1&right=dev").text
     before = repository.commits.resolve("main")
     refused = writer.post(f"{COMPARE}/merge", **both)
     assert refused.status_code == 409 and "in different ways" in refused.text
@@ -169,33 +170,6 @@ def test_a_deleted_path_in_conflict(repository: Repository, writer: Browser) -> 
         assert expected in rows_of(writer.get(f"{COMPARE}?{sides}").text)
 
 
-def test_who_may_merge(repository: Repository, browsers: Browsers) -> None:
-    reader = browsers(Role.READER)
-    page = reader.get(f"{COMPARE}?left=main&right=dev").text
-    assert "/compare/merge" not in page
-    both = {"left": "main", "right": "dev", "strategy": "dest-wins"}
-    assert reader.post(f"{COMPARE}/merge", **both).status_code == 403
-    writer = browsers(Role.WRITER)
-    forged = writer.http.post(
-        f"/ui{COMPARE}/merge", data={**both, "form_token": "0" * 64}, headers={"Origin": "http://x"}
-    )
-    assert forged.status_code == 403 and "request_forged" in forged.text
-    assert repository.commits.get("main").message == "ours"
-    tag = repository.tags.create("v1", "main").name
-    assert "/compare/merge" not in writer.get(f"{COMPARE}?left={tag}&right=dev").text
-
-
-@pytest.mark.usefixtures("repository")
-def test_branches_with_a_slash(writer: Browser) -> None:
-    place = "/repositories/lake/refs"
-    assert writer.post(place, kind="branch", name="team/x", source="dev").status_code == 303
-    page = writer.get(place).text
-    for link in re.findall(r'href="/ui(/[^"]*team[^"]*)"', page):
-        assert writer.get(html.unescape(link)).status_code == 200, link
-    assert writer.get(f"{COMPARE}?left=main&right=team/x").status_code == 200
-    assert writer.post(f"{place}/delete", kind="branch", name="team/x").status_code == 303
-
-
 def test_projects_and_collections_are_made(repository: Repository, browsers: Browsers) -> None:
     place, writer = "/repositories/lake/collections", browsers(Role.WRITER)
     assert "Make a project" in writer.get(place).text
@@ -203,24 +177,22 @@ def test_projects_and_collections_are_made(repository: Repository, browsers: Bro
     assert done.headers["location"] == f"/ui{place}?notice=project_made"
     project = repository.projects.find("genomes")
     inside = {"project": project.project_id}
-    made = writer.post(
-        place, kind="collection", name="c", ref="dev", prefix="new/", expires_in="3d", **inside
-    )
+    asked = {"kind": "collection", "name": "c", "ref": "dev", "prefix": "new/", **inside}
+    made = writer.post(place, expires_in="3d", **asked)
     assert made.headers["location"].endswith("notice=collection_made")
     (found,) = repository.collections.page(project.project_id, amount=2)
     assert (found.name, found.file_count) == ("c", 1) and found.expires_at is not None
     assert found.expires_at - found.created_at == timedelta(days=3)
     files = repository.collections.files(found.collection_id)
     assert [entry.path for entry in files.entries] == ["new/file"]
-    for name, directory, file_count in (("slashless", "new", 1), ("border", "ne", 0)):
+    for name, directory in (("slashless", "new"), ("border", "ne")):
         asked = {"kind": "collection", "name": name, "ref": "dev", "prefix": directory, **inside}
         assert writer.post(place, **asked).status_code == 303
-        listed = repository.collections.page(project.project_id, amount=9)
-        assert {each.name: each.file_count for each in listed}[name] == file_count
+    listed = repository.collections.page(project.project_id, amount=9)
+    assert {each.name: each.file_count for each in listed} == {"c": 1, "slashless": 1, "border": 0}
     for fields, problem in (
         ({"kind": "collection", "name": "c", **inside}, "There is a collection"),
         ({"kind": "collection", "name": "d", "project": ""}, "inside a project"),
-        ({"kind": "collection", "name": "d", "ref": "nothing", **inside}, "nothing"),
         ({"kind": "heap", "name": "d"}, "Kind is project or collection"),
         ({"kind": "project", "name": "a/b"}, "is no name"),
         ({"kind": "project", "name": "p", "expires_in": "7"}, "has no unit"),
@@ -228,9 +200,7 @@ def test_projects_and_collections_are_made(repository: Repository, browsers: Bro
         refused = writer.post(place, **fields)
         assert 400 <= refused.status_code < 500 and problem in html.unescape(refused.text), fields
     gone = {"kind": "collection", "item_id": found.collection_id, **inside}
-    reader = browsers(Role.READER)
-    assert reader.post(f"{place}/delete", **gone).status_code == 403
-    assert "/collections/delete" not in reader.get(place).text
+    assert "/collections/delete" not in browsers(Role.READER).get(place).text
     assert writer.post(f"{place}/delete", **gone).status_code == 303
     shown = repository.collections.get(found.collection_id, include_expired=True)
     assert shown.state is LifecycleState.TRASHED
@@ -239,3 +209,69 @@ def test_projects_and_collections_are_made(repository: Repository, browsers: Bro
     ended = {"kind": "project", "item_id": project.project_id, "project": ""}
     assert writer.post(f"{place}/delete", **ended).status_code == 303
     assert "/collections/delete" not in writer.get(f"{place}?project={project.project_id}").text
+
+
+ODD = '"><script>alert(1)</script>'
+
+
+def test_holds(store: Store, browsers: Browsers, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = store.create_repository("lake")
+    lake.objects.put("main", "a", b"a")
+    commit_id = lake.commits.commit("main", "First").commit_id
+    admin, place = browsers(), "/repositories/lake/holds"
+    assert "No commit is held" in admin.get(place).text
+    for fields, status, problem in (
+        ({"commit": "main", "reason": " "}, 400, "write why the commit is kept"),
+        ({"commit": "nothing", "reason": "audit"}, 404, "nothing"),
+    ):
+        answer = admin.post(place, **fields)
+        assert answer.status_code == status and problem in html.unescape(answer.text)
+        assert f'value="{fields["commit"]}"' in answer.text, "what was written stays in the form"
+    assert lake.retention.holds() == []
+
+    assert admin.post(place, commit="main", reason=ODD).status_code == 303
+    (hold,) = lake.retention.holds()
+    assert (hold.commit_id, hold.reason) == (commit_id, ODD)
+    page = admin.get(place).text
+    assert ODD not in page
+    (row,) = rows_of(page)[1:]
+    assert "First" in row and ODD in row and "Remove" in row
+
+    lake.retention.set({"default": "7d", "holds": {commit_id: "the policy says so"}})
+    reader = browsers(Role.READER)
+    rows = rows_of(reader.get(place).text)
+    assert "the policy says so" in rows[-1] and not any("Remove" in row for row in rows)
+
+    assert admin.post(f"{place}/remove", commit=commit_id).status_code == 303
+    assert lake.retention.holds() == []
+    again = admin.post(f"{place}/remove", commit=commit_id)
+    assert again.status_code == 404 and "there is no hold" in text_of(again.text).lower()
+
+    lake.retention.set({"default": "7d"})
+    monkeypatch.setattr("ebbtide.server.pages.holds.PAGE_ROWS", 2)
+    for number in range(3):
+        lake.objects.put("main", "a", str(number).encode())
+        lake.retention.hold(lake.commits.commit("main", "c").commit_id, f"reason {number}")
+    assert [len(rows_of(page)[1:]) for page in all_pages(admin, place)] == [2, 1]
+
+
+def test_protection(store: Store, browsers: Browsers) -> None:
+    lake = store.create_repository("lake")
+    for number in range(7):
+        lake.branches.create(f"release/{number}", "main")
+    admin, place = browsers(), "/repositories/lake/protection"
+    assert "No branch is protected" in admin.get(place).text
+    empty = admin.post(place, pattern=" ")
+    assert empty.status_code == 400 and "is no pattern for branches" in html.unescape(empty.text)
+    for pattern in ("release/*", ODD, "release/*"):
+        assert admin.post(place, pattern=pattern).status_code == 303
+    page = admin.get(place).text
+    assert ODD not in page
+    first, second = rows_of(page)[1:]
+    assert "release/0, release/1" in first and first.split(" Remove")[0].endswith("and 2 more")
+    assert ODD in second and "none" in second
+    assert "Remove" not in text_of(browsers(Role.WRITER).get(place).text)
+
+    assert admin.post(f"{place}/remove", pattern=ODD).status_code == 303
+    assert lake.protection.get().patterns == ("release/*",)
+    assert admin.post(f"{place}/remove", pattern=ODD).status_code == 404

@@ -225,7 +225,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 
 def test_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
-    """Shown, tried, set and dropped by pages; without one, lakeFS's own rules are shown."""
+    """Shown, tried, set and dropped by pages; without one, lakeFS's own rules are shown, if any."""
     admin, reader = lake.browsers(), lake.browsers(Role.READER)
     assert reader.get(lake.place).status_code == 200
     assert reader.post(lake.place, policy='{"default": "1d"}').status_code == 403
@@ -253,10 +253,7 @@ def test_the_policy_of_a_lakefs_repository(lake: Lake) -> None:
     assert admin.post(f"{lake.place}/unset").status_code == 303
     assert lake.written() is None
 
-
-def test_a_lakefs_repository_without_any_rules(lake: Lake) -> None:
     lake.world.state.rules = None
-    admin = lake.browsers()
     page = text_of(admin.get(lake.place).text)
     assert "everything is kept, and runs are refused" in page
     assert admin.post(lake.place, policy='{"default": "30d"}').status_code == 303

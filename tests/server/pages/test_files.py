@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from datetime import timedelta
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -30,22 +31,19 @@ def lake(store: Store) -> Repository:
     return store.create_repository("lake", storage_url=f"memory:{new_id()}")
 
 
-@pytest.fixture
-def writer(browsers: Browsers) -> Browser:
-    return browsers(Role.WRITER)
-
-
 def upload(
-    browser: Browser, filename: str, content: bytes, *, token: str | None = None, **fields: str
+    browser: Browser,
+    filename: str,
+    content: bytes,
+    *,
+    origin: str = ORIGIN["Origin"],
+    **fields: str,
 ) -> httpx.Response:
     """As the form sends it: the fields first, then the file."""
-    given = {"form_token": browser.token() if token is None else token, "branch": "main"} | fields
-    return browser.http.post(
-        f"/ui{FILES}/upload",
-        data=given,
-        files={"content": (filename, content, "text/csv")},
-        headers=ORIGIN,
-    )
+    data = {"form_token": browser.token(), "branch": "main"} | fields
+    files = {"content": (filename, content, "text/csv")}
+    headers = {"Origin": origin}
+    return browser.http.post(f"/ui{FILES}/upload", data=data, files=files, headers=headers)
 
 
 def paths(lake: Repository, ref: str = "main") -> list[str]:
@@ -68,25 +66,13 @@ def test_a_file_is_uploaded(lake: Repository, writer: Browser) -> None:
 def test_an_upload_needs_the_token_before_the_file(lake: Repository, writer: Browser) -> None:
     """Nothing is taken before it is known that the form is one of this login's."""
     for token in ("", "0" * 64, writer.token()[::-1]):
-        refused = upload(writer, "x", b"x", token=token)
+        refused = upload(writer, "x", b"x", form_token=token)
         assert refused.status_code == 403 and "request_forged" in refused.text
-    late = writer.http.post(
-        f"/ui{FILES}/upload",
-        files=[
-            ("branch", (None, "main")),
-            ("content", ("x", b"x")),
-            ("form_token", (None, writer.token())),
-        ],
-        headers=ORIGIN,
-    )
+    token = writer.token()
+    fields: Any = {"branch": (None, "main"), "content": ("x", b"x"), "form_token": (None, token)}
+    late = writer.http.post(f"/ui{FILES}/upload", files=fields, headers=ORIGIN)
     assert late.status_code == 403 and "request_forged" in late.text
-    foreign = writer.http.post(
-        f"/ui{FILES}/upload",
-        data={"form_token": writer.token(), "branch": "main"},
-        files={"content": ("x", b"x")},
-        headers={"Origin": "http://evil"},
-    )
-    assert foreign.status_code == 403
+    assert upload(writer, "x", b"x", origin="http://evil").status_code == 403
     assert paths(lake) == []
 
 
@@ -181,6 +167,11 @@ def test_branches_and_tags(lake: Repository, writer: Browser, clock: ManualClock
     lake.objects.put("main", "a", b"a")
     lake.commits.commit("main", "one")
     place = f"{PLACE}/refs"
+    assert writer.post(place, kind="branch", name="team/x", source="main").status_code == 303
+    for link in re.findall(r'href="/ui(/[^"]*team[^"]*)"', writer.get(place).text):
+        assert writer.get(html.unescape(link)).status_code == 200, link
+    assert writer.get(f"{PLACE}/compare?left=main&right=team/x").status_code == 200
+    assert writer.post(f"{place}/delete", kind="branch", name="team/x").status_code == 303
     made = writer.post(place, kind="branch", name="try", expires_in="3d")
     assert made.headers["location"].endswith("/refs?kind=branch&notice=ref_made")
     branch = lake.branches.get("try")

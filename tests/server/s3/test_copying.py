@@ -25,33 +25,22 @@ Send = Callable[..., httpx.Response]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.init(tmp_path / "store", settings=Settings()) as made:
-        yield made
+def made(tmp_path: Path) -> Iterator[tuple[Repository, Send]]:
+    """A repository, and what sends a PUT to a server of it in this process, signed by botocore.
+    Names of headers have underscores."""
+    with Store.init(tmp_path / "store", settings=Settings()) as store:
+        lake = store.create_repository("lake")
+        pair = store.keys.create(Role.ADMIN, name="test")
+        keys = Credentials(pair.key.access_key_id, pair.secret)
+        with asking(create_app(store), (pair.key.access_key_id, pair.secret)) as http:
 
+            def put(place: str, **headers: str) -> httpx.Response:
+                named = {name.replace("_", "-"): value for name, value in headers.items()}
+                request = AWSRequest("PUT", f"http://test/{place}", named)
+                S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
+                return http.request("PUT", request.url, headers=dict(request.headers), auth=None)
 
-@pytest.fixture
-def lake(store: Store) -> Repository:
-    made = store.create_repository("lake")
-    made.objects.put("main", "a", b"first")
-    return made
-
-
-@pytest.fixture
-def send(store: Store) -> Iterator[Send]:
-    """Sends a PUT to this process, signed by botocore. Names of headers have underscores."""
-    made = store.keys.create(Role.ADMIN, name="test")
-    keys = Credentials(made.key.access_key_id, made.secret)
-
-    with asking(create_app(store), (made.key.access_key_id, made.secret)) as http:
-
-        def put(place: str, **headers: str) -> httpx.Response:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            request = AWSRequest("PUT", f"http://test/{place}", named)
-            S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
-            return http.request("PUT", request.url, headers=dict(request.headers), auth=None)
-
-        yield put
+            yield lake, put
 
 
 def written_once_found(monkeypatch: pytest.MonkeyPatch, lake: Repository) -> None:
@@ -68,8 +57,10 @@ def written_once_found(monkeypatch: pytest.MonkeyPatch, lake: Repository) -> Non
 
 
 def test_the_condition_holds_for_what_is_copied(
-    lake: Repository, send: Send, monkeypatch: pytest.MonkeyPatch
+    made: tuple[Repository, Send], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of an object, and of a part."""
+    lake, send = made
     for target, directive in (("b", "COPY"), ("c", "REPLACE"), ("d", "COPY"), ("e", "REPLACE")):
         lake.objects.put("main", "a", b"first")
         tag = etag_of(lake.objects.stat("main", "a"))
@@ -88,15 +79,12 @@ def test_the_condition_holds_for_what_is_copied(
             found = etag_of(lake.objects.stat("main", target))
             assert (answer.status_code, found) == (200, tag), target
 
-
-def test_the_condition_holds_for_the_part_that_is_copied(
-    lake: Repository, send: Send, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upload = lake.multipart.create("main", "b")
+    upload = lake.multipart.create("main", "f")
+    lake.objects.put("main", "a", b"first")
     source = {"x_amz_copy_source": "lake/main/a"}
     source["x_amz_copy_source_if_match"] = etag_of(lake.objects.stat("main", "a"))
     written_once_found(monkeypatch, lake)
-    answer = send(f"lake/main/b?partNumber=1&uploadId={upload.upload_id}", **source)
+    answer = send(f"lake/main/f?partNumber=1&uploadId={upload.upload_id}", **source)
     assert answer.status_code == 200
     (part,) = lake.multipart.parts(upload, after=0, amount=2)
     assert part.size_bytes == len(b"first")

@@ -1,21 +1,25 @@
-"""What the gateway keeps of an upload besides its bytes, and gives back: headers and checksums."""
+"""What the gateway keeps of an upload besides its bytes, and gives back: headers, checksums and
+metadata of users. Names and letters of metadata are those of lakeFS: `x-amz-meta-Color` is
+`X-Amz-Meta-color` in the API."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import lakefs
-import pytest
 
+from ebbtide.server.s3.described import headers_of, metadata_of
+from ebbtide.store.content.entries import Entry
 from tests.server.s3.conftest import Client
 from tests.server.s3.test_multipart import KEY, Upload
 from tests.server.s3.test_objects import code_of
 from tests.support.server import Server
+from tests.support.world import START
 
 CHOSEN = {
     "CacheControl": "public, max-age=14400",
@@ -38,23 +42,30 @@ def chosen(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in CHOSEN if name in found}
 
 
-def test_headers_of_an_upload(s3: Client, repo: lakefs.Repository) -> None:
+def test_what_is_kept_of_an_upload(s3: Client, repo: lakefs.Repository) -> None:
+    """By uploads, copies and parts. A user's metadata of the same name is another thing."""
+    metadata = {"Color": "blue", "x_y.z-1": "2", "cache-control": "mine"}
+    given = {"Metadata": metadata, **CHOSEN}
     where = {"Bucket": repo.id, "Key": "main/a"}
-    s3.put_object(**where, Body=b"1", Metadata={"cache-control": "mine"}, **CHOSEN)
+    s3.put_object(**where, Body=b"1", **given)
+    s3.copy_object(Bucket=repo.id, Key="main/staged", CopySource=where)
     repo.branch("main").commit("m")
-    source = {"Bucket": repo.id, "Key": "main/a"}
-    s3.copy_object(Bucket=repo.id, Key="main/copy", CopySource=source)
-    upload = Upload(s3, repo.id, "main/parts", Metadata={"cache-control": "mine"}, **CHOSEN)
+    s3.copy_object(Bucket=repo.id, Key="main/copy", CopySource=where)
+    replaced = {"CopySource": where, "MetadataDirective": "REPLACE"}
+    s3.copy_object(Bucket=repo.id, Key="main/replaced", **replaced, **given)
+    upload = Upload(s3, repo.id, "main/parts", **given)
     upload.complete([upload.part(1, b"1")])
-    for key in ("main/a", "main/copy", "main/parts"):
+    for path in ("a", "staged", "copy", "replaced", "parts"):
         for read in (s3.get_object, s3.head_object):
-            found = read(Bucket=repo.id, Key=key)
-            assert chosen(found) == CHOSEN
-            # A user's metadata of the same name is another thing.
-            assert found["Metadata"] == {"cache-control": "mine"}
+            found = read(Bucket=repo.id, Key=f"main/{path}")
+            assert chosen(found) == CHOSEN, path
+            assert found["Metadata"] == {name.lower(): text for name, text in metadata.items()}
+        of_api = repo.branch("main").object(path).stat().metadata
+        wanted = {f"X-Amz-Meta-{name.lower()}": text for name, text in metadata.items()}
+        assert wanted.items() <= of_api.items(), "the names of lakeFS"
     override = s3.get_object(**where, ResponseCacheControl="no-store")
     assert override["CacheControl"] == "no-store"
-    s3.copy_object(**where, CopySource=source, MetadataDirective="REPLACE", ContentLanguage="fr")
+    s3.copy_object(**where, **replaced, ContentLanguage="fr")
     assert chosen(s3.head_object(**where)) == {"ContentLanguage": "fr"}
 
 
@@ -120,23 +131,18 @@ def test_the_same_bytes_are_no_change(
     assert [each.path for each in repo.branch("main").uncommitted()] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["CRC32", "SHA256"])
-def test_a_checksum_of_the_parts_checksums(s3: Client, bucket: str, name: str) -> None:
-    data = [b"a" * 1000, b"b" * 10]
-
-    def digest(*pieces: bytes) -> bytes:
-        whole = b"".join(pieces)
-        return crc32(whole) if name == "CRC32" else hashlib.sha256(whole).digest()
-
-    expected = text(digest(*map(digest, data))) + "-2"
-    field = f"Checksum{name}"
+def test_a_checksum_of_the_parts_checksums(s3: Client, bucket: str) -> None:
+    name, field, data = "SHA256", "ChecksumSHA256", [b"a" * 1000, b"b" * 10]
+    digests = [hashlib.sha256(each).digest() for each in data]
+    expected = text(hashlib.sha256(b"".join(digests)).digest()) + "-2"
     upload = Upload(s3, bucket, ChecksumAlgorithm=name)
     assert s3.list_parts(**upload.where)["ChecksumAlgorithm"] == name
     (listed,) = s3.list_multipart_uploads(Bucket=bucket)["Uploads"]
     assert (listed["ChecksumAlgorithm"], listed["ChecksumType"]) == (name, "COMPOSITE")
     parts = [upload.part(number, each) for number, each in enumerate(data, 1)]
-    parts[0][field] = text(digest(data[0]))
-    for wrong in ("AAAA", text(digest(*data)), expected.replace("-2", "-3")):
+    parts[0][field] = text(digests[0])
+    whole = text(hashlib.sha256(b"".join(data)).digest())
+    for wrong in ("AAAA", whole, expected.replace("-2", "-3")):
         assert code_of(lambda: upload.complete(parts, **{field: wrong})) == ("BadDigest", 400)  # noqa: B023
     done = upload.complete(parts, **{field: expected})
     key = upload.where["Key"]
@@ -146,7 +152,7 @@ def test_a_checksum_of_the_parts_checksums(s3: Client, bucket: str, name: str) -
         s3.get_object_attributes(Bucket=bucket, Key=key, ObjectAttributes=["Checksum"])["Checksum"],
     ):
         assert (found[field], found["ChecksumType"]) == (expected, "COMPOSITE")
-        assert not {"ChecksumCRC32", "ChecksumSHA256"} - {field} & found.keys()
+        assert "ChecksumCRC32" not in found
     assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == b"".join(data)
     assert s3.head_object(Bucket=bucket, Key=key)["Metadata"] == {}
 
@@ -189,3 +195,63 @@ def test_attributes(s3: Client, bucket: str) -> None:
     ):
         wrong = {"Bucket": bucket, "Key": key, "ObjectAttributes": [asked]}
         assert code_of(lambda: s3.get_object_attributes(**wrong))[0] == code  # noqa: B023
+
+
+def test_metadata_of_the_api_in_s3(s3: Client, server: Server, repo: lakefs.Repository) -> None:
+    place = f"/repositories/{repo.id}/branches/main/objects"
+    with server.http() as http:
+        sent = {"x-lakefs-meta-X-Amz-Meta-Color": "blue", "x-lakefs-internal-client-mtime": "1"}
+        answer = http.post(place, params={"path": "a"}, content=b"1", headers=sent)
+        assert answer.status_code == 201
+        found = s3.head_object(Bucket=repo.id, Key="main/a")
+        assert (found["Metadata"], found["MissingMeta"]) == ({"color": "blue"}, 1)
+        changed = {"X-Amz-Meta-Color": "röt", "plain": "1"}
+        answer = http.put(
+            f"{place}/stat/user_metadata", params={"path": "a"}, json={"set": changed}
+        )
+        assert answer.status_code == 204
+    assert repo.branch("main").object("a").stat().metadata == changed
+    found = s3.head_object(Bucket=repo.id, Key="main/a")["Metadata"]
+    assert found == {"color": "=?UTF-8?B?csO2dA==?=", "plain": "1"}
+
+
+def entry_with(metadata: Mapping[str, str]) -> Entry:
+    return Entry("a", "data/a/b", 1, "x", START, metadata=metadata)
+
+
+def test_values_in_other_letters() -> None:
+    """A client that encodes, as S3's own do, is understood by the API; S3 gives it back encoded."""
+    for sent, stored in (
+        ("blue", "blue"),
+        ("=?UTF-8?B?csO2dA==?=", "röt"),
+        ("=?iso-8859-1?Q?r=F6t?=", "röt"),
+        ("röt".encode().decode("latin-1"), "röt"),
+        ("röt", "röt"),  # bytes of Latin-1
+        ("=?UTF-8?Q?blue?=", "=?UTF-8?Q?blue?="),
+        ("=?x-unknown?B?csO2dA==?=", "=?x-unknown?B?csO2dA==?="),
+        ("=?UTF-8?B?gA==?=", "=?UTF-8?B?gA==?="),
+        ("", ""),
+    ):
+        found = metadata_of({"x-amz-meta-a": sent})
+        assert found == {"X-Amz-Meta-a": stored}
+        again = headers_of(entry_with(found))["x-amz-meta-a"]
+        assert again.isascii()
+        assert metadata_of({"x-amz-meta-a": again}) == found
+
+
+def test_names_that_share_a_header() -> None:
+    cases: tuple[tuple[dict[str, str], dict[str, str]], ...] = (
+        ({"color": "1"}, {"meta-color": "1"}),
+        ({"color": "1", "X-Amz-Meta-color": "2"}, {"meta-color": "2", "missing-meta": "1"}),
+        (
+            {"x-amz-meta-color": "1", "Color": "2", "color": "3"},
+            {"meta-color": "1", "missing-meta": "2"},
+        ),
+        ({"X-Amz-Meta-": "1", "ä": "2", "::lakefs::x": "3"}, {"missing-meta": "3"}),
+        ({"c:d": "2", "b": "ö"}, {"meta-b": "=?UTF-8?B?w7Y=?=", "missing-meta": "1"}),
+    )
+    for metadata, expected in cases:
+        headers = headers_of(entry_with(metadata))
+        found = {name.removeprefix("x-amz-"): text for name, text in headers.items()}
+        shown = {name: text for name, text in found.items() if "meta" in name}
+        assert shown == expected

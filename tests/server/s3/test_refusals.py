@@ -4,7 +4,6 @@ that does harm. botocore signs them, and then they are changed."""
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,18 +24,11 @@ from ebbtide.server.s3.errors import STATUS_OF_CODE
 from ebbtide.server.s3.gateway import TOPICS
 from ebbtide.server.s3.signing import UNSIGNED, signing_key
 from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
 from tests.server.s3.chunked import signed_body, unsigned_body
 from tests.server.s3.conftest import s3_client
 from tests.support.server import Key, Server
 
-BOMB: Final = (
-    b'<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa">'
-    + b"".join(
-        f'<!ENTITY {name} "{f"&{before};" * 10}">'.encode()
-        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-    )
-    + b"]><Delete><Object><Key>&i;</Key></Object></Delete>"
-)
 DELETE: Final = b"<Delete><Object><Key>main/a</Key></Object></Delete>"
 NO_TRAILER: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
@@ -224,23 +216,24 @@ def test_a_request_that_somebody_changed(ours: Lake) -> None:
 
 
 def test_a_revoked_key(ours: Lake) -> None:
-    made = ours.server.command("key", "create", "--role", "writer", "--name", "s3", "--json")
-    assert made.returncode == 0, made.stderr
-    found = json.loads(made.stdout)
-    ours.key = Key(found["access_key_id"], found["secret_access_key"])
-    assert ours.ask("GET", f"/{ours.bucket}?location") == 200
-    assert ours.server.command("key", "revoke", found["access_key_id"], "--yes").returncode == 0
+    with Store.open(ours.server.directory, settings=ours.server.settings) as store:
+        made = store.keys.create(Role.WRITER, name="s3")
+        ours.key = Key(made.key.access_key_id, made.secret)
+        assert ours.ask("GET", f"/{ours.bucket}?location") == 200
+        store.keys.revoke(made.key.access_key_id)
     assert ours.ask("GET", f"/{ours.bucket}?location") == "InvalidAccessKeyId"
 
 
 def test_keys_without_the_role(ours: Lake) -> None:
     """A role is for all repositories of a store: a reader writes to none of them."""
     ours.key = ours.server.keys["reader"]
-    wanted = {name: role for name, role in ROLES.items() if not Role.READER.allows(role)}
-    assert {"PutObject", "DeleteObjects", "CompleteMultipartUpload", "CopyObject"} <= set(wanted)
-    for name in wanted:
+    wanted = {name for name, role in ROLES.items() if not Role.READER.allows(role)}
+    assert {"PutObject", "DeleteObjects", "CompleteMultipartUpload", "CopyObject"} <= wanted
+    assert not wanted & {"GetObject", "ListObjects", "ListParts"}
+    for name in ROLES:
         method, place, body, more = ours.made(name)
-        assert ours.ask(method, place, body, **more) == "AccessDenied", name
+        is_refused = ours.ask(method, place, body, **more) == "AccessDenied"
+        assert is_refused == (name in wanted), name
     ours.require_unchanged()
 
 
@@ -250,6 +243,7 @@ def test_requests_that_are_refused(ours: Lake) -> None:
         ("PATCH", "/{b}/main/a", "MethodNotAllowed"),
         ("OPTIONS", "/{b}/main/a", "MethodNotAllowed"),
         ("POST", "/", "MethodNotAllowed"),
+        ("PUT", "/{b}?versioning", "NotImplemented"),
         ("GET", "/{b}/main/no?partNumber=1", "NoSuchKey"),
         ("GET", "/{b}/main/%ff", "InvalidURI"),
         ("GET", "/{b}/main/%00", "InvalidURI"),
@@ -278,6 +272,13 @@ def test_requests_that_are_refused(ours: Lake) -> None:
     )
     for headers, code in refusals:
         assert ours.ask("PUT", f"/{ours.bucket}/main/a", b"data", **headers) == code, headers
+    for header, value in (
+        ("x_amz_if_match_size", "many"),
+        ("x_amz_if_match_last_modified_time", "yesterday"),
+        ("x_amz_if_match_last_modified_time", "2026-01-01T00:00:00"),
+    ):
+        code = ours.ask("DELETE", f"/{ours.bucket}/main/a", b"", **{header: value})
+        assert code == "InvalidArgument", value
     assert ours.ask("HEAD", f"/{ours.bucket}?list-type=2") == 200
     ours.require_unchanged()
 
@@ -311,30 +312,24 @@ def test_the_rest_of_a_refused_body_is_no_request(ours: Lake) -> None:
 
 
 def test_bodies_in_signed_chunks(ours: Lake) -> None:
-    place = f"/{ours.bucket}/main/a"
-    for size in (0, 5, 3_000_000):
-        data = bytes(size)
-        parts = [data[start : start + 65_536] for start in range(0, size, 65_536)]
-        headers, chunks = ours.in_chunks(place, parts)
-        assert ours.send("PUT", place, headers, b"".join(chunks)) == 200
-        found = ours.read(place)
-        assert found.content == data
-        assert found.headers["etag"] == f'"{hashlib.md5(data).hexdigest()}"'
-
-
-def test_changed_chunks(ours: Lake) -> None:
     """`test_payload.py` has each way to change them."""
+    parts = [b"a" * 70_000, b"b" * 70_000]
     for name in SENDING:
         _, place, _, _ = ours.made(name)
-        headers, chunks = ours.in_chunks(place, [b"a" * 70_000, b"b" * 70_000])
+        headers, chunks = ours.in_chunks(place, parts)
         swapped = b"".join([chunks[1], chunks[0], *chunks[2:]])
         assert ours.send("PUT", place, headers, swapped) == "SignatureDoesNotMatch"
-        assert ours.send("PUT", place, headers, b"".join(chunks[:-2])) == "IncompleteBody"
         # A signed body belongs to its own request.
         other = f"/{ours.bucket}/main/other"
         elsewhere = ours.chunked(other, NO_TRAILER, 140_000)
         assert ours.send("PUT", other, elsewhere, b"".join(chunks)) == "SignatureDoesNotMatch"
     ours.require_unchanged()
+    place = f"/{ours.bucket}/main/a"
+    headers, chunks = ours.in_chunks(place, parts)
+    assert ours.send("PUT", place, headers, b"".join(chunks)) == 200
+    found = ours.read(place)
+    assert found.content == b"".join(parts)
+    assert found.headers["etag"] == f'"{hashlib.md5(found.content).hexdigest()}"'
 
 
 def test_bodies_in_unsigned_chunks(ours: Lake) -> None:
@@ -354,7 +349,6 @@ def test_bodies_of_xml(ours: Lake) -> None:
         root = b"Delete" if name == "DeleteObjects" else b"CompleteMultipartUpload"
         outside = b'<!DOCTYPE d [<!ENTITY a SYSTEM "file:///etc/passwd">]><%s>&a;</%s>'
         for body in (
-            BOMB.replace(b"Delete", root),
             outside % (root, root),
             b"<%s>" % root,
             b"<Other/>",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -75,12 +74,21 @@ def test_names_lose_their_namespace() -> None:
     assert parsed(body, "Other") is None
 
 
-def answered(work: Callable[[], Markup], interval_seconds: float) -> list[dict[str, Any]]:
-    """The messages of an answer."""
+def answered(error: Exception | None = None, *, waits: bool) -> list[dict[str, Any]]:
+    """The messages of an answer. Its work may wait for two blanks."""
     sent: list[dict[str, Any]] = []
+    waiting = Event()
+
+    def work() -> Markup:
+        assert not waits or waiting.wait(60)
+        if error is not None:
+            raise error
+        return element("A", "1")
 
     async def send(message: Any) -> None:
         sent.append(message)
+        if [each.get("body") for each in sent].count(b" ") == 2:
+            waiting.set()
 
     async def receive() -> Any:
         raise AssertionError("nobody reads")
@@ -91,7 +99,7 @@ def answered(work: Callable[[], Markup], interval_seconds: float) -> list[dict[s
             resource="/b/k",
             request_id="id",
             limiter=anyio.CapacityLimiter(1),
-            interval_seconds=interval_seconds,
+            interval_seconds=0.01 if waits else 60,
         )
         await answer({"type": "http", "method": "POST"}, receive, send)
 
@@ -99,40 +107,26 @@ def answered(work: Callable[[], Markup], interval_seconds: float) -> list[dict[s
     return sent
 
 
-def outcome(error: Exception | None = None, *, slow: bool = False) -> Callable[[], Markup]:
-    """Work that answers or fails, at once or after a while."""
-
-    def work() -> Markup:
-        if slow:
-            Event().wait(0.2)
-        if error is not None:
-            raise error
-        return element("A", "1")
-
-    return work
+GONE = NotFound("upload_not_found", "gone")
 
 
 def test_a_quick_answer_is_like_any_other() -> None:
-    sent = answered(outcome(), 10)
+    sent = answered(waits=False)
     assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
     assert sent[1]["body"].endswith(b"<A>1</A>")
-    error = NotFound("upload_not_found", "gone")
     with pytest.raises(EbbtideError) as raised:
-        answered(outcome(error), 10)
-    assert raised.value is error
+        answered(GONE, waits=False)
+    assert raised.value is GONE
 
 
 def test_a_slow_answer_begins_with_blanks() -> None:
-    sent = answered(outcome(slow=True), 0.03)
-    assert sent[0]["status"] == 200
-    body = b"".join(each["body"] for each in sent[1:])
-    assert body.count(b" ") > 2
-    assert ElementTree.fromstring(body).text == "1"
-    assert [each["more_body"] for each in sent[1:]] == [True] * (len(sent) - 2) + [False]
-    for error, code in (
-        (NotFound("upload_not_found", "gone"), "NoSuchUpload"),
-        (ValueError("x"), "InternalError"),
+    for error, tag, text in (
+        (None, ".", "1"),
+        (GONE, "Code", "NoSuchUpload"),
+        (ValueError("x"), "Code", "InternalError"),
     ):
-        sent = answered(outcome(error, slow=True), 0.03)
+        sent = answered(error, waits=True)
+        assert sent[0]["status"] == 200
         body = b"".join(each["body"] for each in sent[1:])
-        assert ElementTree.fromstring(body).findtext("Code") == code
+        assert ElementTree.fromstring(body).findtext(tag) == text
+        assert [each["more_body"] for each in sent[1:]] == [True] * (len(sent) - 2) + [False]

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from botocore.exceptions import ClientError
 
 from ebbtide.store.embedded import Store
 from tests.server.s3.conftest import Client, s3_client
@@ -45,7 +44,7 @@ class User:
     def work(self, ends_at: float) -> None:
         """Operations until the time is over."""
         acts = [self.put, self.begin, self.read] * 2 + [self.part] * 6 + [self.complete] * 3
-        acts += [self.abort, self.copy, self.delete, self.commit, self.complete_twice, self.list]
+        acts += [self.abort, self.copy, self.delete, self.commit, self.list]
         while time.monotonic() < ends_at:
             self.rng.choice(acts)()
 
@@ -74,44 +73,14 @@ class User:
             parts[number] = (sent["ETag"], data)
             self.parts_sent += 1
 
-    def ready(self) -> tuple[dict[str, Any], bytes] | None:
-        """An upload with parts, which is over then: how it is completed, and its bytes."""
-        ready = [each for each in self.open if each[1]]
-        if not ready:
-            return None
-        where, parts = chosen = self.rng.choice(ready)
-        self.open.remove(chosen)
-        listed = [{"PartNumber": number, "ETag": parts[number][0]} for number in sorted(parts)]
-        data = b"".join(parts[number][1] for number in sorted(parts))
-        return {**where, "MultipartUpload": {"Parts": listed}}, data
-
     def complete(self) -> None:
-        if ready := self.ready():
-            asked, data = ready
-            self.s3.complete_multipart_upload(**asked)
-            self.held[asked["Key"]] = data
-
-    def complete_twice(self) -> None:
-        """At once, with an abort beside it. If the abort is first, both fail; otherwise the second
-        is answered like the first."""
-        ready = self.ready()
-        if ready is None:
-            return
-        asked, data = ready
-        where = {name: asked[name] for name in ("Bucket", "Key", "UploadId")}
-        with ThreadPoolExecutor(3) as pool:
-            tries = [pool.submit(self.s3.complete_multipart_upload, **asked) for _ in range(2)]
-            aborted = pool.submit(self.s3.abort_multipart_upload, **where)
-        is_aborted = aborted.exception() is None
-        for each in (*tries, aborted):
-            error = each.exception()
-            assert (error is None) == (is_aborted == (each is aborted)), (is_aborted, error)
-            if error is not None:
-                assert isinstance(error, ClientError)
-                assert error.response["Error"]["Code"] in ("NoSuchUpload", "InvalidPart")
-        if not is_aborted:
-            assert len({each.result()["ETag"] for each in tries}) == 1
-            self.held[where["Key"]] = data
+        ready = [each for each in self.open if each[1]]
+        if ready:
+            where, parts = chosen = self.rng.choice(ready)
+            self.open.remove(chosen)
+            listed = [{"PartNumber": number, "ETag": parts[number][0]} for number in sorted(parts)]
+            self.s3.complete_multipart_upload(**where, MultipartUpload={"Parts": listed})
+            self.held[where["Key"]] = b"".join(parts[number][1] for number in sorted(parts))
 
     def abort(self) -> None:
         if self.open:

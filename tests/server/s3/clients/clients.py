@@ -1,11 +1,11 @@
-"""Clients of S3 that read and write files, each with the same few methods.
+"""Clients of S3 beside boto3 that read and write files, each with the same few methods. `write`
+sends `color` in the metadata, and `listed` ends the names of directories with a slash.
 
 Paths are `REF/PATH` in one repository. Clients for tables have tests of their own.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -13,12 +13,10 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow.fs
 import s3fs
-from boto3.s3.transfer import TransferConfig
-from botocore.exceptions import ClientError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from tests.server.s3.clients.page import Page
@@ -33,68 +31,7 @@ class Refused(Exception):
     """What a program shows when the server refuses."""
 
 
-REFUSALS: Final = (Refused, ClientError, OSError, Py4JJavaError)
-
-
-class S3Files(Protocol):
-    """One client, as the page sets it up."""
-
-    def write(self, path: str, data: bytes, color: str) -> None:
-        """Writes a file with `color` in its metadata, in parts if it has more than one."""
-
-    def read(self, path: str) -> bytes:
-        """The whole file."""
-
-    def read_range(self, path: str, start: int, count: int) -> bytes:
-        """Some bytes of a file."""
-
-    def color(self, path: str) -> str:
-        """What the metadata says."""
-
-    def listed(self, prefix: str) -> list[str]:
-        """What is directly below a prefix that ends with a slash. So do names of directories."""
-
-    def copy(self, source: str, target: str) -> None:
-        """Copies a file on the server."""
-
-    def delete(self, path: str) -> None:
-        """Deletes a file."""
-
-
-class Boto3:
-    """boto3."""
-
-    def __init__(self, page: Page, _directory: Path) -> None:
-        self.s3 = page.run("boto3.client(")["s3"]
-        self.bucket = page.bucket
-
-    def write(self, path: str, data: bytes, color: str) -> None:
-        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
-        more = {"Metadata": {"color": color}}
-        self.s3.upload_fileobj(io.BytesIO(data), self.bucket, path, ExtraArgs=more, Config=config)
-
-    def read(self, path: str) -> bytes:
-        return bytes(self.s3.get_object(Bucket=self.bucket, Key=path)["Body"].read())
-
-    def read_range(self, path: str, start: int, count: int) -> bytes:
-        wanted = f"bytes={start}-{start + count - 1}"
-        found = self.s3.get_object(Bucket=self.bucket, Key=path, Range=wanted)
-        return bytes(found["Body"].read())
-
-    def color(self, path: str) -> str:
-        return str(self.s3.head_object(Bucket=self.bucket, Key=path)["Metadata"]["color"])
-
-    def listed(self, prefix: str) -> list[str]:
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
-        names = [each["Key"] for each in found.get("Contents", ())]
-        names += [each["Prefix"] for each in found.get("CommonPrefixes", ())]
-        return [name.removeprefix(prefix) for name in names]
-
-    def copy(self, source: str, target: str) -> None:
-        self.s3.copy_object(Bucket=self.bucket, Key=target, CopySource=f"{self.bucket}/{source}")
-
-    def delete(self, path: str) -> None:
-        self.s3.delete_object(Bucket=self.bucket, Key=path)
+REFUSALS: Final = (Refused, OSError, Py4JJavaError)
 
 
 class Program:
@@ -356,3 +293,6 @@ class Pyarrow:
 
     def delete(self, path: str) -> None:
         self.fs.delete_file(self.root + path)
+
+
+S3Files = Aws | Rclone | S3cmd | S3fs | Pyarrow

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import lakefs
 import pytest
+from boto3.s3.transfer import TransferConfig
 
 from tests.server.s3.clients.clients import (
     PART_BYTES,
     REFUSALS,
     Aws,
-    Boto3,
     Program,
     Pyarrow,
     Rclone,
@@ -31,7 +33,6 @@ from tests.server.s3.clients.page import PAGE, Page
 from tests.support.server import Server
 
 CLIENTS: dict[str, Callable[[Page, Path], S3Files]] = {
-    "boto3": Boto3,
     "aws": Aws,
     "rclone": Rclone,
     "s3fs": S3fs,
@@ -50,11 +51,10 @@ def hadoop(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> Iterator[H
 @pytest.fixture(params=[*CLIENTS, "hadoop"])
 def client(
     request: pytest.FixtureRequest, plain: Server, lake: lakefs.Repository, tmp_path: Path
-) -> S3Files:
+) -> S3Files | Hadoop:
     """Each client in turn."""
     if request.param == "hadoop":
-        found: S3Files = request.getfixturevalue("hadoop")
-        return found
+        return cast(Hadoop, request.getfixturevalue("hadoop"))
     return CLIENTS[request.param](Page(plain, lake.id), tmp_path)
 
 
@@ -67,7 +67,9 @@ def answered(server: Server, operation: str) -> int:
 
 
 @pytest.mark.drawn("clients of S3")
-def test_files(client: S3Files, plain: Server, lake: lakefs.Repository, http: httpx.Client) -> None:
+def test_files(
+    client: S3Files | Hadoop, plain: Server, lake: lakefs.Repository, http: httpx.Client
+) -> None:
     main = lake.branch("main")
     small, large = "main/table/day=1/a", "main/table/large"
     client.write(small, b"0123456789", color="blue")
@@ -121,6 +123,17 @@ def test_hadoop_renames(hadoop: Hadoop, plain: Server, lake: lakefs.Repository) 
     assert hadoop.color("main/new/a") == "blue"
     lake.branch("main").commit("renamed")
     assert sorted(hadoop.listed("main/new/")) == ["a", "large"]
+
+
+def test_the_transfer_manager_of_boto3(plain: Server, lake: lakefs.Repository) -> None:
+    """It sends parts in several threads, with checksums in trailers."""
+    s3 = Page(plain, lake.id).run("boto3.client(")["s3"]
+    data, got = random.Random(1).randbytes(2 * PART_BYTES + 100), io.BytesIO()
+    config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
+    s3.upload_fileobj(io.BytesIO(data), lake.id, "main/a", Config=config)
+    s3.copy({"Bucket": lake.id, "Key": "main/a"}, lake.id, "main/b", Config=config)
+    s3.download_fileobj(lake.id, "main/b", got, Config=config)
+    assert got.getvalue() == data
 
 
 @pytest.mark.drawn("clients of S3")
