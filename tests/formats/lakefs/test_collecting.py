@@ -57,6 +57,19 @@ def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
     assert not candidates(world.collector().plan())
 
 
+def test_a_damaged_metarange_of_an_expired_commit_is_not_read(world: LakefsWorld) -> None:
+    """That of a commit that stays refuses the run."""
+    commit_id, entry = old_commit(world)
+    for name, planned in ((commit_id, {entry.address}), (world.state.branches["main"].head, None)):
+        world.state.storage.put(f"_lakefs/{world.state.commits[name].metarange_id}", b"damaged")
+        report = world.collector().plan()
+        if planned is None:
+            check_refused(report, "corrupt_tree")
+        else:
+            assert set(candidates(report)) == planned
+            assert world.collector().sweep(report.run_id).state == "swept"
+
+
 def test_every_run_is_clean(world: LakefsWorld) -> None:
     """Also one that is to continue from an earlier run. A summary lies where tools of lakeFS
     look."""
