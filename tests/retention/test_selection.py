@@ -1,4 +1,4 @@
-"""Selecting: the worked examples, the exact boundaries, and a property against the oracle."""
+"""Selecting: reasons, reports, refusals, and a property against the oracle."""
 
 from __future__ import annotations
 
@@ -42,32 +42,6 @@ def select(
     written = {"default": policy} if isinstance(policy, str) else policy
     named = refs if isinstance(refs, list) else [branch(*pair) for pair in refs.items()]
     return select_commits(commits, named, Policy.parse(written), NOW)
-
-
-class TestExamplesOfTheSource:
-    """lakeFS issue 1932, "Examples" and "Example: Dangling Commits"."""
-
-    def test_simple(self) -> None:
-        commits = [
-            commit("A", 10),
-            commit("B", 8, "A"),
-            commit("C", 5, "B"),
-            commit("D", 2, "C"),
-        ]
-        selection = select(commits, {"main": "D"}, {"branches": {"main": "7d"}})
-        assert set(selection.active) == {"B", "C", "D"}
-        assert selection.expired == {"A"}
-
-
-class TestBoundaries:
-    @pytest.mark.parametrize(("off", "kept"), [(-1, True), (0, False), (1, False)])
-    def test_age_equal_to_the_period_is_expired(self, off: int, kept: bool) -> None:
-        edge = timedelta(days=7) + off * MICROSECOND
-        # c2, above it, is older still: so nothing but its own age can keep c1.
-        commits = chain(30, edge, 20, 19)
-        selection = select(commits, {"main": "c3"}, "7d")
-        assert ("c1" in selection.active) is kept
-        assert ("c0" in selection.active) is kept, "its parent was the head when the window opened"
 
 
 class TestCounts:
