@@ -176,8 +176,7 @@ def test_foreign_files_are_told_of_and_stay(tmp_path: Path, lake: IcechunkLake) 
     link = lake.path / "chunks" / "0000000000000000000G"
     link.symlink_to(outside)
     before = contents(lake.path)
-    report = lake.collect()
-    assert report.state == "swept", report.error
+    report = lake.swept()
     assert report.kinds["foreign"].objects >= len(FOREIGN)
     assert listing(lake.path).keys() >= set(FOREIGN)
     assert contents(lake.path) == before
@@ -196,8 +195,7 @@ def test_a_chunk_of_what_stays_for_sessions_alone(tmp_path: Path, spec_version: 
     repository.reset_branch("main", first)
     (path / min(added)).unlink()
     lake = IcechunkLake(path)
-    report = lake.collector().plan()
-    assert report.state == "planned", report.error
+    report = lake.planned()
     assert not added & candidates(report).keys()
     (path / min(each for each in before if each.startswith("chunks/"))).unlink()
     refused(lake, "missing_object")

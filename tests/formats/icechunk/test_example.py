@@ -56,8 +56,7 @@ def ancestries(path: Path, example: DesignExample) -> dict[str, list[int]]:
 def collected(lake: IcechunkLake, example: DesignExample) -> set[int]:
     """The numbers of the snapshots that a run deletes."""
     lake.age()
-    report = lake.collect()
-    assert report.state == "swept", report.error
+    report = lake.swept()
     gone = {address for address in candidates(report) if address.startswith("snapshots/")}
     return {number for number, name in example.ids.items() if f"snapshots/{name}" in gone}
 

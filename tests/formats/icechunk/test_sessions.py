@@ -87,8 +87,7 @@ def test_what_was_reachable_within_the_grace_stays(lake: IcechunkLake) -> None:
     rewound = rewind(lake)
 
     for _ in range(2):
-        report = lake.collect(quiet=False, grace=rewound.grace)
-        assert report.state == "swept", report.error
+        lake.swept(quiet=False, grace=rewound.grace)
 
     assert read_snapshot(reader, rewound.head)
     assert read_snapshot(open_repository(lake.path), rewound.head)
@@ -102,9 +101,8 @@ def test_after_the_grace_it_goes(lake: IcechunkLake) -> None:
     rewound = rewind(lake)
 
     def names_it() -> bool:
-        report = lake.collector(quiet=False, grace=rewound.grace).plan()
-        assert report.state == "planned", report.error
-        return f"snapshots/{rewound.head}" in candidates(report)
+        planned = lake.planned(quiet=False, grace=rewound.grace)
+        return f"snapshots/{rewound.head}" in candidates(planned)
 
     assert not names_it()
     rewound.clock.advance(rewound.grace / 4)
@@ -122,7 +120,7 @@ def test_an_expiry_frees_nothing_before_the_grace_is_over(
     lake = IcechunkLake(tmp_path / "lake")
     example = design_example(lake.path, spec_version)
     if ran_before:
-        assert lake.collect().state == "swept"
+        lake.swept()
         long_ago = time.time() - LONG_AGO
         os.utime(lake.path / EPOCH_ADDRESS, (long_ago, long_ago))
     middle = instant_between(lake.path)
@@ -167,8 +165,7 @@ def test_an_expiry_that_was_suspended_holds_what_it_released(
     assert slept
     for later in (timedelta(0), grace - timedelta(minutes=1)):
         clock.advance(later)
-        report = lake.collect(quiet=False, grace=grace, allow_share=True)
-        assert report.state == "swept", report.error
+        lake.swept(quiet=False, grace=grace, allow_share=True)
         assert all(read_snapshot(reader, snapshot_id) for snapshot_id in expiry.released)
     clock.advance(2 * grace)
     gone = candidates(lake.collect(quiet=False, grace=grace, allow_share=True))

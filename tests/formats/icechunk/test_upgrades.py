@@ -59,16 +59,12 @@ class Lake(IcechunkLake):
 
     def candidates(self) -> set[str]:
         """What a plan would take now, with sessions open."""
-        report = self.collector(quiet=False).plan()
-        assert report.state == "planned", report.error
-        return set(candidates(report))
+        return set(candidates(self.planned(quiet=False)))
 
     def sweep(self, **options: Any) -> RunReport:
         """A run, once all files are old."""
         self.age()
-        report = self.collect(**options)
-        assert report.state == "swept", report.error
-        return report
+        return self.swept(**options)
 
     def there(self) -> set[str]:
         return {*listing(self.path)}
@@ -266,8 +262,7 @@ class TestMixed:
         for name in ("50%25", "ä"):
             repository.delete_branch(name)
         lake.age()
-        report = lake.collect()
-        assert report.state == "swept", report.error
+        report = lake.swept()
         assert [each for each in candidates(report) if each.startswith("snapshots/")]
 
     def test_the_copy_that_tells_stays_as_long_as_they_do(self, lake: Lake) -> None:

@@ -22,24 +22,13 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
-from tests.formats.lakefs.world import DAY, LakefsWorld, on_disk, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, on_disk, open_lakefs_world
 from tests.support.engines import INLINE, on_engines
 from tests.support.icechunk_lake import candidates, planned_rows
 from tests.support.randomized import randomized
 from tests.support.refusals import check_refused
 
 RULE = 7 * DAY
-
-
-def old_commit(world: LakefsWorld, *, branch: str = "main") -> tuple[str, Entry]:
-    """A commit with an object that no later one has, older than the rules keep it."""
-    entry = world.state.upload(branch, "a", b"old")
-    commit_id = world.state.commit(branch)
-    world.grow_old()
-    world.state.upload(branch, "a", b"new")
-    world.state.commit(branch)
-    world.grow_old(RULE + DAY)
-    return commit_id, entry
 
 
 def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
@@ -274,7 +263,7 @@ def test_the_refs_are_looked_at_before_each_small_batch(
     assert LakefsRepository.batch_max == 5_000
     monkeypatch.setattr(LakefsRepository, "batch_max", 2)
     for number in range(5):
-        old_commit(world, branch="main")
+        old_commit(world)
         world.state.upload("main", f"more {number}", b"m")
     looked: list[int] = []
     look = LakefsGuard.__call__

@@ -17,7 +17,7 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.gc.sweeping.recovery import QuarantineEnd
 from tests.formats.lakefs.fake import Entry
-from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world
 from tests.support.randomized import randomized
 
 OBJECTS = 6
@@ -26,16 +26,7 @@ WEEK = 7 * DAY
 
 @pytest.fixture
 def expired(world: LakefsWorld) -> str:
-    """A commit whose data no later one has, older than the rules keep it."""
-    for name in ("old", "new"):
-        for number in range(OBJECTS):
-            world.state.upload("main", f"a{number}", f"{name}{number}".encode())
-        commit_id = world.state.commit("main")
-        if name == "old":
-            expired = commit_id
-            world.grow_old()
-    world.grow_old(8 * DAY)
-    return expired
+    return old_commit(world, OBJECTS)[0]
 
 
 def lacks(world: LakefsWorld, branch: str) -> set[str]:

@@ -17,7 +17,7 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
-from tests.formats.lakefs.fake import NAMESPACE, FakeLakefs, State
+from tests.formats.lakefs.fake import NAMESPACE, Entry, FakeLakefs, State
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.memory import Bucket, opened_in_memory
@@ -63,6 +63,22 @@ class LakefsWorld:
         """Time passes, and the server begins a new partition."""
         self.clock.advance(by)
         self.state.rotate()
+
+
+def old_commit(world: LakefsWorld, count: int = 1, *, branch: str = "main") -> tuple[str, Entry]:
+    """A commit whose objects no later one has, older than the rules keep it; and the first one."""
+
+    def commit(data: str) -> tuple[str, Entry]:
+        made = [
+            world.state.upload(branch, f"a{n}", b"%s%d" % (data.encode(), n)) for n in range(count)
+        ]
+        return world.state.commit(branch), made[0]
+
+    found = commit("old")
+    world.grow_old()
+    commit("new")
+    world.grow_old(8 * DAY)
+    return found
 
 
 def on_disk(world: LakefsWorld, directory: Path) -> LakefsRepository:
