@@ -26,7 +26,6 @@ from tests.support.purging import (
     SECRET_KEY,
     WHO,
     address_of,
-    contents,
     data_files,
     in_the_way,
     purge,
@@ -182,36 +181,6 @@ def test_all_that_is_in_the_way_is_in_a_file(store: Store, repository: Repositor
     table = pq.read_table(Path(refused.row.record_url) / "references.parquet")
     assert set(commits[:-1]) < set(table.column("id").to_pylist())
     assert table.num_rows == 25
-
-
-def test_history_goes_on_over_what_was_purged(store: Store, repository: Repository) -> None:
-    save(repository, "a")
-    repository.branches.create("side", "main")
-    purge(store, "main:a")
-    for destination in ("main", "side"):
-        with raises("purged"):
-            repository.objects.copy(destination, "copy", "main", "a")
-
-    save(repository, "b")
-    save(repository, "c", branch="side")
-    merged = repository.commits.merge("side", "main")
-
-    assert [entry.path for entry in repository.objects.walk(merged.commit_id)] == ["a", "b", "c"]
-    with raises("purged"):
-        repository.objects.get(merged.commit_id, "a")
-    repository.objects.put("main", "a", b"anew")
-    repository.commits.commit("main", "a new file in its place")
-    assert contents(repository, "main") == {"a": b"anew", "b": b"b", "c": b"c"}
-
-
-def test_the_same_path_can_be_purged_again(store: Store, repository: Repository) -> None:
-    save(repository, "a")
-    first = purge(store, "main:a")
-    again = purge(store, "main:a")
-    assert again.row.state == "done"
-    assert again.to_json()["outcomes"] == {"missing": 1}
-    for report in (first, again):
-        assert verify(store, report.row.purge_id).differences == ()
 
 
 def test_what_is_not_there_cannot_be_named(store: Store, repository: Repository) -> None:

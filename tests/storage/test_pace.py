@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ebbtide.storage.pace import DECREASE, RATE_MIN, RATE_UNKNOWN, RECOVERY_SECONDS, Pace
+from ebbtide.storage.pace import DECREASE, RATE_MIN, RATE_UNKNOWN, Pace
 
 
 @dataclass
@@ -129,19 +129,6 @@ class TestOne:
         for each in began:
             self.pace.slow_down(each)
         assert self.pace.rate == pytest.approx(2_000 * DECREASE, rel=0.1)
-
-    def test_it_comes_back_in_so_many_seconds(self) -> None:
-        for _ in range(50):
-            self.pace.answered(1_000)
-            self.now += 0.1
-        self.pace.slow_down(self.pace.wait(1))
-        low = self.pace.rate
-        assert low is not None
-        until = self.now + RECOVERY_SECONDS
-        while self.now < until:
-            self.pace.wait(100)
-            self.pace.answered(100)
-        assert self.pace.rate == pytest.approx(low / DECREASE, rel=0.05)
 
     @pytest.mark.parametrize(("seconds", "rate"), [(1, RATE_UNKNOWN), (4, 250), (10, 250)])
     def test_what_was_not_seen_for_long_is_not_taken_to_be_slow(

@@ -13,7 +13,7 @@ from ebbtide.formats.lakefs.layout import began_at
 from ebbtide.formats.lakefs.repository import GRACE
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.retention.decision import Roots, decide
-from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world
 from tests.support.randomized import randomized
 
 POLICY = {"default": "7d", "tags": {"keep_within": "1d"}}
@@ -31,6 +31,13 @@ def guarded(world: LakefsWorld) -> LakefsGuard:
         with repository.reading(cutoff) as reading:
             reading.roots()
         return repository.guard()
+
+
+def test_a_tag_that_expires_stops_no_sweep(world: LakefsWorld) -> None:
+    world.state.storage.put(POLICY_ADDRESS, json.dumps(POLICY).encode())
+    world.state.tags["old"], _ = old_commit(world)
+    swept = world.collector().run()
+    assert (swept.state, swept.error, swept.counts["deleted"].objects) == ("swept", None, 1)
 
 
 @randomized("guards of lakeFS sweeps")
