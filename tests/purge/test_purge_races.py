@@ -171,8 +171,6 @@ def test_a_link_of_an_address_that_was_purged_is_refused(
 
 @contextmanager
 def dying_at(place: object, name: str) -> Iterator[None]:
-    """In the block, the process ends where it calls a function."""
-
     def die(*_given: object, **_named: object) -> None:
         raise Died
 

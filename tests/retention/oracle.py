@@ -100,7 +100,6 @@ def kept_by_rule(moves: Sequence[Move], rule: RuleText, now: datetime) -> set[st
 
 
 def counted(dated: Sequence[tuple[str, datetime]], parts: Mapping[str, Any]) -> set[str]:
-    """What the counts of a rule keep, oldest first."""
     kept = {name for name, _ in dated[-parts["keep_last"] :]} if "keep_last" in parts else set()
     for name, calendar in CALENDAR.items():
         if name in parts:

@@ -22,7 +22,6 @@ def test_a_date_without_a_zone_is_refused() -> None:
 
 
 def first_parents(start: str, parents: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The main ancestry of a commit, itself first."""
     line = [start]
     while parents[line[-1]] and parents[line[-1]][0] in parents:
         line.append(parents[line[-1]][0])

@@ -62,7 +62,7 @@ class TestCounts:
         assert selection.expired == {"c1"}
 
 
-def test_a_tag_does_not_make_it_less_dangling() -> None:
+def test_a_tag_makes_a_commit_no_less_dangling() -> None:
     refs = [branch("main", "main"), Ref("v1", "tag", "c2")]
     selection = select([*chain(4, 3, 2), commit("main", 1)], refs, "7d")
     assert set(selection.active) == {"c0", "c1", "c2", "main"}
@@ -166,7 +166,7 @@ class TestReasons:
         assert reason in select(commits, {"main": "y"}, {"default": rule}).active["c"]
 
 
-def test_what_refs_reach_is_active() -> None:
+def test_in_rewrite_mode_what_refs_reach_is_active() -> None:
     commits = [
         commit("root", 900),
         commit("side", 800, "root"),

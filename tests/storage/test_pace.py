@@ -24,7 +24,6 @@ class Server:
         self.left = self.rate
 
     def ask(self, amount: int, now: float) -> bool:
-        """Whether it answers."""
         self.left = min(self.rate, self.left + (now - self.at) * self.rate)
         self.at = now
         if amount > self.left:
@@ -62,7 +61,6 @@ class Simulation:
         return (self.server.answered - before) / seconds
 
     def _step(self, number: int) -> float:
-        """What a client does now; seconds to its next step."""
         pace = self.paces[number % self.processes]
         if number in self._under_way:
             began, was_answered = self._under_way.pop(number)
@@ -111,8 +109,6 @@ def test_those_who_share_a_storage_get_about_the_same() -> None:
 
 
 class TestOne:
-    """A pace by itself."""
-
     def setup_method(self) -> None:
         self.now = 100.0
         self.pace = Pace(lambda: self.now, self._sleep)

@@ -62,7 +62,6 @@ def lake(tmp_path: Path, sound_lakes: dict[int, IcechunkLake], spec_version: int
 
 
 def live_manifests(lake: IcechunkLake) -> list[Path]:
-    """The manifests of main's head."""
     repository = open_repository(lake.path)
     if not hasattr(repository, "list_manifest_files"):
         pytest.skip("this Icechunk, older than 2, does not name manifests")
@@ -75,19 +74,16 @@ def live_manifests(lake: IcechunkLake) -> list[Path]:
 
 
 def head_snapshot(lake: IcechunkLake) -> Path:
-    """The file of main's head."""
     return lake.path / "snapshots" / open_repository(lake.path).lookup_branch("main")
 
 
 def refused(lake: IcechunkLake, kind: str) -> None:
-    """A run is refused, and all is as it was."""
     before = listing(lake.path)
     check_refused(lake.collect(), kind)
     assert listing(lake.path) == before
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    """Change a file's bytes, and keep its date."""
     status = path.stat()
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

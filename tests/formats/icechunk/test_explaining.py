@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import zarr
 from icechunk import Repository
 
 from ebbtide.errors import InvalidInput, NotFound, Refused
@@ -15,6 +14,7 @@ from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.gc.explaining.explainer import Explainer
 from ebbtide.retention.decision import Decision, Roots, decide
+from tests.formats.icechunk.operations import commit_array
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.errors import raises
@@ -58,11 +58,8 @@ def commit_of(explaining: Explainer, name: str) -> ExplainedCommit:
 
 
 def commit(repository: Repository, branch: str, name: str) -> str:
-    session = repository.writable_session(branch)
-    root = zarr.open_group(session.store, mode="a")
-    array = root.require_array(name, shape=(4,), chunks=(2,), dtype="float64", compressors=None)
-    array[...] = len(list(repository.ancestry(branch=branch)))
-    return session.commit(name)
+    number = len(list(repository.ancestry(branch=branch)))
+    return commit_array(repository, name, number, branch=branch)
 
 
 @randomized("Icechunk repositories, explained")

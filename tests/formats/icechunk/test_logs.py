@@ -40,7 +40,6 @@ CHUNKS = 8
 
 
 def write(repository: Repository, place: int) -> str:
-    """Make a commit that changes one chunk; its id."""
     session = repository.writable_session("main")
     root = zarr.open_group(session.store, mode="a")
     root.require_array("a", shape=(CHUNKS,), chunks=(1,), dtype="int32")[place] = place + 1
@@ -48,13 +47,11 @@ def write(repository: Repository, place: int) -> str:
 
 
 def changed(path: Path, snapshot_id: str, since: str = ROOT_ID) -> list[int]:
-    """The chunks that a snapshot changed, as Icechunk tells."""
     found = open_repository(path).diff(from_snapshot_id=since, to_snapshot_id=snapshot_id)
     return sorted(place for chunks in found.updated_chunks.values() for (place,) in chunks)
 
 
 def logs_of(path: Path) -> set[str]:
-    """The snapshots whose logs are there."""
     return {name[len(LOGS_PREFIX) :] for name in listing(path) if name.startswith(LOGS_PREFIX)}
 
 
@@ -67,17 +64,14 @@ class Lake(IcechunkLake):
         self.made = [write(self.repository, place) for place in range(count)]
 
     def age_all_but(self, *snapshot_ids: str) -> None:
-        """Make every file old but those of some snapshots."""
         self.age()
         for each in snapshot_ids:
             os.utime(self.path / "snapshots" / each)
 
     def plan(self) -> dict[str, int]:
-        """What a plan names."""
         return candidates(self.planned())
 
     def sweep(self, **options: Any) -> set[str]:
-        """What a run deletes."""
         return set(candidates(self.swept(**options)))
 
 
@@ -142,7 +136,6 @@ def made_state(
     logs: set[str],
     inherits: bool = True,
 ) -> State:
-    """A state with no refs."""
     commits = {
         name: Commit(name, () if parent is None else (parent,), DAY, name)
         for name, parent in parents.items()

@@ -45,13 +45,11 @@ def spec_version(request: pytest.FixtureRequest) -> int:
 
 
 def commit(path: Path, value: float) -> str:
-    """Write four chunks and commit them to main."""
     return commit_array(open_repository(path), "values", value)
 
 
 @pytest.fixture
 def lake(tmp_path: Path, spec_version: int) -> IcechunkLake:
-    """Four commits."""
     path = tmp_path / "lake"
     create_repository(path, spec_version)
     for value in range(1, 5):
@@ -71,7 +69,6 @@ class Rewound:
 
 
 def rewind(lake: IcechunkLake) -> Rewound:
-    """Rewind, after a moment."""
     middle = instant_between(lake.path)
     head, below = list(open_repository(lake.path).ancestry(branch="main"))[:2]
     open_repository(lake.path).reset_branch("main", below.id)

@@ -62,7 +62,6 @@ def read(
 
 
 def date(path: Path, at: datetime, *names: str) -> None:
-    """Give snapshots' files a date: all of them, or those named."""
     for file in (path / "snapshots").iterdir():
         if not names or file.name in names:
             nanoseconds = (at - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND * 1000
@@ -231,7 +230,6 @@ class TestNewlySeen:
 @needs_v2
 class TestRecent:
     def hold(self, path: Path, cutoff: datetime) -> dict[str, str]:
-        """What stays though all files are old."""
         date(path, cutoff - timedelta(days=9))
         assert read(path, cutoff, quiet=True).held == {}
         return dict(read(path, cutoff).held)

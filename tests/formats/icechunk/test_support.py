@@ -25,7 +25,6 @@ pytestmark = [
 
 
 def kinds(paths: dict[str, int] | frozenset[str]) -> Counter[str]:
-    """How many files there are of each kind, that is in each directory at the top."""
     return Counter(path.split("/")[0] for path in paths)
 
 

@@ -58,11 +58,9 @@ class Lake(IcechunkLake):
         self.gone = {f"snapshots/{each}" for each in self.made[1:]}
 
     def candidates(self) -> set[str]:
-        """What a plan would take now, with sessions open."""
         return set(candidates(self.planned(quiet=False)))
 
     def sweep(self, **options: Any) -> RunReport:
-        """A run, once all files are old."""
         self.age()
         return self.swept(**options)
 
@@ -86,7 +84,6 @@ def expiry(lake: Lake) -> ExpiryRequest:
 
 
 def expire(lake: Lake) -> None:
-    """Cut the branch down to its newest snapshot."""
     _, found = lake.format(quiet=False).expire(expiry(lake))
     assert found.released == {lake.made[1]}
 
@@ -199,7 +196,6 @@ def old_client(lake: IcechunkLake) -> Iterator[Repository]:
 
 
 def write(repository: Repository, branch: str = "main") -> str:
-    """Make a commit; its id."""
     return commit_array(repository, "values", 99, branch=branch)
 
 

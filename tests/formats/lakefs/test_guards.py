@@ -20,7 +20,6 @@ POLICY = {"default": "7d", "tags": {"keep_within": "1d"}}
 
 
 def guarded(world: LakefsWorld) -> LakefsGuard:
-    """The guard of a sweep after its fence and its recheck."""
     repository, cutoff = world.repository(), world.clock.now - GRACE
 
     def choose(roots: Roots) -> Fencing:

@@ -18,6 +18,7 @@ from ebbtide.gc.sweeping import outcomes
 from ebbtide.gc.sweeping.recovery import QuarantineEnd
 from tests.formats.lakefs.fake import Entry
 from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world
+from tests.support.dying import Died
 from tests.support.randomized import randomized
 
 OBJECTS = 6
@@ -30,7 +31,6 @@ def expired(world: LakefsWorld) -> str:
 
 
 def lacks(world: LakefsWorld, branch: str) -> set[str]:
-    """The objects of a branch that are not there."""
     return {each.address for each in world.state.view(branch).values()} - world.objects()
 
 
@@ -121,10 +121,6 @@ def test_what_is_needed_while_a_quarantine_ends_stays_there(
     assert not lacks(world, "back")
 
 
-class Killed(BaseException):
-    """The process ends here: nothing is cleaned up."""
-
-
 def killed_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     """Within a batch, before its outcomes are on record."""
     remove, calls = outcomes._remove, itertools.count(1)
@@ -132,7 +128,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     def then(*given: Any) -> Any:
         remove(*given)
         if next(calls) == batches:
-            raise Killed
+            raise Died
 
     monkeypatch.setattr(outcomes, "_remove", then)
 
@@ -147,7 +143,7 @@ def test_a_sweep_that_continues_says_revived_only_of_what_is_there(
     monkeypatch.setattr(LakefsRepository, "batch_max", 2)
     collector = world.collector(quarantine=WEEK)
     run_id = collector.plan().run_id
-    with monkeypatch.context() as during, pytest.raises(Killed):
+    with monkeypatch.context() as during, pytest.raises(Died):
         killed_after(during, batches)
         collector.sweep(run_id)
     moved = in_quarantine(world)

@@ -125,7 +125,6 @@ class Lake:
         return self.server.branches()[branch]
 
     def note(self, branch: str) -> None:
-        """A head that another call has made."""
         self.commits.add(self.head(branch))
 
     # What clients read
@@ -161,7 +160,6 @@ class Lake:
         )
 
     def read_all(self, ref: str) -> dict[str, bytes]:
-        """Every object, by its own client."""
         return {
             path: bytes(self.client.objects_api.get_object(self.name, ref, path))
             for path, _ in self.server.view(ref)
@@ -203,7 +201,6 @@ def test_random_histories(seed: int) -> None:
 
 
 def _step_safely(lake: Lake, random: Random) -> None:
-    """A client works on while the plan waits."""
     branch = random.choice([*lake.server.branches()])
     lake.upload(branch, "late", b"late")
     lake.commit(branch)

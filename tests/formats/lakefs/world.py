@@ -30,8 +30,6 @@ SETTINGS: Final = Settings(share_max=1.0)
 
 @dataclass
 class LakefsWorld:
-    """A server, its clock, and the bucket with its files."""
-
     clock: TruthfulClock
     server: FakeLakefs
     bucket: Bucket
@@ -54,7 +52,6 @@ class LakefsWorld:
         return Collector(repository or self.repository(), engine=engine, options=chosen)
 
     def objects(self) -> set[str]:
-        """The objects that are there."""
         return {
             key.removeprefix("repo/") for key in self.bucket.objects if key.startswith("repo/data/")
         }
@@ -99,7 +96,6 @@ def on_disk(world: LakefsWorld, directory: Path) -> LakefsRepository:
 
 @contextmanager
 def open_lakefs_world() -> Iterator[LakefsWorld]:
-    """A server with an empty repository."""
     clock = TruthfulClock(START)
     bucket = Bucket("lake", clock.host_now)
     with opened_in_memory({"lake": bucket}):
