@@ -126,15 +126,21 @@ def holders(
     return data, records
 
 
-@each_version
-def test_what_nothing_reaches_stays_for_a_grace(tmp_path: Path, version: int) -> None:
-    """The day that is told is the latest at which a plan takes it."""
-    path = tmp_path / "repository"
+def lose(path: Path, version: int) -> str:
+    """A snapshot of a new repository that nothing reaches any more."""
     repository = create_repository(path, version)
     commit(repository, "main", "kept")
     repository.create_branch("side", repository.lookup_branch("main"))
     lost = commit(repository, "side", "lost")
     repository.delete_branch("side")
+    return lost
+
+
+@each_version
+def test_what_nothing_reaches_stays_for_a_grace(tmp_path: Path, version: int) -> None:
+    """The day that is told is the latest at which a plan takes it."""
+    path = tmp_path / "repository"
+    lost = lose(path, version)
     clock = ManualClock(open_repository(path).lookup_snapshot(lost).written_at)
     clock.advance(timedelta(minutes=5))
     lake = IcechunkLake(path, clock=clock)
@@ -188,13 +194,7 @@ def test_a_snapshot_is_quarantined_until_the_quarantine_has_ended(
     tmp_path: Path, version: int
 ) -> None:
     """Its record went with its data. Later runs change nothing about what is said."""
-    path = tmp_path / "repository"
-    repository = create_repository(path, version)
-    commit(repository, "main", "kept")
-    repository.create_branch("side", repository.lookup_branch("main"))
-    lost = commit(repository, "side", "lost")
-    repository.delete_branch("side")
-    lake = IcechunkLake(path)
+    lost, lake = lose(tmp_path / "repository", version), IcechunkLake(tmp_path / "repository")
     lake.age()
     swept = lake.collector(quarantine=QUARANTINE).run()
     assert swept.counts["quarantined"].objects > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 
@@ -13,7 +12,7 @@ from ebbtide.formats.lakefs.layout import began_at
 from ebbtide.formats.lakefs.repository import GRACE
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.retention.decision import Roots, decide
-from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world, step
 from tests.support.randomized import randomized
 
 POLICY = {"default": "7d", "tags": {"keep_within": "1d"}}
@@ -46,13 +45,13 @@ def test_guards_of_random_histories(seed: int) -> None:
     with open_lakefs_world() as world:
         world.state.storage.put(POLICY_ADDRESS, json.dumps(POLICY).encode())
         for _ in range(random.randrange(5, 30)):
-            _step(world, random)
+            step(world, random)
             world.grow_old(timedelta(hours=random.randrange(1, 72)))
         world.grow_old(random.choice((DAY, 8 * DAY)))
         guard = guarded(world)
         before = _refs(world)
-        for _ in range(random.randrange(4)):
-            _step(world, random)
+        for _ in range(random.randrange(8)):
+            step(world, random)
         changed = [commit_id for *_, commit_id in _refs(world) - before]
         found = set(guard.revived())
         live = {
@@ -91,23 +90,3 @@ def _behind(world: LakefsWorld, heads: list[str], kept: frozenset[str]) -> set[s
 def _is_old(address: str, guard: LakefsGuard) -> bool:
     began = began_at(address.rpartition("/")[0], now=guard.cutoff + 365 * DAY)
     return began is not None and began < guard.cutoff
-
-
-def _step(world: LakefsWorld, random: Random) -> None:
-    """One move of a client: every kind of ref is made, moved, deleted and made again."""
-    state, names = world.state, ("r0", "r1", "r2")
-    branch, commit_id = random.choice([*state.branches]), random.choice([*state.commits])
-    name = random.choice(names)
-    moves: list[Callable[[], object]] = [
-        lambda: state.upload(branch, f"p{random.randrange(4)}", bytes([random.randrange(256)])),
-        lambda: state.commit(branch),
-        lambda: state.branch(name, commit_id),
-        lambda: state.tags.update({name: commit_id}),
-        lambda: state.tags.update({name: state.branches[branch].head}),
-        lambda: state.tags.pop(name, None),
-        lambda: state.branches.pop(name, None),
-        lambda: state.reset(branch, commit_id),
-        lambda: state.merge(branch, random.choice([*state.branches])),
-        lambda: state.revert(branch, commit_id),
-    ]
-    random.choice(moves)()

@@ -17,7 +17,7 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.gc.sweeping.recovery import QuarantineEnd
 from tests.formats.lakefs.fake import Entry
-from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world, play
 from tests.support.dying import Died
 from tests.support.randomized import randomized
 
@@ -225,15 +225,7 @@ def test_absent_files_of_random_repositories(seed: int) -> None:
     """A plan names exactly the needed files that are not there."""
     random = Random(seed)
     with open_lakefs_world() as world:
-        for number in range(random.randrange(1, 30)):
-            branch = random.choice([*world.state.branches])
-            world.state.upload(branch, f"p{random.randrange(9)}", b"%d" % number)
-            if random.random() < 0.6:
-                commit_id = world.state.commit(branch)
-                if random.random() < 0.3:
-                    world.state.branch(f"b{number}", commit_id)
-            if random.random() < 0.5:
-                world.grow_old(DAY * random.choice((0.2, 1, 3)))
+        play(world, random)
         world.grow_old()
         needed = {
             entry.address

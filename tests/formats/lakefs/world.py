@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
@@ -76,6 +77,37 @@ def old_commit(world: LakefsWorld, count: int = 1, *, branch: str = "main") -> t
     commit("new")
     world.grow_old(8 * DAY)
     return found
+
+
+def step(world: LakefsWorld, random: Random) -> None:
+    """A move of a client: every kind of ref is made, moved, deleted and made again."""
+    state, name, path = world.state, f"r{random.randrange(4)}", f"p{random.randrange(6)}"
+    branch, commit_id = random.choice([*state.branches]), random.choice([*state.commits])
+    # Of a commit that is dated before its parent the definition keeps less than we do.
+    earliest = state.commits[state.branches[branch].head].created
+    dated = max(world.clock.now - DAY * random.choice((0, 0, 0, 5, 20)), earliest)
+    moves: list[Callable[[], object]] = [
+        *[lambda: state.upload(branch, path, b"x" * random.randrange(1, 4))] * 4,
+        *[lambda: state.commit(branch, dated=dated)] * 3,
+        lambda: state.branch(name, branch),
+        lambda: state.branch(name, commit_id),
+        lambda: state.delete(branch, path),
+        lambda: state.tags.update({name: commit_id}),
+        lambda: state.tags.update({name: state.branches[branch].head}),
+        lambda: state.tags.pop(name, None),
+        lambda: state.branches.pop(name, None),
+        lambda: state.reset(branch, commit_id),
+        lambda: state.merge(branch, random.choice([*state.branches])),
+        lambda: state.revert(branch, commit_id),
+    ]
+    random.choice(moves)()
+
+
+def play(world: LakefsWorld, random: Random) -> None:
+    for _ in range(random.randrange(5, 40)):
+        step(world, random)
+        if random.random() < 0.5:
+            world.grow_old(timedelta(hours=random.randrange(1, 72)))
 
 
 def on_disk(world: LakefsWorld, directory: Path) -> LakefsRepository:
