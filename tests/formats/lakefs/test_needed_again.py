@@ -177,6 +177,24 @@ def test_a_needed_file_in_no_quarantine_is_missing_and_not_revived(
     assert report.recovered is not None and report.recovered["lost_names"] == [gone]
 
 
+def test_an_absent_file_is_told_by_each_run_until_it_is_back(world: LakefsWorld) -> None:
+    entry = world.state.upload("main", "a", b"1")
+    commit_id = world.state.commit("main")
+    world.grow_old()
+    data = world.state.storage.get(entry.address)
+    world.state.storage.delete([entry.address])
+    for _ in range(2):
+        report = run(world)
+        assert report.state == "swept"
+        assert report.recovered is not None
+        assert report.recovered["lost_names"] == [entry.address]
+        plan = world.collector().plan()
+        assert any(entry.address in each and commit_id in each for each in plan.warnings)
+    world.state.storage.put(entry.address, data)
+    assert run(world).recovered is None
+    assert not [each for each in world.collector().plan().warnings if "need" in each]
+
+
 def test_files_that_a_listing_leaves_out_are_not_looked_up(
     world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
