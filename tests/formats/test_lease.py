@@ -39,8 +39,6 @@ def no_wait(seconds: float) -> None:
 
 
 class Place:
-    """A storage, and the clock of the test."""
-
     def __init__(self) -> None:
         self.storage = open_storage(f"memory:{new_id()}")
         self.clock = ManualClock(datetime(2024, 5, 1, 12, tzinfo=UTC))
@@ -83,7 +81,6 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def heartbeats() -> int:
-    """How many threads send heartbeats."""
     return sum(each.name == "heartbeat" for each in threading.enumerate())
 
 

@@ -58,7 +58,6 @@ def collector(lake: Path) -> Collector:
 
 
 def left(lake: Path) -> set[str]:
-    """The files of the lake, without Ebbtide's own."""
     found = {str(each.relative_to(lake)) for each in lake.rglob("*") if each.is_file()}
     return {each for each in found if not each.startswith("_ebbtide/")}
 

@@ -66,20 +66,18 @@ def check_usable(made: Repository) -> None:
     assert made.objects.get("main", "b")
 
 
-def test_the_end_of_a_purge_that_slept(store: Store, lake: Repository) -> None:
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_writer_or_the_end_of_a_purge_that_slept(
+    store: Store, lake: Repository, writes: bool
+) -> None:
     """Two resumes of one purge; a new repository is made when the faster one has ended."""
     made: list[Repository] = []
     slow = sleeping(lake, lambda: made.append(follow(store, lake)))
     with pytest.raises(Refused, match="names another owner"):
-        close_owner(slow, store_id=store.store_id, repository_id=lake.info.repository_id)
-    check_usable(made[0])
-
-
-def test_a_writer_that_slept(store: Store, lake: Repository) -> None:
-    made: list[Repository] = []
-    slow = sleeping(lake, lambda: made.append(follow(store, lake)))
-    with pytest.raises(Refused, match="names another owner"):
-        ownership(store, lake, slow).move()
+        if writes:
+            ownership(store, lake, slow).move()
+        else:
+            close_owner(slow, store_id=store.store_id, repository_id=lake.info.repository_id)
     check_usable(made[0])
 
 

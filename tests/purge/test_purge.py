@@ -26,7 +26,6 @@ from tests.support.purging import (
     SECRET_KEY,
     WHO,
     address_of,
-    contents,
     data_files,
     in_the_way,
     purge,
@@ -137,11 +136,14 @@ def test_what_was_imported_stays(store: Store, repository: Repository, tmp_path:
 
 
 def test_a_dry_run_is_a_plan_that_can_be_carried_out(store: Store, repository: Repository) -> None:
-    save(repository, "a")
+    """An object is listed once with all its paths."""
+    repository.objects.put("main", "b", b"1")
+    repository.objects.copy("main", "a", "main", "b")
+    repository.commits.commit("main", "two paths")
     before = data_files(repository)
     purges = Purges(store)
 
-    planned = purge(store, "main:a", dry_run=True)
+    planned = purge(store, commits=("main",), dry_run=True)
 
     assert planned.row.state == "planned"
     assert data_files(repository) == before
@@ -150,24 +152,13 @@ def test_a_dry_run_is_a_plan_that_can_be_carried_out(store: Store, repository: R
             "address": address_of(repository, "main", "a"),
             "size_bytes": 1,
             "checksum": repository.objects.stat("main", "a").checksum,
-            "paths": ["a"],
+            "paths": ["a", "b"],
         }
     ]
-    assert repository.objects.get("main", "a") == b"a"
+    assert repository.objects.get("main", "a") == b"1"
     assert purges.carry_out(planned.row.purge_id).row.state == "done"
     with raises("purge_ended"):
         purges.carry_out(planned.row.purge_id)
-
-
-def test_an_object_is_listed_once_with_all_its_paths(store: Store, repository: Repository) -> None:
-    repository.objects.put("main", "b", b"1")
-    repository.objects.copy("main", "a", "main", "b")
-    repository.commits.commit("main", "two paths")
-
-    planned = purge(store, commits=("main",), dry_run=True)
-
-    found = Purges(store).objects(planned, limit=5)
-    assert [each["paths"] for each in found] == [["a", "b"]]
 
 
 def test_all_that_is_in_the_way_is_in_a_file(store: Store, repository: Repository) -> None:
@@ -182,36 +173,6 @@ def test_all_that_is_in_the_way_is_in_a_file(store: Store, repository: Repositor
     table = pq.read_table(Path(refused.row.record_url) / "references.parquet")
     assert set(commits[:-1]) < set(table.column("id").to_pylist())
     assert table.num_rows == 25
-
-
-def test_history_goes_on_over_what_was_purged(store: Store, repository: Repository) -> None:
-    save(repository, "a")
-    repository.branches.create("side", "main")
-    purge(store, "main:a")
-    for destination in ("main", "side"):
-        with raises("purged"):
-            repository.objects.copy(destination, "copy", "main", "a")
-
-    save(repository, "b")
-    save(repository, "c", branch="side")
-    merged = repository.commits.merge("side", "main")
-
-    assert [entry.path for entry in repository.objects.walk(merged.commit_id)] == ["a", "b", "c"]
-    with raises("purged"):
-        repository.objects.get(merged.commit_id, "a")
-    repository.objects.put("main", "a", b"anew")
-    repository.commits.commit("main", "a new file in its place")
-    assert contents(repository, "main") == {"a": b"anew", "b": b"b", "c": b"c"}
-
-
-def test_the_same_path_can_be_purged_again(store: Store, repository: Repository) -> None:
-    save(repository, "a")
-    first = purge(store, "main:a")
-    again = purge(store, "main:a")
-    assert again.row.state == "done"
-    assert again.to_json()["outcomes"] == {"missing": 1}
-    for report in (first, again):
-        assert verify(store, report.row.purge_id).differences == ()
 
 
 def test_what_is_not_there_cannot_be_named(store: Store, repository: Repository) -> None:

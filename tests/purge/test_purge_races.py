@@ -74,35 +74,30 @@ def collected(lake: Repository) -> object:
     return lake.collections.create(project_id, "c", ContentChange([FromRef("main")]))
 
 
-MEANWHILE: dict[str, tuple[bool, Callable[[Repository], object]]] = {
-    "commit": (False, lambda lake: save(lake, "b")),
-    "staged": (True, lambda lake: lake.objects.copy("main", "copy", "main", "a")),
-    "collection": (False, collected),
-    "hold": (False, lambda lake: lake.retention.hold("main", "court")),
-}
-"""By what is in the way then: whether the object is staged alone, and what is done."""
+MEANWHILE: list[tuple[str, bool, Callable[[Repository], object]]] = [
+    ("commit", False, lambda lake: save(lake, "b")),
+    ("commit", True, lambda lake: lake.commits.commit("main", "quick")),
+    ("staged", True, lambda lake: lake.objects.copy("main", "copy", "main", "a")),
+    ("collection", False, collected),
+    ("hold", False, lambda lake: lake.retention.hold("main", "court")),
+]
+"""What is in the way then, whether the object is staged alone, and what is done."""
 
 
-@pytest.mark.parametrize("kind", MEANWHILE)
+@pytest.mark.parametrize(("kind", "is_staged", "act"), MEANWHILE)
 def test_what_was_made_meanwhile_is_in_the_way(
-    store: Store, repository: Repository, kind: str
+    store: Store,
+    repository: Repository,
+    kind: str,
+    is_staged: bool,
+    act: Callable[[Repository], object],
 ) -> None:
-    is_staged, act = MEANWHILE[kind]
     repository.objects.put("main", "a", b"a") if is_staged else save(repository, "a")
     purge_id = planned(store, "main:a", all_history=kind == "collection")
     report = closing_after(store, purge_id, lambda: act(repository))
     assert report.row.state == "refused"
     assert {found for found, _, _ in in_the_way(report)} == {kind}
     assert repository.objects.get("main", "a") == b"a"
-
-
-def test_what_was_staged_and_committed_meanwhile_is_in_the_way(
-    store: Store, repository: Repository
-) -> None:
-    repository.objects.put("main", "a", b"a")
-    purge_id = planned(store, "main:a")
-    report = closing_after(store, purge_id, lambda: repository.commits.commit("main", "quick"))
-    assert {kind for kind, _, _ in in_the_way(report)} == {"commit"}
 
 
 def test_a_copy_whose_bytes_were_read_before_the_purge_is_refused(
@@ -176,8 +171,6 @@ def test_a_link_of_an_address_that_was_purged_is_refused(
 
 @contextmanager
 def dying_at(place: object, name: str) -> Iterator[None]:
-    """In the block, the process ends where it calls a function."""
-
     def die(*_given: object, **_named: object) -> None:
         raise Died
 
@@ -365,26 +358,19 @@ def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
     assert with_it < set(read)
 
 
-def test_a_commit_that_outlives_its_repository_leaves_no_file(
-    store: Store, repository: Repository
+@pytest.mark.parametrize(
+    ("prefix", "write"),
+    [
+        (RANGES_PREFIX, lambda lake: lake.commits.commit("main", "")),
+        ("data/", lambda lake: lake.objects.put("main", "a", b"1")),
+    ],
+)
+def test_a_write_that_outlives_its_repository_leaves_no_file(
+    store: Store, repository: Repository, prefix: str, write: Callable[[Repository], object]
 ) -> None:
-    """The repository is purged while the commit writes. Nobody would collect what it left."""
+    """The repository is purged meanwhile. Nobody would collect what it left."""
     repository.objects.put("main", "a", b"1")
-    late = OncePut(RANGES_PREFIX, lambda: purge(store, whole=True))
-    slow = with_storage(repository, FaultyStorage(repository.storage, before=late))
-    with pytest.raises(NotFound) as caught:
-        slow.commits.commit("main", "")
-    assert caught.value.kind == "repository_not_found"
-    assert data_files(repository, RANGES_PREFIX) == set()
-    assert data_files(repository, "data/") == set()
-
-
-def test_an_upload_that_outlives_its_repository_leaves_no_file(
-    store: Store, repository: Repository
-) -> None:
-    """Its branch is gone with the repository, which is what the error says."""
-    late = OncePut("data/", lambda: purge(store, whole=True))
-    slow = with_storage(repository, FaultyStorage(repository.storage, before=late))
+    late = OncePut(prefix, lambda: purge(store, whole=True))
     with pytest.raises(NotFound):
-        slow.objects.put("main", "a", b"1")
-    assert data_files(repository, "data/") == set()
+        write(with_storage(repository, FaultyStorage(repository.storage, before=late)))
+    assert data_files(repository, "") == {OWNER_ADDRESS}

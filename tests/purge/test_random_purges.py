@@ -44,8 +44,6 @@ class Kept:
 
 @dataclass(slots=True)
 class Model:
-    """What there is, by the definition."""
-
     commits: dict[str, Entries] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
@@ -97,8 +95,6 @@ def in_the_way(model: Model, target: Target, now: object) -> dict[tuple[str, str
 
 
 class History:
-    """Does random things to a store and to the model alike."""
-
     def __init__(self, world: MemoryWorld, random: Random) -> None:
         self.world = world
         self.lake = world.lake
@@ -222,7 +218,6 @@ class History:
             self.model.closed.add(commit_id)
 
     def target(self) -> Target:
-        """Something to purge, by refs and paths that are there."""
         target = Target(
             all_history=self.random.random() < 0.4, keep_shared=self.random.random() < 0.4
         )

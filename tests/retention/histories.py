@@ -17,29 +17,20 @@ PATTERNS = ("main", "dev", "user-*", "user-a*", "user-[ab]", "user-?", "*e*", "n
 PERIODS = ("1h", "5h", "1d", "3d", "7d", "30d")
 COUNTED = ("keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly", "keep_yearly")
 
-COMMIT_DICE_MAX = 2**19 - 1
+LEASES = (NOW - timedelta(hours=1), NOW, NOW + timedelta(hours=1))
 
 
-def _commit(place: int, age: timedelta, dice: int) -> Commit:
-    dice, kind = divmod(dice, 8)
-    dice, first = divmod(dice, 16)
-    dice, second = divmod(dice, 16)
-    dice, lease = divmod(dice, 16)
-    dice, tombstone = divmod(dice, 4)
-    parents: tuple[str, ...] = (f"c{place - 1}",)
-    if kind == 4:
-        parents = (f"c{first % place if place else 0}",)
-    elif kind == 5:
-        parents = (f"c{first % place if place else 0}", f"c{second % place if place else 0}")
-    elif kind == 6:
-        parents = ("gone",)
+def _commit(source: random.Random, place: int, age: timedelta) -> Commit:
+    first, second = (f"c{source.randrange(max(place, 1))}" for _ in range(2))
+    usual = [(f"c{place - 1}",)] * 4
+    parents = source.choice([*usual, (first,), (first, second), ("gone",), ()])
     return Commit(
         commit_id=f"c{place}",
-        parent_ids=parents if place and kind != 7 else (),
-        created_at=(NOW - age).astimezone(ELSEWHERE if dice == 3 else UTC),
+        parent_ids=parents if place else (),
+        created_at=(NOW - age).astimezone(source.choice((UTC, UTC, UTC, ELSEWHERE))),
         tree_id=f"t{place}",
-        tombstoned=tombstone == 3,
-        leased_until={5: NOW - timedelta(hours=1), 6: NOW, 7: NOW + timedelta(hours=1)}.get(lease),
+        tombstoned=source.random() < 0.25,
+        leased_until=source.choice(LEASES) if source.random() < 0.2 else None,
     )
 
 
@@ -61,10 +52,10 @@ def even(seed: int) -> tuple[list[Commit], list[Ref], dict[str, Any]]:
     ]
     if source.random() < 0.7:
         ages.sort(reverse=True)
-    made = [_commit(n, age, source.randint(0, COMMIT_DICE_MAX)) for n, age in enumerate(ages)]
+    made = [_commit(source, n, age) for n, age in enumerate(ages)]
     for _ in range(source.choice((0, 0, 1, 3))):
         age = timedelta(hours=source.randint(-1, span))
-        content = _commit(len(made), age, source.randint(0, COMMIT_DICE_MAX))
+        content = _commit(source, len(made), age)
         made.append(replace(content, parent_ids=(), is_content=True))
     kinds: tuple[RefKind, ...] = ("branch", "branch", "branch", "tag", "tag", "collection")
     pointed = [
@@ -76,14 +67,14 @@ def even(seed: int) -> tuple[list[Commit], list[Ref], dict[str, Any]]:
         )
         for _ in range(source.randint(0, 4))
     ]
-    policy: dict[str, Any] = {"default": _rule(source.randint(0, RULE_DICE_MAX))}
+    policy: dict[str, Any] = {"default": _rule(source)}
     for pattern in source.sample(PATTERNS, source.randint(0, 3)):
-        policy.setdefault("branches", {})[pattern] = _rule(source.randint(0, RULE_DICE_MAX))
+        policy.setdefault("branches", {})[pattern] = _rule(source)
     branches = policy.get("branches", {})
     if "*" in branches or (branches and source.random() < 0.2):
         del policy["default"]
     if source.random() < 0.6:
-        policy["tags"] = _rule(source.randint(0, RULE_DICE_MAX))
+        policy["tags"] = _rule(source)
     if source.random() < 0.2:
         policy["holds"] = [source.choice(made).commit_id, "unknown"]
     source.shuffle(made)
@@ -116,20 +107,12 @@ def large(seed: int) -> tuple[list[Commit], list[Ref]]:
     return made, branches
 
 
-def _rule(dice: int) -> Any:
-    """The rule that a number stands for: "keep", a period, or up to two counts, or both."""
-    dice, kind = divmod(dice, 16)
-    dice, period = divmod(dice, len(PERIODS))
+def _rule(source: random.Random) -> Any:
+    """Of a branch or of tags: "keep", a period, or up to two counts, or both."""
+    kind, period = source.randrange(16), source.choice(PERIODS)
     if kind == 15:
         return "keep"
     if kind < 5:
-        return PERIODS[period]
-    parts: dict[str, Any] = {"keep_within": PERIODS[period]} if kind < 8 else {}
-    for _ in range(2):
-        dice, part = divmod(dice, len(COUNTED))
-        dice, count = divmod(dice, 5)
-        parts[COUNTED[part]] = count + 1
-    return parts
-
-
-RULE_DICE_MAX = 16 * len(PERIODS) * (len(COUNTED) * 5) ** 2 - 1
+        return period
+    parts: dict[str, Any] = {"keep_within": period} if kind < 8 else {}
+    return parts | {name: source.randint(1, 5) for name in source.choices(COUNTED, k=2)}

@@ -93,17 +93,17 @@ def kept_by_rule(moves: Sequence[Move], rule: RuleText, now: datetime) -> set[st
     if rule == "keep":
         return {move.after for move in moves}
     parts: dict[str, Any] = {"keep_within": rule} if isinstance(rule, str) else rule
-    kept: set[str] = set()
+    kept = counted([(move.after, move.at) for move in moves if not move.tombstoned], parts)
     if "keep_within" in parts:
         kept |= heads_within(moves, span(parts["keep_within"]), now)
-    intact = [move for move in moves if not move.tombstoned]
-    if "keep_last" in parts:
-        kept |= {move.after for move in intact[-parts["keep_last"] :]}
+    return kept
+
+
+def counted(dated: Sequence[tuple[str, datetime]], parts: Mapping[str, Any]) -> set[str]:
+    kept = {name for name, _ in dated[-parts["keep_last"] :]} if "keep_last" in parts else set()
     for name, calendar in CALENDAR.items():
         if name in parts:
-            kept |= newest_of_each(
-                [(move.after, move.at) for move in intact], calendar, parts[name]
-            )
+            kept |= newest_of_each(dated, calendar, parts[name])
     return kept
 
 
@@ -146,14 +146,9 @@ def kept_tags(
     ids = sorted((commit.commit_id for commit in intact), reverse=True)
     dated = [(name, utc(known[name].created_at)) for name in ids]
     dated.sort(key=lambda pair: pair[1])
-    kept: set[str] = set()
+    kept = counted(dated, parts)
     if "keep_within" in parts:
         kept |= {name for name, at in dated if now - at < span(parts["keep_within"])}
-    if "keep_last" in parts:
-        kept |= {name for name, _ in dated[-parts["keep_last"] :]}
-    for name, calendar in CALENDAR.items():
-        if name in parts:
-            kept |= newest_of_each(dated, calendar, parts[name])
     return kept
 
 

@@ -50,10 +50,8 @@ def test_records_stay_for_all_that_a_ref_or_an_active_commit_reaches() -> None:
     assert decision.recorded == {each.commit_id for each in HISTORY}
     assert decision.forgettable == frozenset()
 
-
-def test_what_nothing_reaches_is_forgettable() -> None:
+    # What nothing reaches is forgettable.
     decision = decide(roots(policy=Policy.parse({"default": "1d"})))
-
     assert set(decision.active) == {"head"}
     assert decision.forgettable == {"lost", "adrift"}
 

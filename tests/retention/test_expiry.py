@@ -68,14 +68,13 @@ def kept_refs(refs: Sequence[Ref], expiry: Expiry) -> list[Ref]:
     return [ref for ref in refs if ref not in expiry.deleted_refs]
 
 
-class TestWithoutPolicy:
-    def test_a_ref_into_nothing_is_refused(self) -> None:
-        commits = {"root": Commit("root", (), NOW, "root")}
-        for policy in (None, Policy.parse({"default": "keep"})):
-            request = ExpiryRequest(older_than=NOW, younger=NOW, policy=policy)
-            with pytest.raises(Refused) as error:
-                plan_expiry(commits, [Ref("main", "branch", "lost")], request, now=NOW)
-            assert error.value.kind == "commit_not_found"
+def test_a_ref_into_nothing_is_refused() -> None:
+    commits = {"root": Commit("root", (), NOW, "root")}
+    for policy in (None, Policy.parse({"default": "keep"})):
+        request = ExpiryRequest(older_than=NOW, younger=NOW, policy=policy)
+        with pytest.raises(Refused) as error:
+            plan_expiry(commits, [Ref("main", "branch", "lost")], request, now=NOW)
+        assert error.value.kind == "commit_not_found"
 
 
 class TestDeletedRefs:

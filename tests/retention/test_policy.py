@@ -76,28 +76,12 @@ def test_round_trip_and_lookup(seed: int) -> None:
     policy = Policy.parse(written)
     assert Policy.parse(policy.to_mapping()) == policy
     lookup = policy.lookup()
-    for name in (*histories.BRANCH_NAMES, "user-[ab]", "nobody", "x", "e"):
+    for name in (*histories.BRANCH_NAMES, "user-[ab]", "user-b/c", "User-b", "nobody", "x", "e"):
         expected = oracle.rule_of_branch(name, written)
         assert lookup.rule(name) in (
             {Policy.parse({"default": expected}).default}
             | ({None} if expected == "keep" else set())
         )
-
-
-def test_precedence() -> None:
-    branches = {"a?": "5d", "?b": "6d", "user-a*": "4d", "user-*": "3d", "main?": "2d"}
-    policy = Policy.parse({"default": "9d", "branches": {**branches, "main": "1d"}})
-    for name, days in (
-        ("main", 1),  # An exact name.
-        ("main2", 2),  # The only glob.
-        ("user-ann", 4),  # The longer glob.
-        ("user-bob", 3),  # The shorter, where the longer does not match.
-        ("user-b/c", 3),  # A glob crosses slashes.
-        ("ab", 6),  # Of two globs of one length, the one that sorts first.
-        ("User-bob", 9),  # Letter case counts.
-        ("x/y", 9),  # Nothing but the default.
-    ):
-        assert policy.lookup().rule(name) == Rule(keep_within=days * DAY), name
 
 
 def test_a_name_that_looks_like_a_glob_is_exact_too() -> None:

@@ -1,62 +1,19 @@
-"""Rewriting: the worked example of Icechunk's document 007, and properties of any history."""
+"""Rewriting: properties of any history."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
-from itertools import permutations
 
 import pytest
 
 from ebbtide.errors import InvalidInput
-from ebbtide.model import Commit, Ref, RefKind
+from ebbtide.model import Commit
 from ebbtide.retention import plan_rewrite, plan_rewrite_keep
 from tests.retention import histories
 from tests.retention.histories import NOW
 from tests.support.randomized import randomized
-
-# Icechunk design document 007, "Sample run of the algorithm".
-PARENTS = {
-    0: None, 1: 0, 2: 1, 3: 2, 4: 2, 5: 4, 6: 3, 7: 6,
-    8: 7, 9: 7, 10: 6, 11: 10, 12: 5, 13: 12, 14: 13,
-}  # fmt: skip
-SAMPLE_REFS: Mapping[str, tuple[RefKind, str]] = {
-    "main": ("branch", "14"),
-    "develop": ("branch", "11"),
-    "test": ("branch", "9"),
-    "qa": ("branch", "8"),
-    "tag1": ("tag", "3"),
-    "tag2": ("tag", "5"),
-}
-SAMPLE = [
-    Commit(str(n), () if parent is None else (str(parent),), NOW + timedelta(days=n), f"t{n}")
-    for n, parent in PARENTS.items()
-]
-THRESHOLD = NOW + timedelta(days=8) - timedelta(microseconds=1)
-EDITS = dict.fromkeys(("8", "9", "10", "12"), ("0",))
-
-
-def sample_refs(names: Iterable[str] = SAMPLE_REFS) -> list[Ref]:
-    return [Ref(name, *SAMPLE_REFS[name]) for name in names]
-
-
-class TestSample:
-    def test_in_all_orders_of_the_refs(self) -> None:
-        orders = list(permutations(SAMPLE_REFS))
-        assert len(orders) == 720
-        for order in orders:
-            rewrite = plan_rewrite(SAMPLE, sample_refs(order), THRESHOLD)
-            assert rewrite.new_parents == EDITS
-            assert rewrite.released == {"6", "7"}
-
-    def test_a_date_equal_to_the_threshold_is_kept(self) -> None:
-        at_8 = plan_rewrite(SAMPLE, sample_refs(), NOW + timedelta(days=8))
-        assert at_8.new_parents == EDITS
-        after_8 = plan_rewrite(SAMPLE, sample_refs(), NOW + timedelta(days=8, microseconds=1))
-        assert after_8.new_parents == dict.fromkeys(("9", "10", "12"), ("0",))
-        assert "8" not in after_8.released
 
 
 def test_a_date_without_a_zone_is_refused() -> None:
@@ -65,7 +22,6 @@ def test_a_date_without_a_zone_is_refused() -> None:
 
 
 def first_parents(start: str, parents: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The main ancestry of a commit, itself first."""
     line = [start]
     while parents[line[-1]] and parents[line[-1]][0] in parents:
         line.append(parents[line[-1]][0])

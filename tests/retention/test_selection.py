@@ -1,4 +1,4 @@
-"""Selecting: the worked examples, the exact boundaries, and a property against the oracle."""
+"""Selecting: reasons, reports, refusals, and a property against the oracle."""
 
 from __future__ import annotations
 
@@ -44,32 +44,6 @@ def select(
     return select_commits(commits, named, Policy.parse(written), NOW)
 
 
-class TestExamplesOfTheSource:
-    """lakeFS issue 1932, "Examples" and "Example: Dangling Commits"."""
-
-    def test_simple(self) -> None:
-        commits = [
-            commit("A", 10),
-            commit("B", 8, "A"),
-            commit("C", 5, "B"),
-            commit("D", 2, "C"),
-        ]
-        selection = select(commits, {"main": "D"}, {"branches": {"main": "7d"}})
-        assert set(selection.active) == {"B", "C", "D"}
-        assert selection.expired == {"A"}
-
-
-class TestBoundaries:
-    @pytest.mark.parametrize(("off", "kept"), [(-1, True), (0, False), (1, False)])
-    def test_age_equal_to_the_period_is_expired(self, off: int, kept: bool) -> None:
-        edge = timedelta(days=7) + off * MICROSECOND
-        # c2, above it, is older still: so nothing but its own age can keep c1.
-        commits = chain(30, edge, 20, 19)
-        selection = select(commits, {"main": "c3"}, "7d")
-        assert ("c1" in selection.active) is kept
-        assert ("c0" in selection.active) is kept, "its parent was the head when the window opened"
-
-
 class TestCounts:
     def test_weeks_are_of_iso_and_begin_on_monday(self) -> None:
         # NOW is Monday 2026-06-01, 00:30: an hour earlier is Sunday, another week.
@@ -88,16 +62,15 @@ class TestCounts:
         assert selection.expired == {"c1"}
 
 
-class TestDangling:
-    def test_a_tag_does_not_make_it_less_dangling(self) -> None:
-        refs = [branch("main", "main"), Ref("v1", "tag", "c2")]
-        selection = select([*chain(4, 3, 2), commit("main", 1)], refs, "7d")
-        assert set(selection.active) == {"c0", "c1", "c2", "main"}
-        assert selection.active["c2"] == "tag v1"
-        assert selection.active["c1"] == (
-            "in the history of dangling commit c2, created 3 days before now, "
-            "within the default rule's 7d"
-        )
+def test_a_tag_makes_a_commit_no_less_dangling() -> None:
+    refs = [branch("main", "main"), Ref("v1", "tag", "c2")]
+    selection = select([*chain(4, 3, 2), commit("main", 1)], refs, "7d")
+    assert set(selection.active) == {"c0", "c1", "c2", "main"}
+    assert selection.active["c2"] == "tag v1"
+    assert selection.active["c1"] == (
+        "in the history of dangling commit c2, created 3 days before now, "
+        "within the default rule's 7d"
+    )
 
 
 class TestWhatElseKeeps:
@@ -193,40 +166,38 @@ class TestReasons:
         assert reason in select(commits, {"main": "y"}, {"default": rule}).active["c"]
 
 
-class TestRewriteMode:
-    def test_what_refs_reach_is_active(self) -> None:
-        commits = [
-            commit("root", 900),
-            commit("side", 800, "root"),
-            commit("main", 700, "root", "side"),
-            commit("dangling", 1, "root"),
-        ]
-        policy = {"default": "7d", "mode": "rewrite"}
-        selection = select(commits, {"main": "main"}, policy)
-        assert dict(selection.active) == {
-            "root": "reached from branch main",
-            "side": "reached from branch main",
-            "main": "head of branch main",
-        }
-        assert [(e.kind, e.kept_count, e.expired_count) for e in selection.by_ref] == [
-            ("branch", 2, 0),
-            ("dangling", 1, 1),
-        ]
+def test_in_rewrite_mode_what_refs_reach_is_active() -> None:
+    commits = [
+        commit("root", 900),
+        commit("side", 800, "root"),
+        commit("main", 700, "root", "side"),
+        commit("dangling", 1, "root"),
+    ]
+    policy = {"default": "7d", "mode": "rewrite"}
+    selection = select(commits, {"main": "main"}, policy)
+    assert dict(selection.active) == {
+        "root": "reached from branch main",
+        "side": "reached from branch main",
+        "main": "head of branch main",
+    }
+    assert [(e.kind, e.kept_count, e.expired_count) for e in selection.by_ref] == [
+        ("branch", 2, 0),
+        ("dangling", 1, 1),
+    ]
 
 
-class TestReport:
-    def test_warnings(self) -> None:
-        commits = [commit(f"f{place}", -1) for place in range(12)]
-        commits[0] = replace(commits[0], tombstoned=True)
-        policy = {"default": "7d", "branches": {"dev": "1d", "user-*": "1d"}, "holds": ["x", "f0"]}
-        assert select(commits, {"main": "f1"}, policy).warnings == (
-            "dated in the future, and kept until then: commits "
-            "f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 and 1 more",
-            "the rule for 'dev' matches no branch",
-            "the rule for 'user-*' matches no branch",
-            "held, but not in this repository: commit x",
-            "held, but expired in an earlier run: commit f0",
-        )
+def test_warnings() -> None:
+    commits = [commit(f"f{place}", -1) for place in range(12)]
+    commits[0] = replace(commits[0], tombstoned=True)
+    policy = {"default": "7d", "branches": {"dev": "1d", "user-*": "1d"}, "holds": ["x", "f0"]}
+    assert select(commits, {"main": "f1"}, policy).warnings == (
+        "dated in the future, and kept until then: commits "
+        "f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 and 1 more",
+        "the rule for 'dev' matches no branch",
+        "the rule for 'user-*' matches no branch",
+        "held, but not in this repository: commit x",
+        "held, but expired in an earlier run: commit f0",
+    )
 
 
 class TestRefusals:

@@ -24,7 +24,6 @@ def new_url() -> str:
 
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of a new server, which the environment names."""
     if find_azurite() is None:
         require_or_skip("azure", "no azurite-blob on PATH or in .azurite: npm's package azurite")
     reading, writing = os.pipe()

@@ -46,7 +46,6 @@ class ShortCopies:
 
 
 def moved_by(client: ShortCopies, storage: RemoteStorage, patch: pytest.MonkeyPatch) -> str:
-    """The error of a move to a quarantine by that client."""
     with patch.context() as patched:
         patched.setattr(RemoteStorage, "_client", lambda _self: client)
         (found,) = quarantine.move_in(storage, "run", ["data/x"])

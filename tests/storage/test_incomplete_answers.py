@@ -65,7 +65,6 @@ def _truncated(body: bytes) -> bytes:
 
 
 def _ended(body: bytes) -> bytes:
-    """A page that says that it is the last one."""
     return _without_token(body).replace(b"<IsTruncated>true", b"<IsTruncated>false")
 
 
@@ -111,7 +110,6 @@ def _object(method: str, status: int, body: bytes, told: dict[str, str]) -> Answ
 
 
 def _page(asked: dict[str, str]) -> bytes:
-    """The answer to ListObjectsV2."""
     prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "\n")
     rows = dict.fromkeys(
         prefix + "".join(key.removeprefix(prefix).partition(delimiter)[:2])
@@ -206,7 +204,6 @@ def test_a_page_that_is_cut_once_loses_nothing(server: Server, storage: Storage)
 
 
 def _cut_once(number: int, cut: Cut) -> Cut:
-    """Cuts one answer, by its number."""
     left = itertools.count(-number)
     return lambda body: body if next(left) else cut(body)
 
@@ -276,7 +273,6 @@ BULK_CUTS: Final[dict[str, Cut]] = {
 
 @pytest.fixture
 def front(s3_url: str, server: Server) -> Iterator[Proxy]:
-    """A proxy before the storage."""
     del s3_url, server
     with proxied(os.environ["AWS_ENDPOINT"]) as found:
         yield found
@@ -284,7 +280,6 @@ def front(s3_url: str, server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def few(front: Proxy, s3_url: str) -> Storage:
-    """A few keys behind the front."""
     options = {"endpoint": front.endpoint, "allow_http": "true"}
     storage = open_storage(f"{s3_url}/{new_id()}", options)
     for name in ("a", "bc", "d & <e>", "f"):

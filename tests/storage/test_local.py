@@ -271,17 +271,9 @@ def test_other_files_are_listed_as_not_regular(storage: LocalStorage, root: Path
     assert rows(storage) == {"not \\xff utf8": False, "only like \\xff": True}
 
 
-def test_temporary_files_are_listed_and_can_be_deleted(storage: LocalStorage, root: Path) -> None:
-    storage.put("data/a/x", b"1")
-    (root / "data" / "a" / "x#1").write_bytes(b"half")
-    assert rows(storage) == {"data/a/x": True, "data/a/x#1": True}
-    assert outcomes(storage, "data/a/x#1") == ["deleted"]
-    with pytest.raises(InvalidInput):
-        storage.put("data/a/x#17", b"1")
-
-
 def test_a_write_in_progress_is_only_a_temporary_file(storage: LocalStorage, root: Path) -> None:
-    """So a writer that is killed leaves only that, and the old file."""
+    """So a writer that is killed leaves only that, and the old file. It is listed, and can be
+    deleted."""
     seen: list[str] = []
 
     def pieces() -> Iterator[bytes]:
@@ -294,6 +286,11 @@ def test_a_write_in_progress_is_only_a_temporary_file(storage: LocalStorage, roo
     (temporary,) = {*seen} - {"x"}
     assert temporary.startswith("x#")
     assert names(root / "data") == ["x"]
+    (root / "data" / temporary).write_bytes(b"half")
+    assert rows(storage) == {"data/x": True, f"data/{temporary}": True}
+    assert outcomes(storage, f"data/{temporary}") == ["deleted"]
+    with pytest.raises(InvalidInput):
+        storage.put(f"data/{temporary}", b"1")
 
 
 @pytest.mark.parametrize("write", ["put", "replace"])
@@ -334,10 +331,17 @@ def test_everything_reaches_the_disk_before_a_write_returns(
 
 
 def test_emptied_directories_go_but_not_the_uppermost(storage: LocalStorage, root: Path) -> None:
+    """Directories cannot be deleted, nor written to as files."""
     for address in ("data/a/b/c/x", "data/d/x", "top"):
         storage.put(address, b"1")
     storage.delete(["data/a/b/c/x", "top"])
     assert names(root / "data") == ["d"]
+    (root / "data" / "empty").mkdir()
+    assert outcomes(storage, "data/d", "data/empty") == ["failed"] * 2
+    with raises("storage_error", of=Failed):
+        storage.put("data/d", b"1")
+    assert rows(storage) == {"data/d/x": True}
+    (root / "data" / "empty").rmdir()
     storage.delete(["data/d/x"])
     assert names(root) == ["data"]
     assert outcomes(storage, "data/d/x") == ["missing"]
@@ -379,15 +383,6 @@ def test_deletions_reach_the_disk_before_they_are_told(
     assert [each.outcome for each in found] == ["failed", "deleted", "missing", "failed"]
     assert "the disk is gone" in str(found[0].error)
     assert names(root / "data") == []
-
-
-def test_deleting_a_directory_fails_and_keeps_it(storage: LocalStorage, root: Path) -> None:
-    storage.put("data/a/x", b"1")
-    (root / "data" / "empty").mkdir()
-    assert outcomes(storage, "data/a", "data/empty") == ["failed"] * 2
-    with raises("storage_error", of=Failed):
-        storage.put("data/a", b"1")
-    assert rows(storage) == {"data/a/x": True}
 
 
 def test_a_directory_that_vanishes_before_the_file_is_made_is_made_again(

@@ -58,7 +58,6 @@ class ReportingStorage:
 
 
 def expected(*, is_there: bool, script: list[str]) -> str:
-    """What happens to one key, step by step."""
     tries = 0
     unknown = False
     for event in script:
@@ -75,13 +74,11 @@ def expected(*, is_there: bool, script: list[str]) -> str:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits end at once."""
     clock = SimpleNamespace(sleep=lambda _seconds: None, monotonic=lambda: 0.0)
     monkeypatch.setattr(deleting, "time", clock)
 
 
 def cases(count: int) -> list[tuple[set[str], dict[str, list[str]]]]:
-    """Sets of keys that are there, and scripts of all keys."""
     made = []
     for _ in range(count):
         names = [f"k{number}" for number in range(random.choice((1, 2, 5, 20, 60)))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ebbtide.storage.pace import DECREASE, RATE_MIN, RATE_UNKNOWN, RECOVERY_SECONDS, Pace
+from ebbtide.storage.pace import DECREASE, RATE_MIN, RATE_UNKNOWN, Pace
 
 
 @dataclass
@@ -24,7 +24,6 @@ class Server:
         self.left = self.rate
 
     def ask(self, amount: int, now: float) -> bool:
-        """Whether it answers."""
         self.left = min(self.rate, self.left + (now - self.at) * self.rate)
         self.at = now
         if amount > self.left:
@@ -62,7 +61,6 @@ class Simulation:
         return (self.server.answered - before) / seconds
 
     def _step(self, number: int) -> float:
-        """What a client does now; seconds to its next step."""
         pace = self.paces[number % self.processes]
         if number in self._under_way:
             began, was_answered = self._under_way.pop(number)
@@ -111,8 +109,6 @@ def test_those_who_share_a_storage_get_about_the_same() -> None:
 
 
 class TestOne:
-    """A pace by itself."""
-
     def setup_method(self) -> None:
         self.now = 100.0
         self.pace = Pace(lambda: self.now, self._sleep)
@@ -129,19 +125,6 @@ class TestOne:
         for each in began:
             self.pace.slow_down(each)
         assert self.pace.rate == pytest.approx(2_000 * DECREASE, rel=0.1)
-
-    def test_it_comes_back_in_so_many_seconds(self) -> None:
-        for _ in range(50):
-            self.pace.answered(1_000)
-            self.now += 0.1
-        self.pace.slow_down(self.pace.wait(1))
-        low = self.pace.rate
-        assert low is not None
-        until = self.now + RECOVERY_SECONDS
-        while self.now < until:
-            self.pace.wait(100)
-            self.pace.answered(100)
-        assert self.pace.rate == pytest.approx(low / DECREASE, rel=0.05)
 
     @pytest.mark.parametrize(("seconds", "rate"), [(1, RATE_UNKNOWN), (4, 250), (10, 250)])
     def test_what_was_not_seen_for_long_is_not_taken_to_be_slow(

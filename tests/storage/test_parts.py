@@ -100,8 +100,6 @@ def test_sizes_known_before(tmp_path: Path) -> None:
 
 
 class Clock:
-    """A clock that a test moves. Each reading moves it on by `step` seconds."""
-
     def __init__(self, step: float = 0.0) -> None:
         self.now, self.step = 0.0, step
 

@@ -45,7 +45,6 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of profiles, yet empty."""
     path = tmp_path / "credentials.toml"
     path.touch()
     monkeypatch.setenv(profiles.VARIABLE, str(path))

@@ -14,14 +14,11 @@ from xml.sax.saxutils import escape
 
 from ebbtide.storage import versions
 from ebbtide.storage.keys import Bucket
+from tests.support.dying import Died
 from tests.support.randomized import randomized
 
 KEYS = ("r/a", "r/a/b", "r/a0", "r/ab", "r/b c&d", "r/b c&d+", "s/a")
 ADDRESSES = ("a", "ab", "b c&d", "absent")
-
-
-class EndedError(BaseException):
-    """As the end of the process."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,6 @@ class Fake(Bucket):
     writes: float = 0.0
 
     def change(self, key: str) -> None:
-        """Writes the object of a key, or deletes it."""
         is_marker = self.random.random() < 0.5
         version_id = f"v<{next(self.ids)}>"
         if not is_marker and self.random.random() < 0.1:
@@ -46,7 +42,6 @@ class Fake(Bucket):
         self.history.setdefault(key, []).append((version_id, is_marker))
 
     def is_hidden(self, key: str) -> bool:
-        """Whether a delete hides the object."""
         return key in self.history and self.history[key][-1][1]
 
     def ask(
@@ -61,7 +56,7 @@ class Fake(Bucket):
         """Answers as S3, or fails before or after that."""
         del tries
         if self.random.random() < self.ends:
-            raise EndedError
+            raise Died
         if self.random.random() < self.fails:
             raise OSError("no answer")
         if "object-lock" in parameters:
@@ -178,7 +173,7 @@ def test_failures_ends_and_other_writers_lose_no_object(seed: int) -> None:
         bucket.change(bucket.random.choice(KEYS))
     untouched = {key: list(bucket.history.get(key, [])) for key in KEYS}
     for _ in range(3):
-        with suppress(EndedError):
+        with suppress(Died):
             versions.delete_versions(bucket, "r/", ADDRESSES)
     for key in KEYS:
         now = bucket.history.get(key, [])

@@ -71,6 +71,16 @@ class IcechunkLake:
     def collect(self, **options: Any) -> RunReport:
         return self.collector(**options).run()
 
+    def planned(self, **options: Any) -> RunReport:
+        report = self.collector(**options).plan()
+        assert report.state == "planned", report.error
+        return report
+
+    def swept(self, **options: Any) -> RunReport:
+        report = self.collect(**options)
+        assert report.state == "swept", report.error
+        return report
+
 
 def candidates(report: RunReport) -> dict[str, int]:
     return {row["address"]: row["size_bytes"] for row in planned_rows(report)}

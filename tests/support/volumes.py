@@ -129,7 +129,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
 DRAWN: Final[Mapping[str, int]] = {
     "whole programs": 1,
     "shown outputs": 2,
-    "tools of tests on Icechunk": 2,
+    "tools of tests on Icechunk": 1,
     "outputs that are closed": 4,
     "examples of commands": 30,
     "flows through pages": 3,

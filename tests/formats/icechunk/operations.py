@@ -43,7 +43,6 @@ def operate(path: Path, choices: random.Random) -> str:
 
 
 def commit(repository: Repository, branch: str = "main", **metadata: Any) -> str:
-    """Make one that changes something; its id."""
     session = repository.writable_session(branch)
     root = zarr.open_group(session.store, mode="a")
     root.attrs["number"] = random.random()
@@ -60,7 +59,6 @@ def commit_array(repository: Repository, name: str, value: float, branch: str = 
 
 
 def log_of(path: Path) -> list[tuple[str, datetime]]:
-    """The whole log as Icechunk tells it, the newest entry first."""
     return [(str(each.kind), each.updated_at) for each in open_repository(path).ops_log()]
 
 
@@ -101,7 +99,6 @@ class History(RandomHistory):
         self._note()
 
     def step(self) -> None:
-        """Do one operation, and note what refs reach then."""
         super().step()
         self._note()
 
@@ -112,7 +109,6 @@ class History(RandomHistory):
         return frozenset().union(*sets)
 
     def with_ancestors(self, names: frozenset[str]) -> frozenset[str]:
-        """These, and what they ever came from."""
         found: set[str] = set()
         waiting = set(names)
         while waiting:
@@ -130,7 +126,6 @@ class History(RandomHistory):
         self.moments.append(Moment(instant_between(self.place), frozenset(reached)))
 
     def _listed(self) -> list[dict[str, Any]]:
-        """All snapshots that the repository knows, reached or not."""
         found: list[dict[str, Any]] = self.repository.inspect_repo_info()["snapshots"]
         return found
 

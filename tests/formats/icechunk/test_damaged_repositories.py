@@ -62,7 +62,6 @@ def lake(tmp_path: Path, sound_lakes: dict[int, IcechunkLake], spec_version: int
 
 
 def live_manifests(lake: IcechunkLake) -> list[Path]:
-    """The manifests of main's head."""
     repository = open_repository(lake.path)
     if not hasattr(repository, "list_manifest_files"):
         pytest.skip("this Icechunk, older than 2, does not name manifests")
@@ -75,19 +74,16 @@ def live_manifests(lake: IcechunkLake) -> list[Path]:
 
 
 def head_snapshot(lake: IcechunkLake) -> Path:
-    """The file of main's head."""
     return lake.path / "snapshots" / open_repository(lake.path).lookup_branch("main")
 
 
 def refused(lake: IcechunkLake, kind: str) -> None:
-    """A run is refused, and all is as it was."""
     before = listing(lake.path)
     check_refused(lake.collect(), kind)
     assert listing(lake.path) == before
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    """Change a file's bytes, and keep its date."""
     status = path.stat()
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -176,8 +172,7 @@ def test_foreign_files_are_told_of_and_stay(tmp_path: Path, lake: IcechunkLake) 
     link = lake.path / "chunks" / "0000000000000000000G"
     link.symlink_to(outside)
     before = contents(lake.path)
-    report = lake.collect()
-    assert report.state == "swept", report.error
+    report = lake.swept()
     assert report.kinds["foreign"].objects >= len(FOREIGN)
     assert listing(lake.path).keys() >= set(FOREIGN)
     assert contents(lake.path) == before
@@ -196,8 +191,7 @@ def test_a_chunk_of_what_stays_for_sessions_alone(tmp_path: Path, spec_version: 
     repository.reset_branch("main", first)
     (path / min(added)).unlink()
     lake = IcechunkLake(path)
-    report = lake.collector().plan()
-    assert report.state == "planned", report.error
+    report = lake.planned()
     assert not added & candidates(report).keys()
     (path / min(each for each in before if each.startswith("chunks/"))).unlink()
     refused(lake, "missing_object")

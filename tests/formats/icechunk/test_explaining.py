@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import zarr
 from icechunk import Repository
 
 from ebbtide.errors import InvalidInput, NotFound, Refused
@@ -15,6 +14,7 @@ from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.gc.explaining.explainer import Explainer
 from ebbtide.retention.decision import Decision, Roots, decide
+from tests.formats.icechunk.operations import commit_array
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
 from tests.support.errors import raises
@@ -58,11 +58,8 @@ def commit_of(explaining: Explainer, name: str) -> ExplainedCommit:
 
 
 def commit(repository: Repository, branch: str, name: str) -> str:
-    session = repository.writable_session(branch)
-    root = zarr.open_group(session.store, mode="a")
-    array = root.require_array(name, shape=(4,), chunks=(2,), dtype="float64", compressors=None)
-    array[...] = len(list(repository.ancestry(branch=branch)))
-    return session.commit(name)
+    number = len(list(repository.ancestry(branch=branch)))
+    return commit_array(repository, name, number, branch=branch)
 
 
 @randomized("Icechunk repositories, explained")
@@ -129,15 +126,21 @@ def holders(
     return data, records
 
 
-@each_version
-def test_what_nothing_reaches_stays_for_a_grace(tmp_path: Path, version: int) -> None:
-    """The day that is told is the latest at which a plan takes it."""
-    path = tmp_path / "repository"
+def lose(path: Path, version: int) -> str:
+    """A snapshot of a new repository that nothing reaches any more."""
     repository = create_repository(path, version)
     commit(repository, "main", "kept")
     repository.create_branch("side", repository.lookup_branch("main"))
     lost = commit(repository, "side", "lost")
     repository.delete_branch("side")
+    return lost
+
+
+@each_version
+def test_what_nothing_reaches_stays_for_a_grace(tmp_path: Path, version: int) -> None:
+    """The day that is told is the latest at which a plan takes it."""
+    path = tmp_path / "repository"
+    lost = lose(path, version)
     clock = ManualClock(open_repository(path).lookup_snapshot(lost).written_at)
     clock.advance(timedelta(minutes=5))
     lake = IcechunkLake(path, clock=clock)
@@ -191,13 +194,7 @@ def test_a_snapshot_is_quarantined_until_the_quarantine_has_ended(
     tmp_path: Path, version: int
 ) -> None:
     """Its record went with its data. Later runs change nothing about what is said."""
-    path = tmp_path / "repository"
-    repository = create_repository(path, version)
-    commit(repository, "main", "kept")
-    repository.create_branch("side", repository.lookup_branch("main"))
-    lost = commit(repository, "side", "lost")
-    repository.delete_branch("side")
-    lake = IcechunkLake(path)
+    lost, lake = lose(tmp_path / "repository", version), IcechunkLake(tmp_path / "repository")
     lake.age()
     swept = lake.collector(quarantine=QUARANTINE).run()
     assert swept.counts["quarantined"].objects > 0

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import zarr
 from icechunk import IcechunkError
 
 from ebbtide.errors import Conflict
@@ -18,6 +17,7 @@ from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
+from tests.formats.icechunk.operations import commit_array
 from tests.support.clock import wait_for_next_second
 from tests.support.icechunk import (
     SPEC_VERSIONS,
@@ -53,8 +53,6 @@ def test_on_s3_as_well(s3_url: str, tmp_path: Path, seed: int) -> None:
 
 
 def check(tmp_path: Path, place: Place, seed: int, *, steps: tuple[int, int]) -> None:
-    """Make one, of so many operations at least and at most; plan, compare, sweep, and read all
-    again."""
     choices = random.Random(seed)
     history = HistoryOfAnyKind(place, choices, choices.choice(KINDS))
     for _ in range(choices.randint(*steps)):
@@ -70,9 +68,7 @@ def check(tmp_path: Path, place: Place, seed: int, *, steps: tuple[int, int]) ->
     before, sizes = contents(place, refs), listing(place)
     grace = GRACE if isinstance(place, Path) else AT_ONCE
 
-    report = lake.collector(grace=grace).plan()
-
-    assert report.state == "planned", report.error
+    report = lake.planned(grace=grace)
     planned = candidates(report)
     assert all(sizes[address] == size for address, size in planned.items())
     assert {each for each in planned if not each.startswith(BACKUPS_PREFIX)} == expected
@@ -85,20 +81,18 @@ def check(tmp_path: Path, place: Place, seed: int, *, steps: tuple[int, int]) ->
     assert listing(place).keys() >= sizes.keys() - planned.keys()
     assert contents(place, refs) == before
     assert not deleted_by_icechunk(place, history)
-    check_usable(place)
+    check_usable(place, history.branches())
 
 
-def check_usable(place: Place) -> None:
-    """Diffs along main can be told, and commits on every branch be made."""
+def check_usable(place: Place, branches: list[str]) -> None:
+    """Diffs along main can be told, and commits on every branch be made. In a directory Icechunk
+    lists branches of version 1 as their folders are called, and opens none of them by that."""
     repository = open_repository(place)
     ancestry = [snapshot.id for snapshot in repository.ancestry(branch="main")]
     if len(ancestry) > 1:
         repository.diff(from_snapshot_id=ancestry[-1], to_snapshot_id=ancestry[0])
-    for branch in sorted(repository.list_branches()):
-        session = repository.writable_session(branch)
-        root = zarr.open_group(session.store, mode="a")
-        root.require_array("after", shape=(4,), chunks=(1,), dtype="float64")[...] = 7
-        session.commit("after the sweep")
+    for branch in branches:
+        commit_array(repository, "after", 7, branch=branch)
 
 
 def replaces(place: Place) -> bool:
@@ -131,7 +125,6 @@ def deleted_by_icechunk(place: Place, history: HistoryOfAnyKind) -> frozenset[st
 
 
 def check_that_icechunk_cannot(path: Path, history: HistoryOfAnyKind) -> None:
-    """It fails over a branch, and deletes what a tag keeps."""
     other = path.with_name(new_id())
     copy_repository(path, other)
     if any(is_encoded(name) for name in history.branches()):
@@ -145,7 +138,6 @@ def check_that_icechunk_cannot(path: Path, history: HistoryOfAnyKind) -> None:
 
 
 def give_plain_names(path: Path) -> None:
-    """Rename what has an encoded name."""
     for number, folder in enumerate(sorted((path / "refs").iterdir())):
         kind, _, name = folder.name.partition(".")
         if "%" in name:
@@ -153,27 +145,18 @@ def give_plain_names(path: Path) -> None:
 
 
 class TestDifferences:
-    """Each point in which the two differ, by itself."""
-
     @pytest.fixture
     def lake(self, tmp_path: Path) -> IcechunkLake:
         """A repository of version 1 in which only a ref with an encoded name has a commit."""
         lake = IcechunkLake(tmp_path / "lake")
         repository = create_repository(lake.path, 1)
-        session = repository.writable_session("main")
-        zarr.open_group(session.store, mode="a").create_array(
-            "a", shape=(4,), chunks=(2,), dtype="float64", compressors=None
-        )[...] = 7
-        self.made = session.commit("of the ref alone")
+        self.made = commit_array(repository, "a", 7)
         repository.reset_branch("main", ROOT_ID)
         return lake
 
     def keeps_all(self, lake: IcechunkLake) -> None:
-        """A run of Ebbtide's deletes nothing."""
         lake.age()
-        report = lake.collect()
-        assert report.state == "swept", report.error
-        assert candidates(report) == {}
+        assert candidates(lake.swept()) == {}
 
     def test_a_tag_whose_name_a_directory_encodes(self, lake: IcechunkLake) -> None:
         repository, name = open_repository(lake.path), random.choice(ENCODED_NAMES)

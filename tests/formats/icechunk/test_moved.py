@@ -68,12 +68,10 @@ def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Lakes:
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """Every file, byte by byte."""
     return {str(each): each.read_bytes() for each in path.rglob("*") if each.is_file()}
 
 
 def expire_more(lake: IcechunkLake) -> None:
-    """One more snapshot that no branch reaches."""
     repository = open_repository(lake.path)
     first = repository.lookup_branch("main")
     commit_array(repository, "more", 7)
@@ -84,14 +82,12 @@ def expire_more(lake: IcechunkLake) -> None:
 
 
 def goes_on(lake: IcechunkLake) -> RunReport:
-    """A run that leaves nothing undone."""
-    report = lake.collect()
-    assert (report.state, report.unfinished) == ("swept", ())
+    report = lake.swept()
+    assert report.unfinished == ()
     return report
 
 
 def own(lake: IcechunkLake, report: RunReport) -> None:
-    """What a report says of places is about this repository."""
     assert report.run_path == str(lake.path / f"{RUNS_PREFIX}{report.run_id}")
     assert report.repository == f"icechunk:{lake.path}"
 

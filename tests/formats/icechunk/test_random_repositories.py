@@ -25,8 +25,7 @@ def test_spark_plans_the_same_rows(tmp_path: Path, version: int, engine: str, se
     lake.age()
     sizes, found = random.Random(seed).choice(SIZES[:2]), []
     for lake.engine in (ENGINES[engine], INLINE):
-        report = lake.collector(sizes=sizes).plan()
-        assert report.state == "planned", report.error
+        report = lake.planned(sizes=sizes)
         found.append(planned_rows(report))
     assert found[0] == found[1]
     # A plan of Spark can be swept.

@@ -72,36 +72,28 @@ def check_snapshot(data: bytes, payload: bytes, snapshot_id: str) -> dict[str, t
     return manifests
 
 
-class TestRealFiles:
-    @pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
-    @randomized("Icechunk repositories, read")
-    def test_all_are_read_as_the_slow_decoder_reads_them(
-        self, tmp_path: Path, spec_version: int, seed: int
-    ) -> None:
-        path = tmp_path / "repo"
-        build_random(path, seed, spec_version)
-        addresses = self._check(path)
-        # Sessions that were given up left chunks that nothing refers to.
-        assert addresses <= {f"chunks/{name}" for name in files_of(path, "chunks")}
-
-    def _check(self, path: Path) -> set[str]:
-        """Compare all files; the chunks that manifests refer to."""
-        manifests = files_of(path, "manifests")
-        infos: dict[str, tuple[int, int]] = {}
-        for snapshot_id, data in files_of(path, "snapshots").items():
-            infos |= check_snapshot(data, unpacked(data), snapshot_id)
-        addresses = set()
-        for manifest_id, data in manifests.items():
-            payload = unpacked(data)
-            assert unpack(data, FileType.MANIFEST).payload == payload
-            expected_id, count, expected = slow_manifest(payload)
-            assert expected_id == manifest_id
-            # What was abandoned is in no snapshot.
-            assert infos.get(manifest_id, (len(data), count)) == (len(data), count)
-            found = manifest_chunks(payload, manifest_id, entry_count=count).to_pylist()
-            assert found == expected
-            addresses |= set(expected)
-        return addresses
+@pytest.mark.parametrize("spec_version", SPEC_VERSIONS)
+@randomized("Icechunk repositories, read")
+def test_all_real_files_are_read_as_the_slow_decoder_reads_them(
+    tmp_path: Path, spec_version: int, seed: int
+) -> None:
+    path = tmp_path / "repo"
+    build_random(path, seed, spec_version)
+    infos: dict[str, tuple[int, int]] = {}
+    for snapshot_id, data in files_of(path, "snapshots").items():
+        infos |= check_snapshot(data, unpacked(data), snapshot_id)
+    addresses = set()
+    for manifest_id, data in files_of(path, "manifests").items():
+        payload = unpacked(data)
+        assert unpack(data, FileType.MANIFEST).payload == payload
+        expected_id, count, expected = slow_manifest(payload)
+        assert expected_id == manifest_id
+        # What was abandoned is in no snapshot.
+        assert infos.get(manifest_id, (len(data), count)) == (len(data), count)
+        assert manifest_chunks(payload, manifest_id, entry_count=count).to_pylist() == expected
+        addresses |= set(expected)
+    # Sessions that were given up left chunks that nothing refers to.
+    assert addresses <= {f"chunks/{name}" for name in files_of(path, "chunks")}
 
 
 class TestMadeManifests:

@@ -52,7 +52,6 @@ def storage(tmp_path: Path, repository: Repository) -> Storage:
 
 
 def said(repository: Repository) -> set[Ref]:
-    """What Icechunk says."""
     branches = [Ref(n, "branch", repository.lookup_branch(n)) for n in repository.list_branches()]
     tags = [Ref(n, "tag", repository.lookup_tag(n)) for n in repository.list_tags()]
     return {*branches, *tags}

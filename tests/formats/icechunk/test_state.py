@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import zarr
 from icechunk import Repository
 
 from ebbtide.errors import NotFound, Refused
@@ -63,7 +62,6 @@ def read(
 
 
 def date(path: Path, at: datetime, *names: str) -> None:
-    """Give snapshots' files a date: all of them, or those named."""
     for file in (path / "snapshots").iterdir():
         if not names or file.name in names:
             nanoseconds = (at - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND * 1000
@@ -232,51 +230,9 @@ class TestNewlySeen:
 @needs_v2
 class TestRecent:
     def hold(self, path: Path, cutoff: datetime) -> dict[str, str]:
-        """What stays though all files are old."""
         date(path, cutoff - timedelta(days=9))
         assert read(path, cutoff, quiet=True).held == {}
         return dict(read(path, cutoff).held)
-
-    @pytest.mark.parametrize("updates_per_file", [1, None])
-    @pytest.mark.parametrize("how", ["reset", "branch", "tag", "expired", "amended"])
-    def test_what_was_reachable_at_the_cutoff_stays(
-        self, tmp_path: Path, how: str, updates_per_file: int | None
-    ) -> None:
-        path = tmp_path / "repo"
-        repository = create_repository(path, 2, updates_per_file=updates_per_file)
-        ids = [commit(repository) for _ in range(3)]
-        if how == "branch":
-            repository.create_branch("side", ids[0])
-            ids.append(commit(repository, "side"))
-        if how == "tag":
-            repository.create_tag("side", ids[2])
-            repository.reset_branch("main", ids[1])
-        before = instant_between(path)
-        match how:
-            case "reset":
-                lost = ids[1:]
-                repository.reset_branch("main", ids[0])
-            case "branch":
-                lost = ids[3:]
-                repository.delete_branch("side")
-            case "tag":
-                lost = ids[2:]
-                repository.delete_tag("side")
-            case "expired":
-                lost = ids[:2]
-                repository.expire_snapshots(repository.lookup_snapshot(ids[2]).written_at)
-            case _:
-                lost = [ids[2]]
-                session = repository.writable_session("main")
-                zarr.open_group(session.store, mode="a").attrs["amended"] = True
-                session.amend("instead")
-        after = datetime.now(UTC)
-        for number in range(3):
-            repository.create_tag(f"later{number}", ROOT_ID)
-        assert self.hold(path, before) == dict.fromkeys(lost, RECENT)
-        assert set(lost) <= set(read(path, before).unreachable)
-        for cutoff in (after, datetime.now(UTC)):
-            assert self.hold(path, cutoff) == {}
 
     def test_what_it_inherited_then_is_known(self, tmp_path: Path) -> None:
         path = tmp_path / "repo"

@@ -14,7 +14,6 @@ from tests.support.icechunk import (
     build_random,
     collect_with_icechunk,
     contents,
-    design_example,
     open_repository,
     virtual_file,
 )
@@ -26,7 +25,6 @@ pytestmark = [
 
 
 def kinds(paths: dict[str, int] | frozenset[str]) -> Counter[str]:
-    """How many files there are of each kind, that is in each directory at the top."""
     return Counter(path.split("/")[0] for path in paths)
 
 
@@ -54,17 +52,3 @@ def test_random_repositories_have_garbage_of_every_kind_and_every_kind_of_chunk(
             break
     assert deleted.keys() == {"chunks", "manifests", "snapshots", "transactions"}
     assert seed < 12
-
-
-def test_contents_misses_files_that_are_not_there(tmp_path: Path, spec_version: int) -> None:
-    design_example(tmp_path / "repo", spec_version)
-    needed = contents(tmp_path / "repo")
-    for kind, count in {"chunks": 28, "manifests": 28, "snapshots": 15}.items():
-        paths = sorted((tmp_path / "repo" / kind).iterdir())
-        assert len(paths) == count
-        for path in paths[::7]:
-            away = path.rename(tmp_path / "away")
-            with pytest.raises(icechunk.IcechunkError):
-                contents(tmp_path / "repo")
-            away.rename(path)
-    assert contents(tmp_path / "repo") == needed

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from icechunk import IcechunkError
 
+from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.gc.steps import Event
 from tests.formats.icechunk.operations import commit_array
 from tests.support.icechunk import (
@@ -63,8 +64,7 @@ def test_a_tag_on_what_goes_brings_it_back(
 ) -> None:
     lake, head, read = doomed
     tag = At(*when, lambda: open_repository(lake.path).create_tag("back", head))
-    report = lake.collector(observer=tag).plan()
-    assert report.state == "planned", report.error
+    report = lake.planned(observer=tag)
     swept = lake.collector(observer=tag).sweep(report.run_id)
     assert tag.action is None, "the step never came"
     assert swept.state in ("swept", "incomplete"), swept.error
@@ -80,9 +80,23 @@ def test_a_tag_on_what_goes_brings_it_back(
 def test_every_run_is_clean(doomed: tuple[IcechunkLake, str, dict[str, str]]) -> None:
     """Also one that is to continue from an earlier run."""
     lake, _, _ = doomed
-    assert lake.collect().state == "swept"
+    lake.swept()
     again = lake.collect(mode="incremental")
     assert (again.state, again.mode) == ("swept", "clean")
+
+
+@both
+def test_an_empty_repository_has_no_candidate(tmp_path: Path, spec_version: int) -> None:
+    lake = IcechunkLake(tmp_path / "lake")
+    create_repository(lake.path, spec_version)
+    lake.age()
+    before = listing(lake.path)
+    report = lake.collector().plan()
+    assert (report.state, candidates(report)) == ("planned", {}), report.error
+    assert lake.collector().sweep(report.run_id).state == "swept"
+    assert listing(lake.path).keys() >= before.keys()
+    assert contents(lake.path).snapshots.keys() == {ROOT_ID}
+    commit_array(open_repository(lake.path), "values", 1)
 
 
 @both

@@ -72,12 +72,6 @@ def ancestry_of(path: Path, snapshot_ids: list[str]) -> dict[str, list[str]]:
     }
 
 
-def sweep(lake: IcechunkLake) -> RunReport:
-    report = lake.collect(quarantine=WEEK)
-    assert report.state == "swept", report.error
-    return report
-
-
 def undo(lake: IcechunkLake, run_id: str, *, closed: int = 0) -> RunReport:
     report = lake.collector().undo(run_id)
     assert report.state == "undone", report.error
@@ -124,7 +118,7 @@ def test_random_repositories_come_back(tmp_path: Path, spec_version: int, seed: 
     before, readable, refs = files(lake.path), all_readable(lake.path), contents(lake.path)
     ancestors = ancestry_of(lake.path, list(readable))
     listed = all_listed(lake.path) if spec_version == 2 else ()
-    report = sweep(lake)
+    report = lake.swept(quarantine=WEEK)
     kept = all_listed(lake.path) if spec_version == 2 else ()
     moved = report.counts["quarantined"].objects
     gone = before.keys() - files(lake.path).keys()
@@ -144,8 +138,7 @@ def test_random_repositories_come_back(tmp_path: Path, spec_version: int, seed: 
         assert sum("NewDetachedSnapshot" in kind for kind in kinds[:dropped]) == dropped
     # It is held for a week; what the run let go then goes again.
     clock.advance(WEEK - 2 * GRACE)
-    again = lake.collect()
-    assert again.state == "swept", again.error
+    lake.swept()
     assert files(lake.path) == before
     clock.advance(3 * GRACE)
     lake.collect()
@@ -170,18 +163,18 @@ def test_what_is_back_keeps_what_it_shares(tmp_path: Path, spec_version: int) ->
     lake = IcechunkLake(tmp_path / "lake", clock=clock)
     lake.age()
     read = read_snapshot(repository, top)
-    run_id = sweep(lake).run_id  # takes `top` alone
+    run_id = lake.swept(quarantine=WEEK).run_id  # takes `top` alone
     undo(lake, run_id)
     open_repository(lake.path).delete_branch("side")
     lake.age()
     for _ in range(2):
         clock.advance(2 * GRACE)
-        assert lake.collect().state == "swept"
+        lake.swept()
     assert read_snapshot(open_repository(lake.path), top) == read
     clock.advance(WEEK)
     for _ in range(2):
         clock.advance(2 * GRACE)
-        assert lake.collect().state == "swept"
+        lake.swept()
     assert not {f"snapshots/{top}", f"snapshots/{shared}"} & listing(lake.path).keys()
 
 
@@ -195,10 +188,10 @@ def test_undos_of_two_runs(tmp_path: Path, newest_first: bool) -> None:
     repository = open_repository(lake.path)
     repository.create_tag("holds", made[1])
     reads = {name: read_snapshot(repository, name) for name in made}
-    first = sweep(lake).run_id
+    first = lake.swept(quarantine=WEEK).run_id
     open_repository(lake.path).delete_tag("holds")
     lake.age()
-    second = sweep(lake).run_id
+    second = lake.swept(quarantine=WEEK).run_id
     assert not set(made) & set(all_listed(lake.path))
     if newest_first:
         undo(lake, second)
@@ -270,7 +263,7 @@ def test_broken_off_anywhere(
 def test_nobody_collects_while_the_holds_cannot_be_read(tmp_path: Path, spec_version: int) -> None:
     lake = IcechunkLake(tmp_path / "lake")
     rewritten(lake, spec_version)
-    undo(lake, sweep(lake).run_id)
+    undo(lake, lake.swept(quarantine=WEEK).run_id)
     holds = lake.path / HOLDS_ADDRESS
     assert json.loads(holds.read_text())
     before = files(lake.path)

@@ -58,17 +58,11 @@ class Lake(IcechunkLake):
         self.gone = {f"snapshots/{each}" for each in self.made[1:]}
 
     def candidates(self) -> set[str]:
-        """What a plan would take now, with sessions open."""
-        report = self.collector(quiet=False).plan()
-        assert report.state == "planned", report.error
-        return set(candidates(report))
+        return set(candidates(self.planned(quiet=False)))
 
     def sweep(self, **options: Any) -> RunReport:
-        """A run, once all files are old."""
         self.age()
-        report = self.collect(**options)
-        assert report.state == "swept", report.error
-        return report
+        return self.swept(**options)
 
     def there(self) -> set[str]:
         return {*listing(self.path)}
@@ -90,7 +84,6 @@ def expiry(lake: Lake) -> ExpiryRequest:
 
 
 def expire(lake: Lake) -> None:
-    """Cut the branch down to its newest snapshot."""
     _, found = lake.format(quiet=False).expire(expiry(lake))
     assert found.released == {lake.made[1]}
 
@@ -203,7 +196,6 @@ def old_client(lake: IcechunkLake) -> Iterator[Repository]:
 
 
 def write(repository: Repository, branch: str = "main") -> str:
-    """Make a commit; its id."""
     return commit_array(repository, "values", 99, branch=branch)
 
 
@@ -266,8 +258,7 @@ class TestMixed:
         for name in ("50%25", "ä"):
             repository.delete_branch(name)
         lake.age()
-        report = lake.collect()
-        assert report.state == "swept", report.error
+        report = lake.swept()
         assert [each for each in candidates(report) if each.startswith("snapshots/")]
 
     def test_the_copy_that_tells_stays_as_long_as_they_do(self, lake: Lake) -> None:

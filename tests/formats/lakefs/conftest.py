@@ -11,6 +11,5 @@ from tests.formats.lakefs.world import LakefsWorld, open_lakefs_world
 
 @pytest.fixture
 def world() -> Iterator[LakefsWorld]:
-    """A server with an empty repository."""
     with open_lakefs_world() as opened:
         yield opened

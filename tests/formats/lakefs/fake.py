@@ -38,8 +38,6 @@ RANGE_ENTRIES: Final = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """What a path has."""
-
     address: str
     size: int
     etag: str
@@ -66,8 +64,6 @@ class Branch:
 
 
 class FakeLakefs(LakefsServer):
-    """One repository."""
-
     # The methods that ask over HTTP are replaced: nothing of the parent's is left but its type.
 
     def __init__(self, storage: Storage, clock: ManualClock, namespace: str = NAMESPACE) -> None:
@@ -116,8 +112,6 @@ class FakeLakefs(LakefsServer):
 
 @dataclass(frozen=True)
 class Backup:
-    """What the database of a server held."""
-
     rules: AnsweredRules | None
     commits: dict[str, FakeCommit]
     branches: dict[str, Branch]
@@ -334,7 +328,6 @@ def _entry(entry: Entry) -> bytes:
 
 
 def needed(state: State, active: set[str]) -> set[str]:
-    """The addresses that clients can read, in active commits and on branches."""
     found = {entry.address for each in active for entry in state.commits[each].entries.values()}
     return found | {
         entry.address for branch in state.branches for entry in state.view(branch).values()

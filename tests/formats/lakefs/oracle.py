@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ebbtide.model import Commit, Ref
+from tests.retention import oracle
+
 
 @dataclass(frozen=True)
 class KnownCommit:
@@ -23,18 +26,7 @@ def active(
     now: datetime,
     days: timedelta,
 ) -> set[str]:
-    """The commits that stay if all branches have the same days: the heads, the first parent of each
-    commit that is younger than that, what tags name, and of dangling commits the young ones. A
-    commit is dangling that is no head and nobody's first parent."""
-    known_heads = set(heads)
-    found = known_heads | set(tags)
-    first = {each.parents[0] for each in commits.values() if each.parents}
-    dangling = commits.keys() - first - known_heads
-    found |= {each for each in dangling if commits[each].created > now - days}
-    for start in known_heads | dangling:
-        commit = commits[start]
-        while commit.parents:
-            if commit.created > now - days:
-                found.add(commit.parents[0])
-            commit = commits[commit.parents[0]]
-    return found
+    """The commits that stay if all branches have the same days."""
+    known = [Commit(name, each.parents, each.created, name) for name, each in commits.items()]
+    refs = [Ref("", "branch", each) for each in heads] + [Ref("", "tag", each) for each in tags]
+    return oracle.active_ids(known, refs, {"default": f"{days.days}d"}, now)

@@ -34,7 +34,6 @@ def zigzag(number: int) -> bytes:
 
 
 def value(identity: bytes, data: bytes) -> bytes:
-    """What a key maps to."""
     return zigzag(len(identity)) + identity + zigzag(len(data)) + data
 
 
@@ -56,14 +55,11 @@ def block(pairs: Sequence[Pair], *, restart: int = RESTART) -> bytes:
 
 
 class Writer:
-    """A file under way."""
-
     def __init__(self, *, snappy: bool = True) -> None:
         self.data = bytearray()
         self._snappy = snappy
 
     def add(self, unpacked: bytes, *, packs: bool = True) -> bytes:
-        """Writes a block; returns its handle."""
         packed = unpacked
         if packs and self._snappy:
             packed = pa.compress(unpacked, codec="snappy", asbytes=True)
@@ -151,7 +147,6 @@ def written(pairs: Sequence[Pair], properties: Mapping[bytes, bytes]) -> Pair:
 
 
 def range_row(range_id: bytes, pairs: Sequence[Pair]) -> Pair:
-    """What a metarange has about a range with these entries."""
     first, last = pairs[0][0], pairs[-1][0]
     return last, value(range_id, message((1, first), (2, last), (3, 100), (4, len(pairs))))
 

@@ -22,24 +22,20 @@ from ebbtide.gc.engine import Engine
 from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
-from tests.formats.lakefs.world import DAY, LakefsWorld, on_disk, open_lakefs_world
+from tests.formats.lakefs.world import (
+    DAY,
+    LakefsWorld,
+    old_commit,
+    on_disk,
+    open_lakefs_world,
+    play,
+)
 from tests.support.engines import INLINE, on_engines
 from tests.support.icechunk_lake import candidates, planned_rows
 from tests.support.randomized import randomized
 from tests.support.refusals import check_refused
 
 RULE = 7 * DAY
-
-
-def old_commit(world: LakefsWorld, *, branch: str = "main") -> tuple[str, Entry]:
-    """A commit with an object that no later one has, older than the rules keep it."""
-    entry = world.state.upload(branch, "a", b"old")
-    commit_id = world.state.commit(branch)
-    world.grow_old()
-    world.state.upload(branch, "a", b"new")
-    world.state.commit(branch)
-    world.grow_old(RULE + DAY)
-    return commit_id, entry
 
 
 def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
@@ -55,6 +51,19 @@ def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
     assert world.collector().undo(swept.run_id).state == "undone"
     assert entry.address in world.objects()
     assert not candidates(world.collector().plan())
+
+
+def test_a_damaged_metarange_of_an_expired_commit_is_not_read(world: LakefsWorld) -> None:
+    """That of a commit that stays refuses the run."""
+    commit_id, entry = old_commit(world)
+    for name, planned in ((commit_id, {entry.address}), (world.state.branches["main"].head, None)):
+        world.state.storage.put(f"_lakefs/{world.state.commits[name].metarange_id}", b"damaged")
+        report = world.collector().plan()
+        if planned is None:
+            check_refused(report, "corrupt_tree")
+        else:
+            assert set(candidates(report)) == planned
+            assert world.collector().sweep(report.run_id).state == "swept"
 
 
 def test_every_run_is_clean(world: LakefsWorld) -> None:
@@ -261,7 +270,7 @@ def test_the_refs_are_looked_at_before_each_small_batch(
     assert LakefsRepository.batch_max == 5_000
     monkeypatch.setattr(LakefsRepository, "batch_max", 2)
     for number in range(5):
-        old_commit(world, branch="main")
+        old_commit(world)
         world.state.upload("main", f"more {number}", b"m")
     looked: list[int] = []
     look = LakefsGuard.__call__
@@ -281,7 +290,7 @@ def test_random_repositories(seed: int) -> None:
     """What goes is exactly what the definition says."""
     random = Random(seed)
     with open_lakefs_world() as world:
-        _play(world, random)
+        play(world, random)
         before = world.objects()
         state = world.state
         commits = {k: KnownCommit(each.parents, each.created) for k, each in state.commits.items()}
@@ -307,7 +316,7 @@ def test_random_repositories(seed: int) -> None:
 @randomized("lakeFS repositories on Spark")
 def test_spark_plans_the_same_rows(tmp_path: Path, engine: Engine, seed: int) -> None:
     with open_lakefs_world() as world:
-        _play(world, Random(seed))
+        play(world, Random(seed))
         expected = set(candidates(world.collector().plan()))
         repository = on_disk(world, tmp_path / "lake")
         found = [
@@ -316,39 +325,6 @@ def test_spark_plans_the_same_rows(tmp_path: Path, engine: Engine, seed: int) ->
         ]
         assert found[0] == found[1]
         assert {row["address"] for row in found[0]} == expected
-
-
-def _play(world: LakefsWorld, random: Random) -> None:
-    for _ in range(random.randrange(5, 40)):
-        _step(world, random)
-        if random.random() < 0.5:
-            world.grow_old(timedelta(hours=random.randrange(1, 72)))
-
-
-def _step(world: LakefsWorld, random: Random) -> None:
-    state = world.state
-    branch = random.choice([*state.branches])
-    path = f"p{random.randrange(6)}"
-    kind = random.choice(("upload", "upload", "upload", "commit", "commit", "branch", "more"))
-    if kind == "upload":
-        state.upload(branch, path, b"x" * random.randrange(1, 4))
-    elif kind == "commit":
-        # Of a commit that is dated before its parent the definition keeps less than we do.
-        earliest = state.commits[state.branches[branch].head].created
-        dated = world.clock.now - DAY * random.choice((0, 0, 0, 5, 20))
-        state.commit(branch, dated=max(dated, earliest))
-    elif kind == "branch":
-        state.branch(f"b{random.randrange(4)}", random.choice([branch, *state.commits]))
-    else:
-        more: list[Callable[[], object]] = [
-            lambda: state.delete(branch, path),
-            lambda: state.tags.update({f"t{random.randrange(3)}": state.branches[branch].head}),
-            lambda: state.branches.pop(branch) if branch != "main" else None,
-            lambda: state.merge(branch, random.choice([*state.branches])),
-            lambda: state.revert(branch, random.choice([*state.commits])),
-            lambda: state.tags.clear(),
-        ]
-        random.choice(more)()
 
 
 def test_partitions_of_the_last_day_are_not_listed(world: LakefsWorld) -> None:

@@ -8,20 +8,13 @@ import pytest
 
 from ebbtide.gc.explaining.explainer import Explainer
 from tests.formats.lakefs.test_needed_again import WEEK, lacks, run
-from tests.formats.lakefs.world import DAY, LakefsWorld
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit
 from tests.support.engines import INLINE
 
 
 @pytest.fixture
 def expired(world: LakefsWorld) -> str:
-    """A commit whose object no later one has, older than the rules keep it."""
-    world.state.upload("main", "a", b"old")
-    expired = world.state.commit("main")
-    world.grow_old()
-    world.state.upload("main", "a", b"new")
-    world.state.commit("main")
-    world.grow_old(8 * DAY)
-    return expired
+    return old_commit(world)[0]
 
 
 def explained(world: LakefsWorld, asked: str) -> Any:

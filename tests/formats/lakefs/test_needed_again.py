@@ -17,7 +17,8 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.sweeping import outcomes
 from ebbtide.gc.sweeping.recovery import QuarantineEnd
 from tests.formats.lakefs.fake import Entry
-from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
+from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world, play
+from tests.support.dying import Died
 from tests.support.randomized import randomized
 
 OBJECTS = 6
@@ -26,20 +27,10 @@ WEEK = 7 * DAY
 
 @pytest.fixture
 def expired(world: LakefsWorld) -> str:
-    """A commit whose data no later one has, older than the rules keep it."""
-    for name in ("old", "new"):
-        for number in range(OBJECTS):
-            world.state.upload("main", f"a{number}", f"{name}{number}".encode())
-        commit_id = world.state.commit("main")
-        if name == "old":
-            expired = commit_id
-            world.grow_old()
-    world.grow_old(8 * DAY)
-    return expired
+    return old_commit(world, OBJECTS)[0]
 
 
 def lacks(world: LakefsWorld, branch: str) -> set[str]:
-    """The objects of a branch that are not there."""
     return {each.address for each in world.state.view(branch).values()} - world.objects()
 
 
@@ -130,10 +121,6 @@ def test_what_is_needed_while_a_quarantine_ends_stays_there(
     assert not lacks(world, "back")
 
 
-class Killed(BaseException):
-    """The process ends here: nothing is cleaned up."""
-
-
 def killed_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     """Within a batch, before its outcomes are on record."""
     remove, calls = outcomes._remove, itertools.count(1)
@@ -141,7 +128,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     def then(*given: Any) -> Any:
         remove(*given)
         if next(calls) == batches:
-            raise Killed
+            raise Died
 
     monkeypatch.setattr(outcomes, "_remove", then)
 
@@ -156,7 +143,7 @@ def test_a_sweep_that_continues_says_revived_only_of_what_is_there(
     monkeypatch.setattr(LakefsRepository, "batch_max", 2)
     collector = world.collector(quarantine=WEEK)
     run_id = collector.plan().run_id
-    with monkeypatch.context() as during, pytest.raises(Killed):
+    with monkeypatch.context() as during, pytest.raises(Died):
         killed_after(during, batches)
         collector.sweep(run_id)
     moved = in_quarantine(world)
@@ -256,15 +243,7 @@ def test_absent_files_of_random_repositories(seed: int) -> None:
     """A plan names exactly the needed files that are not there."""
     random = Random(seed)
     with open_lakefs_world() as world:
-        for number in range(random.randrange(1, 30)):
-            branch = random.choice([*world.state.branches])
-            world.state.upload(branch, f"p{random.randrange(9)}", b"%d" % number)
-            if random.random() < 0.6:
-                commit_id = world.state.commit(branch)
-                if random.random() < 0.3:
-                    world.state.branch(f"b{number}", commit_id)
-            if random.random() < 0.5:
-                world.grow_old(DAY * random.choice((0.2, 1, 3)))
+        play(world, random)
         world.grow_old()
         needed = {
             entry.address

@@ -52,42 +52,32 @@ def test_a_plan_beside_which_a_client_commits_verifies(
     assert world.collector().verify(report.run_id).counts == {}
 
 
-class Forgetful(FakeLakefs):
-    """Does not find `lost` by its whole id. `answers` are what it says for other ids."""
-
-    __slots__ = ("answers", "asked", "lost")
-    lost: str
-    answers: dict[str, str]
-    asked: list[str]
-
-    def commit(self, commit_id: str) -> AnsweredCommit:
-        self.asked.append(commit_id)
-        if commit_id == self.lost:
-            raise NotFound("commit_not_found", commit_id)
-        return super().commit(self.answers.get(commit_id, commit_id))
-
-
-def forgetful(world: LakefsWorld, lost: str, answers: dict[str, str]) -> Forgetful:
-    server = Forgetful(world.state.storage, world.clock)
-    object.__setattr__(server, "state", world.state)
-    for name, value in {"lost": lost, "answers": answers, "asked": []}.items():
-        object.__setattr__(server, name, value)
-    return server
-
-
-def test_a_whole_id_that_is_not_found_is_asked_for_by_a_prefix(world: LakefsWorld) -> None:
+def test_a_whole_id_that_is_not_found_is_asked_for_by_a_prefix(
+    world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another commit that the prefix finds, or a branch by the name of the commit, is not taken
     for it."""
-    commit_id, other = commit(world, "a"), commit(world, "b")
-    server = forgetful(world, commit_id, {commit_id[:-1]: commit_id})
-    assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
-    assert server.asked == [commit_id, commit_id[:-1]]
-    server = forgetful(world, commit_id, {commit_id[:-1]: other})
+    (commit_id, other), server = (commit(world, "a"), commit(world, "b")), world.server
+    prefix, expected, original = commit_id[:-1], commit_of(server, commit_id), FakeLakefs.commit
+    answers: dict[str, str] = {}
+    asked: list[str] = []
+
+    def answer(server: FakeLakefs, name: str) -> AnsweredCommit:
+        asked.append(name)
+        if name not in answers:
+            raise NotFound("commit_not_found", name)
+        return original(server, answers[name])
+
+    monkeypatch.setattr(FakeLakefs, "commit", answer)
+    answers |= {prefix: commit_id}
+    assert commit_of(server, commit_id) == expected
+    assert asked == [commit_id, prefix]
+    answers |= {prefix: other}
     assert find_commit(server, commit_id) is None
     with pytest.raises(Refused, match=r"names commit .* does not find it"):
         commit_of(server, commit_id)
-    server = forgetful(world, "", {commit_id: other, commit_id[:-1]: commit_id})
-    assert commit_of(server, commit_id) == commit_of(world.server, commit_id)
+    answers |= {commit_id: other, prefix: commit_id}
+    assert commit_of(server, commit_id) == expected
 
 
 def test_a_commit_beyond_all_dates_is_named(

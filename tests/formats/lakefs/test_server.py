@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
@@ -124,10 +125,6 @@ class Lake:
     def head(self, branch: str) -> str:
         return self.server.branches()[branch]
 
-    def note(self, branch: str) -> None:
-        """A head that another call has made."""
-        self.commits.add(self.head(branch))
-
     # What clients read
 
     def addresses(self, ref: str) -> set[str]:
@@ -161,7 +158,6 @@ class Lake:
         )
 
     def read_all(self, ref: str) -> dict[str, bytes]:
-        """Every object, by its own client."""
         return {
             path: bytes(self.client.objects_api.get_object(self.name, ref, path))
             for path, _ in self.server.view(ref)
@@ -203,7 +199,6 @@ def test_random_histories(seed: int) -> None:
 
 
 def _step_safely(lake: Lake, random: Random) -> None:
-    """A client works on while the plan waits."""
     branch = random.choice([*lake.server.branches()])
     lake.upload(branch, "late", b"late")
     lake.commit(branch)
@@ -211,49 +206,28 @@ def _step_safely(lake: Lake, random: Random) -> None:
 
 def _step(lake: Lake, random: Random) -> None:
     client, name = lake.client, lake.name
-    branches = [*lake.server.branches()]
-    branch, path = random.choice(branches), f"d/p{random.randrange(6)}"
-    kind = random.choice(("upload", "upload", "upload", "link", "copy", "commit", "commit", "ref"))
-    if kind == "upload":
-        lake.upload(branch, path, b"x" * random.randrange(1, 4))
-    elif kind == "link":
-        lake.link(branch, path, random.randbytes(4))
-    elif kind == "copy":
-        lake.copy(branch, path, f"d/p{random.randrange(6)}")
-    elif kind == "commit":
-        lake.commit(branch, days_ago=random.choice((0, 0, 5, 20)))
-    else:
-        _step_ref(lake, random, client, name, branch, path)
-
-
-def _step_ref(
-    lake: Lake, random: Random, client: LakeFSClient, name: str, branch: str, path: str
-) -> None:
     branches, commits = [*lake.server.branches()], sorted(lake.commits)
-    kind = random.randrange(8)
-    if kind == 0:
-        source = random.choice([branch, *commits])
-        made = lakefs_sdk.BranchCreation(name=f"b{random.randrange(5)}", source=source)
-        client.branches_api.create_branch(name, made)
-    elif kind == 1 and branch != "main":
-        client.branches_api.delete_branch(name, branch)
-    elif kind == 2:
-        made = lakefs_sdk.TagCreation(id=f"t{random.randrange(3)}", ref=branch)
-        client.tags_api.create_tag(name, made)
-    elif kind == 3:
-        client.objects_api.delete_object(name, branch, path)
-    elif kind == 4:
-        client.refs_api.merge_into_branch(name, random.choice(branches), branch)
-        lake.note(branch)
-    elif kind == 5:
-        asked = lakefs_sdk.RevertCreation(ref=random.choice(commits), parent_number=1)
-        client.branches_api.revert_branch(name, branch, asked)
-        lake.note(branch)
-    elif kind == 6:
-        client.experimental_api.hard_reset_branch(name, branch, random.choice(commits))
-    else:
-        for tag in lake.server.tags():
-            client.tags_api.delete_tag(name, tag)
+    branch, path = random.choice(branches), f"d/p{random.randrange(6)}"
+    source = random.choice([branch, *commits])
+    made = lakefs_sdk.BranchCreation(name=f"b{random.randrange(5)}", source=source)
+    tag = lakefs_sdk.TagCreation(id=f"t{random.randrange(3)}", ref=branch)
+    reverted = lakefs_sdk.RevertCreation(ref=random.choice(commits), parent_number=1)
+    moves: list[Callable[[], object]] = [
+        *[lambda: lake.upload(branch, path, b"x" * random.randrange(1, 4))] * 6,
+        *[lambda: lake.link(branch, path, random.randbytes(4))] * 2,
+        *[lambda: lake.copy(branch, path, f"d/p{random.randrange(6)}")] * 2,
+        *[lambda: lake.commit(branch, days_ago=random.choice((0, 0, 5, 20)))] * 4,
+        lambda: client.branches_api.create_branch(name, made),
+        lambda: branch == "main" or client.branches_api.delete_branch(name, branch),
+        lambda: client.tags_api.create_tag(name, tag),
+        lambda: client.objects_api.delete_object(name, branch, path),
+        lambda: client.refs_api.merge_into_branch(name, random.choice(branches), branch),
+        lambda: client.branches_api.revert_branch(name, branch, reverted),
+        lambda: client.experimental_api.hard_reset_branch(name, branch, random.choice(commits)),
+        lambda: [client.tags_api.delete_tag(name, each) for each in lake.server.tags()],
+    ]
+    random.choice(moves)()
+    lake.commits |= {*lake.server.branches().values()}
 
 
 COMMITTED = {1: "main", 2: "main", 5: "dev", 6: "dev", 8: "dev2", 9: "dev2"}

@@ -165,7 +165,6 @@ def test_a_table_without_blocks_has_no_entries() -> None:
 
 
 def small() -> tuple[bytes, str]:
-    """A range, and its id."""
     pairs = pairs_of(entries(Random(1), 40))
     return table(pairs, RANGES, levels=2), table_id(pairs, RANGES)
 
