@@ -1,5 +1,5 @@
-"""What people do on the pages, in a real browser: every flow, every page at both sizes and in both
-themes, by keyboard, and looked at by axe."""
+"""What only a real browser shows of the pages: each at both sizes and in both themes, by keyboard,
+and looked at by axe; and flows that need its scripts. Forms alone: `tests/server/pages`."""
 
 from __future__ import annotations
 
@@ -110,28 +110,6 @@ def test_every_page_fits_and_can_be_used_by_all(visitors: Visitors) -> None:
         check_looks(visitor.page, place)
 
 
-def test_logging_in_and_out(lake_server: Server, visitors: Visitors) -> None:
-    visitor = visitors(None)
-    page = visitor.page
-    page.goto(f"{visitor.url}/")
-    assert page.url == f"{visitor.url}/ui/login"
-    page.goto(f"{visitor.url}/ui{LAKE}/policy")
-    page.fill("#access_key_id", lake_server.keys["reader"].access_key_id)
-    page.fill("#secret", "wrong")
-    page.click("button.primary")
-    page.wait_for_selector("[role=alert]")
-    visitor.said.clear()  # the browser says that it was 401, as it should be
-    page.fill("#secret", lake_server.keys["reader"].secret)
-    page.click("button.primary")
-    page.wait_for_url(f"{visitor.url}/ui{LAKE}/policy")
-    assert page.locator(".role").inner_text() == "reader"
-    assert page.evaluate("document.cookie") == "", "scripts see no session"
-    visitor.follow("text=Log out")
-    page.wait_for_selector("text=You are logged out")
-    page.goto(f"{visitor.url}/ui")
-    assert "/ui/login" in page.url
-
-
 def test_the_graph_by_keyboard(visitors: Visitors) -> None:
     visitor = visitors("reader")
     page = visitor.go(f"{LAKE}/commits")
@@ -185,22 +163,6 @@ def test_every_control_is_reached_by_keyboard(visitors: Visitors) -> None:
             assert seen[1] != "none", seen
             reached.add(seen[0])
     assert {"action", "mode", "grace", "allow_share", "Start"} <= reached
-
-
-def test_the_policy_editor(visitors: Visitors) -> None:
-    visitor = visitors()
-    page = visitor.go("/repositories/empty/policy")
-    page.fill("#policy", '{"default": "7"}')
-    visitor.follow("text=Set the policy")
-    page.wait_for_selector("#problem")
-    assert "has no unit" in page.locator("#problem").inner_text()
-    assert page.input_value("#policy") == '{"default": "7"}'
-    visitor.said.clear()  # the browser says that it was 400, as it should be
-    page.fill("#policy", '{"default": "7d"}')
-    visitor.follow("text=Set the policy")
-    page.wait_for_selector("text=The policy is set")
-    visitor.follow("text=Drop the policy")
-    page.wait_for_selector("text=The policy was dropped")
 
 
 def test_the_form_and_the_json_follow_each_other(visitors: Visitors) -> None:
@@ -319,36 +281,3 @@ def test_a_run_from_start_to_end(visitors: Visitors) -> None:
     page.fill("#what", address)
     page.keyboard.press("Enter")
     page.wait_for_selector("h2:has-text('Kept')")
-
-
-def test_the_trash(visitors: Visitors) -> None:
-    visitor = visitors("writer")
-    page = visitor.go(f"{LAKE}/trash")
-    assert page.locator("text=6 days left").count() == 5
-    visitor.follow("[aria-label='Restore branch dropped']")
-    page.wait_for_selector("text=It was restored")
-    visitor.go(f"{LAKE}/refs?state=persistent&prefix=dropped")
-    assert page.locator("tbody tr").count() == 1
-    reader = visitors("reader")
-    reader.go(f"{LAKE}/trash")
-    assert reader.page.locator("button:has-text('Restore')").count() == 0
-
-
-def test_a_purge(visitors: Visitors) -> None:
-    visitor = visitors()
-    page = visitor.go(f"{LAKE}/purges")
-    page.click("summary")
-    page.fill("#paths", "user-bob:hostile")
-    page.check("text=Also every other commit that has a named object")
-    page.fill("#reason", "asked for by its owner")
-    assert page.locator("#purge").is_disabled()
-    visitor.follow("text=Plan: show what would be deleted")
-    page.wait_for_selector(".head .badge:is(.planned, .refused)", timeout=60_000)
-    state = page.locator(".head .badge").inner_text()
-    assert state == "planned"
-    page.fill("#confirmation", NAME)
-    page.click("button.danger")
-    page.wait_for_selector(".head .badge.done", timeout=60_000)
-    writer = visitors("writer")
-    writer.go(LAKE)
-    assert writer.page.locator("text=Purges").count() == 0
