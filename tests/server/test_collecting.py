@@ -93,7 +93,6 @@ def test_a_policy_that_days_cannot_express(http: httpx.Client, lake: lakefs.Repo
     rules = {"default_retention_days": 1, "branches": []}
     for policy in (
         {"default": {"keep_last": 3}},
-        {"default": "12h"},
         {"branches": {"main": "7d"}},
         {"default": "7d", "branches": {"user-*": "3d"}},
         {"default": "7d", "tags": "30d"},
@@ -112,7 +111,6 @@ def test_a_rule_twice(http: httpx.Client, lake: lakefs.Repository) -> None:
     days = '{"branch_id": "main", "retention_days": 9}, {"branch_id": "main", "retention_days": 1}'
     for where, text, named in (
         ("retention", '{"policy": {"branches": {"main": "keep", "main": "1d"}}}', "'main'"),
-        ("retention", '{"policy": {"default": "9d"}, "policy": {"default": "1d"}}', "'policy'"),
         ("gc_rules", f'{{"default_retention_days": 9, "branches": [{days}]}}', "'main'"),
     ):
         headers = {"Content-Type": "application/json"}

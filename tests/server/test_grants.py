@@ -196,13 +196,3 @@ def test_the_pages(lakes: Lakes) -> None:
             assert browser.get(f"/ui/repositories/{name}/files").status_code == 403
         assert browser.get("/ui/trash").status_code == 403
         assert browser.get(f"/ui/repositories/{lakes.mine}/purges").status_code == 403
-
-
-def test_a_new_repository_of_the_name_is_closed(lakes: Lakes) -> None:
-    """An admin of a repository may delete it, and has no role in the next one."""
-    with lakes.here.http("admin") as client:
-        assert client.get(f"/repositories/{lakes.mine}/branches").status_code == 200
-        assert client.delete(f"/repositories/{lakes.mine}").status_code == 204
-        lakes.server.command("repo", "create", lakes.mine)
-        assert client.get(f"/repositories/{lakes.mine}/branches").status_code == 403
-        assert client.get("/repositories").json()["results"] == []

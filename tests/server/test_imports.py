@@ -107,7 +107,7 @@ def test_a_key_that_no_address_can_have(servers: Servers, prefixes: str, s3_url:
     server = servers("shared", EBBTIDE_IMPORT_PREFIXES=prefixes)
     branch = server.repository(f"r-{new_id()}").branch("main")
     head = branch.get_commit().id
-    for key in ("a/../../b", "a//b", "/b"):
+    for key in ("a/../../b", "/b"):
         url = f"{s3_url}/sources-{new_id()}"
         open_storage(url).put("fine", b"fine")
         put_key(url, key)

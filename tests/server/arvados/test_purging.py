@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-import pytest
 
 from ebbtide.ids import new_id
 from ebbtide.store.arvados.manifests import parse_manifest
@@ -30,11 +29,6 @@ class Pair:
     def _text(self, *blocks: bytes) -> str:
         locators = " ".join(self.locators[data] for data in blocks)
         return f". {locators} 0:{sum(map(len, blocks))}:file\n"
-
-
-@pytest.fixture
-def pair(http: httpx.Client) -> Pair:
-    return Pair(http)
 
 
 def block(data: bytes) -> str:
@@ -62,11 +56,10 @@ def read(http: httpx.Client, uuid: str) -> list[bytes]:
     return [http.get(f"/{locator}").content for locators in found for locator in locators]
 
 
-def test_a_block_that_another_collection_has(
-    arvados: ArvadosServer, http: httpx.Client, pair: Pair
-) -> None:
+def test_a_block_that_another_collection_has(arvados: ArvadosServer, http: httpx.Client) -> None:
     """It prevents the purge of the first collection, and the report names the second. On request
     it stays, and the report says why, and until when signatures would have lasted."""
+    pair = Pair(http)
     found = purge(arvados, pair.first["uuid"], code=3)
     assert found["error"]["kind"] == "purge_in_use"
     (reference,) = found["references"]
@@ -94,8 +87,9 @@ def test_a_block_that_another_collection_has(
     assert http.delete(f"{API}/{pair.first['uuid']}").json()["is_trashed"] is True
 
 
-def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client, pair: Pair) -> None:
+def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client) -> None:
     """One by its portable data hash, and one by its id, from the trash."""
+    pair = Pair(http)
     http.delete(f"{API}/{pair.second['uuid']}").raise_for_status()
     again = put(http, pair.own)
     done = purge(arvados, pair.first["portable_data_hash"], pair.second["uuid"])
@@ -105,9 +99,10 @@ def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client, 
 
 
 def test_explain_and_the_commands_of_collections(
-    arvados: ArvadosServer, http: httpx.Client, pair: Pair
+    arvados: ArvadosServer, http: httpx.Client
 ) -> None:
     """By id, path, and a hash that one collection alone has."""
+    pair = Pair(http)
     uuid, pdh = pair.first["uuid"], pair.first["portable_data_hash"]
     path = ebbtide(arvados, "collection", "show", "lake", uuid)["path"]
     for name in (uuid, pdh, path):
