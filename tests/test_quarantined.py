@@ -24,7 +24,7 @@ RUN = "fff99f0000000000000000000000000a"
 LATER = (NOW + timedelta(days=7)).isoformat()
 EARLIER = (NOW - timedelta(days=1)).isoformat()
 COMMAND = f"ebbtide gc undo lake {RUN}"
-HELD = {"state": "held", "until": LATER}
+HELD: dict[str, object] = {"state": "held", "until": LATER}
 PURGED_IN_PART = {"state": "purged", "until": LATER, "back_at": EARLIER}
 
 

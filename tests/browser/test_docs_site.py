@@ -83,7 +83,6 @@ def test_every_page_fits_and_can_be_used_by_all(browser: Browser, site: Path) ->
 
 
 def test_searching_without_a_server(browser: Browser, site: Path) -> None:
-    """What is found leads to its page."""
     with reading(browser) as page:
         page.goto((site / "design" / "010-undo.html").as_uri())
         page.click("input.md-search__input")

@@ -34,7 +34,6 @@ def place(lake: lakefs.Repository, path: str) -> str:
 
 
 def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str, Any]:
-    """What became of a run, once it has ended."""
     found: dict[str, Any] = {}
 
     def look() -> bool:
@@ -46,7 +45,6 @@ def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str,
 
 
 def started(http: httpx.Client, lake: lakefs.Repository, **options: Any) -> dict[str, Any]:
-    """What became of a run with these options."""
     answer = done(http.post(place(lake, "gc/runs"), json=SOON | options), 202)
     return ended(http, lake, answer["run_id"])
 
@@ -63,7 +61,6 @@ def read(url: str) -> bytes:
 
 
 def tables_below(url: str) -> Iterator[pa.Table]:
-    """The Parquet files of a directory."""
     storage = open_storage(url.rstrip("/"))
     for batch in storage.list():
         for name in texts(batch.column("address")):
@@ -79,8 +76,6 @@ def test_rules_in_days(server: Server, repo: lakefs.Repository) -> None:
     )
     api.set_gc_rules(repo.id, rules)
     assert api.get_gc_rules(repo.id) == rules
-    shown = server.command("retention", "show", repo.id, "--json")
-    assert '"main": "28d"' in shown.stdout
     api.delete_gc_rules(repo.id)
     with pytest.raises(lakefs_sdk.ApiException) as caught:
         api.get_gc_rules(repo.id)
@@ -302,10 +297,10 @@ def test_a_dump_by_lakefs_own_client(server: Server, repo: lakefs.Repository) ->
     eventually(lambda: api.restore_status(repo.id, task.id).done)
     assert api.restore_status(repo.id, task.id).error is None
     assert tag.get_commit().id == head
+    put(repo, a="2")
     tag.delete()
     client.internal_api.restore_refs(repo.id, asked)
     assert tag.get_commit().id == head
-    put(repo, a="2")
     tag.delete()
     tag.create("main")
     with pytest.raises(lakefs_sdk.ApiException) as caught:

@@ -36,7 +36,6 @@ def content_hash(files: dict[str, str]) -> str:
 
 
 def read(http: httpx.Client, collection: dict[str, Any], **params: Any) -> dict[str, str]:
-    """Every file, by path."""
     place = f"/collections/{collection['id']}/files"
     found = listed(http, place, amount=3, **params)
     return {

@@ -56,7 +56,6 @@ UPLOADS: Final[Mapping[str, tuple[str, str, Mapping[str, str], bytes]]] = {
 
 @pytest.fixture
 def filled(lake: lakefs.Repository) -> lakefs.Repository:
-    """A repository with one object, which is staged."""
     lake.branch("main").object("dir/a b").upload(CONTENT, pre_sign=False)
     return lake
 

@@ -6,18 +6,11 @@ import time
 
 import httpx
 import lakefs
-import pytest
 
 from ebbtide.ids import new_id
 from tests.server.conftest import Servers
 from tests.support.collected import done, new_repository, refused
 from tests.support.server import Server
-
-
-@pytest.fixture
-def remote(servers: Servers) -> Server:
-    """A server on PostgreSQL and S3 whose leases last."""
-    return servers("shared", EBBTIDE_LEASE_TTL="1h")
 
 
 def test_all_ways_to_a_signed_url(remote: Server) -> None:
@@ -82,5 +75,6 @@ def test_a_storage_that_signs_nothing(servers: Servers) -> None:
                 refused(http.get(ask, params=asked), 400, "presign_unsupported")
             assert http.head(place, params=asked).status_code == 400
             assert http.get(place, params={**asked, "presign": "false"}).content == b"1"
-            upload = f"/repositories/{name}/branches/main/staging/pmpu?path=a&parts=1"
-            refused(http.post(upload), 400, "presign_unsupported")
+    with servers("local", EBBTIDE_LEASE_TTL="1h").http() as http:
+        upload = f"/repositories/{new_repository(http)}/branches/main/staging/pmpu"
+        refused(http.post(upload, params={"path": "a", "parts": 1}), 400, "presign_unsupported")

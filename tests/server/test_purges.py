@@ -22,7 +22,6 @@ def order(lake: lakefs.Repository, *paths: str, **more: Any) -> dict[str, Any]:
 
 
 def ended(http: httpx.Client, lake: lakefs.Repository, started: httpx.Response) -> dict[str, Any]:
-    """What became of a purge, once it has come to an end."""
     assert started.status_code == 202, started.text
     found: dict[str, Any] = {}
 

@@ -44,7 +44,6 @@ def place_of(path: str) -> str:
 
 @pytest.fixture
 def callers(plain: Server) -> Iterator[dict[str, httpx.Client]]:
-    """A client for each kind of caller."""
     with ExitStack() as stack:
         yield {
             role: stack.enter_context(plain.http(None if role == "public" else role))

@@ -106,8 +106,6 @@ def check_claim(claim: Claim, now: datetime) -> None:
 
 
 class Starts:
-    """Starts the runs of one server."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.own: dict[str, Ended | None] = {}
@@ -175,7 +173,6 @@ class History:
         self.check_last_start()
 
     def draw(self) -> int:
-        """One of the servers."""
         return self.chances.randrange(2)
 
     def set_schedule(self) -> None:

@@ -12,17 +12,10 @@ import lakefs_sdk
 import pytest
 from lakefs_sdk.exceptions import ApiException
 
-from tests.server.conftest import Servers
 from tests.support.collected import new_repository, refused
 from tests.support.server import Server, place_of
 
 PATH: Final = "d/large ü"
-
-
-@pytest.fixture
-def remote(servers: Servers) -> Server:
-    """A server on PostgreSQL and S3 whose leases last."""
-    return servers("shared", EBBTIDE_LEASE_TTL="1h")
 
 
 class Lake:
@@ -47,7 +40,6 @@ class Lake:
         }
 
     def sign(self, number: int) -> str:
-        """A URL for a part."""
         asked = lakefs_sdk.UploadPartFrom(**self.address)
         signed = self.api.upload_part(**self.named, part_number=number, upload_part_from=asked)
         return str(signed.presigned_url)

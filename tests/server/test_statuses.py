@@ -152,7 +152,6 @@ def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) ->
         ({"If-None-Match": '"other"', "If-Modified-Since": modified}, 200),
         ({"If-Modified-Since": modified}, 304),
         ({"If-Modified-Since": format_datetime(before, usegmt=True)}, 200),
-        ({"If-Modified-Since": "Sat, 99999999999999 Jan 2050 00:00:00 GMT"}, 200),
         ({"If-Modified-Since": "Sat, 01 Jan 2050 00:00:00"}, 200),
     ):
         for method in ("GET", "HEAD"):

@@ -150,7 +150,6 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def check_refused(idle: Server, directory: Path, setting: str, reason: str) -> None:
-    """A server with the files of a directory does not start."""
     certificate, key = str(directory / "certificate"), str(directory / "key")
     files = ("--tls-certificate", certificate, "--tls-key", key)
     done = idle.command("serve", "--port", "0", *files, "--json")

@@ -100,11 +100,9 @@ class Clients:
         return done.stdout.strip()
 
     def put(self, *arguments: str) -> str:
-        """Runs `arv-put`."""
         return self("arv-put", "--no-progress", *arguments)
 
     def get(self, source: str) -> dict[str, bytes]:
-        """The files that `arv-get` makes."""
         to = self.home / "got"
         to.mkdir()
         self("arv-get", "--no-progress", f"{source}/", str(to))

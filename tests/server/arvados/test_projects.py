@@ -22,8 +22,6 @@ API = "/arvados/v1"
 
 
 class Caller:
-    """One user."""
-
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
 
@@ -51,7 +49,6 @@ Callers = Callable[[Role], Caller]
 
 @pytest.fixture
 def callers(arvados: ArvadosServer) -> Iterator[Callers]:
-    """Gives the user of a role."""
     with ExitStack() as stack:
         yield lambda role: Caller(stack.enter_context(arvados.http(role)))
 

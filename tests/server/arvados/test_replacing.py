@@ -38,7 +38,6 @@ def paths(record: dict[str, Any]) -> set[str]:
 
 
 def read(http: httpx.Client, record: dict[str, Any]) -> set[bytes]:
-    """The bytes of every block."""
     blocks = parse_manifest(record["manifest_text"]).locators.values()
     return {http.get(f"/{each}").raise_for_status().content for row in blocks for each in row}
 
