@@ -85,10 +85,7 @@ def test_a_site_reads_markdown_as_code_hosts_do(pages: dict[Path, Shown]) -> Non
     ("text", "wanted"),
     [
         ("[policies](docs/retention.md)", "[policies](retention.md)"),
-        (
-            "[docs/safety.md](docs/safety.md#a)",
-            "[Why a run deletes no live data](safety.md#a)",
-        ),
+        ("[docs/safety.md](docs/safety.md#a)", "[Why a run deletes no live data](safety.md#a)"),
         ("[decisions](docs/design/)", "[decisions](design/001-foundations.md)"),
         ("[ARCHITECTURE.md](ARCHITECTURE.md)", "[Architecture](architecture.md)"),
         ("![A run](docs/run.svg)", "![A run](run.svg)"),

@@ -37,7 +37,6 @@ class Lakes:
     other: str
 
     def s3(self, role: str) -> Client:
-        """boto3's client with the key that has this role in `mine`."""
         return s3_client(self.here, role, signature_version="s3v4")
 
 
@@ -99,7 +98,6 @@ def test_lists_show_what_may_be_read(lakes: Lakes) -> None:
 
 
 def refused(operation: Callable[..., object], **asked: Any) -> None:
-    """An operation of boto3 that nobody may do with the key."""
     with pytest.raises(ClientError) as caught:
         operation(**asked)
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403, asked

@@ -41,7 +41,6 @@ MEMORY_MAX = 50 * MEGABYTE
 
 
 def touch_files(root: Path, *, directories: int) -> None:
-    """Makes directories with a thousand empty files each."""
     for directory in range(directories):
         (root / f"{directory}").mkdir(parents=True)
         for number in range(1000):
@@ -56,7 +55,6 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def server(servers: Servers, server_kind: str, prefixes: str) -> Server:
-    """A server that may import that."""
     return servers(server_kind, EBBTIDE_IMPORT_PREFIXES=prefixes)
 
 
@@ -118,7 +116,6 @@ def test_a_key_that_no_address_can_have(servers: Servers, prefixes: str, s3_url:
 
 
 def failed(manager: ImportManager) -> str:
-    """The message of an import that fails."""
     manager.start()
     with pytest.raises(ImportManagerException) as caught:
         without_loop(lambda: manager.wait(SOON))

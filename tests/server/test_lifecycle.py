@@ -42,7 +42,6 @@ class Kind:
     """What a list must be told to have things of the kind in it."""
 
     def create(self, expires_at: datetime | None = None) -> str:
-        """Makes one of the name `thing`; its id."""
         asked = self.asked() | {self.name: "thing"}
         asked |= {} if expires_at is None else {"expires_at": expires_at.isoformat()}
         before = self.listed(include_expired=True)
@@ -70,7 +69,6 @@ class Kind:
 
 @pytest.fixture
 def kinds(store: Store) -> Iterator[dict[str, Kind]]:
-    """Each kind, on a store with a clock that the test sets, and a repository in it."""
     lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
     project = lake.projects.create("project").project_id
     branches, tags = "/repositories/lake/branches", "/repositories/lake/tags"

@@ -14,7 +14,6 @@ from tests.support.server import Server
 
 
 def signed(http: httpx.Client, repository: str, ref: str = "main", path: str = "a") -> str:
-    """A locator."""
     place = f"/repositories/{repository}/locators"
     return str(done(http.post(place, params={"ref": ref, "path": path}), 201)["locator"])
 
