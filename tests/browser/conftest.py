@@ -33,13 +33,15 @@ PHONE: ViewportSize = {"width": 360, "height": 740}
 SCREEN: ViewportSize = {"width": 1600, "height": 1000}
 
 
+def find_chromium() -> str | None:
+    given = os.environ.get("EBBTIDE_TEST_CHROMIUM")
+    return given or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
 @pytest.fixture(scope="session")
 def browsers() -> Iterator[Callable[[], Browser]]:
     """Gives a browser without a window: the one that runs, or a new one where that has ended."""
-    names = ("chromium", "chromium-browser")
-    path = os.environ.get("EBBTIDE_TEST_CHROMIUM") or next(
-        filter(None, map(shutil.which, names)), None
-    )
+    path = find_chromium()
     if path is None:
         require_or_skip("chromium", "no chromium on PATH, and EBBTIDE_TEST_CHROMIUM names none")
     if find_spec("playwright") is None:
