@@ -297,10 +297,10 @@ def test_a_dump_by_lakefs_own_client(server: Server, repo: lakefs.Repository) ->
     eventually(lambda: api.restore_status(repo.id, task.id).done)
     assert api.restore_status(repo.id, task.id).error is None
     assert tag.get_commit().id == head
-    put(repo, a="2")
     tag.delete()
     client.internal_api.restore_refs(repo.id, asked)
     assert tag.get_commit().id == head
+    put(repo, a="2")
     tag.delete()
     tag.create("main")
     with pytest.raises(lakefs_sdk.ApiException) as caught:
