@@ -10,13 +10,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import httpx
 import psutil
@@ -27,10 +27,8 @@ from benchmarks import (
     bottom_line,
     every,
     icechunk,
-    join,
     lakefs,
     large_objects,
-    many_collections,
     measuring,
     pages,
     prepare_uncommitted,
@@ -123,7 +121,6 @@ def forked_server(arguments: list[str], **environment: str) -> Iterator[server.R
 
 
 def run(name: str, directory: Path, url: str = "") -> None:
-    """Runs a benchmark at its smallest scale."""
     benchmark = importlib.import_module(f"benchmarks.{name}")
     places = {"URL": url, "DIR": str(directory)}
     options = list(SMALLEST[name])
@@ -157,9 +154,14 @@ UNMEASURED = {
 
 
 def test_every_benchmark_has_a_smallest_scale() -> None:
+    """All take three quarters of an hour at most; two need servers that are not started."""
     folder = Path(measuring.__file__).parent
     programs = {each.stem for each in folder.glob("*.py") if "__main__" in each.read_text()}
     assert programs - {"every", "peers"} == SMALLEST.keys()
+    plan = list(every.planned())
+    assert sum(minutes for *_, minutes in plan) <= 45
+    named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
+    assert named == SMALLEST.keys() - {"cluster", "lakefs"}
 
 
 def test_all_benchmarks_go_on_where_one_fails(
@@ -175,14 +177,6 @@ def test_all_benchmarks_go_on_where_one_fails(
     assert said.index("one: about 2 minutes") < said.index("two: about 3 minutes")
     assert said.endswith("failed: one\n")
     assert every.main([str(tmp_path), "--only", "two"]) == 0
-
-
-def test_all_benchmarks_take_three_quarters_of_an_hour_at_most() -> None:
-    """Each makes one result; two need servers that are not started."""
-    plan = list(every.planned())
-    assert sum(minutes for *_, minutes in plan) <= 45
-    named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
-    assert named == SMALLEST.keys() - {"cluster", "lakefs"}
 
 
 @pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"bottom_line_s3", "lakefs", "pages"}))
@@ -238,7 +232,6 @@ class FakeClient:
         self.state.reset(branch, ref)
 
     def run(self, _lake: lakefs.Lake, step: str, *arguments: str) -> Measured:
-        """Plans or sweeps."""
         settings = Settings(share_max=1.0)
         repository = LakefsRepository(
             self.server, self.namespace, self.storage, settings=settings, clock=self.clock
@@ -276,25 +269,49 @@ def test_lakefs_tells_an_object_that_a_sweep_left(
         run("lakefs", tmp_path, "s3://lake")
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"), [(set(), "0 too many, 1 too few"), ({"a", "b"}, "1 too many, 0 too few")]
-)
-def test_bottom_line_tells_a_file_too_many_or_too_few(
-    changed: set[str], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The benchmarks on S3 and on a cluster use the same check."""
+def test_checks_tell_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those on S3 and on a cluster use that of `bottom_line`; small, large and all objects use that
+    of `server`."""
     monkeypatch.setattr(bottom_line, "show", lambda *_arguments: None)
     history: Any = SimpleNamespace(address=lambda number: "ab"[number])
-    with pytest.raises(SystemExit, match=told):
-        bottom_line.check(bottom_line.Figures("cold", {}, 0), changed, history, {0})
+    cold = bottom_line.Figures("cold", {}, 0)
+    lake: Any = SimpleNamespace(context=SimpleNamespace(storage=open_storage(str(tmp_path))))
+    page = httpx.Response(200, text="no files")
+    checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("0 too many, 1 too few", lambda: bottom_line.check(cold, set(), history, {0})),
+        ("1 too many, 0 too few", lambda: bottom_line.check(cold, {"a", "b"}, history, {0})),
+        ("main", lambda: select_commits.check([Ref("main", "branch", "a")], {"b"})),
+        ("0 not reclaimed, 1 lost", lambda: reclaim.check(lake, {"data/a/b"})),
+        ("objects listed: 19, not 20", lambda: server.check("objects listed", 19, 20)),
+        (r"the page run .200. does not show '1,000'", lambda: pages.check("run", page, "1,000")),
+    )
+    for told, check in checks:
+        with pytest.raises(SystemExit, match=told):
+            check()
 
 
-def test_arvados_tells_another_number_of_deleted_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "replaced", "other", "told"),
+    [
+        ("arvados", "OWN_FILES", 4, "10 files deleted, not 12"),
+        ("join", "measure", {"left": 199.0, "seconds": 0.0}, "another number of rows"),
+        ("many_collections", "list_all", (19, 0.0), "list it by pages: 19, not 20"),
+    ],
+)
+def test_a_run_tells_another_result(
+    name: str,
+    replaced: str,
+    other: object,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arvados, "OWN_FILES", 4)
-    with pytest.raises(SystemExit, match="10 files deleted, not 12"):
-        run("arvados", tmp_path)
+    """The benchmark has another constant, or a function that answers so."""
+    is_constant = replaced.isupper()
+    value = other if is_constant else lambda *_arguments: other
+    monkeypatch.setattr(f"benchmarks.{name}.{replaced}", value)
+    with pytest.raises(SystemExit, match=told):
+        run(name, tmp_path)
 
 
 @pytest.mark.parametrize("broken", ["kept", "read"])
@@ -321,20 +338,6 @@ COUNTED = {
 }
 
 
-def test_select_commits_tells_a_head_that_is_not_kept() -> None:
-    with pytest.raises(SystemExit, match="main"):
-        select_commits.check([Ref("main", "branch", "a")], {"b"})
-
-
-def test_join_tells_another_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(*_arguments: object) -> dict[str, float]:
-        return {"left": 199.0, "seconds": 0.0}
-
-    monkeypatch.setattr(join, "measure", measured)
-    with pytest.raises(SystemExit, match="another number of rows"):
-        join.main([*SMALLEST["join"]])
-
-
 def test_prepare_uncommitted_tells_another_number_of_addresses(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -346,46 +349,11 @@ def test_prepare_uncommitted_tells_another_number_of_addresses(
         prepare_uncommitted.report(tmp_path, None, tmp_path)
 
 
-def test_many_collections_tells_a_listing_that_lacks_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(many_collections, "list_all", lambda *_arguments: (19, 0.0))
-    with pytest.raises(SystemExit, match="list it by pages: 19, not 20"):
-        run("many_collections", tmp_path)
-
-
-class NoReclaimer:
-    """A thread of a reclaimer that does nothing."""
-
-    def __init__(self, *_arguments: object) -> None: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 def test_reclaim_ends_where_nothing_is_reclaimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reclaim, "ReclaimThread", NoReclaimer)
+    monkeypatch.setattr(reclaim, "ReclaimThread", Mock())
     monkeypatch.setattr(reclaim, "LATE_SECONDS_MAX", 0.0)
     monkeypatch.setattr(reclaim, "costs", lambda *_arguments: {})
     with pytest.raises(SystemExit, match="5 not reclaimed, 0 lost"):
         run("reclaim", tmp_path)
-
-
-def test_reclaim_tells_an_object_that_is_lost(tmp_path: Path) -> None:
-    lake: Any = SimpleNamespace(context=SimpleNamespace(storage=open_storage(str(tmp_path))))
-    with pytest.raises(SystemExit, match="0 not reclaimed, 1 lost"):
-        reclaim.check(lake, {"data/a/b"})
-
-
-def test_servers_benchmarks_tell_another_answer() -> None:
-    """Those of small, large and all objects use the same check."""
-    with pytest.raises(SystemExit, match="objects listed: 19, not 20"):
-        server.check("objects listed", 19, 20)
-
-
-def test_pages_tells_a_page_that_lacks_its_text() -> None:
-    with pytest.raises(SystemExit, match=r"the page run .200. does not show '1,000'"):
-        pages.check("run", httpx.Response(200, text="no files"), "1,000")

@@ -121,9 +121,6 @@ def test_claims_are_found() -> None:
     text = "It is here. It is\nNOT there: [why](a.md#not). See `only it`.\n\n"
     text += "| a | b |\n|---|---|\n| a | never b |\n"
     assert list(claims.claims_of_readme(text)) == ["It is NOT there: why.", "a | never b"]
-
-
-def test_an_entry_that_stands_twice() -> None:
     with pytest.raises(AssertionError, match="twice: it is so"):
         claims.read_claims('[[p]]\nclaim = "it is so"\n[[p]]\nclaim = """\nit is\nso"""\n')
 
@@ -152,14 +149,9 @@ def test_a_proof_that_does_not_hold_is_found() -> None:
         assert claims.holds(kind, good), kind
         assert not claims.holds(kind, bad), kind
     assert not claims.holds("refused", "repo list => ")
-
-
-def test_other_versions_files_and_kinds() -> None:
     assert not claims.holds("version", "0.0.1")
     assert not claims.holds("test", "tests/test_nothing.py::test_x")
     assert not claims.holds("document", "docs/nothing.md")
-    with pytest.raises(KeyError):
-        claims.holds("no_test", "x")
 
 
 def test_what_the_program_no_longer_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,23 +121,6 @@ def test_what_is_told_without_a_class_is_in_the_code() -> None:
         assert any(f'"{kind}"' in source for source in sources), kind
 
 
-@pytest.mark.parametrize(
-    ("source", "exact", "patterns"),
-    [
-        ('raise NotFound("run_not_found", "x")', {("NotFound", "run_not_found")}, set()),
-        ('Conflict(f"{kind}_exists", "x")', set(), {("Conflict", r"\w+_exists")}),
-        (
-            'class Own(InvalidInput):\n    def __init__(self):\n        super().__init__("a", "x")',
-            {("InvalidInput", "a")},
-            set(),
-        ),
-        ('raise ValueError("run_not_found")\nFailed(**error)', set(), set()),
-    ],
-)
-def test_how_errors_are_found(source: str, exact: Raised, patterns: Raised) -> None:
-    assert raised_in(source) == (exact, patterns)
-
-
 def test_an_unknown_kind_cannot_be_raised() -> None:
     with pytest.raises(ValueError, match="unknown error kind 'no_such_kind'"):
         EbbtideError("no_such_kind", "x")

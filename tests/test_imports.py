@@ -14,7 +14,6 @@ import pytest
 from tests.support.templates import old_lake
 
 LOADED = """
-import json
 import os
 from ebbtide.imports import leave_algebra_alone
 leave_algebra_alone()
@@ -39,11 +38,11 @@ def test_numpy_starts_no_threads(chosen: str | None) -> None:
 SERVED = """
 import json, sys
 from pathlib import Path
-from urllib.request import urlopen
 from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
 leave_algebra_alone()
 leave_pandas_alone()
-import ebbtide.program.app
+import ebbtide.gc.collector, ebbtide.notify.telling, ebbtide.program.app, ebbtide.telemetry
+assert "opentelemetry" not in sys.modules
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 Store.init(Path(sys.argv[1]), settings=Settings()).close()

@@ -22,15 +22,20 @@ def _as_before() -> Iterator[None]:
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second set-up replaces the first, and ids end with their block."""
+    logs.set_up("text", "error")
     logs.set_up("text", "info")
     logger.info("said %s", "this")
-    logs.bind_request("r-1")
-    logs.bind_run("run-1")
-    logger.warning("and that")
-    logger.debug("not this")
-    first, second = capsys.readouterr().err.splitlines()
+    with logs.unbound():
+        logs.bind_request("r-1")
+        logs.bind_run("run-1")
+        logger.warning("and that")
+        logger.debug("not this")
+    logger.error("later")
+    first, second, third = capsys.readouterr().err.splitlines()
     assert first.endswith(" INFO ebbtide.tests.logs: said this")
     assert second.endswith(" WARNING ebbtide.tests.logs: and that [request=r-1 run=run-1]")
+    assert third.endswith(" ERROR ebbtide.tests.logs: later")
 
 
 def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,29 +48,10 @@ def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         logger.exception("two\nlines")
     logger.info("plain")
     failed, plain = map(json.loads, capsys.readouterr().err.splitlines())
-    assert (failed["level"], failed["message"], failed["run_id"]) == (
-        "error",
-        "two\nlines",
-        "run-1",
-    )
+    found = [failed[name] for name in ("level", "message", "run_id")]
+    assert found == ["error", "two\nlines", "run-1"]
     assert "ValueError" in failed["trace"] and "hunter22" not in failed["trace"]
     assert (plain["logger"], plain["request_id"], plain["trace"]) == (logger.name, None, None)
-
-
-def test_ids_end_with_their_block(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("text", "info")
-    with logs.unbound():
-        logs.bind_run("run-1")
-    logger.info("later")
-    assert "run-1" not in capsys.readouterr().err
-
-
-def test_a_second_set_up_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.set_up("text", "info")
-    logs.set_up("text", "error")
-    logger.warning("once")
-    logger.error("twice")
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

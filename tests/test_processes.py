@@ -29,11 +29,16 @@ def test_a_process_is_dead_once_it_is_gone_and_not_before() -> None:
     assert is_dead(name)
 
 
-def test_this_process_is_alive_and_one_that_had_its_number_is_not() -> None:
+def test_names_of_processes() -> None:
+    """One that had this one's number is dead. One of another machine is not known to be."""
     name = this_process()
     assert name is not None
     assert not is_dead(name)
     assert is_dead(f"{name}0")
+    assert not is_dead(f"other-{name}0")
+    machine = name.rsplit(" ", 2)[0]
+    assert is_dead(f"{machine} 999999999 1")
+    assert not is_dead(f"{machine} x 1")
 
 
 @pytest.mark.parametrize(
@@ -41,12 +46,3 @@ def test_this_process_is_alive_and_one_that_had_its_number_is_not() -> None:
 )
 def test_unsure_is_not_dead(holder: str | None) -> None:
     assert not is_dead(holder)
-
-
-def test_neither_is_a_name_of_another_machine_or_of_no_process() -> None:
-    name = this_process()
-    assert name is not None
-    assert not is_dead(f"other-{name}0")
-    machine = name.rsplit(" ", 2)[0]
-    assert is_dead(f"{machine} 999999999 1")
-    assert not is_dead(f"{machine} x 1")

@@ -24,6 +24,8 @@ RUN = "fff99f0000000000000000000000000a"
 LATER = (NOW + timedelta(days=7)).isoformat()
 EARLIER = (NOW - timedelta(days=1)).isoformat()
 COMMAND = f"ebbtide gc undo lake {RUN}"
+HELD: dict[str, object] = {"state": "held", "until": LATER}
+PURGED_IN_PART = {"state": "purged", "until": LATER, "back_at": EARLIER}
 
 
 def fate(tmp_path: Path, content: object, run_state: str | None = "swept") -> Fate:
@@ -37,24 +39,14 @@ def fate(tmp_path: Path, content: object, run_state: str | None = "swept") -> Fa
 @pytest.mark.parametrize(
     ("content", "run_state", "state", "words"),
     [
-        ({"state": "held", "until": LATER}, "swept", "quarantined", "quarantined its data until"),
-        ({"state": "held", "until": LATER}, "sweeping", "quarantined", "has not finished"),
-        ({"state": "held", "until": EARLIER}, "swept", "quarantined", "by the next run since 2026"),
-        (
-            {"state": "held", "until": LATER, "back_at": EARLIER},
-            "swept",
-            "quarantined",
-            "of which a part is restored",
-        ),
-        ({"state": "undone", "until": LATER}, "undone", "undone", "the undo of the run did not"),
+        (HELD, "swept", "quarantined", "quarantined its data until"),
+        (HELD, "sweeping", "quarantined", "has not finished"),
+        (HELD | {"until": EARLIER}, "swept", "quarantined", "by the next run since 2026"),
+        (HELD | {"back_at": EARLIER}, "swept", "quarantined", "of which a part is restored"),
+        (HELD | {"state": "undone"}, "undone", "undone", "the undo of the run did not"),
         (None, "undone", "undone", "the undo of the run did not"),
-        ({"state": "purged", "until": LATER}, "incomplete", "deleted", "deleted its data"),
-        (
-            {"state": "purged", "until": LATER, "back_at": EARLIER},
-            "swept",
-            "deleted",
-            "except what an undo had restored",
-        ),
+        (HELD | {"state": "purged"}, "incomplete", "deleted", "deleted its data"),
+        (PURGED_IN_PART, "swept", "deleted", "except what an undo had restored"),
         (None, "swept", "deleted", "deleted its data"),
         (None, None, "deleted", "deleted its data"),
         (None, "sweeping", "deleting", "has not finished deleting its data"),
@@ -78,17 +70,10 @@ def test_fates(
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"\xff",
-        b"[" * 100_000,
-        [],
-        {},
-        {"state": "held"},
-        {"state": "lost", "until": LATER},
-        {"state": "held", "until": 7},
-        {"state": "held", "until": "soon"},
-        {"state": "held", "until": "2026-03-08T00:00:00"},
-        {"state": "held", "until": "9999-12-31T23:59:59-14:00"},
+        *(b"", b"\xff", b"[" * 100_000, [], {}),
+        HELD | {"state": "lost"},
+        *(HELD | {"until": until} for until in (None, 7, "soon", "2026-03-08T00:00:00")),
+        HELD | {"until": "9999-12-31T23:59:59-14:00"},
     ],
 )
 def test_a_damaged_record_says_neither(tmp_path: Path, content: object) -> None:
@@ -109,7 +94,7 @@ def test_a_storage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_error_is_completed_once(tmp_path: Path) -> None:
-    found = fate(tmp_path, {"state": "held", "until": LATER})
+    found = fate(tmp_path, HELD)
     error = Gone("commit_expired", f"commit c has expired: {closed_text(RUN)}", run_id=RUN)
     for _ in range(2):
         told(error, found)

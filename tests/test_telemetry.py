@@ -38,7 +38,6 @@ from tests.notify.ends import run_end
 from tests.support.app import serving
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE
-from tests.support.program import PROGRAM
 from tests.support.server import eventually
 
 
@@ -85,12 +84,6 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
     meters.shutdown()
     tracers.shutdown()
     telemetry._gauge.cache_clear()
-
-
-@pytest.fixture
-def without_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process in which nothing has loaded the API."""
-    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
 
 
 def attributes_of(span: ReadableSpan) -> dict[str, Any]:
@@ -140,22 +133,17 @@ def test_a_run_and_its_steps(store: Store, clock: ManualClock, received: Receive
     assert steps["fence"] == "gc sweep"
 
 
-def test_a_refused_run_is_marked(store: Store, clock: ManualClock, received: Received) -> None:
+def test_a_refusal_and_an_error(store: Store, clock: ManualClock, received: Received) -> None:
+    """Their spans are marked with the kind; the text stays out."""
     repository = lake_with_garbage(store, clock)
-    report = collector_of(store, repository, share_max=0.1).plan()
-    assert report.state == "refused"
-    span = received.span("gc plan")
-    assert span.status.status_code is StatusCode.ERROR
-    assert attributes_of(span)["error.type"] == "over_share"
-
-
-def test_an_error_ends_a_span_and_its_text_stays_out(received: Received) -> None:
+    assert collector_of(store, repository, share_max=0.1).plan().state == "refused"
     with pytest.raises(Failed), telemetry.span("step"):
         raise Failed("storage_error", "secret-name.csv")
-    span = received.span("step")
-    assert span.status.status_code is StatusCode.ERROR
-    assert attributes_of(span) == {"error.type": "storage_error"}
-    assert "secret-name" not in span.to_json()
+    for name, kind in (("gc plan", "over_share"), ("step", "storage_error")):
+        span = received.span(name)
+        assert span.status.status_code is StatusCode.ERROR
+        assert attributes_of(span)["error.type"] == kind
+        assert "secret-name" not in span.to_json()
 
 
 def test_gauges_are_those_of_the_file(received: Received) -> None:
@@ -187,8 +175,11 @@ def test_lines_of_the_log_have_the_ids(
     assert "trace_id" not in outside
 
 
-@pytest.mark.usefixtures("without_sdk")
-def test_without_the_api_nothing_is_made(received: Received) -> None:
+def test_without_the_api_nothing_is_made(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process in which nothing has loaded it."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
     with telemetry.span("step", {"a": 1}) as traced:
         traced.note({"b": 2})
         traced.rename("other")
@@ -238,25 +229,18 @@ def test_a_request_and_the_run_that_it_orders(tmp_path: Path, received: Received
     assert "secret" not in "".join(each.to_json() for each in received.spans())
 
 
-def programs(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """The command that sets an SDK up, and the variables of a store with one repository."""
-    with Store.init(directory / "store", settings=Settings()) as store:
-        store.create_repository("lake")
-    command = [str(Path(sys.executable).parent / "opentelemetry-instrument")]
-    options = ["--traces_exporter", "console", "--metrics_exporter", "none"]
-    return [*command, *options, "--logs_exporter", "none"], environment(
-        EBBTIDE_STORE=str(directory / "store"), EBBTIDE_SPARK_MASTER="none"
-    )
-
-
 @pytest.mark.drawn("whole programs")
 def test_the_command_that_sets_an_sdk_up(tmp_path: Path) -> None:
     """As docs/metrics.md has it, with the exporter that prints."""
-    instrument, variables = programs(tmp_path)
-    program = str(Path(sys.executable).parent / "ebbtide")
+    with Store.init(tmp_path / "store", settings=Settings()) as store:
+        store.create_repository("lake")
+    programs = Path(sys.executable).parent
+    exporters = {"traces": "console", "metrics": "none", "logs": "none"}
+    options = [word for name, each in exporters.items() for word in (f"--{name}_exporter", each)]
+    program = [str(programs / "opentelemetry-instrument"), *options, str(programs / "ebbtide")]
     done = subprocess.run(
-        [*instrument, program, "gc", "plan", "lake"],
-        env=variables,
+        [*program, "gc", "plan", "lake"],
+        env=environment(EBBTIDE_STORE=str(tmp_path / "store"), EBBTIDE_SPARK_MASTER="none"),
         capture_output=True,
         text=True,
         timeout=300,
@@ -265,22 +249,3 @@ def test_the_command_that_sets_an_sdk_up(tmp_path: Path) -> None:
     for name in ("gc plan", "list", "subtract"):
         assert f'"name": "{name}"' in done.stdout
     assert '"ebbtide.state": "planned"' in done.stdout
-
-
-def test_a_plain_program_imports_nothing_of_it(tmp_path: Path) -> None:
-    _, variables = programs(tmp_path)
-    code = (
-        "import sys; from ebbtide.program import main\n"
-        "try: main()\n"
-        "finally: assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
-    )
-    assert PROGRAM[1] == "-c"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "gc", "plan", "lake"],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done
-    assert "would be deleted" in done.stdout

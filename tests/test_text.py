@@ -14,12 +14,8 @@ from ebbtide.text import age_text, count_text, one_line, size_text
     [
         (0, ("file",), "0 files"),
         (1, ("file",), "1 file"),
-        (1234, ("file",), "1,234 files"),
         (1, ("copy", "copies"), "1 copy"),
-        (2, ("copy", "copies"), "2 copies"),
-        (1, ("file stays", "files stay"), "1 file stays"),
-        (12, ("file stays", "files stay"), "12 files stay"),
-        (0, ("branch", "branches"), "0 branches"),
+        (1234, ("copy", "copies"), "1,234 copies"),
         (1_234_567, (), "1,234,567"),
     ],
 )
@@ -49,7 +45,6 @@ def test_sizes(size_bytes: int, text: str) -> None:
         (timedelta(hours=-1), "in the future"),
         (timedelta(seconds=1), "1 second"),
         (timedelta(hours=47), "1 day"),
-        (timedelta(days=12), "12 days"),
         (timedelta(days=59), "59 days"),
         (timedelta(days=65), "2 months"),
         (timedelta(days=800), "2 years"),

@@ -24,6 +24,7 @@ from tests.support.icechunk_lake import IcechunkLake
 from tests.support.world import World
 
 HOUR = timedelta(hours=1)
+OLD = ("main~2", "old")
 
 
 @pytest.fixture
@@ -107,14 +108,25 @@ def test_candidates_of_spark(world: World) -> None:
     assert spark.range(3).count() == 3, "the session stays open"
 
 
-def test_undo(world: World, lake: CollectedRepository) -> None:
-    """Files in quarantine come back, also with a period given as a timedelta."""
-    report = lake.run(
-        confirm=lambda plan: plan.file_count > 0,
-        grace="1h",
-        mode="clean",
-        quarantine=timedelta(days=2),
-    )
+def test_questions_and_undo(world: World, lake: CollectedRepository) -> None:
+    """What is kept, by ref, by ref and path, and by address; what other policies would free. Files
+    in quarantine come back."""
+    by_path, tip, old = (lake.explain(*asked) for asked in (("main", "new"), ("main",), OLD))
+    assert isinstance(by_path, ExplainedAddress)
+    assert lake.explain(by_path.address) == by_path
+    assert isinstance(tip, ExplainedCommit)
+    assert by_path.state == tip.state == "kept"
+    assert isinstance(old, ExplainedAddress)
+    assert old.state == "unneeded"
+    found = lake.what_if({"default": "keep"}, ebbtide.Policy.parse({"default": "7d"}), grace=HOUR)
+    kept, same = found.others
+    assert kept.reclaimable.objects == 0
+    assert same.reclaimable == found.present.reclaimable
+    assert found.present.reclaimable.objects > 0
+    assert lake.runs() == []
+    assert world.contents() == {"old", "new"}
+    aside = timedelta(days=2)
+    report = lake.run(confirm=lambda _: True, grace="1h", mode="clean", quarantine=aside)
     assert report.quarantine is not None
     assert report.quarantine["state"] == "held"
     assert world.contents() == {"new"}
@@ -123,30 +135,6 @@ def test_undo(world: World, lake: CollectedRepository) -> None:
     with pytest.raises(NotFound) as unknown:
         lake.undo("nothing")
     assert unknown.value.kind == "run_not_found"
-
-
-def test_explain(lake: CollectedRepository) -> None:
-    """By ref, by ref and path, and by address."""
-    by_path = lake.explain("main", "new")
-    assert isinstance(by_path, ExplainedAddress)
-    assert lake.explain(by_path.address) == by_path
-    tip = lake.explain("main")
-    assert isinstance(tip, ExplainedCommit)
-    assert by_path.state == tip.state == "kept"
-    old = lake.explain("main~2", "old")
-    assert isinstance(old, ExplainedAddress)
-    assert old.state == "unneeded"
-    assert old.address in data_of(lake.plan(grace=HOUR, mode="clean"))
-
-
-def test_what_if(lake: CollectedRepository, world: World) -> None:
-    found = lake.what_if({"default": "keep"}, ebbtide.Policy.parse({"default": "7d"}), grace=HOUR)
-    kept, same = found.others
-    assert kept.reclaimable.objects == 0
-    assert same.reclaimable == found.present.reclaimable
-    assert found.present.reclaimable.objects > 0
-    assert lake.runs() == []
-    assert world.contents() == {"old", "new"}
 
 
 def test_a_refusal_is_an_error(world: World, lake: CollectedRepository) -> None:

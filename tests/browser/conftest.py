@@ -114,7 +114,7 @@ Visitors = Callable[..., Visitor]
 
 @pytest.fixture
 def visitors(browser: Browser, lake_server: Server) -> Iterator[Visitors]:
-    """Gives somebody with the key of a role, at a screen of a size, in a theme."""
+    """Gives somebody with the key of a role, at a screen of a size."""
     with visiting(browser, lake_server) as visitor_of:
         yield visitor_of
 
@@ -125,10 +125,8 @@ def visiting(browser: Browser, server: Server) -> Iterator[Visitors]:
     contexts: list[BrowserContext] = []
     made: list[Visitor] = []
 
-    def visitor_of(
-        role: str | None = "admin", *, size: ViewportSize = SCREEN, theme: Theme = "light"
-    ) -> Visitor:
-        context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+    def visitor_of(role: str | None = "admin", *, size: ViewportSize = SCREEN) -> Visitor:
+        context = browser.new_context(viewport=size, reduced_motion="reduce")
         context.set_default_timeout(WAIT_MILLISECONDS)
         contexts.append(context)
         visitor = Visitor(context.new_page(), server.url)

@@ -15,7 +15,7 @@ from tests.support.randomized import choose, sample
 from tests.support.site import build
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, ViewportSize
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [
     pytest.mark.browser,
@@ -39,9 +39,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def reading(browser: Browser, *, size: ViewportSize, theme: Theme) -> Iterator[Page]:
+def reading(browser: Browser) -> Iterator[Page]:
     """A page of a browser, which loads files alone, and of which nothing is wrong."""
-    context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+    context = browser.new_context(viewport=SCREEN, color_scheme="light", reduced_motion="reduce")
     context.set_default_timeout(WAIT_MILLISECONDS)
     page = context.new_page()
     loaded: list[str] = []
@@ -65,7 +65,7 @@ def test_every_page_fits_and_can_be_used_by_all(browser: Browser, site: Path) ->
     looked_at = {site / f"{name}.html" for name in LOOKED_AT}
     assert looked_at < paths
     examined = sample("examined", sorted(looked_at), EXAMINED_AT_A_TIME)
-    with reading(browser, size=SCREEN, theme="light") as page:
+    with reading(browser) as page:
         for path in [*sample("pages", sorted(paths - looked_at), PAGES_AT_A_TIME), *examined]:
             page.emulate_media(color_scheme="light")
             page.goto(path.as_uri())
@@ -82,18 +82,8 @@ def test_every_page_fits_and_can_be_used_by_all(browser: Browser, site: Path) ->
                 assert violations(page) == [], (path, theme)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_the_theme_is_the_one_that_the_system_prefers(
-    browser: Browser, site: Path, theme: Theme
-) -> None:
-    with reading(browser, size=SCREEN, theme=theme) as page:
-        page.goto((site / "index.html").as_uri())
-        assert page.get_attribute("body", "data-md-color-scheme") == SCHEMES[theme]
-
-
 def test_searching_without_a_server(browser: Browser, site: Path) -> None:
-    """What is found leads to its page."""
-    with reading(browser, size=SCREEN, theme="light") as page:
+    with reading(browser) as page:
         page.goto((site / "design" / "010-undo.html").as_uri())
         page.click("input.md-search__input")
         page.keyboard.type("EBBTIDE_SHARE_MAX")

@@ -21,7 +21,9 @@ SOON = (0.0, 0.0)
 def test_the_report_arrives_signed() -> None:
     with receiver() as found:
         assert post(f"{found.url}/hooks/1", "secret", run_end()) is None
-    (request,) = found.received
+        assert post(found.url, None, run_end()) is None
+    request, unsigned = found.received
+    assert SIGNATURE_HEADER not in unsigned.headers, "there is no secret"
     assert request.path == "/hooks/1"
     assert request.headers["Content-Type"] == "application/json"
     digest = hmac.new(b"secret", request.body, hashlib.sha256).hexdigest()
@@ -31,12 +33,6 @@ def test_the_report_arrives_signed() -> None:
     assert (document["outcome"], document["report"]["run_id"]) == ("swept", "run")
 
 
-def test_without_a_secret_there_is_no_signature() -> None:
-    with receiver() as found:
-        assert post(found.url, None, run_end()) is None
-    assert SIGNATURE_HEADER not in found.received[0].headers
-
-
 @pytest.mark.parametrize(
     ("answers", "tries", "reason"),
     [
@@ -44,7 +40,6 @@ def test_without_a_secret_there_is_no_signature() -> None:
         ((503, 500, 502), 3, "status 502"),
         ((400,), 1, "status 400"),
         ((302,), 1, "status 302"),
-        ((307,), 1, "status 307"),
     ],
 )
 def test_answers_that_are_no_success(
@@ -77,26 +72,18 @@ def test_a_receiver_that_never_answers_is_given_up() -> None:
         assert found.arrived.is_set() or not found.received
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "ftp://example.org",
-        "example.org",
-        "http://",
-        "https://me:hidden@example.org",
-        "http://[",
-        "http://a/ hidden",
-        "http://a:99999/",
-    ],
+WRONG = (
+    *("ftp://example.org", "http://", "https://me:hidden@example.org"),
+    *("http://[", "http://a/ hidden", "http://a:99999/"),
 )
+
+
+@pytest.mark.parametrize("url", WRONG)
 def test_addresses_that_are_refused(url: str) -> None:
-    """At the start, and without showing the address."""
+    """At the start, and without showing the address. Settings never show it."""
     with pytest.raises(InvalidInput) as caught:
         Settings(run_webhook=url)
     assert caught.value.message.startswith("EBBTIDE_RUN_WEBHOOK: ")
     assert "hidden" not in caught.value.message
-
-
-def test_settings_do_not_show_it() -> None:
     settings = Settings(run_webhook="https://example.org/hidden", run_webhook_secret="hidden")
     assert "hidden" not in repr(settings)

@@ -52,7 +52,6 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def write_faults(checkout: Path, **changes: tuple[str, str]) -> Path:
-    """A file of faults, each named with its old and new text."""
     path = checkout / "faults.toml"
     tables = (FAULT.format(name=name, old=old, new=new) for name, (old, new) in changes.items())
     path.write_text("".join(tables))

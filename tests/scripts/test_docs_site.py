@@ -85,19 +85,14 @@ def test_a_site_reads_markdown_as_code_hosts_do(pages: dict[Path, Shown]) -> Non
     ("text", "wanted"),
     [
         ("[policies](docs/retention.md)", "[policies](retention.md)"),
-        (
-            "[docs/safety.md](docs/safety.md#a)",
-            "[Why a run deletes no live data](safety.md#a)",
-        ),
+        ("[docs/safety.md](docs/safety.md#a)", "[Why a run deletes no live data](safety.md#a)"),
         ("[decisions](docs/design/)", "[decisions](design/001-foundations.md)"),
         ("[ARCHITECTURE.md](ARCHITECTURE.md)", "[Architecture](architecture.md)"),
         ("![A run](docs/run.svg)", "![A run](run.svg)"),
-        ("![Others](docs/no-such.svg)", "![Others](docs/no-such.svg)"),
         ("[`demo`](scripts/demo)", "`scripts/demo`"),
         ("[the rules](src/ebbtide/retention)", "the rules (`src/ebbtide/retention`)"),
         ("[gone](docs/no-such.md)", "[gone](docs/no-such.md)"),
         ("[peer](https://example.org/a.md)", "[peer](https://example.org/a.md)"),
-        ("[below](#a-tour)", "[below](#a-tour)"),
     ],
 )
 def test_links_of_a_checkout_become_links_of_the_site(text: str, wanted: str) -> None:

@@ -40,15 +40,11 @@ def real_python() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def this_version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
 def test_python_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     for version in ("3.14", "3.13", "3.12", "3.11"):
         write_program(tmp_path / "shims" / f"python{version}", "exit 127")
-    write_program(tmp_path / "real" / "python3", f'exec "{real_python()}" "$@"')
-    write_program(tmp_path / "real" / f"python{this_version()}", f'exec "{real_python()}" "$@"')
+    for version in ("3", f"3.{sys.version_info.minor}"):
+        write_program(tmp_path / "real" / f"python{version}", f'exec "{real_python()}" "$@"')
     found = find("find_python", [tmp_path / "shims", tmp_path / "real"])
     assert Path(found.stdout.strip()).is_file()
     assert found.returncode == 0
@@ -56,25 +52,13 @@ def test_python_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_python_named_by_the_user_is_used(tmp_path: Path) -> None:
+    """It is never replaced. From an environment it is the one below."""
     chosen = write_program(tmp_path / "chosen", f'exec "{real_python()}" "$@"')
     assert find("find_python", [], EBBTIDE_PYTHON=str(chosen)).stdout.strip() == real_python()
-
-
-def test_python_named_by_the_user_is_never_replaced(tmp_path: Path) -> None:
-    found = find("find_python", [], EBBTIDE_PYTHON=str(tmp_path / "missing"))
-    assert (found.returncode, found.stdout) == (1, "")
-
-
-def test_python_from_an_environment_is_the_one_below_it() -> None:
+    missing = find("find_python", [], EBBTIDE_PYTHON=str(tmp_path / "missing"))
+    assert (missing.returncode, missing.stdout) == (1, "")
     found = find(f'python_at "{sys.executable}" any', [])
     assert found.stdout.strip() == real_python()
-
-
-def test_java_home_goes_first(tmp_path: Path) -> None:
-    write_java(tmp_path / "mine", "21")
-    write_java(tmp_path / "other", "17")
-    found = find("find_java", [tmp_path / "other" / "bin"], JAVA_HOME=str(tmp_path / "mine"))
-    assert found.stdout.strip() == str(tmp_path / "mine")
 
 
 def test_java_that_is_old_or_does_not_run_is_passed_over(tmp_path: Path) -> None:
@@ -85,3 +69,6 @@ def test_java_that_is_old_or_does_not_run_is_passed_over(tmp_path: Path) -> None
     for name in ("1.8", "16", "broken"):
         found = find("find_java", [tmp_path / "new" / "bin"], JAVA_HOME=str(tmp_path / name))
         assert found.stdout.strip() == str(tmp_path / "new"), name
+    write_java(tmp_path / "mine", "21")
+    found = find("find_java", [tmp_path / "new" / "bin"], JAVA_HOME=str(tmp_path / "mine"))
+    assert found.stdout.strip() == str(tmp_path / "mine")

@@ -114,13 +114,15 @@ def closure(wanted: Iterator[Requirement]) -> set[str]:
 def test_the_metadata_is_complete(package: Package) -> None:
     metadata = package.metadata
     assert metadata["Name"] == "ebbtide"
-    for name in ("Version", "Summary", "Requires-Python", "Keywords"):
-        assert metadata[name], name
+    assert all(metadata[name] for name in ("Version", "Summary", "Requires-Python", "Keywords"))
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["License-File"] == "LICENSE"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).strip() == (ROOT / "README.md").read_text().strip()
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
+    lines = metadata.get_all("Requires-Dist", [])
+    (whole,) = [each for each in requirements(lines, "all") if each.name == "ebbtide"]
+    assert whole.extras == EXTRAS - {"all"}
     versions = {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)}
     assert versions <= set(metadata.get_all("Classifier", []))
 
@@ -135,12 +137,6 @@ def test_the_files_are_there(package: Package) -> None:
     assert {name for name in inside if not (package.directory / name).is_file()} == set()
     assert {f"src/{name}" for name in inside} <= package.source_files
     assert {"LICENSE", "README.md", "pyproject.toml"} <= package.source_files
-
-
-def test_the_extra_all_has_the_others(package: Package) -> None:
-    lines = package.metadata.get_all("Requires-Dist", [])
-    (whole,) = [each for each in requirements(lines, "all") if each.name == "ebbtide"]
-    assert whole.extras == EXTRAS - {"all"}
 
 
 def size_of(paths: Iterable[Path]) -> int:

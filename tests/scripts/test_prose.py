@@ -75,9 +75,6 @@ def test_what_is_too_long(words: int) -> None:
     assert measured.average == (1 + words) / 2
     assert measured.longest[0] == words
     assert [length for length, _, _ in measured.too_long] == ([36] if words > 35 else [])
-
-
-def test_a_file_without_prose() -> None:
     assert prose.measure("a.py", prose.texts_of("a.py", "x = 1\n")) is None
 
 

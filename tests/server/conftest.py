@@ -84,7 +84,6 @@ def server_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(servers: Servers, server_kind: str) -> Server:
-    """A server of one kind."""
     return servers(server_kind)
 
 
@@ -95,6 +94,12 @@ def leasing(servers: Servers, server_kind: str) -> Server:
 
 
 @pytest.fixture
+def remote(servers: Servers) -> Server:
+    """A server on PostgreSQL and S3 whose leases last."""
+    return servers("shared", EBBTIDE_LEASE_TTL="1h")
+
+
+@pytest.fixture
 def plain(servers: Servers) -> Server:
     """A server for what no database can tell apart."""
     return servers("local")
@@ -102,13 +107,11 @@ def plain(servers: Servers) -> Server:
 
 @pytest.fixture
 def repo(server: Server) -> lakefs.Repository:
-    """A new repository on a server of one kind."""
     return server.repository(f"r-{new_id()}")
 
 
 @pytest.fixture
 def lake(plain: Server) -> lakefs.Repository:
-    """A new repository on the plain server."""
     return plain.repository(f"r-{new_id()}")
 
 

@@ -34,7 +34,6 @@ def place(lake: lakefs.Repository, path: str) -> str:
 
 
 def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str, Any]:
-    """What became of a run, once it has ended."""
     found: dict[str, Any] = {}
 
     def look() -> bool:
@@ -46,7 +45,6 @@ def ended(http: httpx.Client, lake: lakefs.Repository, run_id: str) -> dict[str,
 
 
 def started(http: httpx.Client, lake: lakefs.Repository, **options: Any) -> dict[str, Any]:
-    """What became of a run with these options."""
     answer = done(http.post(place(lake, "gc/runs"), json=SOON | options), 202)
     return ended(http, lake, answer["run_id"])
 
@@ -63,7 +61,6 @@ def read(url: str) -> bytes:
 
 
 def tables_below(url: str) -> Iterator[pa.Table]:
-    """The Parquet files of a directory."""
     storage = open_storage(url.rstrip("/"))
     for batch in storage.list():
         for name in texts(batch.column("address")):
@@ -79,8 +76,6 @@ def test_rules_in_days(server: Server, repo: lakefs.Repository) -> None:
     )
     api.set_gc_rules(repo.id, rules)
     assert api.get_gc_rules(repo.id) == rules
-    shown = server.command("retention", "show", repo.id, "--json")
-    assert '"main": "28d"' in shown.stdout
     api.delete_gc_rules(repo.id)
     with pytest.raises(lakefs_sdk.ApiException) as caught:
         api.get_gc_rules(repo.id)
@@ -93,7 +88,6 @@ def test_a_policy_that_days_cannot_express(http: httpx.Client, lake: lakefs.Repo
     rules = {"default_retention_days": 1, "branches": []}
     for policy in (
         {"default": {"keep_last": 3}},
-        {"default": "12h"},
         {"branches": {"main": "7d"}},
         {"default": "7d", "branches": {"user-*": "3d"}},
         {"default": "7d", "tags": "30d"},
@@ -112,7 +106,6 @@ def test_a_rule_twice(http: httpx.Client, lake: lakefs.Repository) -> None:
     days = '{"branch_id": "main", "retention_days": 9}, {"branch_id": "main", "retention_days": 1}'
     for where, text, named in (
         ("retention", '{"policy": {"branches": {"main": "keep", "main": "1d"}}}', "'main'"),
-        ("retention", '{"policy": {"default": "9d"}, "policy": {"default": "1d"}}', "'policy'"),
         ("gc_rules", f'{{"default_retention_days": 9, "branches": [{days}]}}', "'main'"),
     ):
         headers = {"Content-Type": "application/json"}

@@ -9,8 +9,6 @@ from typing import Any
 
 import httpx
 
-from ebbtide.errors import Gone
-from ebbtide.server.errors import answer_of
 from tests.server.conftest import FILES
 from tests.support.clock import ManualClock
 from tests.support.collected import (
@@ -38,7 +36,6 @@ def content_hash(files: dict[str, str]) -> str:
 
 
 def read(http: httpx.Client, collection: dict[str, Any], **params: Any) -> dict[str, str]:
-    """Every file, by path."""
     place = f"/collections/{collection['id']}/files"
     found = listed(http, place, amount=3, **params)
     return {
@@ -144,11 +141,10 @@ def test_found_by_path_and_content(leases: httpx.Client) -> None:
     inner = new_project(leases, repository, "inner", parent_id=outer)["id"]
     made = new_collection(leases, inner, from_ref={"ref": "main"})
     new_collection(leases, inner, "b")
-    by_name = {"project_id": inner, "name": "c"}
-    assert done(leases.get("/collections", params=by_name))["results"] == [made]
     by_hash = {"repository": repository, "content_hash": made["content_hash"]}
     by_path = {"repository": repository, "path": "outer/inner/c"}
-    for params in (by_hash, by_path):
+    by_name = {"project_id": inner, "name": "c"}
+    for params in (by_name, by_hash, by_path):
         assert done(leases.get("/collections", params=params))["results"] == [made]
     done(leases.delete(f"/collections/{made['id']}"), 204)
     for params in (by_hash, by_path):
@@ -157,7 +153,6 @@ def test_found_by_path_and_content(leases: httpx.Client) -> None:
         trashed = leases.get("/collections", params={**params, "include_expired": True})
         assert done(trashed)["results"][0]["state"] == "trashed"
     for wrong in (
-        {"repository": repository},
         {"repository": repository, "path": "a", "content_hash": "b"},
         {"project_id": outer, "content_hash": "b"},
         {"content_hash": "b"},
@@ -171,25 +166,13 @@ def test_data_that_is_not_kept(leases: httpx.Client) -> None:
     made = new_collection(leases, project, from_ref={"ref": "main"}, replication_desired=0)
     other = new_collection(leases, project, "other")
     place = f"/collections/{made['id']}/files"
-    assert len(listed(leases, place)) == 4
     changes = listed(leases, f"/collections/{made['id']}/diff", other=other["id"])
-    assert paths(changes) == sorted(FILES)
-    source = {"name": "n", "project_id": project, "from_collection": {"collection_id": made["id"]}}
-    for answer in (
-        leases.get(f"{place}/content", params={"path": "b"}),
-        leases.get(place, params={"locators": True}),
-        leases.post("/collections", json=source),
-    ):
-        refused(answer, 410, "data_released")
+    assert paths(listed(leases, place)) == paths(changes) == sorted(FILES)
+    for gone in (f"{place}/content?path=b", f"{place}?locators=true"):
+        refused(leases.get(gone), 410, "data_released")
     raised = leases.patch(f"/collections/{made['id']}", json={"replication_desired": 2})
     assert done(raised)["replication_desired"] == 2
     assert read(leases, made) == FILES
-
-
-def test_what_is_missing_is_told() -> None:
-    error = Gone("commit_expired", "text", run_id="r", missing_count=2, missing=["a", "b"])
-    body = bytes(answer_of(error).body)
-    assert b'"missing_count":2,"missing":["a","b"]' in body
 
 
 def test_what_cannot_be_made(leases: httpx.Client) -> None:
@@ -200,13 +183,11 @@ def test_what_cannot_be_made(leases: httpx.Client) -> None:
     for asked, status, kind in (
         ({"name": "taken"}, 409, "collection_exists"),
         ({"project_id": "no"}, 404, "project_not_found"),
-        ({"replication_desired": -1}, 400, "invalid_argument"),
         ({"replication_desired": 10**30}, 400, "invalid_argument"),
         ({"from_ref": {"ref": "no"}}, 404, "ref_not_found"),
         ({"from_collection": {"collection_id": "no"}}, 404, "collection_not_found"),
         ({"from_collection": no_version}, 404, "version_not_found"),
         ({"locators": {"a": "x"}}, 400, "token_invalid"),
-        ({"locators": {"": "x"}}, 400, "invalid_path"),
         ({"locators": ["a"]}, 400, "invalid_argument"),
         ({"from_ref": {"ref": "main", "into": "x" * 1024}}, 400, "invalid_path"),
     ):
@@ -214,10 +195,8 @@ def test_what_cannot_be_made(leases: httpx.Client) -> None:
         refused(leases.post("/collections", json=body), status, kind)
         if "project_id" not in asked and asked.get("name") != "taken":
             refused(leases.patch(place, json=asked), status, kind)
-    for removed in ("a", "a/"):
-        refused(leases.patch(place, json={"removed": [removed]}), 404, "object_not_found")
-        answer = leases.delete(f"{place}/files", params={"path": removed})
-        refused(answer, 404, "object_not_found")
+    refused(leases.patch(place, json={"removed": ["a/"]}), 404, "object_not_found")
+    refused(leases.delete(f"{place}/files?path=a"), 404, "object_not_found")
     both = {"removed": ["a"], "replaces": True}
     refused(leases.patch(place, json=both), 400, "invalid_argument")
     assert done(leases.get("/collections", params={"project_id": project}))["results"] == [taken]

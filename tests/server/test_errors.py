@@ -12,8 +12,8 @@ import lakefs
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from ebbtide.errors import KINDS, Failed
-from ebbtide.server.errors import STATUS, STATUSES, WORDS, BreakingOff
+from ebbtide.errors import KINDS, Failed, Gone
+from ebbtide.server.errors import STATUS, STATUSES, WORDS, BreakingOff, answer_of
 from tests.support.collected import refused
 from tests.support.loops import without_loop
 from tests.support.server import Server
@@ -25,6 +25,8 @@ def test_every_kind_has_one_status() -> None:
     assert set(counted.values()) == {1}
     assert STATUS["commit_expired"] == 410
     assert set(WORDS) <= set(KINDS)
+    gone = Gone("commit_expired", "text", run_id="r", missing_count=2, missing=["a", "b"])
+    assert b'"missing_count":2,"missing":["a","b"]' in bytes(answer_of(gone).body)
 
 
 NEW: Final = "POST /repositories"
@@ -36,15 +38,13 @@ BAD: Final[dict[tuple[int, str], tuple[str, ...]]] = {
     (404, "branch_not_found"): (
         "GET {r}/branches/no",
         "POST {r}/branches/no/objects?path=a x",
-        "DELETE {r}/branches/no/objects?path=no",
     ),
     (404, "tag_not_found"): ("GET {r}/tags/no",),
-    (404, "ref_not_found"): ("GET {r}/commits/no", "GET {r}/explain?ref=no"),
+    (404, "ref_not_found"): ("GET {r}/commits/no",),
     (404, "commit_not_found"): ("GET {r}/commits/main~9",),
     (404, "object_not_found"): (
         "GET {r}/refs/main/objects?path=no",
         "GET {r}/explain?address=x",
-        "GET {r}/explain?ref=main&path=no",
     ),
     (404, "policy_not_found"): ("GET {r}/settings/gc_rules",),
     (404, "task_not_found"): ("GET {r}/gc/prepare_commits/status?id=../x",),
@@ -74,7 +74,6 @@ BAD: Final[dict[tuple[int, str], tuple[str, ...]]] = {
         "GET {r}/explain?address=x&path=a",
     ),
     (400, "invalid_date"): (
-        "GET {r}/refs/main/commits?since=2020-01-01T00:00:00",
         "GET {r}/refs/main/commits?since=9999-12-31T23:59:59-12:00",
         "GET {r}/branches?expires_before=9999-12-31T23:59:59-12:00",
         'POST {r}/branches/main/commits {"message": "m", "date": 99999999999, "allow_empty": true}',
@@ -84,8 +83,7 @@ BAD: Final[dict[tuple[int, str], tuple[str, ...]]] = {
     (400, "nothing_to_merge"): ("POST {r}/refs/main/merge/main {}",),
     (400, "invalid_path"): (
         "POST {r}/branches/main/objects?path= x",
-        "POST {r}/branches/main/objects?path=" + "x" * 1025 + " x",
-        "DELETE {r}/branches/main/objects?path=",
+        "DELETE {r}/branches/main/objects?path=" + "x" * 1025,
     ),
     (400, "invalid_address"): (
         "PUT {r}/branches/main/staging/backing?path=a"
@@ -100,14 +98,10 @@ BAD: Final[dict[tuple[int, str], tuple[str, ...]]] = {
         f'{NEW} {{"name": "ab", "storage_namespace": "local://ab"}}',
         *(
             f'{NEW} {{"name": "abc", "storage_namespace": "{at}"}}'
-            for at in (
-                *("nfs://x", "mem://x", "local://..", "local:///a"),
-                *("local://a/../b", "local://a//b", "local://a/.b"),
-            )
+            for at in ("nfs://x", "local:///a", "local://a/../b", "local://a/.b")
         ),
         'POST {r}/branches {"name": "\\ud800", "source": "main"}',
         'POST {r}/branches/main/commits {"message": "m", "date": 1e300}',
-        'POST /statistics {"events": [{"class": "", "name": "x", "count": 1}]}',
         'POST /statistics {"events": [{"class": "a", "name": "x", "count": -1}]}',
         'POST {r}/gc/prepare_uncommited {"continuation_token": "x"}',
     ),
@@ -151,11 +145,9 @@ def test_what_has_a_limit(http: httpx.Client, lake: lakefs.Repository) -> None:
     refused(http.get("/repositories", headers=long), 431, "headers_too_large")
 
 
-@pytest.mark.parametrize(
-    ("cause", "is_defect"), [(Failed("storage_error", "half way"), False), (KeyError(), True)]
-)
+@pytest.mark.parametrize("cause", [Failed("storage_error", "half way"), KeyError()])
 def test_an_answer_that_breaks_off_is_a_defect_only_without_an_error_of_this_program(
-    cause: Exception, *, is_defect: bool
+    cause: Exception,
 ) -> None:
     async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise RuntimeError from cause
@@ -166,5 +158,5 @@ def test_an_answer_that_breaks_off_is_a_defect_only_without_an_error_of_this_pro
     async def ask() -> None:
         await BreakingOff(app)({"type": "http"}, nothing, nothing)  # type: ignore[arg-type]
 
-    with pytest.raises(RuntimeError) if is_defect else nullcontext():
+    with nullcontext() if isinstance(cause, Failed) else pytest.raises(RuntimeError):
         without_loop(lambda: asyncio.run(ask()))

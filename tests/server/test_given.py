@@ -27,7 +27,6 @@ Operation = tuple[str, str]
 
 
 def fields(found: object) -> Iterator[str]:
-    """The names of a model's fields, and of those inside."""
     if isinstance(found, type) and issubclass(found, BaseModel):
         for each in found.__fields__.values():
             yield each.alias
@@ -81,7 +80,6 @@ def within(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
 
 
 def told() -> set[tuple[str, str]]:
-    """Operations, and parameters or fields, that the page names."""
     section = DOCUMENT.read_text().partition("## Parameters and fields")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| .+? \|$", section, re.MULTILINE)
     return {

@@ -37,7 +37,6 @@ class Lakes:
     other: str
 
     def s3(self, role: str) -> Client:
-        """boto3's client with the key that has this role in `mine`."""
         return s3_client(self.here, role, signature_version="s3v4")
 
 
@@ -99,7 +98,6 @@ def test_lists_show_what_may_be_read(lakes: Lakes) -> None:
 
 
 def refused(operation: Callable[..., object], **asked: Any) -> None:
-    """An operation of boto3 that nobody may do with the key."""
     with pytest.raises(ClientError) as caught:
         operation(**asked)
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403, asked
@@ -196,13 +194,3 @@ def test_the_pages(lakes: Lakes) -> None:
             assert browser.get(f"/ui/repositories/{name}/files").status_code == 403
         assert browser.get("/ui/trash").status_code == 403
         assert browser.get(f"/ui/repositories/{lakes.mine}/purges").status_code == 403
-
-
-def test_a_new_repository_of_the_name_is_closed(lakes: Lakes) -> None:
-    """An admin of a repository may delete it, and has no role in the next one."""
-    with lakes.here.http("admin") as client:
-        assert client.get(f"/repositories/{lakes.mine}/branches").status_code == 200
-        assert client.delete(f"/repositories/{lakes.mine}").status_code == 204
-        lakes.server.command("repo", "create", lakes.mine)
-        assert client.get(f"/repositories/{lakes.mine}/branches").status_code == 403
-        assert client.get("/repositories").json()["results"] == []

@@ -41,7 +41,6 @@ MEMORY_MAX = 50 * MEGABYTE
 
 
 def touch_files(root: Path, *, directories: int) -> None:
-    """Makes directories with a thousand empty files each."""
     for directory in range(directories):
         (root / f"{directory}").mkdir(parents=True)
         for number in range(1000):
@@ -56,7 +55,6 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def server(servers: Servers, server_kind: str, prefixes: str) -> Server:
-    """A server that may import that."""
     return servers(server_kind, EBBTIDE_IMPORT_PREFIXES=prefixes)
 
 
@@ -107,7 +105,7 @@ def test_a_key_that_no_address_can_have(servers: Servers, prefixes: str, s3_url:
     server = servers("shared", EBBTIDE_IMPORT_PREFIXES=prefixes)
     branch = server.repository(f"r-{new_id()}").branch("main")
     head = branch.get_commit().id
-    for key in ("a/../../b", "a//b", "/b"):
+    for key in ("a/../../b", "/b"):
         url = f"{s3_url}/sources-{new_id()}"
         open_storage(url).put("fine", b"fine")
         put_key(url, key)
@@ -118,34 +116,28 @@ def test_a_key_that_no_address_can_have(servers: Servers, prefixes: str, s3_url:
 
 
 def failed(manager: ImportManager) -> str:
-    """The message of an import that fails."""
     manager.start()
     with pytest.raises(ImportManagerException) as caught:
         without_loop(lambda: manager.wait(SOON))
     return str(caught.value)
 
 
-def test_imports_that_fail(repo: lakefs.Repository, source: Storage) -> None:
+def test_imports_that_fail(server: Server, repo: lakefs.Repository, source: Storage) -> None:
     source.put("a", b"a")
     branch = repo.branch("main")
     head = branch.get_commit().id
     nothing = branch.import_data("data").prefix(f"{source.url}/nothing/", "in/")
     assert "there is no object below" in failed(nothing)
     assert not nothing.status().completed
-    missing = branch.import_data("data").object(f"{source.url}/missing", "in")
-    assert "there is no object at" in failed(missing)
     assert branch.get_commit().id == head
     nothing.cancel()
-
-
-def test_imports_that_are_refused(server: Server, repo: lakefs.Repository, source: Storage) -> None:
-    for branch, url, error in (
+    for name, url, error in (
         ("main", source.url, BadRequestException),  # no directory, by its form
         ("main", "file:///etc/", ForbiddenException),
         ("missing", f"{source.url}/", NotFoundException),
     ):
         with pytest.raises(error):
-            repo.branch(branch).import_data("data").prefix(url, "in/").start()
+            repo.branch(name).import_data("data").prefix(url, "in/").start()
     with server.http() as client:
         place = f"/repositories/{repo.id}/branches/main/import"
         refused(client.get(place, params={"id": "missing"}), 404, "task_not_found")

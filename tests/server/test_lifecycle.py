@@ -15,7 +15,7 @@ from ebbtide.ids import new_id
 from ebbtide.store.embedded import Store
 from tests.support.app import serving
 from tests.support.clock import ManualClock
-from tests.support.collected import Document, done, listed
+from tests.support.collected import Document, done
 
 HOUR = timedelta(hours=1)
 MICROSECOND = timedelta(microseconds=1)
@@ -42,7 +42,6 @@ class Kind:
     """What a list must be told to have things of the kind in it."""
 
     def create(self, expires_at: datetime | None = None) -> str:
-        """Makes one of the name `thing`; its id."""
         asked = self.asked() | {self.name: "thing"}
         asked |= {} if expires_at is None else {"expires_at": expires_at.isoformat()}
         before = self.listed(include_expired=True)
@@ -70,7 +69,6 @@ class Kind:
 
 @pytest.fixture
 def kinds(store: Store) -> Iterator[dict[str, Kind]]:
-    """Each kind, on a store with a clock that the test sets, and a repository in it."""
     lake = store.create_repository("lake", storage_url=f"memory:{new_id()}")
     project = lake.projects.create("project").project_id
     branches, tags = "/repositories/lake/branches", "/repositories/lake/tags"
@@ -147,6 +145,10 @@ def test_a_life(store: Store, clock: ManualClock, kinds: dict[str, Kind]) -> Non
         assert kind.expire(thing, clock.now + HOUR).json()["state"] == "expiring", name
         assert kind.expire(thing, None).json()["state"] == "persistent", name
         check_state(kind, thing, "persistent")
+        dates = {"include_expired": True, "expires_after": clock.now.isoformat()}
+        assert kind.expire(thing, clock.now + HOUR).status_code == 200, name
+        assert kind.listed(**dates) == {thing}, name
+        assert kind.listed(**dates, expires_before=(clock.now + HOUR).isoformat()) == set(), name
         # A past time becomes now.
         assert kind.expire(thing, clock.now - HOUR).json()["state"] == "trashed", name
         found = kind.get(thing, include_expired=True).json()["expires_at"]
@@ -193,18 +195,3 @@ def test_names_in_the_trash(kinds: dict[str, Kind]) -> None:
             assert (ambiguous.status_code, ambiguous.json()["kind"]) == (400, "ref_ambiguous")
             assert set(ambiguous.json()["ids"]) == {third, second}
         assert kind.delete(first) == 204
-
-
-def test_lists_by_date_and_in_pages(clock: ManualClock, kinds: dict[str, Kind]) -> None:
-    for name, kind in kinds.items():
-        start, things = clock.now, []
-        for number in range(1, 5):
-            things.append(kind.create(start + number * HOUR))
-            clock.advance(HOUR)
-        after = {"include_expired": True, "expires_after": (start + 2 * HOUR).isoformat()}
-        assert kind.listed(**after) == set(things[1:]), name
-        before = {"expires_before": (start + 3 * HOUR).isoformat()}
-        assert kind.listed(**after, **before) == {things[1]}, name
-        shown = {**kind.where, "include_expired": True, "prefix": "thing"}
-        found = [str(each[kind.id]) for each in listed(kind.http, kind.places, **shown)]
-        assert found == sorted(things), name

@@ -14,7 +14,6 @@ from tests.support.server import Server
 
 
 def signed(http: httpx.Client, repository: str, ref: str = "main", path: str = "a") -> str:
-    """A locator."""
     place = f"/repositories/{repository}/locators"
     return str(done(http.post(place, params={"ref": ref, "path": path}), 201)["locator"])
 
@@ -46,18 +45,15 @@ def test_uploads(leasing: Server, leases: httpx.Client) -> None:
     repository = new_repository(leases)
     project = new_project(leases, repository)["id"]
     place = f"/repositories/{repository}/uploads"
-    big = b"0123456789" * 300_000
-    pieces = (big[start : start + 65536] for start in range(0, len(big), 65536))
     with leasing.http("writer") as writer:
-        first = done(writer.post(place, content=pieces, headers={"Content-Type": "x/y"}), 201)
+        first = done(writer.post(place, content=b"abc", headers={"Content-Type": "x/y"}), 201)
     form = {"content": ("name", b"in a form", "text/plain")}
     second = done(leases.post(place, files=form), 201)
-    assert (first["size_bytes"], first["content_type"]) == (len(big), "x/y")
-    assert (second["size_bytes"], second["content_type"]) == (9, "text/plain")
-    tokens = {"big": first["locator"], "form": second["locator"]}
+    assert (first["size_bytes"], first["content_type"]) == (3, "x/y")
+    tokens = {"plain": first["locator"], "form": second["locator"]}
     made = new_collection(leases, project, locators=tokens)
     content = f"/collections/{made['id']}/files/content"
-    assert leases.get(content, params={"path": "big"}).content == big
+    assert leases.get(content, params={"path": "plain"}).content == b"abc"
     got = leases.get(content, params={"path": "form"})
     assert (got.text, got.headers["content-type"]) == ("in a form", "text/plain; charset=utf-8")
     long = {"Content-Type": "x" * 300}
@@ -115,22 +111,13 @@ def test_what_is_refused(leases: httpx.Client) -> None:
     branch = f"/repositories/{repository}/branches/main/objects"
     done(leases.post(branch, params={"path": "staged"}, content=b"x"), 201)
     place = f"/repositories/{repository}/locators"
-    for ref, path, status, kind in (
-        ("main", "staged", 409, "not_committed"),
-        ("no", "a", 404, "ref_not_found"),
-        ("main~1", "a", 404, "object_not_found"),
-    ):
-        refused(leases.post(place, params={"ref": ref, "path": path}), status, kind)
+    staged = leases.post(place, params={"ref": "main", "path": "staged"})
+    refused(staged, 409, "not_committed")
     refused(leases.post(place, params={"ref": "main"}), 400, "invalid_argument")
 
     token, foreign = signed(leases, repository), signed(leases, other)
     asked = {"project_id": new_project(leases, repository)["id"], "name": "n"}
-    for wrong, kind in (
-        (f"{token}A", "token_invalid"),
-        ("ü", "token_invalid"),
-        (token[:-1], "token_truncated"),
-        (token.partition(".")[0], "token_truncated"),
-    ):
+    for wrong, kind in ((f"{token}A", "token_invalid"), (token[:-1], "token_truncated")):
         error = refused(leases.get(f"/locators/{httpx.URL(path=wrong)}"), 400, kind)
         assert set(error) - {"detail"} == {"message", "kind"}
         refused(leases.post("/collections", json=asked | {"locators": {"a": wrong}}), 400, kind)

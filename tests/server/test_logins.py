@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import lakefs_sdk
 import pytest
 from lakefs_sdk.client import LakeFSClient
@@ -17,14 +16,9 @@ from tests.support.collected import done, refused
 from tests.support.server import Server
 
 
-def pair_of(server: Server, role: str = "reader") -> dict[str, str]:
+def pair_of(server: Server, role: str) -> dict[str, str]:
     key = server.keys[role]
     return {"access_key_id": key.access_key_id, "secret_access_key": key.secret}
-
-
-def login(server: Server, role: str = "reader") -> httpx.Response:
-    with server.http(None) as client:
-        return client.post("/auth/login", json=pair_of(server, role))
 
 
 def test_a_login_by_lakefs_own_client(server: Server) -> None:
@@ -43,25 +37,19 @@ def test_a_login_by_lakefs_own_client(server: Server) -> None:
     assert (caught.value.status, "role_missing" in caught.value.body) == (403, True)
 
 
-def test_what_the_cookie_says(server: Server) -> None:
-    answer = login(server)
-    assert answer.headers["cache-control"] == "no-store"
-    name, *marks = answer.headers["set-cookie"].split("; ")
-    assert name == f"{COOKIE}={answer.json()['token']}"
-    assert {"HttpOnly", "Path=/api/v1", "SameSite=strict"} <= set(marks)
-    assert answer.json()["token"] not in server.log
-
-
 def test_a_cookie_opens_what_its_own_pages_ask_for(server: Server) -> None:
-    token = login(server, "admin").json()["token"]
     with server.http(None) as client:
-        client.cookies.set(COOKIE, token)
+        answer = client.post("/auth/login", json=pair_of(server, "admin"))
+        token = answer.json()["token"]
+        assert answer.headers["cache-control"] == "no-store"
+        name, *marks = answer.headers["set-cookie"].split("; ")
+        assert name == f"{COOKIE}={token}"
+        assert {"HttpOnly", "Path=/api/v1", "SameSite=strict"} <= set(marks)
+        assert token not in server.log
         assert client.get("/user").json()["user"]["id"] == server.keys["admin"].access_key_id
         for name, value in (
             ("Origin", "https://elsewhere"),
-            ("Origin", "null"),
             ("Sec-Fetch-Site", "cross-site"),
-            ("Sec-Fetch-Site", "same-site"),
         ):
             answer = client.post("/signing-keys/rotate", headers={name: value})
             refused(answer, 403, "request_forged")
@@ -74,7 +62,7 @@ def test_a_cookie_opens_what_its_own_pages_ask_for(server: Server) -> None:
 
 
 def test_wrong_keys_and_secrets_are_refused_alike(server: Server) -> None:
-    pair = pair_of(server)
+    pair = pair_of(server, "reader")
     with server.http(None) as client:
         answers = [
             client.post("/auth/login", json=pair | change)

@@ -6,18 +6,11 @@ import time
 
 import httpx
 import lakefs
-import pytest
 
 from ebbtide.ids import new_id
 from tests.server.conftest import Servers
 from tests.support.collected import done, new_repository, refused
 from tests.support.server import Server
-
-
-@pytest.fixture
-def remote(servers: Servers) -> Server:
-    """A server on PostgreSQL and S3 whose leases last."""
-    return servers("shared", EBBTIDE_LEASE_TTL="1h")
 
 
 def test_all_ways_to_a_signed_url(remote: Server) -> None:

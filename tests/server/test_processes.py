@@ -26,7 +26,6 @@ from tests.support.server import Server, eventually, new_server
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of two processes."""
     server = new_server(tmp_path_factory.mktemp("several") / "store").start("--processes", "2")
     try:
         yield server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,33 +69,21 @@ def test_a_life(http: httpx.Client) -> None:
     back = http.post(f"/projects/{outer['id']}/restore", json={"ensure_unique_name": True})
     assert (done(back)["name"], done(back)["state"]) == ("outer (2)", "persistent")
     assert done(http.get(f"/projects/{inner['id']}"))["state"] == "persistent"
-    for project in (taken, outer):
-        done(http.patch(f"/projects/{project['id']}", json={"name": "outer"}))
-        done(http.delete(f"/projects/{project['id']}"), 204)
-    by_path = at_path | {"path": "outer", "include_expired": True}
-    error = refused(http.get("/projects", params=by_path), 400, "ref_ambiguous")
-    assert set(error["ids"]) == {outer["id"], taken["id"]}
-
-
-DEEP: Any = 1
-for _ in range(40):
-    DEEP = [DEEP]
 
 
 def test_what_cannot_be_made(http: httpx.Client) -> None:
     repository = new_repository(http)
     taken = new_project(http, repository, "taken")["id"]
     other = new_project(http, new_repository(http), "other")["id"]
+    deep = json.loads("[" * 40 + "]" * 40)
     for asked, status, kind in (
         ({"name": "taken"}, 409, "project_exists"),
-        ({"name": None}, 400, "invalid_argument"),
         ({"parent_id": other}, 404, "project_not_found"),
         ({"description": "x" * 70_000}, 400, "invalid_argument"),
         ({"properties": []}, 400, "invalid_argument"),
         ({"properties": {"a": "x" * 70_000}}, 400, "invalid_argument"),
-        ({"properties": {"a": ["\0"]}}, 400, "invalid_argument"),
-        ({"properties": {"a": {"\0": 1}}}, 400, "invalid_argument"),
-        ({"properties": {"a": DEEP}}, 400, "invalid_argument"),
+        ({"properties": {"a": [{"\0": 1}]}}, 400, "invalid_argument"),
+        ({"properties": {"a": deep}}, 400, "invalid_argument"),
     ):
         body: dict[str, Any] = {"repository": repository, "name": "n"} | asked
         refused(http.post("/projects", json=body), status, kind)

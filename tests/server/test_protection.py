@@ -1,4 +1,4 @@
-"""Protected branches, hard resets and metadata, through lakeFS's own client."""
+"""Protected branches, resets and metadata, through lakeFS's own client."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import lakefs
 import lakefs_sdk
 import pytest
 from lakefs_sdk.client import LakeFSClient
-from lakefs_sdk.exceptions import (
-    ApiException,
-    ForbiddenException,
-)
+from lakefs_sdk.exceptions import ApiException, ForbiddenException
 
 from tests.support.server import Server
 
@@ -24,17 +21,13 @@ def sdk(plain: Server) -> LakeFSClient:
     return plain.client().sdk_client
 
 
-def rules(*patterns: str) -> list[lakefs_sdk.BranchProtectionRule]:
-    return [lakefs_sdk.BranchProtectionRule(pattern=each) for each in patterns]
+def save(repo: lakefs.Repository, path: str) -> str:
+    repo.branch("main").object(path).upload(path)
+    return str(repo.branch("main").commit(path).get_commit().id)
 
 
-def save(repo: lakefs.Repository, path: str, branch: str = "main") -> str:
-    repo.branch(branch).object(path).upload(path)
-    return str(repo.branch(branch).commit(path).get_commit().id)
-
-
-def shown(repo: lakefs.Repository, ref: str = "main") -> set[str]:
-    return {each.path for each in repo.ref(ref).objects()}
+def shown(repo: lakefs.Repository) -> set[str]:
+    return {each.path for each in repo.ref("main").objects()}
 
 
 def failed(status: int, operation: Callable[[], object]) -> ApiException:
@@ -44,31 +37,24 @@ def failed(status: int, operation: Callable[[], object]) -> ApiException:
     return caught.value
 
 
-def test_rules(sdk: LakeFSClient, lake: lakefs.Repository) -> None:
-    api = sdk.repositories_api
+def rules(*patterns: str) -> list[lakefs_sdk.BranchProtectionRule]:
+    return [lakefs_sdk.BranchProtectionRule(pattern=each) for each in patterns]
+
+
+def test_rules(sdk: LakeFSClient, lake: lakefs.Repository, http: httpx.Client) -> None:
+    """Those that are there can be a condition."""
+    api, place = sdk.repositories_api, f"/repositories/{lake.id}/settings/branch_protection"
     assert api.get_branch_protection_rules(lake.id) == []
+    assert http.get(place).headers["ETag"] == ""
     api.set_branch_protection_rules(lake.id, rules("main", "release/*"))
-    assert api.get_branch_protection_rules(lake.id) == rules("main", "release/*")
     failed(400, lambda: api.set_branch_protection_rules(lake.id, rules("x" * 256)))
     failed(404, lambda: api.set_branch_protection_rules("nothing-there", rules("a")))
     assert api.get_branch_protection_rules(lake.id) == rules("main", "release/*")
-
-
-def test_rules_on_condition(http: httpx.Client, lake: lakefs.Repository) -> None:
-    place = f"/repositories/{lake.id}/settings/branch_protection"
-
-    def put(pattern: str, etag: str | None) -> int:
-        headers = {} if etag is None else {"If-Match": etag}
-        return http.put(place, json=[{"pattern": pattern}], headers=headers).status_code
-
-    assert http.get(place).headers["ETag"] == ""
-    assert put("main", "") == 204
-    first = http.get(place).headers["ETag"]
-    assert put("dev", "") == 412
-    assert put("dev", f'"{first}"') == 204
-    assert put("main", first) == 412
-    assert http.get(place).json() == [{"pattern": "dev"}]
-    assert put("main", None) == 204
+    etag = http.get(place).headers["ETag"]
+    for only_if, status in (("", 412), (f'"{etag}"', 204), (etag, 412)):
+        answer = http.put(place, json=[{"pattern": "dev"}], headers={"If-Match": only_if})
+        assert answer.status_code == status
+    assert api.get_branch_protection_rules(lake.id) == rules("dev")
 
 
 REFUSED: Final[dict[str, Callable[[LakeFSClient, str], object]]] = {
@@ -100,25 +86,15 @@ def test_what_a_protected_branch_refuses(sdk: LakeFSClient, lake: lakefs.Reposit
         assert lake.branch("main").get_commit().id == head, name
         protect(lake.id, [])
         change(sdk, lake.id)
-        sdk.experimental_api.hard_reset_branch(lake.id, "main", head, force=True)
+        reset = partial(sdk.experimental_api.hard_reset_branch, lake.id, "main")
+        lake.branch("main").object("c").upload("c")
+        failed(400, partial(reset, head))
+        failed(404, partial(reset, "nothing", force=True))
+        reset(head, force=True)
+        assert shown(lake) == {"a"}, name
     protect(lake.id, rules("main"))
     answer = sdk.objects_api.delete_objects(lake.id, "main", lakefs_sdk.PathList(paths=["a"]))
     assert [(each.path, each.status_code) for each in answer.errors] == [("a", 403)]
-
-
-def test_hard_resets(sdk: LakeFSClient, lake: lakefs.Repository) -> None:
-    api = sdk.experimental_api
-    first, second = save(lake, "a"), save(lake, "b")
-    for ref, head in (("main~1", first), (second, second)):
-        api.hard_reset_branch(lake.id, "main", ref)
-        assert lake.branch("main").get_commit().id == head
-    lake.branch("main").object("c").upload("c")
-    failed(400, lambda: api.hard_reset_branch(lake.id, "main", first))
-    assert shown(lake) == {"a", "b", "c"}
-    api.hard_reset_branch(lake.id, "main", first, force=True)
-    assert shown(lake) == shown(lake, "main@") == {"a"}
-    failed(404, lambda: api.hard_reset_branch(lake.id, "main", "nothing"))
-    failed(404, lambda: api.hard_reset_branch(lake.id, "nothing", first))
 
 
 def test_merges_without_changes(sdk: LakeFSClient, lake: lakefs.Repository) -> None:

@@ -22,7 +22,6 @@ def order(lake: lakefs.Repository, *paths: str, **more: Any) -> dict[str, Any]:
 
 
 def ended(http: httpx.Client, lake: lakefs.Repository, started: httpx.Response) -> dict[str, Any]:
-    """What became of a purge, once it has come to an end."""
     assert started.status_code == 202, started.text
     found: dict[str, Any] = {}
 
@@ -84,12 +83,8 @@ def test_what_is_refused(http: httpx.Client, lake: lakefs.Repository) -> None:
     fill(lake, "a")
     fill(lake, "b")
     for changes, status, kind in (
-        ({"confirmation": ""}, 400, "invalid_argument"),
         ({"confirmation": "another"}, 400, "invalid_argument"),
         ({"reason": " "}, 400, "invalid_argument"),
-        ({"reason": None}, 400, "invalid_argument"),
-        ({"paths": []}, 400, "invalid_argument"),
-        ({"paths": [{"ref": "main", "path": "nothing"}]}, 404, "object_not_found"),
         ({"paths": [{"ref": "a:b", "path": "a"}]}, 400, "invalid_argument"),
         ({"commits": ["nowhere"]}, 404, "ref_not_found"),
         ({"repository": True}, 400, "invalid_argument"),

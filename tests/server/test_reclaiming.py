@@ -20,7 +20,6 @@ RECLAIM_THREAD: Final = "reclaim"
 
 
 def objects(directory: Path) -> int:
-    """How many files of objects a store has."""
     return len(list(directory.glob("storage/lake/data/*/*")))
 
 
@@ -38,7 +37,6 @@ def upload(client: httpx.Client, data: bytes) -> None:
 
 
 def figures(client: httpx.Client) -> dict[str, float]:
-    """What a server says of reclaiming."""
     names = ("reclaimed_objects_total", "reclaimed_bytes_total", "reclaim_backlog_objects")
     return {name: figure(client, f"ebbtide_{name}") for name in names}
 

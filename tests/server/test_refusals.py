@@ -28,20 +28,17 @@ STATES: Final = [state for state in SPOILED if state not in BEFORE_IT_STARTS]
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.drawn("refusals of routes")
 def test_each_route_in_a_state(requests: Requests, state: str) -> None:
-    """Where it should refuse."""
     for asked in ASKED:
         try_state(requests, asked, state)
 
 
 @randomized("refusals of routes, by chance")
 def test_a_route_that_refuses(requests: Requests, seed: int) -> None:
-    """One of them."""
     chances = Random(seed)
     try_state(requests, chances.choice(ASKED), chances.choice(STATES))
 
 
 def try_state(requests: Requests, asked: Asked, state: str) -> None:
-    """A request in a spoiled world."""
     world = requests.world
     world.reset()
     SPOILED[state](world, asked.in_repository)

@@ -106,8 +106,6 @@ def check_claim(claim: Claim, now: datetime) -> None:
 
 
 class Starts:
-    """Starts the runs of one server."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.own: dict[str, Ended | None] = {}
@@ -175,7 +173,6 @@ class History:
         self.check_last_start()
 
     def draw(self) -> int:
-        """One of the servers."""
         return self.chances.randrange(2)
 
     def set_schedule(self) -> None:
@@ -326,26 +323,3 @@ def test_a_clock_that_was_ahead(
     clock.now = due
     scheduler.once()
     assert world.told[due] == ["run"]
-
-
-def test_a_server_that_dies_while_it_starts_a_run(store: Store, clock: ManualClock) -> None:
-    """Its due time is missed, once the start must have ended; the next one until then is
-    skipped."""
-    store.schedules.put(KEY, KEY, Timetable("*/5 * * * *"), ScheduledOptions(), by="me")
-    world = World(clock, dies="before")
-    scheduler = Scheduler(Observed(store, world), Starts(world), late_max=LATE_MAX)
-    due = []
-    for _ in range(4):
-        found = store.schedules.get(KEY, KEY).next_due_at
-        assert found is not None
-        due.append(found)
-        clock.now = found
-        with suppress(DiedError):
-            scheduler.once()
-        world.dies = ""
-    assert world.told == {
-        due[0]: ["missed"],
-        due[1]: ["skipped"],
-        due[2]: ["run"],
-        due[3]: ["skipped"],
-    }

