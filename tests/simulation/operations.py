@@ -315,7 +315,7 @@ def run(act: Act) -> object:
     report = act.process.collector(**options).run(known)
     if report.state == "swept":
         act.check_closed(lake, before, began, report.run_id)
-        if act.is_exact:
+        if before is not None and act.is_exact:  # nothing was beside it, from its beginning
             # An incremental run does not see what was written too late.
             late = act.world.bucket.late if report.mode == "incremental" else set[str]()
             require_gone(act.checker, began, late)
