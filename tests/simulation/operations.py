@@ -315,10 +315,8 @@ def run(act: Act) -> object:
     report = act.process.collector(**options).run(known)
     if report.state == "swept":
         act.check_closed(lake, before, began, report.run_id)
-        if act.is_exact:
-            # An incremental run does not see what was written too late.
-            late = act.world.bucket.late if report.mode == "incremental" else set[str]()
-            require_gone(act.checker, began, late)
+        if before is not None and act.is_exact and report.mode == "clean":
+            require_gone(act.checker, began)
             _plan_again(act, options)
     return _swept(act, report)
 
