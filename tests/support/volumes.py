@@ -134,7 +134,6 @@ DRAWN: Final[Mapping[str, int]] = {
     "examples of commands": 30,
     "flows through pages": 3,
     "tests of fsspec": 15,
-    "planted faults": 2,
     "stray keys": 6,
     "parts divided": 1,
     "kills of sweeps": 4,
