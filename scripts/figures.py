@@ -113,7 +113,7 @@ def origin(name: str, found: Mapping[str, Any]) -> str:
         f"- `{name}`: {found['measured_at'][:10]}, commit {found['commit'][:8]}"
         f"{' with changes' if found['dirty'] else ''}, "
         f"{machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['disk']}, "
-        f"load {machine['load']:.1f} at the start; "
+        f"load {machine['load']:.1f} at the start. It ran with "
         f"{', '.join(f'{package} {version}' for package, version in versions.items())}. "
         f"Command: `{shlex.join(found['command'])}`"
     )

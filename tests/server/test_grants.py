@@ -1,4 +1,4 @@
-"""Keys whose roles are for single repositories: what they open over HTTP, and what stays closed."""
+"""Keys with roles for single repositories: what they open over HTTP."""
 
 from __future__ import annotations
 
