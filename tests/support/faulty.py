@@ -60,6 +60,8 @@ class FaultyStorage(Any):  # type: ignore[misc]  # it has all that a storage has
         return self.inner.sign_put(address, lasts=lasts)
 
     def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):  # asked by pickle, also before there is an `inner`
+            raise AttributeError(method)
         call = getattr(self.inner, method)
         if method in _UNHEARD or not callable(call):
             return call
