@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import results
+from benchmarks import measuring, results
 
 ROWS: Final = 1_000_000
 WAYS: Final = ("ours", "native", "none", "duckdb")
@@ -145,7 +144,7 @@ DO: Final[dict[str, Callable[[Path, int], int]]] = {
 def measure(way: str, directory: Path, partitions: int) -> dict[str, float]:
     """Runs the join in one way, as a program. Returns the seconds of the program and of the join,
     and the peak memory of all its processes in MiB."""
-    command = [sys.executable, "-m", "benchmarks.join", "--do", way]
+    command = [*measuring.itself("join"), "--do", way]
     command += ["--directory", str(directory), "--partitions", str(partitions)]
     started = time.monotonic()
     peak = 0

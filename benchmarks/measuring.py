@@ -58,6 +58,11 @@ class Measured:
     output: str
 
 
+def itself(name: str) -> list[str]:
+    """Returns the command that runs a benchmark in a process of its own."""
+    return [sys.executable, "-m", f"benchmarks.{name}"]
+
+
 def mib(size: int) -> float:
     """Converts bytes to MiB."""
     return size / 2**20

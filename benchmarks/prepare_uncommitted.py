@@ -20,7 +20,6 @@ import random
 import resource
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from typing import Any
 
 import psycopg
 
-from benchmarks import results
+from benchmarks import measuring, results
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.relations.protected import write_protected
 from ebbtide.gc.runs import RunFolder
@@ -219,16 +218,8 @@ def in_fresh_process(
     what: str, directory: Path, database_url: str | None, target: Path
 ) -> Any:  # what the step prints, from JSON
     """Runs one step in a process of its own, so that its memory is its own. Returns its output."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.prepare_uncommitted",
-        "--only",
-        what,
-        "--directory",
-        str(directory),
-    ]
-    command += ["--target", str(target)]
+    command = [*measuring.itself("prepare_uncommitted"), "--only", what]
+    command += ["--directory", str(directory), "--target", str(target)]
     if database_url is not None:
         command += ["--database-url", database_url]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

@@ -39,7 +39,7 @@ import lakefs
 import psutil
 from lakefs.client import Client
 
-from benchmarks import results
+from benchmarks import measuring, results
 from benchmarks.prepare_uncommitted import EPOCH, insert_staged
 from ebbtide.ids import descending_id
 from ebbtide.model import ONE_MICROSECOND
@@ -311,7 +311,7 @@ def measure_requests(
     check("the last upload", real.get(requests - 1), _content(requests - 1))
     canned = directory / "answers.json"
     canned.write_text(json.dumps(answers(running.url, key)))
-    bare_program = [sys.executable, "-m", "benchmarks.server", "--bare", str(canned)]
+    bare_program = [*measuring.itself("server"), "--bare", str(canned)]
     page = min(PAGE, options.listed)
     with served(bare_program) as bare:
         bare_requests = Requests.to(bare.url, key)

@@ -22,7 +22,6 @@ import hashlib
 import http.client
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -38,7 +37,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from benchmarks import results
+from benchmarks import measuring, results
 from benchmarks.server import (
     API,
     PROGRAM,
@@ -244,7 +243,7 @@ def measure_limits(table: Table, directory: Path) -> None:
     """Measures a bare application and a loop over files."""
     canned = directory / "answers.json"
     canned.write_text(json.dumps({"objects": CONTENT.hex(), "uploaded": '{"path":"a"}'}))
-    program = [sys.executable, "-m", "benchmarks.server", "--bare", str(canned)]
+    program = [*measuring.itself("server"), "--bare", str(canned)]
     with served(program) as bare, closing(Sender(bare.url)) as sender:
         client = ByApi(sender, ("", ""))
         for what, send in (("upload", client.upload), ("read", client.read)):

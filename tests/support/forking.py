@@ -90,7 +90,7 @@ class Forks:
         its `main`, which reads `sys.argv`."""
         script = self._directory / "bin" / name
         if not script.exists():
-            script.parent.mkdir()
+            script.parent.mkdir(exist_ok=True)
             words = [sys.executable, "-IS", CLIENT, self._socket, module]
             script.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} {name} "$@"\n')
             script.chmod(0o755)
