@@ -98,7 +98,7 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     monkeypatch.setattr(results, "_RAN", [])
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
-    monkeypatch.setattr(measuring, "PROGRAM", command("ebbtide", "ebbtide.program"))
+    monkeypatch.setattr(measuring, "PROGRAM", command("ebbtide", "tests.support.loaded_program"))
     itself = lambda name: [command(name, f"benchmarks.{name}")]  # noqa: E731
     monkeypatch.setattr(measuring, "itself", itself)
     monkeypatch.setattr(arvados, "in_process", arvados.collect)
