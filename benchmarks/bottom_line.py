@@ -107,7 +107,7 @@ def run(name: str, directory: Path, work: Sequence[str], more: Mapping[str, str]
     """Runs `ebbtide gc` with the arguments `work`, and `more` variables in its environment."""
     command = [
         *(measuring.PROGRAM, "--store", str(directory)),
-        *("gc", *work, "--json", "--grace", "1s", "--unsafe", "--allow-share"),
+        *("gc", *work, "--json", "--grace", measuring.GRACE, "--unsafe", "--allow-share"),
     ]
     environment = {
         **os.environ,
@@ -332,7 +332,7 @@ def collect(
     """Makes a run, and checks that it deleted the `expected` objects. The program has `more` in its
     environment."""
     os.sync()  # the run must not wait for the disk to have the files that were made for it
-    time.sleep(2)  # the grace is one second
+    time.sleep(measuring.AGE_SECONDS)
     mode = "incremental" if kind == "incremental" else "clean"
     work = ("run", "lake", "--yes", "--quarantine", "none", "--mode", mode)
     figures = run(NAMES[kind], directory, work, more or {})

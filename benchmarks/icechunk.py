@@ -257,7 +257,10 @@ def run_icechunk(path: Path, threshold: datetime) -> dict[str, Measured]:
 def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Measured]:
     """Expires and collects `path` with Ebbtide. `planned` is only expired and planned. Returns the
     figures of each step."""
-    options = ("--grace", "1s", "--unsafe", "--quiet-repository", "--allow-share", "--json")
+    options = (
+        *("--grace", measuring.GRACE, "--unsafe"),
+        *("--quiet-repository", "--allow-share", "--json"),
+    )
 
     def expire(place: Path) -> Measured:
         date = ("--older-than", threshold.isoformat())
@@ -267,7 +270,7 @@ def run_ebbtide(planned: Path, path: Path, threshold: datetime) -> dict[str, Mea
 
     expire(planned)
     measured = {"expire": expire(path)}
-    time.sleep(2)  # the grace is one second
+    time.sleep(measuring.AGE_SECONDS)
     measured["dry run"] = measure(
         [measuring.PROGRAM, "gc", "plan", f"icechunk:{planned}", *options]
     )

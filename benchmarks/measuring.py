@@ -17,6 +17,8 @@ from benchmarks import results
 
 PROGRAM = str(Path(sys.executable).with_name("ebbtide"))
 """The command that runs are measured with."""
+GRACE, AGE_SECONDS = "1s", 2
+"""The grace of runs, and the age that all files have when a run begins."""
 RSS_EVERY: Final = 0.05
 TREE_EVERY: Final = 0.25
 PSS_GROWTH: Final = 1.05

@@ -62,7 +62,7 @@ from tests.support.server import WAIT_SECONDS, eventually
 SMALLEST = {
     "arvados": ("--collections", "20", "--blocks", "2"),
     "bottom_line": ("--scale", "0.0002", "--runs", "cold", "incremental"),
-    "bottom_line_s3": ("--scale", "0.0001", "--delay", "0.01", "--url", "URL"),
+    "bottom_line_s3": ("--scale", "0.00006", "--delay", "0.01", "--url", "URL"),
     "cluster": (
         *("--scale", "0.0001", "--runs", "alone", "--master", "none"),
         *("--url", "file://DIR/served", "--served", "DIR/served"),
@@ -106,6 +106,8 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(each, "served", forked_server)
     monkeypatch.setattr(bottom_line, "forget_files", lambda: False)
     monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(measuring, "GRACE", "0s")
+    monkeypatch.setattr(measuring, "AGE_SECONDS", 0)
 
 
 def command(name: str, module: str) -> str:
@@ -196,7 +198,10 @@ def test_smallest_scale(name: str, tmp_path: Path) -> None:
     check_result(name)
 
 
-def test_smallest_scale_on_s3(s3_url: str, tmp_path: Path) -> None:
+def test_smallest_scale_on_s3(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "AGE_SECONDS", 1)  # S3 tells whole seconds
     run("bottom_line_s3", tmp_path, f"{s3_url}/{new_id()}")
     check_result("bottom_line_s3")
 
