@@ -47,6 +47,8 @@ HOLDER: Final = "EBBTBENCHMARK"
 BLOCK_BYTES: Final = 64
 BATCH: Final = 1_000
 PROCESSES: Final = 2
+POOL: Final = multiprocessing.get_context("spawn").Pool
+"""A process that is forked would share the database's connections."""
 
 Made: TypeAlias = tuple[CommitRecord, CollectionRow, ArvadosRow, list[BlockRow]]
 """The rows of a collection: its content, itself, what Arvados adds, and its blocks."""
@@ -123,10 +125,7 @@ def fill(
         ended=ended,
     )
     batches = [range(start, min(start + BATCH, count)) for start in range(0, count, BATCH)]
-    # Spawned: a process that is forked would share the database's connections.
-    with multiprocessing.get_context("spawn").Pool(
-        min(processes, len(batches)), _begin, (filling,)
-    ) as pool:
+    with POOL(min(processes, len(batches)), _begin, (filling,)) as pool:
         for rows in pool.imap(_make_files, batches):
             _insert_rows(lake, rows)
 
