@@ -101,8 +101,7 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "_RAN", [])
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
     monkeypatch.setattr(measuring, "PROGRAM", command("ebbtide", "tests.support.loaded_program"))
-    itself = lambda name: [command(name, f"benchmarks.{name}")]  # noqa: E731
-    monkeypatch.setattr(measuring, "itself", itself)
+    monkeypatch.setattr(measuring, "itself", lambda name: [command(name, f"benchmarks.{name}")])
     monkeypatch.setattr(arvados, "in_process", arvados.collect)
     monkeypatch.setattr(arvados_store, "POOL", ThreadPool)
     monkeypatch.setattr(arvados_store, "_makers", [])
@@ -202,9 +201,7 @@ def test_smallest_scale(name: str, tmp_path: Path) -> None:
     check_result(name)
 
 
-def test_smallest_scale_on_s3(
-    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_smallest_scale_on_s3(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "AGE_SECONDS", 1)  # S3 tells whole seconds
     run("bottom_line_s3", tmp_path, f"{s3_url}/{new_id()}")
     check_result("bottom_line_s3")
