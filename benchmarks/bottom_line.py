@@ -206,6 +206,7 @@ def show(figures: Figures, limit: float | None) -> None:
 
 
 PEERS: Final = ("deletes", "common")
+DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 
 
 def peer(*arguments: object) -> dict[str, Any]:
@@ -252,7 +253,7 @@ def forget_files() -> bool:
     program may do that."""
     os.sync()
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
+        DROP_CACHES.write_text("3")
     except OSError:
         return False
     return True

@@ -101,13 +101,13 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "_RAN", [])
     monkeypatch.setenv("EBBTIDE_SPARK_MASTER", "none")
     monkeypatch.setattr(measuring, "PROGRAM", command("ebbtide", "tests.support.loaded_program"))
-    monkeypatch.setattr(measuring, "itself", lambda name: [command(name, f"benchmarks.{name}")])
+    monkeypatch.setattr(measuring, "itself", forked_benchmark)
     monkeypatch.setattr(arvados, "in_process", arvados.collect)
     monkeypatch.setattr(arvados_store, "POOL", ThreadPool)
     monkeypatch.setattr(arvados_store, "_makers", [])
     for each in (large_objects, pages, server, small_objects):
         monkeypatch.setattr(each, "served", forked_server)
-    monkeypatch.setattr(bottom_line, "forget_files", lambda: False)
+    monkeypatch.setattr(bottom_line, "DROP_CACHES", tmp_path / "drop_caches")
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr(measuring, "GRACE", "0s")
     monkeypatch.setattr(measuring, "AGE_SECONDS", 0)
@@ -116,6 +116,10 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def command(name: str, module: str) -> str:
     """The path of a command that is forked."""
     return str(forks().command(name, module) / name)
+
+
+def forked_benchmark(name: str) -> list[str]:
+    return [command(f"benchmark-{name}", f"benchmarks.{name}")]
 
 
 @contextmanager
