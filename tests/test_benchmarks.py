@@ -64,7 +64,7 @@ from tests.support.server import WAIT_SECONDS, eventually
 SMALLEST = {
     "arvados": ("--collections", "20", "--blocks", "2"),
     "bottom_line": ("--scale", "0.0002", "--runs", "cold", "incremental"),
-    "bottom_line_s3": ("--scale", "0.00006", "--delay", "0.01", "--url", "URL"),
+    "bottom_line_s3": ("--scale", "0.00006", "--delay", "0.001", "--url", "URL"),
     "cluster": (
         *("--scale", "0.0001", "--runs", "alone", "--master", "none"),
         *("--url", "file://DIR/served", "--served", "DIR/served"),
