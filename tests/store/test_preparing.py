@@ -528,9 +528,6 @@ MOVEMENTS: Mapping[str, Callable[[Repository, Callable[[], None]], object]] = {
     "suspended put": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
         "dev", "a", b"slow"
     ),
-    "suspended overwrite": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
-        "dev", "m", b"slow"
-    ),
     "rename twice": rename_twice,
     "suspended link": suspended_link,
     "suspended commit, and a rename": lambda lake, read: suspended_commit(
@@ -556,20 +553,6 @@ def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name
         MOVEMENTS[name](lake, lambda: reading.read(waiting.pop(0)))  # noqa: B023
         assert reading.missed() == set(), schedule
     assert count(lake, readings) == 0
-
-
-@randomized("changes between pages")
-def test_nothing_is_missed_in_random_histories(store: Store, clock: ManualClock, seed: int) -> None:
-    rng = random.Random(seed)
-    lake = empty_repository(store)
-    for rows_max in (1, 2, 3):
-        reading = Pages(lake, rows_max=rows_max)
-        for until in sorted(rng.randrange(12) for _ in range(25)):
-            reading.read(until)
-            clock.advance(SECOND)
-            with suppress(EbbtideError):
-                random_change(lake, rng)
-        assert reading.missed() == set()
 
 
 def first_page(lake: Repository) -> RowsRead:

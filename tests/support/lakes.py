@@ -48,6 +48,16 @@ def save(lake: Repository, path: str, branch: str = "main") -> str:
     return lake.commits.commit(branch, path).commit_id
 
 
+def save_files(lake: Repository, branch: str = "main", /, **files: bytes | None) -> str:
+    """Commits files, and deletions (None)."""
+    for path, data in files.items():
+        if data is None:
+            lake.objects.delete(branch, path)
+        else:
+            lake.objects.put(branch, path, data)
+    return lake.commits.commit(branch, " ".join(files)).commit_id
+
+
 def seal(lake: Repository, branch: str = "main") -> None:
     """Makes a commit that fails when it has sealed what is staged."""
     later = lake.context.clock.host_now() + timedelta(days=1)
