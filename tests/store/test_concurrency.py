@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Event
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from ebbtide.errors import Conflict
 from ebbtide.ids import new_id
 from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.schema import owner_epochs
+from ebbtide.store.database.schema import owner_epochs, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Readable
 from ebbtide.store.refs.queries import require_branch, update_branch
@@ -24,6 +24,7 @@ from ebbtide.store.repositories.owner import Ownership, read_owner
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.queries import Change, write_staged
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.lakes import rows
 from tests.support.locks import SECONDS_MAX, waits_for_a_lock
 
 
@@ -104,6 +105,23 @@ def test_they_wait_for_the_branch(repository: Repository) -> None:
                 begun = pool.submit(operation, repository)
                 assert waits_for_a_lock(context.metadata, begun), name
             begun.result(timeout=SECONDS_MAX)
+
+
+@pytest.mark.twins
+def test_an_upload_that_waited_for_a_commit_is_not_in_what_that_sealed(
+    repository: Repository,
+) -> None:
+    """The commit would drop it unpublished."""
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            branch = require_branch(tx, context.repository_id, "main", lock="exclusive")
+            begun = pool.submit(repository.objects.put, "main", "a", b"a")
+            assert waits_for_a_lock(context.metadata, begun)
+            tokens: dict[str, Any] = {"staging_token": "new", "sealed_tokens": branch.tokens}
+            update_branch(tx, context.repository_id, branch.branch_id, **tokens)
+        begun.result(timeout=SECONDS_MAX)
+    assert [row[1:3] for row in rows(repository, staged)] == [("new", "a")]
 
 
 @pytest.mark.twins
