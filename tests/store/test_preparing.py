@@ -538,12 +538,6 @@ def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name
     assert count(lake, readings) == 0
 
 
-def first_page(lake: Repository) -> RowsRead:
-    reading = Uncommitted(lake.context)
-    rows: RowsRead = reading.page(rows_max=1000).table.to_pylist()
-    return rows
-
-
 @pytest.mark.twins
 def test_a_write_that_is_being_published_as_its_registration_ends(
     repository: Repository, clock: ManualClock
@@ -561,8 +555,7 @@ def test_a_write_that_is_being_published_as_its_registration_ends(
             publish_writes(tx, context.repository_id, [entry.address])
             write_staged(tx, context.repository_id, token, {"a": entry}, lease_ttl=SECOND)
             clock.advance(2 * SECOND)
-            page = pool.submit(first_page, repository)
+            page = pool.submit(Uncommitted(context).page, rows_max=1000)
             assert waits_for_a_lock(context.metadata, page)
-        assert [(row["address"], row["reason"]) for row in page.result(WAIT_SECONDS_MAX)] == [
-            (entry.address, "staged")
-        ]
+        rows = page.result(WAIT_SECONDS_MAX).table.to_pylist()
+        assert [(row["address"], row["reason"]) for row in rows] == [(entry.address, "staged")]

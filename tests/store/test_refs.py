@@ -5,12 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import sqlalchemy as sa
 
 from ebbtide.errors import NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.database.schema import reflog
 from ebbtide.store.refs.branches import Branches
 from ebbtide.store.refs.tags import Tags
 from ebbtide.store.repositories.lifecycle import ListFilter
@@ -18,7 +16,7 @@ from ebbtide.store.repository import Repository
 from tests.conftest import START
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import save
+from tests.support.lakes import reflog_of, save
 
 WEEK = timedelta(days=7)
 """The default `trash_time`."""
@@ -130,12 +128,6 @@ def test_a_unique_name_is_made_up(repository: Repository) -> None:
         branches.create(name, "main")
         found = tags.set_expiry(again.tag_id, None, ensure_unique_name=True)
         assert found.name == name[:247] + "-3"
-
-
-def reflog_of(repository: Repository) -> list[tuple[str, str, str]]:
-    with repository.context.metadata.snapshot() as tx:
-        rows = tx.execute(sa.select(reflog.c.kind, reflog.c.name, reflog.c.commit_id))
-        return [tuple(row) for row in rows]
 
 
 @pytest.mark.parametrize("kind", ["branch", "tag"])
