@@ -43,6 +43,10 @@ def replaced(files: dict[str, str], given: str | None = None) -> str:
             {"/": "", "/e": "current/d", "/e 1": "current/d/x"},
             f". {A} 0:1:e\\0401\n./e {A} 0:1:x 1:2:y\n",
         ),
+        (
+            {"/e": "current/d", "/d/x": ""},
+            f". {A} {B} 0:3:a 3:3:b\n./d {A} 1:2:y\n./e {A} 0:1:x 1:2:y\n",
+        ),
         ({"/d/x": "", "/d/y": ""}, f". {A} {B} 0:3:a 3:3:b\n./d {EMPTY_BLOCK} 0:0:\\056\n"),
     ],
 )
