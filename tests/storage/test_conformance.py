@@ -342,12 +342,19 @@ def test_addresses_and_prefixes_that_are_none(storage: Storage) -> None:
                 ask(prefix)
 
 
-def test_each_address_has_its_outcome_in_order(storage: Storage) -> None:
-    """In more than one call, too."""
+def test_each_address_has_its_outcome_in_order(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In more than one call, too. On Azure each key is a request of its own: the calls are small
+    there."""
+    count = 2_100
+    if storage.url.startswith("az:"):
+        count = 42
+        monkeypatch.setattr("ebbtide.storage.remote._DELETE_KEYS_MAX", 20)
     there = [f"data/{n % 7}/{n}" for n in range(25)]
     for address in [*there, "data/1/keep"]:
         storage.put(address, b"1")
-    many = [f"many/{n}" for n in range(2_100)]
+    many = [f"many/{n}" for n in range(count)]
     asked = [*there[:10], "data/1/absent", "../bad", "other/absent", *many, *there[10:]]
     outcomes = storage.delete(asked)
     assert [each.address for each in outcomes] == asked

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.store.repository import Repository
+from tests.support.memory_world import Place, open_place
 from tests.support.world import World
 
 
@@ -23,3 +24,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 def project_id(repository: Repository) -> str:
     """A project of the repository."""
     return repository.projects.create("project").project_id
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Where the memory worlds of a module are, one after another."""
+    with open_place(tmp_path_factory.mktemp("place")) as found:
+        yield found

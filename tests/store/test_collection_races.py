@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -25,18 +26,16 @@ from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
 from tests.support.lakes import each_failure, every_file, meanwhile, tombstone
+from tests.support.lakes import rows as rows_of
 from tests.support.locks import waits_for_a_lock
 
 HOUR = timedelta(hours=1)
 FILES = {f"{number}": b"%d" % number for number in range(6)}
 
 
-def rows(lake: Repository) -> dict[str, list[str]]:
+def rows(lake: Repository) -> dict[str, list[tuple[Any, ...]]]:
     tables = (projects, collections, collection_versions, commits, reflog, pending)
-    with lake.context.metadata.snapshot() as tx:
-        return {
-            table.name: sorted(map(repr, tx.execute(sa.select(table)).all())) for table in tables
-        }
+    return {table.name: rows_of(lake, table) for table in tables}
 
 
 def unchanged(lake: Repository) -> Callable[[], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -65,41 +64,6 @@ def test_what_expires_by_itself_frees_its_name(
     for wrong in ("a", "nobody/a", "project/", "/a"):
         with pytest.raises(NotFound):
             lake.find(wrong)
-
-
-def test_states_at_their_instants(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    lake = repository.collections
-    made = put_collection(repository, project_id, "a", {"f": b"1"}).collection_id
-    ends_at = clock.now + HOUR
-    lake.update(made, expires_at=ends_at)
-    clock.now = ends_at - INSTANT
-    assert lake.open(made, "f").entry.path == "f"
-    clock.now = ends_at
-    with raises("collection_not_found"):
-        lake.files(made)
-    assert [each.path for each in lake.files(made, include_expired=True).entries] == ["f"]
-    changes: list[dict[str, Any]] = [
-        {"properties": {}},
-        {"content": ContentChange(replaces=True)},
-        {"expires_at": None, "keep_version": True},
-        {"expires_at": None, "description": "b"},
-    ]
-    for asked in changes:
-        with raises("trashed"):
-            lake.update(made, **asked)
-    clock.now = ends_at + TRASH - INSTANT
-    assert lake.get(made, include_expired=True).state is LifecycleState.TRASHED
-    clock.advance(INSTANT)
-    for call in (
-        lambda: lake.get(made, include_expired=True),
-        lambda: lake.restore(made),
-        lambda: lake.versions(made),
-        lambda: lake.files(made, include_expired=True),
-    ):
-        with raises("collection_not_found"):
-            call()
 
 
 def test_versions(repository: Repository, project_id: str) -> None:
@@ -205,41 +169,24 @@ def test_data_that_is_not_kept_and_is_kept_again(repository: Repository, project
             lake.update(made, replication_desired=number)
 
 
-def test_by_hash_follows_the_table(
+def test_by_hash_also_from_the_trash(
     repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
+    """Which of several live ones is found is compared in `tests/simulation`."""
     lake = repository.collections
-    place = repository.projects.create("other").project_id
-
-    def make(name: str, project: str = project_id) -> str:
-        return put_collection(repository, project, name, {"f": b"same"}).collection_id
-
-    first = make("first")
-    wanted = lake.get(first).content_hash
-
-    def found(*, include_expired: bool = False) -> str:
-        return lake.by_hash(wanted, include_expired=include_expired).collection_id
-
-    assert found() == first
+    first = put_collection(repository, project_id, "first", {"f": b"same"})
+    second = put_collection(repository, project_id, "second", {"f": b"same"}).collection_id
+    find = partial(lake.by_hash, first.content_hash)
+    lake.delete(first.collection_id)
+    found = {find().collection_id, find(include_expired=True).collection_id}
+    assert found == {second}, "the trashed one hides nothing"
+    lake.delete(second)
     with raises("collection_not_found"):
-        lake.by_hash("0" * 64)
-    second = make("second", place)
-    lake.delete(first)
-    assert found() == found(include_expired=True) == second, "the trashed one hides nothing"
-    # The project's end counts: what is in it is expiring, then trashed, whatever it says itself.
-    repository.projects.update(place, expires_at=clock.now + HOUR)
-    third = make("third")
-    assert found() == third, "persistent before expiring"
-    lake.update(third, expires_at=clock.now + 2 * HOUR)
-    clock.advance(HOUR)
-    assert found() == third
-    clock.advance(HOUR)
-    with raises("collection_not_found"):
-        found()
-    assert lake.by_hash(wanted, include_expired=True).state is LifecycleState.TRASHED
+        find()
+    assert find(include_expired=True).state is LifecycleState.TRASHED
     clock.advance(TRASH)
     with raises("collection_not_found"):
-        found(include_expired=True)
+        find(include_expired=True)
 
 
 @pytest.mark.twins
@@ -256,39 +203,18 @@ def test_lists_by_name_state_and_date(
     def names(**asked: object) -> list[str]:
         return [each.name for each in lake.page(project_id, **asked)]  # type: ignore[arg-type]
 
-    trashed = {"state": LifecycleState.TRASHED, "include_expired": True}
     assert names() == ["later", "never", "soon"]
     assert names(name="never") == ["never"]
     assert names(name="never (2)") == []
     assert names(state=LifecycleState.EXPIRING) == ["later", "soon"]
-    assert names(**trashed) == ["never (2)"]
     assert names(from_date=now + HOUR, to_date=now + 5 * HOUR) == ["soon"]
-    assert names(to_date=now + INSTANT, include_expired=True) == ["never (2)"]
+    assert names(state=LifecycleState.TRASHED, include_expired=True) == ["never (2)"]
     with raises("invalid_argument"):
         names(amount=0)
     repository.projects.delete(project_id)
     with raises("project_not_found"):
         names()
     assert len(names(include_expired=True)) == 4
-
-
-@pytest.mark.twins
-def test_pages_while_things_change(repository: Repository, project_id: str) -> None:
-    lake = repository.collections
-    made = [lake.create(project_id, f"{number:02}").collection_id for number in range(9)]
-    seen: list[str] = []
-    after = ("", "")
-    while page := lake.page(project_id, after=after, amount=2):
-        seen += [each.collection_id for each in page]
-        after = (page[-1].name, page[-1].collection_id)
-        if len(seen) == 2:
-            lake.delete(made[4])
-            lake.update(made[0], name="05 behind")
-            lake.create(project_id, "00 before")
-    assert [each for each in seen if each not in (made[0], made[4])] == [
-        each for each in made if each not in (made[0], made[4])
-    ]
-    assert seen.count(made[0]) == 2, "its name has moved on"
 
 
 def test_files_in_pages(repository: Repository, project_id: str) -> None:
@@ -325,8 +251,15 @@ def test_what_is_in_the_trash(repository: Repository, clock: ManualClock) -> Non
     collections.restore(dropped[0])
     assert projects.trash() == []
     assert [each.name for each in collections.trash()] == ["a"]
+    assert collections.files(dropped[1], include_expired=True).entries == ()
     clock.advance(TRASH)
     assert collections.trash() == []
+    for call in (
+        lambda: collections.versions(dropped[1]),
+        lambda: collections.files(dropped[1], include_expired=True),
+    ):
+        with raises("collection_not_found"):
+            call()
 
 
 FILES = {"a": b"1", "b/c": b"22", "b/d": b"", "ü": b"4444", "z" * 700: b"5"}

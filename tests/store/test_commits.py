@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -14,25 +13,9 @@ from ebbtide.store.database.schema import pending, reflog, staged
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import contents, count
+from tests.support.lakes import contents, count, save_files
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-def save(
-    repository: Repository,
-    branch: str = "main",
-    files: Mapping[str, bytes | None] | None = None,
-    **named: bytes | None,
-) -> str:
-    """Commit files, and deletions (None)."""
-    files = {**(files or {}), **named}
-    for path, data in files.items():
-        if data is None:
-            repository.objects.delete(branch, path)
-        else:
-            repository.objects.put(branch, path, data)
-    return repository.commits.commit(branch, " ".join(files)).commit_id
 
 
 def test_a_commit(repository: Repository, clock: ManualClock) -> None:
@@ -52,7 +35,7 @@ def test_a_commit(repository: Repository, clock: ManualClock) -> None:
 
 
 def test_a_commit_without_changes(repository: Repository) -> None:
-    save(repository, a=b"1")
+    save_files(repository, a=b"1")
     parent = repository.commits.get("main")
     repository.objects.put("main", "b", b"")
     repository.objects.delete("main", "b")
@@ -109,11 +92,11 @@ def test_a_storage_with_another_time_is_refused(repository: Repository, clock: M
 
 
 def test_merges(repository: Repository, clock: ManualClock) -> None:
-    save(repository, a=b"1", b=b"1", same=b"1", d=b"1")
+    save_files(repository, a=b"1", b=b"1", same=b"1", d=b"1")
     repository.branches.create("dev", "main")
-    source = save(repository, "dev", a=b"2", b=None, same=b"9", e=b"2")
+    source = save_files(repository, "dev", a=b"2", b=None, same=b"9", e=b"2")
     clock.advance(timedelta(seconds=1))
-    head = save(repository, a=b"3", b=b"3", same=b"9", d=None)
+    head = save_files(repository, a=b"3", b=b"3", same=b"9", d=None)
     with raises("merge_conflict") as caught:
         repository.commits.merge("dev", "main")
     assert caught.value.details == {"paths": ["a", "b"], "conflict_count": 2}
@@ -132,9 +115,9 @@ def test_merges(repository: Repository, clock: ManualClock) -> None:
 
 def test_reverts(repository: Repository) -> None:
     initial = repository.commits.resolve("main")
-    save(repository, a=b"1")
-    undone = save(repository, a=b"2")
-    head = save(repository, a=b"3")
+    save_files(repository, a=b"1")
+    undone = save_files(repository, a=b"2")
+    head = save_files(repository, a=b"3")
     with raises("merge_conflict") as caught:
         repository.commits.revert("main", undone)
     assert caught.value.details["paths"] == ["a"]
@@ -145,7 +128,7 @@ def test_reverts(repository: Repository) -> None:
         with raises("invalid_argument"):
             repository.commits.revert("main", ref, parent_number=number)
     repository.branches.create("dev", undone)
-    save(repository, "dev", b=b"dev")
+    save_files(repository, "dev", b=b"dev")
     merged = repository.commits.merge("dev", "main").commit_id
     for number, left in ((1, {"a": b"3"}), (2, {"a": b"2", "b": b"dev"})):
         repository.branches.create(f"{number}", merged)
@@ -156,12 +139,12 @@ def test_reverts(repository: Repository) -> None:
 @pytest.mark.twins
 def test_logs(repository: Repository, clock: ManualClock) -> None:
     initial = repository.commits.resolve("main")
-    first = save(repository, a=b"1")
+    first = save_files(repository, a=b"1")
     repository.branches.create("dev", "main")
     ids = [first]
     for number in range(4):
         clock.advance(timedelta(seconds=1))
-        ids.append(save(repository, "dev" if number % 2 else "main", {f"{number}": b""}))
+        ids.append(save_files(repository, "dev" if number % 2 else "main", **{f"{number}": b""}))
     merged = repository.commits.merge("dev", "main").commit_id
     log = [commit.commit_id for commit in repository.commits.log("main")]
     assert log == [merged, *reversed(ids), initial]
@@ -187,10 +170,10 @@ def test_a_log_goes_on_only_behind_a_commit_that_it_has(
     """An empty rest would read as the end of the log."""
     root = repository.commits.resolve("main")
     repository.branches.create("dev", "main")
-    first = save(repository, a=b"1")
+    first = save_files(repository, a=b"1")
     clock.advance(timedelta(seconds=1))
-    second = save(repository, a=b"2")
-    elsewhere = save(repository, "dev", b=b"1")
+    second = save_files(repository, a=b"2")
+    elsewhere = save_files(repository, "dev", b=b"1")
 
     def behind(after: str, **wanted: Any) -> list[str]:
         return [each.commit_id for each in repository.commits.log("main", after=after, **wanted)]

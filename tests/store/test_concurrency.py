@@ -1,14 +1,13 @@
-"""Real threads: writers and a committer on one branch, on both databases."""
+"""Real threads that wait for each other, on both databases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
-from threading import Barrier, Event, Semaphore
-from typing import Final
+from threading import Barrier, Event
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -17,7 +16,7 @@ from ebbtide.errors import Conflict
 from ebbtide.ids import new_id
 from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.schema import owner_epochs, pending, staged
+from ebbtide.store.database.schema import owner_epochs, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Readable
 from ebbtide.store.refs.queries import require_branch, update_branch
@@ -25,66 +24,8 @@ from ebbtide.store.repositories.owner import Ownership, read_owner
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.queries import Change, write_staged
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
+from tests.support.lakes import rows
 from tests.support.locks import SECONDS_MAX, waits_for_a_lock
-
-WRITERS = 3
-OBJECTS = 12
-OBJECTS_MAX = 5_000
-
-
-def attempt_commit(repository: Repository) -> str:
-    try:
-        repository.commits.commit("main", "")
-    except Conflict as error:
-        assert error.kind in ("nothing_to_commit", "branch_moved")
-        return error.kind
-    return "done"
-
-
-@pytest.mark.twins
-def test_no_write_is_lost_between_commits(repository: Repository) -> None:
-    """Writers go on until there were commits beside them, for on a busy machine they may be done
-    before the first."""
-    stop, committed = Event(), Semaphore(0)
-    written: list[range] = [range(0)] * WRITERS
-
-    def write(writer: int) -> None:
-        for number in count():
-            if number >= OBJECTS and committed.acquire(blocking=False):
-                written[writer] = range(number)
-                return
-            assert number < OBJECTS_MAX, "nothing is committed beside the writers"
-            repository.objects.put("main", f"{writer}/{number:02}", b"%d" % number)
-            repository.objects.put("main", "shared", b"%d" % writer)
-
-    def commit_on() -> list[str]:
-        outcomes = []
-        while not stop.is_set():
-            outcomes.append(attempt_commit(repository))
-            if outcomes[-1] == "done":
-                committed.release()
-        return outcomes
-
-    with ThreadPoolExecutor(WRITERS + 2) as pool:
-        committers = [pool.submit(commit_on) for _ in range(2)]
-        writers = [pool.submit(write, writer) for writer in range(WRITERS)]
-        wait(writers)
-        stop.set()
-        for future in writers:
-            future.result()
-        outcomes = [outcome for future in committers for outcome in future.result()]
-    attempt_commit(repository)
-    assert outcomes.count("done") >= WRITERS
-    found = {entry.path: entry.address for entry in repository.objects.walk("main@")}
-    expected = {
-        f"{writer}/{number:02}" for writer, numbers in enumerate(written) for number in numbers
-    }
-    assert set(found) == expected | {"shared"}
-    for path in expected:
-        assert repository.objects.get("main", path) == b"%d" % int(path[2:])
-    with repository.context.metadata.snapshot() as tx:
-        for table in (staged, pending):
-            assert tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() == 0
 
 
 @pytest.mark.parametrize("database_kind", ["postgres"], indirect=True)
@@ -164,6 +105,23 @@ def test_they_wait_for_the_branch(repository: Repository) -> None:
                 begun = pool.submit(operation, repository)
                 assert waits_for_a_lock(context.metadata, begun), name
             begun.result(timeout=SECONDS_MAX)
+
+
+@pytest.mark.twins
+def test_an_upload_that_waited_for_a_commit_is_not_in_what_that_sealed(
+    repository: Repository,
+) -> None:
+    """The commit would drop it unpublished."""
+    context = repository.context
+    with ThreadPoolExecutor(1) as pool:
+        with context.metadata.transaction() as tx:
+            branch = require_branch(tx, context.repository_id, "main", lock="exclusive")
+            begun = pool.submit(repository.objects.put, "main", "a", b"a")
+            assert waits_for_a_lock(context.metadata, begun)
+            tokens: dict[str, Any] = {"staging_token": "new", "sealed_tokens": branch.tokens}
+            update_branch(tx, context.repository_id, branch.branch_id, **tokens)
+        begun.result(timeout=SECONDS_MAX)
+    assert [row[1:3] for row in rows(repository, staged)] == [("new", "a")]
 
 
 @pytest.mark.twins

@@ -8,33 +8,24 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone
-from ebbtide.store.database.schema import commits, reflog
+from ebbtide.store.database.schema import commits
 from ebbtide.store.repository import Repository
 from tests.support.collections import raises
-from tests.support.lakes import save, tombstone
+from tests.support.lakes import reflog_of, save, tombstone
 from tests.support.locks import waits_for_a_lock
 
 SECONDS_MAX = 20
 
 
-def left(lake: Repository) -> list[tuple[str, str, str]]:
-    """The earlier targets of refs, the latest last."""
-    with lake.context.metadata.snapshot() as tx:
-        rows = tx.execute(
-            sa.select(reflog.c.kind, reflog.c.name, reflog.c.commit_id).order_by(reflog.c.entry_id)
-        )
-        return [(row.kind, row.name, row.commit_id) for row in rows]
-
-
 def test_the_branch_is_on_the_commit_of_the_ref(repository: Repository) -> None:
     first = save(repository, "a")
     second = save(repository, "b")
-    before = left(repository)
+    before = reflog_of(repository)
     assert repository.commits.reset_to("main", "main").commit_id == second
-    assert left(repository) == before
+    assert reflog_of(repository) == before
     moved = repository.commits.reset_to("main", "main~1")
     assert moved.commit_id == repository.commits.resolve("main") == first
-    assert left(repository) == [*before, ("branch", "main", second)]
+    assert reflog_of(repository) == [*before, ("branch", "main", second)]
 
 
 def test_what_is_refused(repository: Repository) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone
-from ebbtide.formats.base import ExpiredCommit, Protector
+from ebbtide.formats.base import ExpiredCommit
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import new_id
 from ebbtide.store.collecting.tracing import address_at
@@ -224,18 +224,6 @@ def test_an_imported_object(repository: Repository) -> None:
     assert (found.address, found.metadata) == ("s3://b/k", NEW)
 
 
-def protectors(store: Store, repository: Repository, address: str) -> list[Protector]:
-    found = EmbeddedRepository(repository.context, store_id=store.store_id)
-    with found.reading() as reading:
-        return reading.protectors(address)
-
-
-def expired(store: Store, repository: Repository, commit_id: str) -> ExpiredCommit | None:
-    found = EmbeddedRepository(repository.context, store_id=store.store_id)
-    with found.reading() as reading:
-        return reading.expired_commit(commit_id)
-
-
 def test_by_branch_tag_commit_and_collection(repository: Repository) -> None:
     lake = repository
     first = lake.objects.put("main", "a", b"1").address
@@ -269,42 +257,21 @@ def test_a_branch_comes_before_a_collection_of_its_name(repository: Repository) 
     assert address_at(repository.context, "p/c", "x") == staged
 
 
-def test_where_it_is_staged(store: Store, repository: Repository, clock: ManualClock) -> None:
-    lake = repository
-    lake.branches.create("side", "main")
-    address = lake.objects.put("side", "b", b"1").address
-    lake.objects.copy("side", "a", "side", "b")
-    lake.branches.delete("side")
-    gone_at = clock.now + store.settings.trash_time
-    found = protectors(store, lake, address)
-    places = [(each.where, each.until) for each in found if each.reason == "staged"]
-    assert places == [("branch side, path a", gone_at), ("branch side, path b", gone_at)]
-    assert protectors(store, lake, f"{address}0") == []
-    clock.now = gone_at
-    assert [each.reason for each in protectors(store, lake, address)] in ([], ["copy"])
-
-
-def test_what_is_given_out(store: Store, repository: Repository, clock: ManualClock) -> None:
-    given = repository.addresses.get("main", "a")
-    expected = Protector(reason="upload token", since=clock.now, until=given.expires_at)
-    assert protectors(store, repository, given.address) == [expected]
-    clock.now = given.expires_at
-    assert protectors(store, repository, given.address) == []
-
-
 def test_commits_that_were_given_up(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
     repository.objects.put("main", "a", b"1")
     lost = repository.commits.commit("main", "lost").commit_id
     repository.commits.commit("main", "next", allow_empty=True)
-    assert expired(store, repository, lost) is None
-    assert expired(store, repository, "0" * 32) is None
+    found = EmbeddedRepository(repository.context, store_id=store.store_id)
+    with found.reading() as reading:
+        assert reading.expired_commit(lost) is reading.expired_commit("0" * 32) is None
     repository.give_up(lost, "a disk broke")
     reason = "given up as damaged: a disk broke"
-    assert expired(store, repository, lost) == ExpiredCommit(
-        run_id=None, at=clock.now, reason=reason
-    )
+    with found.reading() as reading:
+        assert reading.expired_commit(lost) == ExpiredCommit(
+            run_id=None, at=clock.now, reason=reason
+        )
 
 
 def test_a_purged_address_is_refused_with_the_purges_that_took_it(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -148,31 +148,6 @@ def test_what_lies_elsewhere_is_left_out(store: Store, repository: Repository) -
     repository.commits.commit("main", "")
     assert whole(repository) == []
     assert [table.num_rows for table in pages(repository, rows_max=10)] == [0]
-
-
-@pytest.mark.twins
-def test_staged_rows_are_taken_in_pieces(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of one branch and of several, with addresses of all characters among them. SQLite reads them
-    in pages if there are several readers."""
-    expected: set[str] = set()
-    for branch in ("main", "dev", "odd"):
-        if branch != "main":
-            repository.branches.create(branch, "main")
-        for path in "abcde":
-            expected.add(repository.objects.put(branch, path, b"1").address)
-    for number, odd in enumerate(('"', "\\", "\n", "\x01", ",", "é", "\U0001f40b", "%0a")):
-        repository.addresses.stage("main", f"b{number}", f"s3://bucket/{odd}", size_bytes=1)
-    repository.objects.delete("dev", "c")
-    stands = {row["address"]: row["created_at"] for row in whole(repository)}
-    assert len(stands) == len(expected) - 1
-    assert set(stands) < expected
-    for rows, scans in ((1, False), (2, True), (3, False), (5, True)):
-        monkeypatch.setattr(relation, "ROWS_PER_TABLE", rows)
-        found = whole(repository, scans=scans)
-        assert {row["address"]: row["created_at"] for row in found} == stands
-        assert len(found) == len(stands)
 
 
 def test_branches_in_the_trash_count_until_they_are_gone(
@@ -330,11 +305,16 @@ def test_protected_addresses_are_written_in_parts(
         assert [part.rows for part in parts] == expected, "tables are not cut"
 
 
+ODD: Final = ('"', "\\", "\n", "\x01", ",", "é", "\U0001f40b", "%0a")
+
+
+@pytest.mark.twins
 @randomized("changes between pages")
 def test_the_pages_are_the_whole(
     store: Store, clock: ManualClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An address may have many rows, and rows are taken in pieces."""
+    """An address may have many rows, and rows are taken in pieces. Addresses of all characters are
+    among them. SQLite reads the rows in pages if there are several readers."""
     rng = random.Random(seed)
     monkeypatch.setattr(relation, "ROWS_PER_TABLE", rng.choice((1, 2, 5, 1000)))
     repository = empty_repository(store)
@@ -347,7 +327,10 @@ def test_the_pages_are_the_whole(
         with suppress(EbbtideError):
             random_change(repository, rng)
         clock.advance(SECOND)
+    for number, odd in enumerate(ODD):
+        repository.addresses.stage("main", f"b{number}", f"s3://bucket/{odd}", size_bytes=1)
     expected = whole(repository)
+    assert sorted(whole(repository, scans=True), key=repr) == sorted(expected, key=repr)
     for rows_max in (1, 2, rng.randrange(3, 8), 1000):
         read = [table.to_pylist() for table in pages(repository, rows_max=rows_max)]
         assert all(len(rows) <= rows_max for rows in read)
@@ -528,9 +511,6 @@ MOVEMENTS: Mapping[str, Callable[[Repository, Callable[[], None]], object]] = {
     "suspended put": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
         "dev", "a", b"slow"
     ),
-    "suspended overwrite": lambda lake, read: meanwhile(lake, read, DATA_PREFIX).objects.put(
-        "dev", "m", b"slow"
-    ),
     "rename twice": rename_twice,
     "suspended link": suspended_link,
     "suspended commit, and a rename": lambda lake, read: suspended_commit(
@@ -558,26 +538,6 @@ def test_nothing_is_missed_whatever_happens_between_the_pages(store: Store, name
     assert count(lake, readings) == 0
 
 
-@randomized("changes between pages")
-def test_nothing_is_missed_in_random_histories(store: Store, clock: ManualClock, seed: int) -> None:
-    rng = random.Random(seed)
-    lake = empty_repository(store)
-    for rows_max in (1, 2, 3):
-        reading = Pages(lake, rows_max=rows_max)
-        for until in sorted(rng.randrange(12) for _ in range(25)):
-            reading.read(until)
-            clock.advance(SECOND)
-            with suppress(EbbtideError):
-                random_change(lake, rng)
-        assert reading.missed() == set()
-
-
-def first_page(lake: Repository) -> RowsRead:
-    reading = Uncommitted(lake.context)
-    rows: RowsRead = reading.page(rows_max=1000).table.to_pylist()
-    return rows
-
-
 @pytest.mark.twins
 def test_a_write_that_is_being_published_as_its_registration_ends(
     repository: Repository, clock: ManualClock
@@ -595,8 +555,7 @@ def test_a_write_that_is_being_published_as_its_registration_ends(
             publish_writes(tx, context.repository_id, [entry.address])
             write_staged(tx, context.repository_id, token, {"a": entry}, lease_ttl=SECOND)
             clock.advance(2 * SECOND)
-            page = pool.submit(first_page, repository)
+            page = pool.submit(Uncommitted(context).page, rows_max=1000)
             assert waits_for_a_lock(context.metadata, page)
-        assert [(row["address"], row["reason"]) for row in page.result(WAIT_SECONDS_MAX)] == [
-            (entry.address, "staged")
-        ]
+        rows = page.result(WAIT_SECONDS_MAX).table.to_pylist()
+        assert [(row["address"], row["reason"]) for row in rows] == [(entry.address, "staged")]

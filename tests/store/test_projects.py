@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -110,32 +109,6 @@ def test_states_at_their_instants(repository: Repository, clock: ManualClock) ->
     for call in gone:
         with raises("project_not_found"):
             call()
-
-
-def test_of_what_is_in_the_trash_only_its_end_can_be_changed(
-    repository: Repository, clock: ManualClock
-) -> None:
-    lake = repository.projects
-    outer = lake.create("a").project_id
-    inner = lake.create("b", parent_id=outer).project_id
-    lake.delete(outer)
-    changes: list[dict[str, Any]] = [
-        {"description": "c"},
-        {"properties": {}},
-        {"expires_at": None, "name": "c"},
-    ]
-    for asked in changes:
-        with raises("trashed"):
-            lake.update(outer, **asked)
-    for call in (
-        lambda: repository.collections.create(inner, "new"),
-        lambda: lake.page(parent_id=outer),
-        lambda: repository.collections.page(inner),
-    ):
-        with raises("project_not_found"):
-            call()
-    assert lake.update(outer, expires_at=clock.now + HOUR).state is LifecycleState.EXPIRING
-    assert lake.update(outer, expires_at=clock.now - HOUR).expires_at == clock.now
 
 
 def test_depth(repository: Repository) -> None:

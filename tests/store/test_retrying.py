@@ -15,12 +15,14 @@ import sqlalchemy as sa
 from ebbtide.errors import Gone
 from ebbtide.store.commits.publishing import Overtaken
 from ebbtide.store.commits.retrying import until_published
+from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
 from ebbtide.store.content.reading import find_entry
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.database.schema import pending
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.repository import Repository
+from ebbtide.store.staging.uploads import OnlyIf
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, with_storage
@@ -332,18 +334,24 @@ def test_a_delete_during_which_the_branch_moves(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path is only staged when the delete looks, and committed when it acts."""
-    repository.objects.put("main", "a", b"1")
-    looks: list[str] = []
+    looks = 0
 
     def find_and_commit(*arguments: object, **options: object) -> object:
+        nonlocal looks
         found = find_entry(*arguments, **options)  # type: ignore[arg-type]
-        if not looks:
+        looks += 1
+        if looks % 2:
             repository.commits.commit("main", "")
-        looks.append("look")
         return found
 
     monkeypatch.setattr("ebbtide.store.objects.deleting.find_entry", find_and_commit)
-    repository.objects.delete("main", "a")
-    assert len(looks) == 2
-    assert contents(repository, "main") == {}
-    assert contents(repository, "main@") == {"a": b"1"}
+    deletes: tuple[Callable[[Entry], object], ...] = (
+        lambda _: repository.objects.delete("main", "a"),
+        lambda entry: repository.objects.delete_if("main", "a", OnlyIf(entry.checksum)),
+    )
+    for number, delete in enumerate(deletes, 1):
+        data = b"%d" % number
+        delete(repository.objects.put("main", "a", data))
+        assert looks == 2 * number
+        assert contents(repository, "main") == {}
+        assert contents(repository, "main@") == {"a": data}

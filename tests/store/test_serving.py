@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,8 +13,6 @@ import pytest
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.store.collecting.tasks import EXPORTS_PREFIX
-from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.reading import find_entry
 from ebbtide.store.embedded import Store
 from ebbtide.store.refs.policies import DayRules
 from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS
@@ -23,18 +20,9 @@ from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import OnlyIf
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
-from tests.support.lakes import contents
+from tests.support.lakes import contents, save_files
 
 HOUR = timedelta(hours=1)
-
-
-def commit(repository: Repository, branch: str = "main", /, **files: bytes | None) -> str:
-    for path, data in files.items():
-        if data is None:
-            repository.objects.delete(branch, path)
-        else:
-            repository.objects.put(branch, path, data)
-    return repository.commits.commit(branch, "change").commit_id
 
 
 @pytest.mark.twins
@@ -52,7 +40,7 @@ def test_refs_and_repositories_in_parts(store: Store, repository: Repository) ->
     assert [each.name for each in repository.branches.page(hidden=True)] == sorted(names)
     assert [each.name for each in repository.branches.page(prefix="a")] == ["a", "a-b", "a/b"]
     assert repository.branches.get("b").hidden
-    head = commit(repository, "b", a=b"1")
+    head = save_files(repository, "b", a=b"1")
     seen = EmbeddedRepository(repository.context, store_id=store.store_id)
     with seen.reading() as reading:
         assert head in {ref.commit_id for ref in reading.roots().refs}, "its data is kept"
@@ -100,27 +88,6 @@ def test_writes_and_deletes_on_a_condition(repository: Repository) -> None:
         objects.delete_if("no", "a", OnlyIf("x"))
 
 
-def test_a_delete_sees_what_was_committed_meanwhile(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(repository, a=b"1")
-    old = repository.objects.stat("main", "a")
-    looks = 0
-
-    def find(*arguments: Any, **more: Any) -> Entry | None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            commit(repository, a=b"2")
-        return find_entry(*arguments, **more)
-
-    monkeypatch.setattr("ebbtide.store.objects.deleting.find_entry", find)
-    with raises("precondition_failed"):
-        repository.objects.delete_if("main", "a", OnlyIf(old.checksum))
-    assert looks == 2
-    assert contents(repository, "main") == {"a": b"2"}
-
-
 @pytest.mark.twins
 def test_of_many_who_write_where_nothing_is_one_does(repository: Repository) -> None:
     def write(number: int) -> bool:
@@ -145,7 +112,7 @@ def test_a_readable_object_stays_what_it_was(repository: Repository) -> None:
 
 
 def test_what_a_pick_says_is_replaced_part_by_part(repository: Repository) -> None:
-    commit(repository, a=b"1")
+    save_files(repository, a=b"1")
     old = repository.commits.resolve("main")
     repository.objects.put("main", "a", b"2")
     picked = repository.commits.commit("main", "picked", metadata={"k": "v"}).commit_id
@@ -163,15 +130,15 @@ def test_what_a_pick_says_is_replaced_part_by_part(repository: Repository) -> No
 
 
 def test_picks(repository: Repository) -> None:
-    commit(repository, a=b"1", b=b"1")
+    save_files(repository, a=b"1", b=b"1")
     repository.branches.create("old", "main")
-    picked = commit(repository, a=b"2", b=None, c=b"1")
-    commit(repository, d=b"1")
+    picked = save_files(repository, a=b"2", b=None, c=b"1")
+    save_files(repository, d=b"1")
     repository.commits.cherry_pick("old", picked)
     assert contents(repository, "old") == {"a": b"2", "c": b"1"}
     with raises("nothing_to_commit"):
         repository.commits.cherry_pick("old", picked)
-    commit(repository, "old", a=b"mine")
+    save_files(repository, "old", a=b"mine")
     repository.commits.revert("main", picked)
     with raises("merge_conflict"):
         repository.commits.cherry_pick("old", "main")
@@ -190,13 +157,13 @@ def test_picks(repository: Repository) -> None:
 
 
 def test_squashed_and_empty_merges(repository: Repository) -> None:
-    commit(repository, a=b"1")
+    save_files(repository, a=b"1")
     repository.branches.create("dev", "main")
     before = repository.commits.resolve("main")
     with raises("nothing_to_merge"):
         repository.commits.merge("dev", "main")
     assert repository.commits.merge("dev", "main", allow_empty=True).parent_ids == (before, before)
-    commit(repository, "dev", b=b"2")
+    save_files(repository, "dev", b=b"2")
     squashed = repository.commits.merge("dev", "main", squash=True)
     assert len(squashed.parent_ids) == 1
     assert contents(repository, "main") == {"a": b"1", "b": b"2"}
@@ -209,10 +176,10 @@ def test_squashed_and_empty_merges(repository: Repository) -> None:
 
 
 def test_differences_in_parts(repository: Repository) -> None:
-    commit(repository, a=b"1", both=b"1", same=b"1")
+    save_files(repository, a=b"1", both=b"1", same=b"1")
     repository.branches.create("dev", "main")
-    commit(repository, "dev", **{"a": b"2", "both": b"d", "p/1": b"", "p/2": b"", "same": b"2"})
-    commit(repository, both=b"m", mine=b"1", same=b"2")
+    save_files(repository, "dev", **{"a": b"2", "both": b"d", "p/1": b"", "p/2": b"", "same": b"2"})
+    save_files(repository, both=b"m", mine=b"1", same=b"2")
     page = repository.commits.page_of_diff("main", "dev", three_dot=True, delimiter="/")
     kinds = [(each.path, each.kind) for each in page.entries]
     assert kinds == [("a", "changed"), ("both", "conflict")]
@@ -237,7 +204,7 @@ def test_a_log_by_what_was_changed(repository: Repository, clock: ManualClock) -
     ids = []
     for files in ({"a": b"1"}, {"p/x": b"1"}, {"a": b"2"}, {"b": b"1"}):
         clock.advance(HOUR)
-        ids.append(commit(repository, **files))
+        ids.append(save_files(repository, **files))
 
     def found(**wanted: object) -> list[int]:
         log = repository.commits.log("main", **wanted)  # type: ignore[arg-type]
@@ -257,7 +224,7 @@ def test_a_log_by_what_was_changed(repository: Repository, clock: ManualClock) -
 
 def test_a_date_in_whole_seconds(repository: Repository, clock: ManualClock) -> None:
     clock.advance(timedelta(milliseconds=700))
-    commit(repository, a=b"1")
+    save_files(repository, a=b"1")
     repository.objects.put("main", "a", b"2")
     second, whole = clock.now.replace(microsecond=0), timedelta(seconds=1)
     with raises("invalid_date"):
@@ -318,7 +285,7 @@ def test_days(repository: Repository) -> None:
 
 def test_exports(repository: Repository) -> None:
     """How tasks end: `test_retention.py`."""
-    head = commit(repository, a=b"1")
+    head = save_files(repository, a=b"1")
     repository.objects.put("main", "b", b"2")
     export = repository.exports.commits()
     place = f"{EXPORTS_PREFIX}{export.export_id}/"

@@ -22,7 +22,7 @@ from ebbtide.store.staging.multipart_queries import MultipartUpload
 from ebbtide.store.staging.signed_parts import SignedUpload
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, Hook, nothing, with_storage
-from tests.support.memory_world import MemoryWorld, Place, open_place
+from tests.support.memory_world import MemoryWorld, Place
 from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live
 
@@ -313,12 +313,6 @@ class History:
 def refused(kind: str, work: Callable[[], object]) -> None:
     with raises(kind):
         work()
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with open_place(tmp_path_factory.mktemp("signed-parts")) as found:
-        yield found
 
 
 @randomized("histories of signed parts")

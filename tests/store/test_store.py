@@ -200,13 +200,10 @@ BAD: Final[dict[tuple[Check, str, str], tuple[str, ...]]] = {
 }
 
 
-def test_good_names() -> None:
-    for check, names in GOOD.items():
+def test_names() -> None:
+    for good, names in GOOD.items():
         for name in names:
-            check(name)
-
-
-def test_bad_names() -> None:
+            good(name)
     for (check, kind, says), names in BAD.items():
         for name in names:
             _refused(check, name, kind, says)
@@ -248,6 +245,8 @@ def test_addresses_are_of_objects_and_of_one_slice() -> None:
     assert len({slice_of(each) for each in addresses}) == 1
     assert instant_of(slice_of(addresses[0])) == NOW
     assert make().new_addresses(0, now=NOW) == []
+    other = make().new_addresses(1, now=NOW)[0]
+    assert slice_of(other) != slice_of(addresses[0]), "of another process, in one microsecond"
 
 
 def test_a_slice_closes_when_it_is_full() -> None:
@@ -272,11 +271,6 @@ def test_a_slice_closes_at_its_age_or_when_it_is_of_the_future() -> None:
     assert instant_of(exactly) == NOW + HOUR
     assert still == exactly
     assert instant_of(back) == NOW
-
-
-def test_two_processes_never_share_a_slice() -> None:
-    one, other = (make().new_addresses(1, now=NOW)[0] for _ in range(2))
-    assert slice_of(one) != slice_of(other), "even if they open it in one microsecond"
 
 
 def test_threads_share_slices_and_no_address() -> None:

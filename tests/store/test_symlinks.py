@@ -3,28 +3,23 @@ commits and runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ebbtide.errors import EbbtideError, Failed, NotFound
-from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import SYMLINKS_PREFIX
 from ebbtide.store.objects import symlinks
-from ebbtide.store.objects.symlinks import by_directory
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, with_storage
-from tests.support.memory_world import MemoryWorld, Place, open_place
-from tests.support.randomized import examples, randomized
-from tests.support.world import START
+from tests.support.memory_world import MemoryWorld, Place
+from tests.support.randomized import randomized
 
 ZERO: Final[dict[str, Any]] = {"grace": timedelta(0), "unsafe": True}
 STEPS: Final = 40
@@ -32,22 +27,6 @@ HOUR: Final = timedelta(hours=1)
 MAIN: Final = f"{SYMLINKS_PREFIX}lake/main/"
 LOCATIONS: Final = ("", "", "t/", "t/p")
 PATHS: Final = ("x", "t/a", "t/p=1/a", "t/p=1/b", "t/p=2/a", "t/p=2/q/a", "t/z")
-
-
-def entry(path: str, address: str = "data/x") -> Entry:
-    return Entry(path, address, 0, "0" * 64, START)
-
-
-@randomized("properties of values")
-@examples("properties of values")
-@given(st.sets(st.text("ab/", min_size=1, max_size=8)))
-def test_entries_by_directory(paths: set[str]) -> None:
-    expected: dict[str, list[str]] = {}
-    for path in sorted(paths):
-        expected.setdefault("/".join(path.split("/")[:-1]), []).append(path)
-    found = list(by_directory(entry(path) for path in sorted(paths)))
-    assert {directory: [each.path for each in entries] for directory, entries in found} == expected
-    assert len(found) == len(expected)
 
 
 def files(repository: Repository) -> dict[str, list[str]]:
@@ -256,12 +235,6 @@ class History:
             self.collect()
         shown = self.lake.objects.list("main").entries
         assert self.world.files("data/") == {each.address for each in shown}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with open_place(tmp_path_factory.mktemp("symlinks")) as found:
-        yield found
 
 
 @randomized("histories of symlink files")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ebbtide.errors import Failed
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import TREES_PREFIX
-from ebbtide.store.database.schema import commits, pending, purged
+from ebbtide.store.database.schema import commits, pending, purged, reflog
 from ebbtide.store.repository import Repository
 from tests.support.collections import raises
 from tests.support.faulty import FailNth, FaultyStorage, OncePut, with_storage
@@ -43,9 +43,27 @@ def pending_addresses(lake: Repository) -> list[str]:
         return list(tx.execute(sa.select(pending.c.address)).scalars())
 
 
+def reflog_of(lake: Repository) -> list[tuple[str, str, str]]:
+    """The earlier targets of refs, the latest last."""
+    columns = (reflog.c.kind, reflog.c.name, reflog.c.commit_id)
+    with lake.context.metadata.snapshot() as tx:
+        rows = tx.execute(sa.select(*columns).order_by(reflog.c.entry_id))
+        return [(row.kind, row.name, row.commit_id) for row in rows]
+
+
 def save(lake: Repository, path: str, branch: str = "main") -> str:
     lake.objects.put(branch, path, path.encode())
     return lake.commits.commit(branch, path).commit_id
+
+
+def save_files(lake: Repository, branch: str = "main", /, **files: bytes | None) -> str:
+    """Commits files, and deletions (None)."""
+    for path, data in files.items():
+        if data is None:
+            lake.objects.delete(branch, path)
+        else:
+            lake.objects.put(branch, path, data)
+    return lake.commits.commit(branch, " ".join(files)).commit_id
 
 
 def seal(lake: Repository, branch: str = "main") -> None:

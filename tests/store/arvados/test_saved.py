@@ -136,20 +136,6 @@ def test_by_hash_the_one_that_lasts_longest(
     assert lake.restore(made[0].uuid, ensure_unique_name=True).listed.name == "a (2)"
 
 
-def test_a_new_collection_of_an_ended_signature(
-    repository: Repository, project_id: str, clock: ManualClock
-) -> None:
-    made = save(repository, project_id, "made", manifest_of(put_block(repository, b"data")))
-    text = signed(repository, made)
-    clock.advance(LEASE - SECOND)
-    save(repository, project_id, "in time", text)
-    clock.advance(SECOND)
-    with raises("token_expired"):
-        save(repository, project_id, "late", text)
-    with raises("token_expired"):
-        repository.arvados_collections.update(made.listed.uuid, holder=HOLDER, manifest_text=text)
-
-
 def test_two_objects_of_one_block(repository: Repository, project_id: str) -> None:
     """A block that was written again has two objects. A manifest may name both."""
     first = put_block(repository, b"data")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 from typing import Final
 
@@ -190,20 +189,6 @@ def test_merges(storage: Storage, seed: int) -> None:
         )
 
 
-def test_bytes_uploaded_again_on_one_side_are_no_change(storage: Storage) -> None:
-    generator = random.Random(0)
-    content = random_content(generator, 1)
-    (path, entry) = content.popitem()
-    again = Entry(path, "data/s/again", entry.size_bytes, entry.checksum, entry.mtime)
-    base, other = build(storage, {path: entry}), build(storage, {path: again})
-    gone = build(storage, {})
-    for source, destination in ((base, other), (other, base)):
-        merged = merge_trees(storage, base, source, destination)
-        assert (list(merged.changes), merged.conflicts) == ([], ())
-    assert list(merge_trees(storage, base, gone, other).changes) == [(path, None)]
-    assert merge_trees(storage, base, other, gone).change_count == 0
-
-
 def test_a_cache_reads_each_file_once_and_drops_what_was_used_least_lately(
     storage: Storage,
 ) -> None:
@@ -326,18 +311,6 @@ def test_boundaries_do_not_depend_on_history_nor_on_the_process(storage: Storage
     assert [info.last_path[-2:] for info in tree.ranges] == ["22", "29", "31", "51", "59"]
 
 
-def test_a_range_is_announced_before_it_is_written(storage: Storage) -> None:
-    def register(address: str) -> None:
-        assert storage.head(address) is None
-        announced.append(address)
-
-    announced: list[str] = []
-    ranges = apply_changes(
-        storage, Tree(new_id()), numbered(500).items(), register=register, target_entries=16
-    )
-    assert announced == [info.address for info in ranges]
-
-
 def test_only_the_ranges_that_changes_touch_are_read(storage: Storage) -> None:
     content = numbered(2_000)
     tree = build(storage, content, target_entries=64)
@@ -352,19 +325,6 @@ def test_only_the_ranges_that_changes_touch_are_read(storage: Storage) -> None:
     changes = [(entry.path, entry)]
     apply_changes(storage, tree, changes, register=ignored, target_entries=64, read=reading)
     assert read == [middle]
-
-
-def test_an_entry_that_differs_in_its_address_alone_is_written(storage: Storage) -> None:
-    """It looks the same to users, and is what must be found when the other address goes."""
-    entry = Entry("p", "data/s/1", 1, "sum", NOW)
-    tree = build(storage, {"p": entry})
-    for other in (
-        Entry("p", "data/s/2", 1, "sum", NOW),
-        Entry("p", "data/s/1", 1, "sum", NOW + timedelta(microseconds=1)),
-    ):
-        child = build(storage, {"p": other}, parent=tree)
-        assert child.ranges != tree.ranges
-        assert content_of(storage, child) == {"p": other}
 
 
 def test_changes_are_taken_as_they_are_needed(storage: Storage) -> None:
