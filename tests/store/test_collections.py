@@ -217,6 +217,24 @@ def test_lists_by_name_state_and_date(
     assert len(names(include_expired=True)) == 4
 
 
+def test_pages_while_things_change(repository: Repository, project_id: str) -> None:
+    lake = repository.collections
+    made = [lake.create(project_id, f"{number:02}").collection_id for number in range(9)]
+    seen: list[str] = []
+    after = ("", "")
+    while page := lake.page(project_id, after=after, amount=2):
+        seen += [each.collection_id for each in page]
+        after = (page[-1].name, page[-1].collection_id)
+        if len(seen) == 2:
+            lake.delete(made[4])
+            lake.update(made[0], name="05 behind")
+            lake.create(project_id, "00 before")
+    assert [each for each in seen if each not in (made[0], made[4])] == [
+        each for each in made if each not in (made[0], made[4])
+    ]
+    assert seen.count(made[0]) == 2, "its name has moved on"
+
+
 def test_files_in_pages(repository: Repository, project_id: str) -> None:
     files = dict.fromkeys(("a", "b/c", "b/d", "e/f/g", "h"), b"1")
     made = put_collection(repository, project_id, "a", files).collection_id
