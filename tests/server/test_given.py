@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, get_args
 
 import httpx
@@ -14,9 +13,9 @@ import lakefs
 import lakefs_sdk
 from pydantic.v1 import BaseModel
 
+from tests.server.test_lakefs_api import PAGE, ROWS, shape
 from tests.support.collected import refused
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "lakefs-api.md"
 APIS: Final = [each for name, each in vars(lakefs_sdk).items() if name.endswith("Api")]
 BY_HEADER: Final = {"If-None-Match", "If-Match", "Range"}
 """Headers that handlers read from the request themselves: tests of conditions and ranges use
@@ -50,7 +49,7 @@ def sent() -> dict[Operation, set[str]]:
             plain = inspect.signature(getattr(each, name.removesuffix("_with_http_info")))
             for parameter in plain.parameters.values():
                 names |= set(fields(parameter.annotation))
-            found[call[2], re.sub(r"\{\w+\}", "{}", call[1])] = names
+            found[call[2], shape(call[1])] = names
     return found
 
 
@@ -63,8 +62,7 @@ def read(document: dict[str, Any]) -> dict[Operation, set[str]]:
             body = described.get("requestBody", {}).get("content", {})
             for content in body.values():
                 names |= set(within(document, content.get("schema", {})))
-            place = re.sub(r"\{\w+\}", "{}", path.removeprefix("/api/v1"))
-            found[method.upper(), place] = names
+            found[method.upper(), shape(path.removeprefix("/api/v1"))] = names
     return found
 
 
@@ -80,7 +78,7 @@ def within(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
 
 
 def told() -> set[tuple[str, str]]:
-    section = DOCUMENT.read_text().partition("## Parameters and fields")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Parameters and fields")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| .+? \|$", section, re.MULTILINE)
     return {
         (operation.strip("`"), name)
@@ -93,10 +91,7 @@ def told() -> set[tuple[str, str]]:
 def test_every_parameter_and_field_of_lakefs_is_read_or_told(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     present = read(document)
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+) (/\S*)` \|", DOCUMENT.read_text(), re.MULTILINE)
-    names = {
-        (method, re.sub(r"\{\w+\}", "{}", path)): operation for operation, method, path in rows
-    }
+    names = {(method, shape(path)): operation for operation, method, path, *_ in ROWS}
     known = told()
     silent = {
         (names[operation], field)
