@@ -79,6 +79,8 @@ class Lake:
         self.url, self.http, self.bucket = server.url, http, bucket
         self.server = server
         self.key = server.keys["admin"]
+        self.message = ""
+        """Of the last error."""
         self.s3 = s3_client(server)
         self.s3.put_object(Bucket=bucket, Key="main/a", Body=b"old")
         self.upload = self.s3.create_multipart_upload(Bucket=bucket, Key="main/b")["UploadId"]
@@ -131,16 +133,15 @@ class Lake:
         root = ElementTree.fromstring(answer.content)
         code = root.findtext("Code") or ""
         assert STATUS_OF_CODE[code] == answer.status_code
-        assert root.findtext("Message")
+        self.message = root.findtext("Message") or ""
+        assert self.message
         assert root.findtext("RequestId") == answer.headers["x-amz-request-id"]
         return code
 
     def ask(self, method: str, place: str, body: bytes = b"", **headers: str) -> Any:
-        """Signs a request and sends it."""
         return self.send(method, place, self.signed(method, place, body, **headers), body)
 
     def read(self, place: str) -> httpx.Response:
-        """What is there."""
         return self.http.get(self.url + place, headers=self.signed("GET", place))
 
     def require_unchanged(self) -> None:

@@ -22,12 +22,6 @@ from tests.server.test_patience import Sent, answered
 from tests.support.randomized import examples, randomized
 
 
-def sources() -> str:
-    """The gateway's modules, without the table of codes."""
-    modules = Path(gateway.__file__).parent.glob("*.py")
-    return "".join(each.read_text() for each in modules if each.name != "errors.py")
-
-
 def test_every_kind_has_a_code() -> None:
     counted = Counter(code for codes in CODES.values() for code in codes)
     assert set(counted.values()) == {1}
@@ -36,7 +30,10 @@ def test_every_kind_has_a_code() -> None:
         # S3 answers with 403 where a key is wrong, and with 400 where a body is too large.
         moved = {401: 403, 413: 400, 431: 400}
         assert status == moved.get(STATUS[kind], STATUS[kind]), kind
-    used = {code_of_kind(kind) for kind in KINDS} | set(re.findall(r'"([A-Z]\w+)"', sources()))
+    # The gateway's modules, without the table of codes.
+    modules = Path(gateway.__file__).parent.glob("*.py")
+    sources = "".join(each.read_text() for each in modules if each.name != "errors.py")
+    used = {code_of_kind(kind) for kind in KINDS} | set(re.findall(r'"([A-Z]\w+)"', sources))
     assert set(STATUS_OF_CODE) <= used, "each code is the answer to something"
     assert code_of(S3Error("BadDigest", "x")) == "BadDigest"
     assert code_of(NotFound("repository_not_found", "x")) == "NoSuchBucket"
