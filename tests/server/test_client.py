@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from threading import Barrier
 from typing import Any
 
 import lakefs
@@ -17,7 +19,6 @@ import pytest
 from lakefs.exceptions import (
     BadRequestException,
     ConflictException,
-    ForbiddenException,
     NotFoundException,
     ObjectExistsException,
 )
@@ -41,6 +42,13 @@ def put(repo: lakefs.Repository, branch: str = "main", **files: str) -> str:
 def shown(repo: lakefs.Repository, ref: str = "main") -> dict[str, bytes]:
     found = repo.ref(ref)
     return {each.path: found.object(each.path).reader().read() for each in found.objects()}
+
+
+def failed(status: int, operation: Callable[[], object], kind: str = "") -> None:
+    with pytest.raises(lakefs_sdk.ApiException) as caught:
+        operation()
+    assert caught.value.status == status
+    assert f'"kind":"{kind}' in caught.value.body
 
 
 def test_sample_data(server: Server) -> None:
@@ -241,6 +249,23 @@ def test_resets(repo: lakefs.Repository) -> None:
     assert shown(repo) == {"kept": b"1"}
 
 
+@pytest.mark.twins
+def test_transactions(repo: lakefs.Repository) -> None:
+    """Of clients that commit and merge to one branch at the same time, each succeeds."""
+    start = Barrier(8)
+
+    def work(client: int) -> None:
+        start.wait()
+        for time in range(2):
+            with repo.branch("main").transact(commit_message=f"{client}/{time}") as branch:
+                branch.object(f"{client}/{time}").upload("x")
+
+    with ThreadPoolExecutor(start.parties) as pool:
+        list(pool.map(work, range(start.parties)))
+    wanted = {f"{each}/{time}" for each in range(start.parties) for time in range(2)}
+    assert shown(repo).keys() == wanted
+
+
 def test_reverts_and_picks(repo: lakefs.Repository) -> None:
     put(repo, a="1")
     second = put(repo, a="2", b="2")
@@ -266,20 +291,18 @@ def test_uploads_past_the_server(server: Server, repo: lakefs.Repository) -> Non
     metadata = lakefs_sdk.StagingMetadata(
         staging=given, checksum="an-etag", size_bytes=8, content_type="text/x"
     )
-    with pytest.raises(lakefs_sdk.ApiException) as caught:
-        link("other", metadata)
-    assert caught.value.status == 400
+    failed(400, partial(link, "other", metadata))
     linked = link("direct", metadata)
     assert (linked.size_bytes, linked.content_type) == (8, "text/x")
     assert shown(repo) == {"direct": b"straight"}
-    with pytest.raises(lakefs_sdk.ApiException) as caught:
-        link("direct", metadata)
-    assert caught.value.status == 409  # the server cannot tell what the ETag is of
+    # The server cannot tell what the ETag is of.
+    failed(409, partial(link, "direct", metadata))
 
 
 def test_a_link_that_is_repeated(server: Server, repo: lakefs.Repository) -> None:
     """As by a client that lost the answer."""
     api, branch = sdk(server).staging_api, repo.branch("main")
+    link = partial(api.link_physical_address, repo.id, "main")
     md5 = hashlib.md5(b"straight", usedforsecurity=False).hexdigest()
     for name, checksum in (("md5", md5), ("sha", hashlib.sha256(b"straight").hexdigest())):
         given = api.get_physical_address(repo.id, "main", name)
@@ -288,17 +311,15 @@ def test_a_link_that_is_repeated(server: Server, repo: lakefs.Repository) -> Non
         metadata = lakefs_sdk.StagingMetadata(
             staging=given, checksum=checksum, size_bytes=8, mtime=1_600_000_000
         )
-        linked = api.link_physical_address(repo.id, "main", name, metadata)
+        linked = link(name, metadata)
         assert linked.mtime == branch.object(name).stat().mtime == 1_600_000_000
         branch.commit("it is no longer staged")
-        assert api.link_physical_address(repo.id, "main", name, metadata) == linked
+        assert link(name, metadata) == linked
         others: tuple[dict[str, Any], ...] = ({"size_bytes": 7}, {"content_type": "text/x"}, {})
         for changed in others:
             if not changed:
                 branch.object(name).upload("STRAIGHT")
-            with pytest.raises(lakefs_sdk.ApiException) as caught:
-                api.link_physical_address(repo.id, "main", name, metadata.copy(update=changed))
-            assert caught.value.status == 409
+            failed(409, partial(link, name, metadata.copy(update=changed)))
 
 
 @pytest.mark.filterwarnings("ignore:PUT .* is deprecated:DeprecationWarning")
@@ -310,8 +331,7 @@ def test_objects_that_stay_outside(server: Server, repo: lakefs.Repository) -> N
     staged = api.stage_object(repo.id, "main", "linked", outside)
     assert (staged.physical_address, staged.mtime) == ("s3://elsewhere/key", 1_600_000_000)
     other = outside.copy(update={"physical_address": "s3://another/key"})
-    with pytest.raises(ForbiddenException), lakefs.exceptions.api_exception_handler():
-        api.stage_object(repo.id, "main", "linked", other)
+    failed(403, partial(api.stage_object, repo.id, "main", "linked", other))
 
 
 def test_configuration(server: Server) -> None:

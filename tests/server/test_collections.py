@@ -1,9 +1,10 @@
-"""Collections and their files over HTTP. Names, states, lists and races are the store's, and are
-tested there."""
+"""Projects, collections and their files over HTTP. Names, states, moves, lists and races are the
+store's, and are tested there."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -230,3 +231,96 @@ def test_what_is_in_the_trash(timed: httpx.Client, clock: ManualClock) -> None:
     assert place.endswith(live["ids"][0])
     back = done(timed.post(f"{place}/restore", json={"ensure_unique_name": True}))
     assert (back["name"], back["state"]) == ("c (2)", "persistent")
+
+
+def names(found: list[dict[str, Any]]) -> list[str]:
+    return [each["name"] for each in found]
+
+
+def test_the_life_of_a_project(leases: httpx.Client) -> None:
+    """Made, found, changed, moved, deleted with what is in it, and brought back."""
+    repository = new_repository(leases)
+    properties = {"who": "me", "n": [1, None, {"ü": 1.5}], "\\u0000": "\\u0000"}
+    outer = new_project(leases, repository, "outer", description="öäü\n", properties=properties)
+    assert (outer["repository"], outer["properties"]) == (repository, properties)
+    assert (outer["description"], outer["state"]) == ("öäü\n", "persistent")
+    assert not {"parent_id", "expires_at"} & set(outer)
+    inner = new_project(leases, repository, "inner", parent_id=outer["id"])
+    at_path: dict[str, Any] = {"repository": repository, "path": "outer/inner"}
+    assert done(leases.get("/projects", params=at_path))["results"] == [inner]
+    assert done(leases.get(f"/projects/{inner['id']}")) == inner
+    assert inner["path"] == "outer/inner"
+
+    changed = done(leases.patch(f"/projects/{inner['id']}", json={"description": "new"}))
+    assert changed | {"description": "", "modified_at": inner["modified_at"]} == inner
+    moved = done(leases.patch(f"/projects/{inner['id']}", json={"parent_id": None, "name": "x"}))
+    assert (moved["path"], moved["description"]) == ("x", "new")
+    done(leases.patch(f"/projects/{inner['id']}", json={"parent_id": outer["id"]}))
+
+    done(leases.delete(f"/projects/{outer['id']}"), 204)
+    for project in (outer, inner):
+        error = refused(leases.get(f"/projects/{project['id']}"), 404, "project_not_found")
+        assert "restore" in error["message"]
+        shown = done(leases.get(f"/projects/{project['id']}", params={"include_expired": True}))
+        assert shown["state"] == "trashed"
+    assert listed(leases, "/projects", repository=repository) == []
+    place = {"repository": repository, "parent_id": outer["id"]}
+    refused(leases.get("/projects", params=place), 404, "project_not_found")
+    assert names(listed(leases, "/projects", **place, include_expired=True)) == ["x"]
+
+    taken = new_project(leases, repository, "outer")
+    for project in (outer, taken):
+        error = refused(leases.post(f"/projects/{project['id']}/restore"), 409, "project_exists")
+    assert error["ids"] == [outer["id"]], "the one in the trash that may be meant"
+    back = leases.post(f"/projects/{outer['id']}/restore", json={"ensure_unique_name": True})
+    assert (done(back)["name"], done(back)["state"]) == ("outer (2)", "persistent")
+    assert done(leases.get(f"/projects/{inner['id']}"))["state"] == "persistent"
+
+
+def test_projects_that_cannot_be_made(leases: httpx.Client) -> None:
+    repository = new_repository(leases)
+    taken = new_project(leases, repository, "taken")["id"]
+    other = new_project(leases, new_repository(leases), "other")["id"]
+    deep = json.loads("[" * 40 + "]" * 40)
+    for asked, status, kind in (
+        ({"name": "taken"}, 409, "project_exists"),
+        ({"parent_id": other}, 404, "project_not_found"),
+        ({"description": "x" * 70_000}, 400, "invalid_argument"),
+        ({"properties": []}, 400, "invalid_argument"),
+        ({"properties": {"a": "x" * 70_000}}, 400, "invalid_argument"),
+        ({"properties": {"a": [{"\0": 1}]}}, 400, "invalid_argument"),
+        ({"properties": {"a": deep}}, 400, "invalid_argument"),
+    ):
+        body: dict[str, Any] = {"repository": repository, "name": "n"} | asked
+        refused(leases.post("/projects", json=body), status, kind)
+    # Halves of characters, which JSON can carry and no answer could; and numbers that are none.
+    for properties in ('{"a": "\\ud800"}', '{"\\udfff": 1}', '{"a": [NaN]}', '{"a": 1e999}'):
+        text = f'{{"repository": "{repository}", "name": "n", "properties": {properties}}}'
+        answer = leases.post(
+            "/projects", content=text, headers={"Content-Type": "application/json"}
+        )
+        refused(answer, 400, "invalid_argument")
+    assert names(listed(leases, "/projects", repository=repository)) == ["taken"]
+    cycle = leases.patch(f"/projects/{taken}", json={"parent_id": taken})
+    refused(cycle, 400, "project_cycle")
+
+
+def test_a_repository_in_the_trash_hides_all_of_it(leases: httpx.Client) -> None:
+    """Also where another one has its name by now."""
+    repository = new_repository(leases, a="abc")
+    project = new_project(leases, repository)
+    collection = new_collection(leases, project["id"])
+    place = f"/repositories/{repository}/locators?ref=main&path=a"
+    token = done(leases.post(place), 201)["locator"]
+    (trashed,) = [
+        each for each in listed(leases, "/repositories", amount=100) if each["id"] == repository
+    ]
+    done(leases.delete(f"/repositories/{repository}"), 204)
+    again = {"name": repository, "storage_namespace": f"local://{repository}-2"}
+    done(leases.post("/repositories", json=again), 201)
+    refused(leases.get(f"/projects/{project['id']}"), 404, "project_not_found")
+    refused(leases.get(f"/collections/{collection['id']}"), 404, "collection_not_found")
+    refused(leases.get(f"/locators/{token}"), 404, "repository_not_found")
+    asked = {"ensure_unique_name": True}
+    done(leases.post(f"/repositories/{trashed['repository_id']}/undelete", json=asked))
+    assert done(leases.get(f"/projects/{project['id']}"))["repository"] == f"{repository}-2"

@@ -7,6 +7,7 @@ way, and changes nothing else.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from ebbtide.server.direct import DirectObjects
 from ebbtide.server.streaming import SMALL_BYTES_MAX
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
+from tests.support.collected import figure
 from tests.support.server import Server
 
 OBJECTS: Final = "/repositories/{repository}/refs/{ref}/objects"
@@ -105,17 +107,12 @@ def test_an_upload_has_the_same_answer(plain: Server, filled: lakefs.Repository)
 
 def test_metrics_name_the_route(plain: Server, filled: lakefs.Repository) -> None:
     route = "/api/v1/repositories/{repository}/refs/{ref}/objects"
-    sought = f'ebbtide_requests_total{{method="GET",route="{route}",status="404"}}'
-
-    def count(client: httpx.Client) -> float:
-        lines = client.get("/metrics").text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sought))
-
+    sought = re.escape(f'ebbtide_requests_total{{method="GET",route="{route}",status="404"}}')
     with plain.http("reader") as client:
-        before = count(client)
+        before = figure(client, sought)
         url = OBJECTS.format(repository=filled.id, ref="main")
         assert client.get(url, params={"path": "nothing"}).status_code == 404
-        assert count(client) == before + 1
+        assert figure(client, sought) == before + 1
 
 
 LENGTH: Final = {"content-length": "3"}

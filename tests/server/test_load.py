@@ -1,4 +1,5 @@
-"""Many clients at once, and a collector that never rests: nothing that was acknowledged is lost.
+"""Many clients at once, of lakeFS and of S3, with a collector that never rests, and the reclaimer:
+nothing that was acknowledged is lost, and at the end no file is left that nothing needs.
 
 With `--log-cli-level=INFO` the test says what they did.
 """
@@ -8,9 +9,9 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -25,6 +26,9 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.queries import page_of_staged
+from tests.server.s3.conftest import s3_client
+from tests.server.s3.users import S3User
+from tests.support.collected import awaited
 from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
 from tests.support.randomized import randomized
 from tests.support.server import Server, eventually, short_leases
@@ -32,13 +36,15 @@ from tests.support.server import Server, eventually, short_leases
 logger = logging.getLogger(__name__)
 
 CLIENTS: Final = (4, 6, 10)
-"""How many there may be."""
+"""How many there may be of lakeFS."""
+S3_CLIENTS: Final = 2
 ROWS_MAX: Final = 10_000
 RUN: Final = {"unsafe": True, "allow_share": True}
 
 
 MANY: Final = {
     "EBBTIDE_TRASH_TIME": "1s",
+    "EBBTIDE_RECLAIM_INTERVAL": "1s",
     "EBBTIDE_SLICE_OBJECTS_MAX": "100",
     "EBBTIDE_RANGE_ENTRIES_TARGET": "8",
 }
@@ -83,15 +89,7 @@ class Collecting:
     def _run(self, wanted: dict[str, Any]) -> dict[str, Any]:
         started = self.http.post(f"{PREFIX}/gc/runs", json=wanted)
         assert started.status_code == 202, started.text
-        place = f"{PREFIX}/gc/runs/{started.json()['run_id']}"
-        run: dict[str, Any] = {}
-
-        def has_ended() -> bool:
-            run.update(self.http.get(place).json())
-            return bool(run["state"] != "running")
-
-        eventually(has_ended)
-        return run
+        return awaited(self.http, f"{PREFIX}/gc/runs/{started.json()['run_id']}")
 
     def _rescue(self) -> None:
         """Tag, for each client, the newest of its commits that the plan may hold expired."""
@@ -134,8 +132,19 @@ def _use(server: Server, rng: random.Random, seconds: float) -> None:
             User(number, http, library, progress, random.Random(rng.getrandbits(32)))
             for number, http in enumerate(clients[1:])
         ]
+        of_s3 = [
+            S3User(
+                number,
+                stack.enter_context(closing(s3_client(server))),
+                progress,
+                random.Random(rng.getrandbits(32)),
+            )
+            for number in range(S3_CLIENTS)
+        ]
         collecting = Collecting(clients[0], progress, users)
-        _work_together(users, collecting, seconds)
+        _work_together([*users, *of_s3], collecting, seconds)
+        for each in of_s3:
+            each.finish()
         counts = sum((user.counts for user in users), Counter[str]())
         logger.info("%s operations: %s; %s", counts.total(), dict(counts), dict(collecting.counts))
 
@@ -154,6 +163,8 @@ def _use(server: Server, rng: random.Random, seconds: float) -> None:
         kept = kept_by_policy(clients[0])
         for user in users:
             _check(user, kept)
+        for each in of_s3:
+            each.finish()
     assert "Traceback" not in server.log, server.log
     assert " ERROR " not in server.log, server.log
 
@@ -167,7 +178,7 @@ def _prepare(http: httpx.Client) -> None:
     assert http.put(f"{PREFIX}/settings/retention", json=policy).status_code == 200
 
 
-def _work_together(users: list[User], collecting: Collecting, seconds: float) -> None:
+def _work_together(users: Sequence[User | S3User], collecting: Collecting, seconds: float) -> None:
     """All at once; the first error of anybody ends it."""
     progress = collecting.progress
 

@@ -1,17 +1,12 @@
-"""Logins over the API: what a token opens, and for how long."""
+"""Logins over the API: what a token opens. How long it lasts is the store's."""
 
 from __future__ import annotations
 
 import lakefs_sdk
-import pytest
 from lakefs_sdk.client import LakeFSClient
 
 from ebbtide.server.auth import COOKIE
-from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
-from ebbtide.store.embedded import Store
-from tests.support.app import serving
-from tests.support.clock import ManualClock
+from tests.server.test_client import failed
 from tests.support.collected import done, refused
 from tests.support.server import Server
 
@@ -32,9 +27,7 @@ def test_a_login_by_lakefs_own_client(server: Server) -> None:
     assert (user.id, user.friendly_name) == (server.keys["writer"].access_key_id, "writer")
     assert user.creation_date > 0
     asked = lakefs_sdk.RepositoryCreation(name="abc", storage_namespace="local://x")
-    with pytest.raises(lakefs_sdk.ApiException) as caught:
-        known.repositories_api.create_repository(asked)
-    assert (caught.value.status, "role_missing" in caught.value.body) == (403, True)
+    failed(403, lambda: known.repositories_api.create_repository(asked), "role_missing")
 
 
 def test_a_cookie_opens_what_its_own_pages_ask_for(server: Server) -> None:
@@ -75,28 +68,3 @@ def test_wrong_keys_and_secrets_are_refused_alike(server: Server) -> None:
             answer = client.post("/auth/login", json=body)
             assert answer.status_code == 400
             assert pair["secret_access_key"] not in answer.text
-
-
-def test_a_token_ends(store: Store, clock: ManualClock) -> None:
-    """By time, and with its key."""
-    made = store.keys.create(Role.READER)
-    asked = {"access_key_id": made.key.access_key_id, "secret_access_key": made.secret}
-    with serving(store) as client:
-
-        def begin() -> str:
-            answer = client.post("/auth/login", json=asked, auth=lambda request: request)
-            client.cookies.clear()
-            return str(answer.json()["token"])
-
-        def status(token: str) -> int:
-            header = {"Authorization": f"Bearer {token}"}
-            return client.get("/user", headers=header, auth=lambda request: request).status_code
-
-        one, other = begin(), begin()
-        assert status(one) == 200
-        clock.advance(Settings().session_ttl)
-        assert status(one) == status(other) == 401
-        again = begin()
-        assert status(again) == 200
-        store.keys.revoke(made.key.access_key_id)
-        assert status(again) == 401

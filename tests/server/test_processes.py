@@ -1,4 +1,5 @@
-"""A server of several processes: each answers for all of them, and all end together."""
+"""A server of several processes: each answers for all of them, and all end together. And several
+servers on one PostgreSQL and one storage."""
 
 from __future__ import annotations
 
@@ -7,13 +8,17 @@ import multiprocessing
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import lakefs
 import psutil
 import pytest
+from lakefs.exceptions import ObjectExistsException
 
+from ebbtide.ids import new_id
 from ebbtide.processes import this_process
 from ebbtide.server.job_files import JobFiles
 from ebbtide.server.jobs import Job, Jobs, StepState
@@ -21,6 +26,8 @@ from ebbtide.server.metrics import Metrics
 from ebbtide.server.shared import shared_directory
 from ebbtide.server.workers import STARTUP_FAILURE, Worker
 from ebbtide.settings import Settings
+from tests.server.conftest import Servers
+from tests.support.collected import refused
 from tests.support.server import Server, eventually, new_server
 
 
@@ -126,3 +133,48 @@ def test_states_of_jobs_are_shared(tmp_path: Path) -> None:
     path.write_text(json.dumps(document | {"holder": dead}))
     (state,) = JobFiles(tmp_path).others()
     assert (state["ended"], state["error"]["kind"]) == (True, "worker_died")
+
+
+def test_both_serve_one_store(servers: Servers, tmp_path: Path) -> None:
+    """The second one has what another machine needs to join. Without the key it says so."""
+    first, directory = servers("shared"), tmp_path / "store"
+    directory.mkdir()
+    shared = ("EBBTIDE_DATABASE_URL", "EBBTIDE_STORAGE_URL")
+    second = new_server(directory, **{name: first.environment[name] for name in shared})
+    second.keys = first.keys
+    second.start(init=False)
+    try:
+        with second.http() as client:
+            refused(client.get("/repositories"), 500, "secret_key_missing")
+        assert "EBBTIDE_SECRET_KEY" in second.log
+    finally:
+        second.stop()
+    second.environment["EBBTIDE_SECRET_KEY"] = (first.directory / "secret.key").read_text().strip()
+    second.start(init=False)
+    try:
+        name = f"r-{new_id()}"
+        here = first.repository(name)
+        there = lakefs.Repository(name, client=second.client())
+
+        def upload(number: int) -> None:
+            repository = (here, there)[number % 2]
+            repository.branch("main").object(f"{number:02}").upload(str(number))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(upload, range(20)))
+        head = here.branch("main").commit("from one").get_commit().id
+        assert there.branch("main").head.id == head
+        assert len(list(there.branch("main").objects())) == 20
+
+        def claim(number: int) -> bool:
+            repository = (here, there)[number % 2]
+            try:
+                repository.branch("main").object("claimed").upload(str(number), mode="xb")
+            except ObjectExistsException:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(claim, range(8))) == 1
+    finally:
+        second.stop()

@@ -8,8 +8,8 @@ import httpx
 import lakefs
 
 from ebbtide.ids import new_id
-from tests.support.collected import refused
-from tests.support.server import Server, eventually
+from tests.support.collected import awaited, refused
+from tests.support.server import Server
 
 
 def place(lake: lakefs.Repository, path: str = "") -> str:
@@ -23,16 +23,11 @@ def order(lake: lakefs.Repository, *paths: str, **more: Any) -> dict[str, Any]:
 
 def ended(http: httpx.Client, lake: lakefs.Repository, started: httpx.Response) -> dict[str, Any]:
     assert started.status_code == 202, started.text
-    found: dict[str, Any] = {}
-
-    def look() -> bool:
-        found.update(http.get(place(lake, f"/{started.json()['purge_id']}")).json())
-        return found["state"] not in ("planning", "deleting") and (
-            found["state"] != "planned" or started.request.content.find(b"dry_run") > 0
-        )
-
-    eventually(look)
-    return found
+    going = {"planning", "deleting"}
+    if b"dry_run" not in started.request.content:
+        going.add("planned")
+    at = place(lake, f"/{started.json()['purge_id']}")
+    return awaited(http, at, going=going)
 
 
 def fill(repo: lakefs.Repository, *paths: str) -> None:

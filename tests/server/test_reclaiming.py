@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ import httpx
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.support.app import serving
-from tests.support.collected import done, new_repository, refused
+from tests.support.collected import done, figure, new_repository, refused
 from tests.support.server import Server, eventually, new_server
 
 RECLAIM_THREAD: Final = "reclaim"
@@ -21,12 +20,6 @@ RECLAIM_THREAD: Final = "reclaim"
 
 def objects(directory: Path) -> int:
     return len(list(directory.glob("storage/lake/data/*/*")))
-
-
-def figure(client: httpx.Client, name: str) -> float:
-    found = re.search(rf"^{name} (\S+)$", client.get("/metrics").text, re.MULTILINE)
-    assert found is not None
-    return float(found[1])
 
 
 def upload(client: httpx.Client, data: bytes) -> None:

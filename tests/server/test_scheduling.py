@@ -43,10 +43,9 @@ class DiedError(BaseException):
 
 @dataclass
 class World:
-    """What is outside of the database. `now` is the clock, `running` the run that has the
-    repository, `started` the due times for which a run began, and `told` all ends by due time."""
+    """What is outside of the database. `running` is the run that has the repository,
+    `started` the due times for which a run began, and `told` all ends by due time."""
 
-    clock: ManualClock
     running: str | None = None
     started: Counter[datetime] = field(default_factory=Counter)
     told: defaultdict[datetime, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -146,7 +145,7 @@ class History:
             self.schedules.remove(KEY, KEY)
         jitter = timedelta(minutes=chances.choice([0, 20]))
         self.timetable = Timetable(chances.choice(CRONS), "Europe/Berlin", jitter)
-        self.world = World(clock)
+        self.world = World()
         self.enabled: list[tuple[datetime, datetime | None]] = []
         self.set_schedule()
         self.servers: list[Scheduler | None] = [None, None]
@@ -308,7 +307,7 @@ def test_a_clock_that_was_ahead(
     """The next due time is the first one after now, also if a start was under way."""
     store.schedules.put(KEY, KEY, Timetable("*/30 * * * *"), ScheduledOptions(), by="me")
     began = clock.now
-    world = World(clock, dies="before")
+    world = World(dies="before")
     scheduler = Scheduler(Observed(store, world), Starts(world), late_max=LATE_MAX)
     clock.now += timedelta(days=180)
     with suppress(DiedError):

@@ -1,19 +1,91 @@
-"""Uploads in parts to signed URLs, by lakeFS's own client, on a real S3 server."""
+"""Signed URLs over HTTP, on a real S3 server: what clients get, and where there are none; and
+uploads in parts to such URLs, by lakeFS's own client."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import time
 from functools import partial
 from typing import Any, Final
 
 import httpx
+import lakefs
 import lakefs_sdk
-import pytest
-from lakefs_sdk.exceptions import ApiException
 
-from tests.support.collected import new_repository, refused
-from tests.support.server import Server, place_of
+from ebbtide.ids import new_id
+from tests.server.conftest import Servers
+from tests.server.s3.test_multipart import files
+from tests.server.test_client import failed
+from tests.support.collected import done, new_repository, refused
+from tests.support.server import Server
+
+
+def test_all_ways_to_a_signed_url(remote: Server) -> None:
+    with remote.http() as http, httpx.Client(verify=False, timeout=60.0) as anybody:
+        config = http.get("/config").json()["storage_config"]
+        assert config["pre_sign_support"] and config["pre_sign_multipart_upload"]
+        name = new_repository(http, a="committed")
+        place = f"/repositories/{name}/refs/main/objects"
+        staged = f"/repositories/{name}/branches/main/objects"
+        done(http.post(staged, params={"path": "d/b"}, content=b"staged"), 201)
+        for path, data in (("a", b"committed"), ("d/b", b"staged")):
+            asked = {"path": path, "presign": "true"}
+            sent = http.get(place, params=asked)
+            assert (sent.status_code, sent.headers["cache-control"]) == (302, "no-store")
+            got = anybody.get(sent.headers["location"], headers={"Range": "bytes=1-"})
+            assert (got.status_code, got.content) == (206, data[1:])
+            head = http.head(place, params=asked)
+            assert head.status_code == 302
+            length = anybody.head(head.headers["location"]).headers["content-length"]
+            assert length == str(len(data))
+            plain = done(http.get(f"{place}/stat", params={"path": path}))
+            stat = done(http.get(f"{place}/stat", params=asked))
+            assert anybody.get(stat["physical_address"]).content == data
+            assert 2400 < stat["physical_address_expiry"] - time.time() < 3600
+            changed = {"physical_address", "physical_address_expiry"}
+            assert all(stat[key] == plain[key] for key in plain.keys() - changed)
+            etag = {"If-None-Match": f'"{plain["checksum"]}"'}
+            assert http.get(place, params=asked, headers=etag).status_code == 304
+        listed = done(http.get(f"{place}/ls", params={"presign": "true"}))["results"]
+        contents = [anybody.get(each["physical_address"]).content for each in listed]
+        assert contents == [b"committed", b"staged"]
+        grouped = done(http.get(f"{place}/ls", params={"presign": "true", "delimiter": "/"}))
+        found = [(each["path"], bool(each["physical_address"])) for each in grouped["results"]]
+        assert found == [("a", True), ("d/", False)]
+
+
+def test_lakefs_own_client(remote: Server) -> None:
+    """It signs because the configuration says so."""
+    repo = lakefs.Repository(f"r-{new_id()}", client=remote.client())
+    repo.create(storage_namespace=f"local://{repo.id}")
+    branch = repo.branch("main")
+    made = branch.object("a").upload(b"abc", content_type="text/x", metadata={"k": "v"})
+    assert made.stat().content_type == "text/x"
+    assert made.reader().read() == b"abc"
+    branch.commit("m")
+    assert repo.ref("main").object("a").reader(pre_sign=True).read() == b"abc"
+    assert made.stat(pre_sign=True).physical_address.startswith("http://")
+    signed = branch.object("b").upload(b"more", pre_sign=True)
+    assert signed.reader(pre_sign=False).read() == b"more"
+
+
+def test_a_storage_that_signs_nothing(servers: Servers) -> None:
+    """And leases of no time: a URL that would have ended at once is not offered."""
+    for server in (servers("local", EBBTIDE_LEASE_TTL="1h"), servers("shared")):
+        with server.http() as http:
+            config = http.get("/config").json()["storage_config"]
+            assert not config["pre_sign_support"] and not config["pre_sign_multipart_upload"]
+            name = new_repository(http, a="1")
+            place = f"/repositories/{name}/refs/main/objects"
+            asked = {"path": "a", "presign": "true"}
+            for ask in (place, f"{place}/stat", f"{place}/ls"):
+                refused(http.get(ask, params=asked), 400, "presign_unsupported")
+            assert http.head(place, params=asked).status_code == 400
+            assert http.get(place, params={**asked, "presign": "false"}).content == b"1"
+    with servers("local", EBBTIDE_LEASE_TTL="1h").http() as http:
+        upload = f"/repositories/{new_repository(http)}/branches/main/staging/pmpu"
+        refused(http.post(upload, params={"path": "a", "parts": 1}), 400, "presign_unsupported")
+
 
 PATH: Final = "d/large ü"
 
@@ -22,12 +94,11 @@ class Lake:
     """A repository through lakeFS's client, and one upload of it."""
 
     def __init__(self, server: Server, parts: int | None = None) -> None:
-        self.server = server
         with server.http() as http:
             self.name = new_repository(http, a="0123456789")
         client = server.client().sdk_client
         self.api, self.objects = client.experimental_api, client.objects_api
-        self.files_before = self.files()
+        self.files_before = files(server, self.name)
         begun = self.api.create_presign_multipart_upload(self.name, "main", PATH, parts=parts)
         self.urls: list[str] | None = begun.presigned_urls
         self.address = {"physical_address": begun.physical_address}
@@ -58,16 +129,6 @@ class Lake:
     def read(self) -> bytes:
         return bytes(self.objects.get_object(self.name, "main", PATH))
 
-    def files(self) -> set[str]:
-        """The addresses of all data files."""
-        root = f"{self.server.environment['EBBTIDE_STORAGE_URL']}/{self.name}"
-        storage, _ = place_of(f"{root}/x")
-        return {
-            str(address)
-            for batch in storage.list("data/")
-            for address in batch.column("address").to_pylist()
-        }
-
 
 def put(url: str, data: bytes) -> str:
     """Writes a part; returns the ETag that the storage answered."""
@@ -76,13 +137,6 @@ def put(url: str, data: bytes) -> str:
         sent = anybody.put(url, content=data, headers=headers)
     assert sent.status_code == 200, sent.text
     return sent.headers["etag"]
-
-
-def failed(operation: Callable[[], object], status: int, kind: str) -> None:
-    with pytest.raises(ApiException) as error:
-        operation()
-    found = httpx.Response(200, content=error.value.body).json()
-    assert (error.value.status, found["kind"]) == (status, kind)
 
 
 def test_parts_become_an_object(remote: Server) -> None:
@@ -102,7 +156,7 @@ def test_parts_become_an_object(remote: Server) -> None:
         (etags | {8: etags[1]}, "part_invalid"),
         ({1: ""}, "part_invalid"),
     ):
-        failed(partial(lake.complete, wrong), 400, kind)
+        failed(400, partial(lake.complete, wrong), kind)
     made = lake.complete(etags, content_type="text/x", user_metadata={"Key": "value"})
     whole = b"".join(data.values())
     assert lake.read() == whole
@@ -110,8 +164,8 @@ def test_parts_become_an_object(remote: Server) -> None:
     assert (made.path, made.size_bytes, made.content_type) == (PATH, len(whole), "text/x")
     assert made.metadata == {"Key": "value"}
     assert lake.objects.stat_object(lake.name, "main", PATH) == made
-    assert len(lake.files() - lake.files_before) == 1
-    failed(partial(lake.complete, etags), 404, "upload_not_found")
+    assert len(files(remote, lake.name) - lake.files_before) == 1
+    failed(404, partial(lake.complete, etags), "upload_not_found")
     # The holder of a URL can still write there. The object does not change.
     put(urls[1], b"changed")
     assert lake.read() == whole
@@ -132,7 +186,7 @@ def test_a_part_of_another_object(remote: Server) -> None:
         asked.copy_source.range = None
     # A new URL replaces the copy.
     url = lake.sign(2)
-    failed(partial(lake.complete, etags), 400, "part_invalid")
+    failed(400, partial(lake.complete, etags), "part_invalid")
     lake.complete(etags | {2: put(url, b"x")})
     assert lake.read() == b"123x"
 
@@ -141,11 +195,11 @@ def test_an_aborted_upload(remote: Server) -> None:
     lake = Lake(remote, parts=1)
     assert lake.urls is not None
     etag = put(lake.urls[0], b"1")
-    assert len(lake.files() - lake.files_before) == 1
+    assert len(files(remote, lake.name) - lake.files_before) == 1
     lake.abort()
-    assert lake.files() == lake.files_before
+    assert files(remote, lake.name) == lake.files_before
     for again in (lake.abort, partial(lake.complete, {1: etag}), partial(lake.sign, 1)):
-        failed(again, 404, "upload_not_found")
+        failed(404, again, "upload_not_found")
 
 
 def test_what_lakefs_refuses(remote: Server) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -223,3 +224,25 @@ def test_symlink_files(lake: lakefs.Repository, plain: Server) -> None:
     assert found["t/p=2/symlink.txt"].splitlines() == addresses
     (kept,) = [each for each in lake.tags() if each.id.startswith("symlinks/main/")]
     assert kept.get_commit().id == commit
+
+
+def test_a_log_without_an_end(http: httpx.Client, lake: lakefs.Repository) -> None:
+    """As `lakectl log` asks for it when no option asks for anything. No test starts the program."""
+    main = lake.branch("main")
+    first = main.commit("first", allow_empty=True).get_commit().id
+    main.commit("second", allow_empty=True)
+    query = {"after": "", "limit": "false", "first_parent": "false", "stop_at": ""}
+    for stop_at, expected in (
+        ("", ["second", "first", "Repository created"]),
+        (first, ["second", "first"]),
+    ):
+        asked = query | {"stop_at": stop_at}
+        answer = http.get(f"/repositories/{lake.id}/refs/main/commits", params=asked)
+        assert [each["message"] for each in answer.json()["results"]] == expected
+
+
+def test_no_command_of_lakectl_warns_of_another_edition(http: httpx.Client) -> None:
+    told = http.get("/config").json()["version_config"]
+    assert "version_context" not in told
+    assert told["ebbtide_version"] == version("ebbtide")
+    assert told == http.get("/config/version").json()

@@ -1,5 +1,6 @@
 """Every route, each of whose steps fails: the answer is the documented one, what it says is true,
-and the same request goes on from there.
+and the same request goes on from there. And every route in each state in which it should refuse:
+nothing is changed. Who may not ask is refused in `test_roles.py`.
 
 `calls.py` says how each route is called; a step is a call of the storage, or a statement or commit
 of the database. What a run's own process would do is done in this one. A commit tries some, drawn
@@ -20,12 +21,10 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from ebbtide.server.api.routing import PREFIX
 from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.server.errors import STATUS
-from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
 from ebbtide.storage import LocalStorage
 from ebbtide.store.embedded import Store
@@ -34,6 +33,7 @@ from tests.support.app import asking
 from tests.support.program import Program, in_world, made_world
 from tests.support.randomized import randomized
 from tests.support.small_world import View, is_done, without_runs
+from tests.support.spoiling import SPOILED
 from tests.support.steps import Fault, Kind, Place, Steps, faults
 
 pytestmark = pytest.mark.xdist_group("small world")  # which is made once
@@ -149,7 +149,6 @@ class Requests:
         self.world = program.world
         self.jobs: list[InThread] = []
         self._normal: dict[Asked, Normal] = {}
-        self._app: FastAPI | None = None
         patched.setattr("ebbtide.server.jobs.follow_parent", lambda: None)
         patched.setattr("multiprocessing.context.SpawnContext.Process", self._process)
         patched.setattr(
@@ -160,29 +159,15 @@ class Requests:
         self.jobs.append(InThread(**given))
         return self.jobs[-1]
 
-    @property
-    def app(self) -> FastAPI:
-        assert self._app is not None
-        return self._app
-
     @contextmanager
     def serving(self) -> Iterator[httpx.Client]:
-        """A client with the key of an admin. To make the application takes longer than all else:
-        it is handed from store to store."""
+        """A client with the key of an admin."""
         names = self.world.names
         with Store.open(
             self.world.store, settings=Settings(reclaim=False, schedules=False)
         ) as store:
-            if self._app is None:
-                self._app = create_app(store)
-            app = self._app
-            app.state.store, app.state.settings = store, store.settings
-            app.state.jobs = Jobs(app.state.metrics.jobs.set)
-            own = {"store": store, "keys": store.keys, "sessions": store.sessions}
-            for each in app.user_middleware:
-                each.kwargs.update((name, own[name]) for name in own.keys() & each.kwargs.keys())
-            app.middleware_stack = None
-            with asking(app, (names["admin"], names["secret"])) as client:
+            self.app = create_app(store)
+            with asking(self.app, (names["admin"], names["secret"])) as client:
                 yield client
 
     def request(self, client: httpx.Client, asked: Asked) -> httpx.Request:
@@ -364,3 +349,34 @@ def check_answer(asked: Asked, answer: Answer, what: str) -> None:
         assert answer.kind != DEFECT, what
         assert STATUS[answer.kind] == answer.status, what
         assert json.loads(answer.text)["message"], what
+
+
+BEFORE_IT_STARTS: Final = {"no store", "a newer schema", "a database that is none"}
+"""In these states nobody can be served: `ebbtide serve` says so."""
+STATES: Final = [state for state in SPOILED if state not in BEFORE_IT_STARTS]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.drawn("refusals of routes")
+def test_each_route_in_a_state(requests: Requests, state: str) -> None:
+    for asked in ASKED:
+        try_state(requests, asked, state)
+
+
+@randomized("refusals of routes, by chance")
+def test_a_route_that_refuses(requests: Requests, seed: int) -> None:
+    chances = Random(seed)
+    try_state(requests, chances.choice(ASKED), chances.choice(STATES))
+
+
+def try_state(requests: Requests, asked: Asked, state: str) -> None:
+    world = requests.world
+    world.reset()
+    SPOILED[state](world, asked.in_repository)
+    before, data = world.view(), world.data()
+    answer = requests.ask(asked)
+    what = f"{asked} where there is {state}\n{answer}"
+    check_answer(asked, answer, what)
+    if answer.status >= 400:
+        assert without_runs(world.view()) == without_runs(before), what
+        assert data <= world.data(), what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import shutil
 import socket
 import struct
@@ -19,10 +20,12 @@ import lakefs
 import psutil
 import pytest
 import sqlalchemy as sa
+from boto3.s3.transfer import TransferConfig
 
 from ebbtide.settings import Settings
 from ebbtide.store.database.schema import pending
 from ebbtide.store.embedded import Store
+from tests.server.conftest import Servers
 from tests.server.s3.conftest import s3_client
 from tests.support.app import serving
 from tests.support.server import WAIT_SECONDS, Key, Server, eventually
@@ -94,6 +97,35 @@ def test_large_bodies_need_little_memory(
             digest.update(piece)
     assert digest.hexdigest() == answer.json()["checksum"]
     assert peak(plain) - before < MEMORY_MAX
+
+
+IN_PARTS = 96 * MEGABYTE
+PART = 24 * MEGABYTE
+AT_ONCE = 4
+GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 90 * MEGABYTE}
+"""On S3, all uploads share 16 MiB for parts. The rest are pieces that arrive, and memory that the
+allocator keeps."""
+
+
+@pytest.mark.twins
+def test_an_upload_in_parts_needs_little_memory(
+    servers: Servers, server_kind: str, tmp_path: Path
+) -> None:
+    """Much less than the object: the parts pass through. No other test uses the server."""
+    alone = servers(server_kind, EBBTIDE_LOG_LEVEL="warning")
+    file = tmp_path / "sparse"
+    file.touch()
+    os.truncate(file, IN_PARTS)
+    alone.repository("lake")
+    config = TransferConfig(
+        multipart_threshold=MEGABYTE, multipart_chunksize=PART, max_concurrency=AT_ONCE
+    )
+    before = forget_peak(alone)
+    with closing(s3_client(alone)) as client:
+        client.upload_file(str(file), "lake", "main/large", Config=config)
+        head = client.head_object(Bucket="lake", Key="main/large")
+    assert head["ContentLength"] == IN_PARTS
+    assert peak(alone) - before < GROWTH_MAX[server_kind]
 
 
 def test_an_upload_above_the_limit(tmp_path: Path) -> None:

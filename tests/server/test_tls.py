@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import boto3
 import httpx
 import pytest
-from botocore.config import Config
 
 from ebbtide.errors import ExitCode
+from tests.server.s3.conftest import s3_client
 from tests.support.certificates import Issued, Issuer
 from tests.support.server import API, Server, new_server
 
@@ -72,15 +71,8 @@ def test_the_api_over_tls(secured: Secured) -> None:
 
 def test_s3_over_tls(secured: Secured) -> None:
     secured.server.command("repo", "create", "lake")
-    key = secured.server.keys["writer"]
-    client = boto3.client(
-        "s3",
-        endpoint_url=secured.server.url,
-        aws_access_key_id=key.access_key_id,
-        aws_secret_access_key=key.secret,
-        region_name="us-east-1",
-        verify=str(secured.issuer.trusted),
-        config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+    client = s3_client(
+        secured.server, "writer", str(secured.issuer.trusted), signature_version="s3v4"
     )
     client.put_object(Bucket="lake", Key="main/a", Body=b"over TLS")
     assert client.get_object(Bucket="lake", Key="main/a")["Body"].read() == b"over TLS"

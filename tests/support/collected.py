@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 import httpx
 
 from ebbtide.ids import new_id
+from tests.support.server import eventually
 
 Document = dict[str, Any]  # JSON
 
@@ -44,6 +47,24 @@ def refused(answer: httpx.Response, status: int, kind: str) -> Document:
     assert (answer.status_code, document["kind"]) == (status, kind), answer.text
     assert document["message"]
     return document
+
+
+def awaited(http: httpx.Client, place: str, *, going: Collection[str] = ("running",)) -> Document:
+    """What is at a place once its state is none of these."""
+    found: Document = {}
+
+    def look() -> bool:
+        found.update(http.get(place).json())
+        return found["state"] not in going
+
+    eventually(look)
+    return found
+
+
+def figure(http: httpx.Client, name: str) -> float:
+    """The sum of a server's figures whose name and labels this pattern fits."""
+    lines = re.findall(rf"^{name} (\S+)$", http.get("/metrics").text, re.MULTILINE)
+    return sum(map(float, lines))
 
 
 def listed(http: httpx.Client, place: str, **params: Any) -> list[Document]:

@@ -35,7 +35,6 @@ class Browser:
     jobs: Jobs
 
     def get(self, place: str, **options: Any) -> httpx.Response:
-        """Open a page."""
         return self.http.get(f"/ui{place}", **options)
 
     def token(self) -> str:
@@ -45,12 +44,10 @@ class Browser:
         return found[1]
 
     def post(self, place: str, **fields: str) -> httpx.Response:
-        """Send a form as the page has it."""
         data = {"form_token": self.token(), **fields}
         return self.http.post(f"/ui{place}", data=data, headers=ORIGIN)
 
     def log_in(self, pair: KeyPair, **fields: str) -> httpx.Response:
-        """Send the form for logging in."""
         data = {"access_key_id": pair.key.access_key_id, "secret": pair.secret, **fields}
         return self.http.post("/ui/login", data=data, headers=ORIGIN)
 

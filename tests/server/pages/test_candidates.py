@@ -164,7 +164,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planned]:
     settings = Settings(reclaim=False, spark_master="none", lease_ttl=timedelta(0))
     directory = tmp_path_factory.mktemp("held") / "store"
     with Store.init(directory, settings=settings) as store:
-        lake = fill_lake(store, days=60)
+        lake = fill_lake(store, days=36)
         leave_garbage(lake, count=5)
         _hold_on_two(lake)
         lake.retention.set({"default": {"keep_last": 1}})

@@ -49,7 +49,6 @@ class Aside:
         return f"ebbtide gc undo {NAME} {self.run_id}"
 
     def api(self, place: str) -> httpx.Response:
-        """Asks the API."""
         pair = self.store.keys.create(Role.READER)
         auth = (pair.key.access_key_id, pair.secret)
         return self.browsers(None).http.get(f"/api/v1{PLACE}{place}", auth=auth)

@@ -20,8 +20,14 @@ from ebbtide.server.pages.assets import assets
 from tests.server.calls import Asked
 from tests.server.pages.calls import ASKED, UNASKED
 from tests.server.pages.conftest import ORIGIN
-from tests.server.test_refusals import STATES, try_state
-from tests.server.test_steps import Requests, faults_of, try_by_chance, try_one
+from tests.server.test_steps import (
+    STATES,
+    Requests,
+    faults_of,
+    try_by_chance,
+    try_one,
+    try_state,
+)
 from tests.support.program import in_world, made_world
 from tests.support.randomized import randomized
 
@@ -64,7 +70,6 @@ class Visits(Requests):
 
 @pytest.fixture(scope="module")
 def visits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visits]:
-    """In the world that is made once."""
     world = made_world(tmp_path_factory.getbasetemp() / "small")
     with in_world(world) as program, pytest.MonkeyPatch.context() as patched:
         with closing(sqlite3.connect(world.database)) as connection:
@@ -75,7 +80,6 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visits]:
 
 
 def test_every_page_has_a_call() -> None:
-    """And every call is of a page."""
     routes = {(each.method, each.path_format): each.route() for each in page_routes()}
     asked = {
         next(
@@ -92,14 +96,12 @@ def test_every_page_has_a_call() -> None:
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 @pytest.mark.drawn("steps of pages")
 def test_each_step_of_a_page(visits: Visits, asked: Asked) -> None:
-    """Everything that can befall each."""
     for fault in faults_of(visits, asked):
         try_one(visits, asked, fault)
 
 
 @randomized("steps of pages, by chance")
 def test_a_step_of_a_page(visits: Visits, seed: int) -> None:
-    """One of them."""
     try_by_chance(visits, ASKED, seed)
 
 
@@ -111,13 +113,11 @@ def test_purges_that_no_page_began(visits: Visits) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.drawn("refusals of pages")
 def test_each_page_in_a_state(visits: Visits, state: str) -> None:
-    """Where it should refuse."""
     for asked in ASKED:
         try_state(visits, asked, state)
 
 
 @randomized("refusals of pages, by chance")
 def test_a_page_that_refuses(visits: Visits, seed: int) -> None:
-    """One of them."""
     chances = Random(seed)
     try_state(visits, chances.choice(ASKED), chances.choice(STATES))

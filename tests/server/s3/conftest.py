@@ -17,7 +17,9 @@ Client = Any
 """boto3 makes its clients' methods when they are called."""
 
 
-def s3_client(server: Server, role: str = "admin", **config: Any) -> Client:
+def s3_client(
+    server: Server, role: str = "admin", verify: str | None = None, **config: Any
+) -> Client:
     """boto3's client with the key of a role. It tries nothing twice."""
     key = server.keys[role]
     chosen = {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}}
@@ -27,6 +29,7 @@ def s3_client(server: Server, role: str = "admin", **config: Any) -> Client:
         aws_access_key_id=key.access_key_id,
         aws_secret_access_key=key.secret,
         region_name="us-east-1",
+        verify=verify,
         config=Config(**chosen | config),
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import lakefs
 import pytest
 
+from ebbtide.arrow import texts
 from ebbtide.storage import open_storage
 from tests.server.s3.conftest import Client
 from tests.server.s3.test_etags import DATA, seen
@@ -35,13 +36,11 @@ class Upload:
         return {"PartNumber": number, "ETag": sent["ETag"]}
 
     def complete(self, parts: list[dict[str, Any]], **more: Any) -> Any:
-        """Completes the upload."""
         return self.s3.complete_multipart_upload(
             **self.where, MultipartUpload={"Parts": parts}, **more
         )
 
     def abort(self) -> Any:
-        """Aborts the upload."""
         return self.s3.abort_multipart_upload(**self.where)
 
     def listed(self) -> list[tuple[int, int]]:
@@ -54,14 +53,9 @@ class Upload:
 
 def files(server: Server, bucket: str) -> set[str]:
     """The addresses of all data files of a repository."""
-    with server.http() as http:
-        root = http.get(f"/repositories/{bucket}").json()
     storage = server.environment.get("EBBTIDE_STORAGE_URL", str(server.directory / "storage"))
-    assert root["storage_namespace"] == f"local://{bucket}"
-    found: set[str] = set()
-    for batch in open_storage(f"{storage}/{bucket}").list("data/"):
-        found |= {str(address) for address in batch.column("address").to_pylist()}
-    return found
+    batches = open_storage(f"{storage}/{bucket}").list("data/")
+    return {str(address) for batch in batches for address in texts(batch.column("address"))}
 
 
 @pytest.mark.twins

@@ -14,8 +14,8 @@ import lakefs
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.server.s3.clients.expiry import expire_older
 from tests.server.s3.conftest import Client
+from tests.server.test_collecting import expire_older
 from tests.support.server import Server
 
 
@@ -52,17 +52,6 @@ def test_an_object_comes_back(s3: Client, bucket: str) -> None:
         assert abs(found["LastModified"] - datetime.now(UTC)) < timedelta(minutes=1)
         if "Body" in found:
             assert found["Body"].read() == data
-
-
-def test_the_api_sees_the_same(s3: Client, repo: lakefs.Repository) -> None:
-    s3.put_object(Bucket=repo.id, Key="main/a/b", Body=b"data", Metadata={"x": "y"})
-    stat = repo.branch("main").object("a/b").stat()
-    assert stat.checksum == hashlib.sha256(b"data").hexdigest()
-    assert stat.metadata == {"X-Amz-Meta-x": "y"}
-    commit = repo.branch("main").commit("m").get_commit()
-    repo.branch("main").object("a/b").upload(b"other", mode="wb")
-    for ref, data in (("main", b"other"), (commit.id, b"data"), ("main~0", b"data")):
-        assert s3.get_object(Bucket=repo.id, Key=f"{ref}/a/b")["Body"].read() == data
 
 
 def test_ranges(s3: Client, bucket: str) -> None:

@@ -4,12 +4,10 @@ that does harm. botocore signs them, and then they are changed."""
 from __future__ import annotations
 
 import hashlib
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import httpx
@@ -81,6 +79,8 @@ class Lake:
         self.url, self.http, self.bucket = server.url, http, bucket
         self.server = server
         self.key = server.keys["admin"]
+        self.message = ""
+        """Of the last error."""
         self.s3 = s3_client(server)
         self.s3.put_object(Bucket=bucket, Key="main/a", Body=b"old")
         self.upload = self.s3.create_multipart_upload(Bucket=bucket, Key="main/b")["UploadId"]
@@ -133,16 +133,15 @@ class Lake:
         root = ElementTree.fromstring(answer.content)
         code = root.findtext("Code") or ""
         assert STATUS_OF_CODE[code] == answer.status_code
-        assert root.findtext("Message")
+        self.message = root.findtext("Message") or ""
+        assert self.message
         assert root.findtext("RequestId") == answer.headers["x-amz-request-id"]
         return code
 
     def ask(self, method: str, place: str, body: bytes = b"", **headers: str) -> Any:
-        """Signs a request and sends it."""
         return self.send(method, place, self.signed(method, place, body, **headers), body)
 
     def read(self, place: str) -> httpx.Response:
-        """What is there."""
         return self.http.get(self.url + place, headers=self.signed("GET", place))
 
     def require_unchanged(self) -> None:
@@ -194,23 +193,20 @@ def test_requests_that_prove_nothing(ours: Lake, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_request_that_somebody_changed(ours: Lake) -> None:
+    """`test_signing.py` has changes of all that is signed."""
     place = f"/{ours.bucket}/main/a"
     headers = ours.signed("PUT", place, b"data")
     header, key = headers["Authorization"], ours.key.access_key_id
     for change, content, code in (
         ({}, b"date", "XAmzContentSHA256Mismatch"),
-        ({"x-amz-meta-a": "b"}, b"data", "AccessDenied"),
         ({"Authorization": header.replace(key, "EBBTUNKNOWN")}, b"data", "InvalidAccessKeyId"),
         (
             {"Authorization": header.replace(key, "EBBT%00é").encode("latin-1")},
             b"data",
             "InvalidAccessKeyId",
         ),
-        ({"Authorization": "AWS4-HMAC-SHA256"}, b"data", "AuthorizationHeaderMalformed"),
     ):
         assert ours.send("PUT", place, {**headers, **change}, content) == code, change
-    for changed in (place + "b", place + "?acl"):
-        assert ours.send("PUT", changed, headers, b"data") == "SignatureDoesNotMatch"
     ours.require_unchanged()
     assert ours.send("PUT", place, headers, b"data") == 200
 
@@ -239,9 +235,7 @@ def test_keys_without_the_role(ours: Lake) -> None:
 
 def test_requests_that_are_refused(ours: Lake) -> None:
     for method, place, code in (
-        ("POST", "/{b}", "MethodNotAllowed"),
         ("PATCH", "/{b}/main/a", "MethodNotAllowed"),
-        ("OPTIONS", "/{b}/main/a", "MethodNotAllowed"),
         ("POST", "/", "MethodNotAllowed"),
         ("PUT", "/{b}?versioning", "NotImplemented"),
         ("GET", "/{b}/main/no?partNumber=1", "NoSuchKey"),
@@ -253,11 +247,9 @@ def test_requests_that_are_refused(ours: Lake) -> None:
         ("GET", "/{b}?max-keys=x", "InvalidArgument"),
         ("GET", "/{b}?encoding-type=x", "InvalidArgument"),
         ("GET", "/{b}?uploads&delimiter=/", "NotImplemented"),
-        ("GET", "/{b}/main/..%2fa", "NoSuchKey"),
         ("GET", "/{b}//main/a", "NoSuchKey"),
         ("PUT", "/{b}/main/a?uploadId=x", "InvalidArgument"),
         ("GET", "/api/v1/repositories", "NoSuchBucket"),
-        ("GET", "/no-such-bucket-/main/a", "NoSuchBucket"),
     ):
         assert ours.ask(method, place.format(b=ours.bucket)) == code, (method, place)
     refusals: tuple[tuple[dict[str, str], str], ...] = (
@@ -292,23 +284,6 @@ def test_requests_go_where_their_signature_says(ours: Lake) -> None:
         assert http.get(place).status_code == 404
         assert stranger.get(place).status_code == 401
         assert 'route="s3:GetBucketLocation"' in http.get("/metrics").text
-
-
-def test_the_rest_of_a_refused_body_is_no_request(ours: Lake) -> None:
-    """A client that waits for `100 Continue` and is refused sends no body. Its next bytes are a
-    request of its own, or are not read at all."""
-    url = urlsplit(ours.url)
-    place = f"/{ours.bucket}/nobody/a"
-    headers = ours.signed("PUT", place, b"d", Content_Length="1", Expect="100-continue")
-    headers |= {"Host": url.netloc, "X-Amz-Date": "20200101T000000Z"}
-    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
-        connection.sendall(f"PUT {place} HTTP/1.1\r\n{head}\r\n".encode())
-        answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
-    assert answer.startswith(b"HTTP/1.1 403 ")
-    assert b"connection: close" in answer.lower()
 
 
 def test_bodies_in_signed_chunks(ours: Lake) -> None:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from threading import Event
-from typing import Any
 from xml.etree import ElementTree
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.errors import KINDS, EbbtideError, NotFound
+from ebbtide.errors import KINDS, NotFound
 from ebbtide.server.errors import STATUS
 from ebbtide.server.s3 import gateway
 from ebbtide.server.s3.errors import CODES, STATUS_OF_CODE, S3Error, code_of, code_of_kind
-from ebbtide.server.s3.markup import Markup, document, element, parsed
+from ebbtide.server.s3.markup import document, element, parsed
 from ebbtide.server.s3.patience import PatientAnswer
-from tests.support.loops import without_loop
+from tests.server.test_patience import Sent, answered
 from tests.support.randomized import examples, randomized
-
-
-def sources() -> str:
-    """The gateway's modules, without the table of codes."""
-    modules = Path(gateway.__file__).parent.glob("*.py")
-    return "".join(each.read_text() for each in modules if each.name != "errors.py")
 
 
 def test_every_kind_has_a_code() -> None:
@@ -38,7 +30,10 @@ def test_every_kind_has_a_code() -> None:
         # S3 answers with 403 where a key is wrong, and with 400 where a body is too large.
         moved = {401: 403, 413: 400, 431: 400}
         assert status == moved.get(STATUS[kind], STATUS[kind]), kind
-    used = {code_of_kind(kind) for kind in KINDS} | set(re.findall(r'"([A-Z]\w+)"', sources()))
+    # The gateway's modules, without the table of codes.
+    modules = Path(gateway.__file__).parent.glob("*.py")
+    sources = "".join(each.read_text() for each in modules if each.name != "errors.py")
+    used = {code_of_kind(kind) for kind in KINDS} | set(re.findall(r'"([A-Z]\w+)"', sources))
     assert set(STATUS_OF_CODE) <= used, "each code is the answer to something"
     assert code_of(S3Error("BadDigest", "x")) == "BadDigest"
     assert code_of(NotFound("repository_not_found", "x")) == "NoSuchBucket"
@@ -74,58 +69,22 @@ def test_names_lose_their_namespace() -> None:
     assert parsed(body, "Other") is None
 
 
-def answered(error: Exception | None = None, *, waits: bool) -> list[dict[str, Any]]:
-    """The messages of an answer. Its work may wait for two blanks."""
-    sent: list[dict[str, Any]] = []
-    waiting = Event()
-
-    def work() -> Markup:
-        assert not waits or waiting.wait(60)
-        if error is not None:
-            raise error
-        return element("A", "1")
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-        if [each.get("body") for each in sent].count(b" ") == 2:
-            waiting.set()
-
-    async def receive() -> Any:
-        raise AssertionError("nobody reads")
-
-    async def run() -> None:
-        answer = PatientAnswer(
-            work,
-            resource="/b/k",
-            request_id="id",
-            limiter=anyio.CapacityLimiter(1),
-            interval_seconds=0.01 if waits else 60,
-        )
-        await answer({"type": "http", "method": "POST"}, receive, send)
-
-    without_loop(lambda: anyio.run(run))
-    return sent
-
-
 GONE = NotFound("upload_not_found", "gone")
+FORM = partial(PatientAnswer, resource="/b/k", request_id="id")
 
 
-def test_a_quick_answer_is_like_any_other() -> None:
-    sent = answered(waits=False)
-    assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
+def test_an_answer_that_takes_long() -> None:
+    """It begins with blanks. A quick one is like any other."""
+    sent: Sent = []
+    answered(sent, element("A", "1"), waits=False, form=FORM)
     assert sent[1]["body"].endswith(b"<A>1</A>")
-    with pytest.raises(EbbtideError) as raised:
-        answered(GONE, waits=False)
-    assert raised.value is GONE
-
-
-def test_a_slow_answer_begins_with_blanks() -> None:
     for error, tag, text in (
         (None, ".", "1"),
         (GONE, "Code", "NoSuchUpload"),
         (ValueError("x"), "Code", "InternalError"),
     ):
-        sent = answered(error, waits=True)
+        sent.clear()
+        answered(sent, element("A", "1"), waits=True, form=FORM, error=error)
         assert sent[0]["status"] == 200
         body = b"".join(each["body"] for each in sent[1:])
         assert ElementTree.fromstring(body).findtext(tag) == text

@@ -4,7 +4,6 @@ would fetch it from a host of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from importlib.resources import files
 
@@ -13,8 +12,9 @@ import httpx
 import lakefs
 import pytest
 
-from tests.server.s3.clients.expiry import expire_older
 from tests.server.s3.clients.page import Page
+from tests.server.test_collecting import expire_older
+from tests.support.collected import figure
 from tests.support.server import Server
 
 
@@ -81,14 +81,7 @@ def test_a_large_file(
     rows = duck.execute(select + query).fetchall()
     assert [row[0] for row in rows] == list(range(200_000))
     with plain.http() as http:
-        before = sent_bytes(http)
+        before = figure(http, "ebbtide_sent_bytes_total")
         found = duck.execute(f"SELECT sum(id) FROM 's3://{lake.id}/main/{path}'").fetchall()
-        assert sent_bytes(http) - before < size / 2
+        assert figure(http, "ebbtide_sent_bytes_total") - before < size / 2
     assert found == [(sum(range(200_000)),)]
-
-
-def sent_bytes(http: httpx.Client) -> float:
-    """How many bytes the server has sent."""
-    found = re.search(r"^ebbtide_sent_bytes_total (\S+)", http.get("/metrics").text, re.MULTILINE)
-    assert found is not None
-    return float(found[1])

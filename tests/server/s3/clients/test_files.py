@@ -27,9 +27,10 @@ from tests.server.s3.clients.clients import (
     S3Files,
     S3fs,
 )
-from tests.server.s3.clients.expiry import expire_older
 from tests.server.s3.clients.hadoop import Hadoop, java
 from tests.server.s3.clients.page import PAGE, Page
+from tests.server.test_collecting import expire_older
+from tests.support.collected import figure
 from tests.support.server import Server
 
 CLIENTS: dict[str, Callable[[Page, Path], S3Files]] = {
@@ -58,12 +59,10 @@ def client(
     return CLIENTS[request.param](Page(plain, lake.id), tmp_path)
 
 
-def answered(server: Server, operation: str) -> int:
+def answered(server: Server, operation: str) -> float:
     """How often the server has carried out an operation of S3."""
     with server.http() as http:
-        text = http.get("/metrics").text
-    found = re.findall(rf'^ebbtide_requests_total{{.*route="s3:{operation}".*}} (\S+)', text, re.M)
-    return sum(int(float(count)) for count in found)
+        return figure(http, rf'ebbtide_requests_total{{.*route="s3:{operation}".*}}')
 
 
 @pytest.mark.drawn("clients of S3")

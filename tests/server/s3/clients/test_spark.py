@@ -17,8 +17,8 @@ import httpx
 import lakefs
 import pytest
 
-from tests.server.s3.clients.expiry import expire_older
 from tests.server.s3.clients.page import Page
+from tests.server.test_collecting import expire_older
 from tests.support.maven import JARS_OF_SPARK, Unreachable, fetched_jars
 from tests.support.requirements import require_or_skip
 from tests.support.server import Server
