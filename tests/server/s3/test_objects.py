@@ -54,6 +54,14 @@ def test_an_object_comes_back(s3: Client, bucket: str) -> None:
             assert found["Body"].read() == data
 
 
+def test_refs_of_each_kind(s3: Client, repo: lakefs.Repository) -> None:
+    s3.put_object(Bucket=repo.id, Key="main/a/b", Body=b"data")
+    commit = repo.branch("main").commit("m").get_commit()
+    s3.put_object(Bucket=repo.id, Key="main/a/b", Body=b"other")
+    for ref, data in (("main", b"other"), (commit.id, b"data"), ("main~0", b"data")):
+        assert s3.get_object(Bucket=repo.id, Key=f"{ref}/a/b")["Body"].read() == data
+
+
 def test_ranges(s3: Client, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="main/a", Body=b"0123456789")
     for header, expected in (
