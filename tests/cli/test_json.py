@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Ebbtide
 from tests.support.program import PROGRAM
@@ -38,12 +41,29 @@ def test_no_is_a_document_too(lake: Ebbtide, typing: Callable[[str], None]) -> N
     assert (run["run_id"], run["state"]) == (planned["run_id"], "planned")
 
 
-def test_a_server_says_where_it_is_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+AMID_THE_START = """
+import asyncio, os, signal
+from ebbtide.program import main
+make = asyncio.selector_events.BaseSelectorEventLoop.__init__
+def told(loop, *given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    make(loop, *given)
+asyncio.selector_events.BaseSelectorEventLoop.__init__ = told
+main()
+"""
+"""The program, which is told to end while it makes its event loop."""
+
+
+@pytest.mark.parametrize("is_amid", [False, True])
+def test_a_server_says_where_it_is_and_ends_when_it_is_told_to(
+    tmp_path: Path, is_amid: bool
+) -> None:
     """One document at once; SIGTERM is how a server ends, and no failure."""
     server = new_server(tmp_path / "store")
     server.command("init", str(server.directory))
+    program = [sys.executable, "-c", AMID_THE_START] if is_amid else PROGRAM
     process = subprocess.Popen(
-        [*PROGRAM, "serve", "--port", "0", "--json"],
+        [*program, "serve", "--port", "0", "--json"],
         env=server.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -52,6 +72,7 @@ def test_a_server_says_where_it_is_and_ends_when_it_is_told_to(tmp_path: Path) -
     assert process.stdout is not None
     told = "".join(process.stdout.readline() for _ in range(5))
     assert json.loads(told)["url"].startswith("http://127.0.0.1:")
-    process.send_signal(signal.SIGTERM)
+    if not is_amid:
+        process.send_signal(signal.SIGTERM)
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest, errors) == (0, "", "")

@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import socket
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from ebbtide import interrupts
 from ebbtide.cli.command import Cli, command
 from ebbtide.errors import Failed
 from ebbtide.imports import require_extra
@@ -164,9 +164,20 @@ def _prepared(
     show_requests(shown=access_log)
     app = create_app(store, arvados_repository=settings.arvados_repository)
     config = _config(app, settings, access_log=access_log)
-    # A signal that comes before the event loop ends the program: that is no mistake in it.
-    warnings.filterwarnings("ignore", "coroutine 'Server.serve' was never awaited", RuntimeWarning)
-    return partial(uvicorn.Server(config).run, sockets=[listening])
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            # A signal that came before uvicorn heard signals itself.
+            self.should_exit = self.should_exit or interrupts.is_ending()
+
+    server = Server(config)
+
+    def serving() -> None:
+        with interrupts.held():  # an exception amid the making of the event loop would be told
+            server.run(sockets=[listening])
+
+    return serving
 
 
 def _run_several(
