@@ -65,7 +65,8 @@ def test_nothing_is_a_defect(plain: Server, schema: Any, method: str, path: str)
 
         ask()
     assert seen
-    assert max(seen) < 500, plain.log[-5000:]
+    # 501 is an answer: a shallow copy, for instance, is not supported.
+    assert {each for each in seen if each >= 500} <= {501}, plain.log[-5000:]
 
 
 def collected(client: httpx.Client, repository: str) -> dict[str, str]:
