@@ -12,6 +12,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -36,6 +37,8 @@ KINDS: Final = ("sqlite", "postgres")
 DISK_VARIABLE: Final = "EBBTIDE_TEST_DISK"
 ONE_PROCESS: Final = ("spark", "browser")
 """Markers of tests that share what only one process of a run has."""
+SERVERS_SHARED: Final = {"servers": 2, "shared_server": 1, "arvados": 1}
+"""Fixtures that start servers for all tests of a process: in how many processes they are."""
 CRASHED: Final = pytest.mark.flaky(reruns=2, only_rerun=["TargetClosedError"])
 """A browser that ends by itself says nothing about the page that it showed."""
 SERVICES: Final = pytest.StashKey[Services]()
@@ -91,6 +94,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in ONE_PROCESS:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
+        if not item.get_closest_marker("xdist_group"):
+            wanted = set(getattr(item, "fixturenames", ()))
+            for name in [each for each in SERVERS_SHARED if each in wanted][:1]:
+                share = crc32(str(item.path).encode()) % SERVERS_SHARED[name]
+                item.add_marker(pytest.mark.xdist_group(f"{name} {share}"))
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(CRASHED)
@@ -103,13 +111,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = randomized.not_drawn({item: drawn_from(item) for item in items})
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # Whatever begins last should be short: those that one process has to do begin first, and the
+    # Whatever begins last should be short: groups, which one process has to do, begin first, and the
     # longest of the others are among the randomized ones. A long run divides what others leave of
     # its time.
     is_long = config.getoption("long") is not None
     items.sort(
         key=lambda item: (
             not any(map(item.get_closest_marker, ONE_PROCESS)),
+            not item.get_closest_marker("xdist_group"),
             (chances[item] is None) != is_long,
         )
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,41 +19,51 @@ LINES_MAX: Final = 60
 """Of a function, with its docstring. ruff limits branches and statements."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file has: the lines of each function, and its public classes."""
+
+    lengths: Mapping[str, int]
+    classes: Sequence[str]
+
+
+def found_in(module: ast.Module) -> Found:
+    lengths = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    classes = [node.name for node in module.body if isinstance(node, ast.ClassDef)]
+    return Found(lengths, [name for name in classes if not name.startswith("_")])
+
+
 @pytest.fixture(scope="module")
-def modules() -> Mapping[str, ast.Module]:
-    """All Python files but migrations, whose functions list the tables."""
+def modules() -> Mapping[str, Found]:
+    """All Python files but migrations, whose functions list the tables. No tree is held: Python's
+    search for cycles would go through all of them again and again."""
     files = [each for each in prose.project_files() if each.endswith(".py")]
     return {
-        file: ast.parse((prose.ROOT / file).read_text())
+        file: found_in(ast.parse((prose.ROOT / file).read_text()))
         for file in files
         if "/migrations/" not in file
     }
 
 
-def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def test_functions_are_short(modules: Mapping[str, ast.Module]) -> None:
+def test_functions_are_short(modules: Mapping[str, Found]) -> None:
     lengths = {
-        f"{file}: {each.name}": (each.end_lineno or 0) - each.lineno + 1
-        for file, module in modules.items()
-        for each in functions(module)
+        f"{file}: {name}": length
+        for file, found in modules.items()
+        for name, length in found.lengths.items()
     }
     assert len(lengths) > 1000
     assert {name: length for name, length in lengths.items() if length > LINES_MAX} == {}
 
 
-def test_no_two_public_classes_have_one_name(modules: Mapping[str, ast.Module]) -> None:
+def test_no_two_public_classes_have_one_name(modules: Mapping[str, Found]) -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for file, module in modules.items():
-        if not file.startswith("src/"):
-            continue
-        for node in module.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(file)
+    for file, found in modules.items():
+        for name in found.classes if file.startswith("src/") else ():
+            places[name].append(file)
     assert len(places) > 100
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 

@@ -24,6 +24,8 @@ from packaging.utils import canonicalize_name
 from ebbtide.errors import ExitCode
 from tests.support.templates import old_lake
 
+pytestmark = pytest.mark.xdist_group("package")  # which is built once
+
 ROOT = Path(__file__).parents[2]
 BUILD = """
 import sys

@@ -30,6 +30,8 @@ from tests.server.conftest import Servers
 from tests.support.collected import refused
 from tests.support.server import Server, eventually, new_server
 
+pytestmark = pytest.mark.xdist_group("several")  # processes, which start once
+
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

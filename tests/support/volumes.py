@@ -73,7 +73,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "decisions": seeds(40, long=2_000),
     "simulated Icechunk histories": seeds(12, long=100_000, share=10.0),
     "simulated lakeFS histories": seeds(12, long=100_000, share=10.0),
-    "simulated histories": seeds(50, long=250_000, share=40.0),
+    "simulated histories": seeds(32, long=250_000, share=40.0),
     "lakeFS repositories": seeds(12, long=5_000, share=2.0),
     "lakeFS repositories on Spark": seeds(1, long=500, share=2.0),
     "absent lakeFS objects": seeds(8, long=5_000),
