@@ -247,7 +247,6 @@ class InPlace:
         """Nothing is left to do."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
-        """See `Executor.submit`."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments, **options))
@@ -256,7 +255,6 @@ class InPlace:
         return future
 
     def map(self, function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
-        """See `Executor.map`."""
         return iter([function(*each) for each in zip(*items, strict=True)])
 
     def shutdown(self, **_options: Any) -> None:

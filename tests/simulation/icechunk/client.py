@@ -184,28 +184,23 @@ class FirstClient(Client):
     spec_version = 1
 
     def create(self) -> None:
-        """See `Client.create`."""
         self.contents[ROOT] = Content(ROOT)
         self._put_snapshot(self.contents[ROOT], None)
         self.storage.put("refs/branch.main/ref.json", ref_file(ROOT), create_only=True)
 
     def head(self, branch: str) -> str:
-        """See `Client.head`."""
         return pointed_at(self.storage.get(f"refs/branch.{branch}/ref.json"))
 
     def parent(self, snapshot_id: str) -> str | None:
-        """See `Client.parent`."""
         return snapshot_in(self.storage.get(f"snapshots/{snapshot_id}")).parent_id
 
     def commit(self, branch: str, base: str, content: Content) -> None:
-        """See `Client.commit`."""
         data, version = self.storage.get_versioned(f"refs/branch.{branch}/ref.json")
         if pointed_at(data) != base:
             raise Conflict("object_changed", f"branch {branch} has moved")
         self._replace(branch, content.snapshot_id, version)
 
     def create_ref(self, kind: str, name: str, snapshot_id: str) -> None:
-        """See `Client.create_ref`."""
         address = f"refs/{kind}.{name}/ref.json"
         if kind == "tag" and self.storage.head(f"{address}.deleted") is not None:
             raise Conflict("object_exists", f"tag {name} was deleted")
@@ -215,7 +210,6 @@ class FirstClient(Client):
             self.note(self.now())
 
     def reset(self, branch: str, snapshot_id: str) -> None:
-        """See `Client.reset`."""
         _, version = self.storage.get_versioned(f"refs/branch.{branch}/ref.json")
         self._replace(branch, snapshot_id, version)
 
@@ -227,7 +221,6 @@ class FirstClient(Client):
             self.note(self.now())
 
     def delete_ref(self, kind: str, name: str) -> None:
-        """See `Client.delete_ref`."""
         address = f"refs/{kind}.{name}/ref.json"
         if kind == "tag":
             self.storage.put(f"{address}.deleted", b"", create_only=True)
@@ -387,7 +380,6 @@ class SecondClient(Client):
     spec_version = 2
 
     def create(self) -> None:
-        """See `Client.create`."""
         self.contents[ROOT] = Content(ROOT)
         self._put_snapshot(self.contents[ROOT], None)
         now = micros(self.now())
@@ -396,11 +388,9 @@ class SecondClient(Client):
         self.storage.put("repo", data, create_only=True)
 
     def head(self, branch: str) -> str:
-        """See `Client.head`."""
         return self._read()[0].require("branch", branch)
 
     def parent(self, snapshot_id: str) -> str | None:
-        """See `Client.parent`."""
         repo, _, _ = self._read()
         if snapshot_id not in repo.parents:
             raise NotFound("ref_not_found", f"snapshot {snapshot_id} is not listed")
@@ -411,7 +401,6 @@ class SecondClient(Client):
         return Repo.of(data), data, version
 
     def commit(self, branch: str, base: str, content: Content) -> None:
-        """See `Client.commit`."""
         name = content.snapshot_id
 
         def change(repo: Repo) -> Row:
@@ -425,7 +414,6 @@ class SecondClient(Client):
         self._edit(change)
 
     def create_ref(self, kind: str, name: str, snapshot_id: str) -> None:
-        """See `Client.create_ref`."""
 
         def change(repo: Repo) -> Row:
             if (kind, name) in repo.refs or name in repo.row["deleted_tags"]:
@@ -437,7 +425,6 @@ class SecondClient(Client):
         self._edit(change)
 
     def reset(self, branch: str, snapshot_id: str) -> None:
-        """See `Client.reset`."""
 
         def change(repo: Repo) -> Row:
             before = repo.require("branch", branch)
@@ -448,7 +435,6 @@ class SecondClient(Client):
         self._edit(change)
 
     def delete_ref(self, kind: str, name: str) -> None:
-        """See `Client.delete_ref`."""
 
         def change(repo: Repo) -> Row:
             before = repo.require(kind, name)

@@ -211,15 +211,12 @@ class IcechunkStage(Stage[Known]):
 
     @cached_property
     def empty(self) -> State:
-        """See `Stage.empty`."""
         return State(self.world.clock.now, {})
 
     def knowing(self) -> Known:
-        """See `Stage.knowing`."""
         return Known()
 
     def perform(self, step: Step, known: Known) -> object:
-        """See `Stage.perform`."""
         client = self.world.client(known)
         if step.name == "create":
             return client.create()
@@ -236,14 +233,12 @@ class IcechunkStage(Stage[Known]):
             return OPERATIONS[INSTEAD.get(step.name, "write")](act)
 
     def check(self, known: Known) -> None:
-        """See `Stage.check`."""
         self.world.check(known)
 
     def check_end(self, known: Known) -> None:
         """See `Stage.check_end`: nothing but what is checked at any time."""
 
     def settle(self, known: Known) -> None:
-        """See `Stage.settle`."""
         if known.spoilt:
             return
         for _ in range(ROUNDS):

@@ -85,7 +85,6 @@ class Known(KnownRuns):
             self.promises[name] = replace(promise, until=promise.until - late)
 
     def copy(self) -> Known:
-        """See `Knowledge.copy`."""
         copied = deepcopy(replace(self, contents={}))
         copied.contents = dict(self.contents)  # what is in a snapshot never changes
         return copied
@@ -94,7 +93,6 @@ class Known(KnownRuns):
         """See `Knowledge.end`: no promise here depends on it."""
 
     def ends(self) -> list[datetime]:
-        """See `Knowledge.ends`."""
         return [each.until for each in self.promises.values()]
 
 
@@ -164,7 +162,6 @@ class IcechunkWorld:
         )
 
     def collector(self, *, on_copy: bool = False, **options: Any) -> Collector:
-        """See `RepositoryWorld.collector`."""
         repository = self.repository(COPY if on_copy else LAKE)
         return Collector(repository, engine=INLINE, options=replace(OPTIONS, **options))
 

@@ -77,7 +77,6 @@ class Act(RunAct):
         return b"the same" if same else f"of {self.number}".encode()
 
     def planned(self, plan: Plan | RunReport) -> None:
-        """See `RunAct.planned`."""
         self.known.runs.append(plan.run_id)
         self.known.plans[plan.run_id] = self.commits
 
@@ -345,15 +344,12 @@ class LakefsStage(Stage[Known]):
 
     @cached_property
     def empty(self) -> Moment:
-        """See `Stage.empty`."""
         return self.world.remember()
 
     def knowing(self) -> Known:
-        """See `Stage.knowing`."""
         return Known()
 
     def perform(self, step: Step, known: Known) -> object:
-        """See `Stage.perform`."""
         act = Act(
             world=self.world,
             known=known,
@@ -367,7 +363,6 @@ class LakefsStage(Stage[Known]):
             return OPERATIONS[INSTEAD.get(step.name, "save")](act)
 
     def check(self, known: Known) -> None:
-        """See `Stage.check`."""
         self.world.check(known)
 
     def check_end(self, known: Known) -> None:

@@ -77,31 +77,24 @@ class SimulatedLakefs(FakeLakefs):
         return self.scheduler().call(f"ask {what}", answer, allowed=READ, effect=False)
 
     def rules(self) -> AnsweredRules | None:
-        """See `LakefsServer.rules`."""
         return self._ask("rules", partial(FakeLakefs.rules, self))
 
     def dump(self) -> DumpedRefs:
-        """See `LakefsServer.dump`."""
         return self._ask("dump", partial(FakeLakefs.dump, self))
 
     def branches(self) -> dict[str, str]:
-        """See `LakefsServer.branches`."""
         return self._ask("branches", partial(FakeLakefs.branches, self))
 
     def tags(self) -> dict[str, str]:
-        """See `LakefsServer.tags`."""
         return self._ask("tags", partial(FakeLakefs.tags, self))
 
     def commit(self, commit_id: str) -> AnsweredCommit:
-        """See `LakefsServer.commit`."""
         return self._ask("commit", partial(FakeLakefs.commit, self, commit_id))
 
     def uncommitted(self) -> list[str]:
-        """See `LakefsServer.uncommitted`."""
         return self._ask("uncommitted", partial(FakeLakefs.uncommitted, self))
 
     def address_at(self, ref: str, path: str) -> str:
-        """See `LakefsServer.address_at`."""
         return self._ask("object", partial(FakeLakefs.address_at, self, ref, path))
 
 
@@ -131,7 +124,6 @@ class Known(KnownRuns):
     expire_at: list[datetime] = field(default_factory=list)
 
     def copy(self) -> Known:
-        """See `Knowledge.copy`."""
         return deepcopy(self)
 
     def end(self, number: int, now: datetime) -> None:
