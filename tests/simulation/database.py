@@ -38,12 +38,10 @@ class Database:
         return copied
 
     def bring_back(self, copied: sqlite3.Connection) -> None:
-        """Make it what it was."""
         self.writer = None
         copied.backup(self.plain)
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
         self.plain.close()
 

@@ -187,7 +187,6 @@ class Scheduler:
 
     @property
     def current(self) -> Task | None:
-        """The task that this thread is."""
         thread = threading.current_thread()
         return thread if isinstance(thread, Task) else None
 

@@ -39,7 +39,6 @@ class SigningStorage(FaultyStorage):
     ends: dict[str, datetime] = field(kw_only=True)
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """The URL of an address is the address."""
         if address != "probe":
             end = self.now() + lasts
             self.ends[address] = max(end, self.ends.get(address, end))

@@ -53,7 +53,6 @@ def id_bytes(text: str) -> bytes:
 
 
 def new_id() -> str:
-    """An id that nothing has."""
     return spell(secrets.token_bytes(ID_BYTES))
 
 
@@ -262,7 +261,6 @@ class FirstClient(Client):
 
 
 def ref_file(snapshot_id: str) -> bytes:
-    """A ref's file."""
     return json.dumps({"snapshot": snapshot_id}).encode()
 
 

@@ -67,7 +67,6 @@ class Population:
     homes: dict[str, str]
 
     def lineage(self, project_id: str | None) -> list[str]:
-        """A project and all above it."""
         found: list[str] = []
         while project_id is not None:
             found.append(project_id)
