@@ -147,7 +147,6 @@ class View:
         return replace(self, branches={**self.branches, branch: head})
 
     def put(self, branch: str, path: str, given: Value) -> View:
-        """Something is staged."""
         head = self.head(branch)
         staged = {**head.staged, path: given}
         return self.with_head(branch, replace(head, staged=staged, rows=head.rows + 1))
@@ -164,7 +163,6 @@ class View:
         return self.with_head(branch, replace(head, staged=staged, rows=rows))
 
     def move(self, branch: str, target: str, source: str) -> View:
-        """An object gets another path."""
         if target == source:
             raise Refused(self, "invalid_argument")
         found = self.object_at(branch, source)
@@ -263,7 +261,6 @@ class View:
         return self.with_head(branch, Head(self.open_commit(ref)))
 
     def branch(self, name: str, source: str) -> View:
-        """A new branch of a commit."""
         if name in self.branches:
             raise Refused(self, "branch_exists", "commit_expired")
         return self.with_head(name, Head(self.open_commit(source)))
@@ -301,7 +298,6 @@ class View:
         return replace(self, holds=self.holds | {self.open_commit(commit_id)})
 
     def release(self, commit_id: str) -> View:
-        """A hold ends."""
         return replace(self, holds=self.holds - {commit_id})
 
 

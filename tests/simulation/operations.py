@@ -138,7 +138,6 @@ def delete_branch(act: Act) -> object:
 
 
 def restore_branch(act: Act) -> object:
-    """Bring a branch back."""
     lake, name = act.process.lake(), act.newest(act.known.trashed, 0)
     act.begin(f"branch {name}")
     act.expects(lake, lambda view: view.restore_branch(name))
@@ -185,7 +184,6 @@ def hold(act: Act) -> object:
 
 
 def policy(act: Act) -> object:
-    """Set or unset the policy."""
     lake, chosen = act.process.lake(), act.pick(POLICIES, 0)
     if chosen is not None:
         return lake.retention.set(chosen)
@@ -333,7 +331,6 @@ def _note_doomed(
 
 
 def plan(act: Act) -> object:
-    """Plan alone."""
     lake, began = act.process.lake(), act.world.clock.now
     act.expects(lake, _unchanged)
     before = act.state(lake)
@@ -450,7 +447,6 @@ def delete_repository(act: Act) -> object:
 
 
 def restore_repository(act: Act) -> object:
-    """Bring it back."""
     return act.process.store.catalog.restore(LAKE).state
 
 

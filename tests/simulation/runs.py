@@ -93,7 +93,6 @@ class RunAct(Chances):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of this run."""
         return {"quarantine": (None, self.quarantine)[self.numbers[0] % 2]}
 
 
@@ -117,7 +116,6 @@ def run_aside(act: RunAct) -> object:
 
 
 def plan(act: RunAct) -> object:
-    """Plan alone."""
     report = act.world.collector(**act.options).plan()
     if report.state == "planned":
         act.planned(report)

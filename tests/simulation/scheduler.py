@@ -293,7 +293,6 @@ class Scheduler:
             raise _Stop
 
     def give_back(self) -> None:
-        """The task is over."""
         self._baton.release()
 
     # Whoever has the baton of the whole history

@@ -127,7 +127,6 @@ class Shelves:
         return self._done(self.free_name(item), kinds)
 
     def changed(self, item: Item, asked: Mapping[str, Any], *, unique: bool) -> Item:
-        """An item with other fields."""
         wanted = replace(item, **asked)
         was_over = self.state_of(item.expires_at) in OVER
         will_be_over = self.state_of(self._date(wanted)) in OVER

@@ -24,8 +24,6 @@ from tests.simulation.world import LEASE
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a history."""
-
     violation: Violation | None
     lines: list[Line]
 

@@ -23,7 +23,6 @@ PERIODS: Final = ("1h", "2h", "4h", "9h")
 
 
 def put(act: Act) -> object:
-    """Stage an object."""
     lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
     path, data = act.pick(PATHS, 1), act.pick(DATA, 2)
     act.expects(lake, lambda view: view.put(branch, path, value(data)))
@@ -100,7 +99,6 @@ def name_branch(act: Act) -> object:
 
 
 def rules(act: Act) -> object:
-    """Set other periods."""
     lake = act.process.lake()
     given: dict[str, Any] = {"default": act.pick(PERIODS, 0)}
     if act.numbers[1] % 2:

@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 import pytest
@@ -248,12 +248,7 @@ class InPlace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Nothing is left to do."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
@@ -282,12 +277,7 @@ class _Lock:
         self._scheduler().wait_for("a lock", lambda: not self._is_taken)
         self._is_taken = True
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._is_taken = False
 
 

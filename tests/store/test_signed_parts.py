@@ -65,9 +65,6 @@ class Holders:
         self.written[address] = data
         return etag_of(data)
 
-    def open_addresses(self) -> list[str]:
-        return sorted(each for each, end in self.ends.items() if self.world.now < end)
-
 
 def etag_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
@@ -143,7 +140,8 @@ class History:
         model.parts[number] = address
 
     def put(self) -> None:
-        found = self.holders.open_addresses()
+        now, ends = self.holders.world.now, self.holders.ends
+        found = sorted(each for each, end in ends.items() if now < end)
         if found:
             self.holders.put(self.random.choice(found), self.data())
 

@@ -45,6 +45,7 @@ def read(http: httpx.Client, record: dict[str, Any]) -> set[bytes]:
 def test_copies_moves_and_deletes(
     http: httpx.Client, source: dict[str, Any], target: dict[str, Any]
 ) -> None:
+    """What was copied is kept."""
     url = f"{API}/{target['uuid']}"
     wanted = read(http, source) | read(http, target)
     files = {"/a": "", "/b": "current/a", "/copy": f"{source['portable_data_hash']}/d"}

@@ -12,7 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
@@ -20,8 +20,8 @@ from ebbtide.errors import Conflict, NotFound
 from ebbtide.formats.icechunk.envelope import FileType
 from ebbtide.formats.icechunk.repo_schema import REPO, UPDATE_TYPES
 from ebbtide.formats.icechunk.tables import Row, decode, encode
-from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
+from tests.simulation.knowledge import micros
 from tests.support.icechunk_files import (
     HEADER_BYTES,
     ID_BYTES,
@@ -169,11 +169,6 @@ class Client(ABC):
         return new_file(payload, kind, self.spec_version, compressed=False)
 
 
-def micros(instant: datetime) -> int:
-    """As the format has it."""
-    return (instant - EPOCH) // timedelta(microseconds=1)
-
-
 # Version 1
 
 
@@ -271,7 +266,6 @@ def pointed_at(data: bytes) -> str:
 
 @lru_cache(maxsize=4_096)
 def snapshot_in(data: bytes) -> SlowSnapshot:
-    """What a snapshot's file says."""
     return slow_snapshot(payload_of(data))
 
 
@@ -294,7 +288,6 @@ class Repo:
 
     @classmethod
     def of(cls, data: bytes) -> Repo:
-        """Take the file apart."""
         row = decode(payload_of(data), REPO)
         ids = [spell(info["id"]) for info in row["snapshots"]]
         places = [info["parent_offset"] for info in row["snapshots"]]
@@ -368,7 +361,6 @@ def new_repo(
 
 
 def info(snapshot_id: str, at: int) -> Row:
-    """A snapshot's entry."""
     return {"id": id_bytes(snapshot_id), "flushed_at": at, "message": "by hand", "metadata": []}
 
 

@@ -28,8 +28,6 @@ ROUNDS: Final = 3
 
 @dataclass(slots=True, kw_only=True)
 class Act(RunAct):
-    """An operation under way."""
-
     world: IcechunkWorld
     known: Known
     client: Client = field(init=False)
@@ -183,8 +181,6 @@ ICECHUNK: Final = Vocabulary(
 
 
 class IcechunkStage(RepositoryStage[Known]):
-    """A repository of one version."""
-
     vocabulary = ICECHUNK
     acts = Act
     operations = OPERATIONS

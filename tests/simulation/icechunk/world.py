@@ -85,8 +85,6 @@ class State:
 
 
 class IcechunkWorld(BucketWorld):
-    """A repository of one version."""
-
     def __init__(self, spec_version: int) -> None:
         super().__init__()
         self.spec_version = spec_version
@@ -117,7 +115,6 @@ class IcechunkWorld(BucketWorld):
         return f"{PREFIX}repo" in self.bucket.objects
 
     def repository(self, place: str = LAKE) -> IcechunkRepository:
-        """As a run has it."""
         url = self._url(place)
         return IcechunkRepository(
             self.bucket.storage(url), name=f"icechunk:{url}", settings=SETTINGS, clock=self.clock

@@ -307,8 +307,6 @@ LAKEFS: Final = Vocabulary(
 
 
 class LakefsStage(RepositoryStage[Known]):
-    """A repository of a server."""
-
     vocabulary = LAKEFS
     acts = Act
     operations = OPERATIONS

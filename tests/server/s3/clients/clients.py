@@ -87,8 +87,6 @@ def found_aws() -> str | None:
 
 
 class Aws(OfFiles):
-    """AWS's command line."""
-
     def __init__(self, page: Page, directory: Path) -> None:
         program = found_aws()
         if program is None:
