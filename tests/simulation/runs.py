@@ -196,9 +196,7 @@ OPERATIONS: Final[Mapping[str, Callable[[Any], object]]] = named(
 )
 
 INSTEAD: Final[Mapping[str, str]] = {
-    "sweep": "run aside",
-    "undo": "run aside",
-    "purge aside": "run aside",
+    **dict.fromkeys(("sweep", "undo", "purge aside"), "run aside"),
     ON_COPY: "copy repository",
 }
 
@@ -217,7 +215,7 @@ class RepositoryStage(Stage[K]):
     """The stage of one repository without a database, and of its copy."""
 
     world: RepositoryWorld
-    acts: ClassVar[type[RunAct]]
+    acts: ClassVar[Callable[..., RunAct]]
     operations: ClassVar[Mapping[str, Callable[[Any], object]]]
 
     def perform(self, step: Step, known: K) -> object:
