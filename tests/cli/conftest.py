@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pytest
 import typer
 
 from ebbtide.program.app import run
+from tests.support.commands import captured
 from tests.support.templates import copy_store, old_lake
 
 FIRST_DAY: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -85,14 +85,7 @@ from ebbtide.program.app import run
 assert run({list(command)!r}) == 0
 assert not set({modules.split()!r}) & set(sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = captured([sys.executable, "-c", code], env=os.environ | environment, timeout=60)
     assert done.returncode == 0, done
     return done.stdout
 

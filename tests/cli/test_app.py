@@ -13,19 +13,17 @@ from ebbtide.program import app
 from ebbtide.program.reference import commands, render
 from ebbtide.store.repositories.catalog import Catalog
 from tests.cli.conftest import Ebbtide, output_without
+from tests.support.commands import captured
 
 ROOT = Path(__file__).parents[2]
 
 
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The program as a process of its own, with no terminal anywhere."""
-    return subprocess.run(
+    return captured(
         [sys.executable, "-c", "from ebbtide.program import main; main()", *arguments],
         env={"PATH": "/usr/bin:/bin", **environment},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=120,
     )
 

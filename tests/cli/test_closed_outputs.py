@@ -13,6 +13,7 @@ import pytest
 
 from ebbtide.store.embedded import Store
 from tests.cli.conftest import Ebbtide
+from tests.support.commands import captured
 from tests.support.templates import copy_store
 
 PROGRAM: Final = (sys.executable, "-c", "from ebbtide.program import main; main()")
@@ -48,13 +49,10 @@ def store(ebbtide: Ebbtide, large_template: Path, tmp_path: Path) -> Path:
 
 def in_shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a script in which `"$@"` is the program."""
-    return subprocess.run(
+    return captured(
         ["bash", "-c", f"set -o pipefail; {script}", "bash", *PROGRAM],
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=120,
     )
 

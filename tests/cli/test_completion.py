@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from ebbtide.program.app import run
 from ebbtide.store.completing import known_names
 from tests.cli.conftest import SHORT, Ebbtide, output_without
+from tests.support.commands import captured
 from tests.support.program import PROGRAM
 from tests.support.templates import copy_store
 
@@ -156,12 +156,9 @@ def test_in_bash(tmp_path: Path) -> None:
     (programs / "ebbtide").chmod(0o755)
 
     def bash(script: str) -> str:
-        done = subprocess.run(
+        done = captured(
             ["bash", "--norc", "-c", script],
             env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home)},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=120,
         )
         assert (done.returncode, done.stderr) == (0, ""), done

@@ -13,6 +13,7 @@ import pytest
 
 from ebbtide.settings import list_settings
 from tests.support.claims import anchors
+from tests.support.commands import captured
 from tests.support.transcripts import unprinted
 
 ROOT = Path(__file__).parents[2]
@@ -32,12 +33,9 @@ def environment(**settings: str) -> dict[str, str]:
 @pytest.mark.drawn("whole programs")
 def test_the_demo(tmp_path: Path) -> None:
     """It compares what it kept byte for byte, and fails where anything differs. Without Spark."""
-    done = subprocess.run(
+    done = captured(
         [sys.executable, ROOT / "scripts" / "demo.py", tmp_path / "demo"],
         env=environment(EBBTIDE_SPARK_MASTER="none"),
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=800,
     )
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -46,13 +44,10 @@ def test_the_demo(tmp_path: Path) -> None:
 
 
 def follow(text: str, tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return captured(
         ["bash", "-c", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))],
         cwd=ROOT,
         env=environment(TMPDIR=str(tmp_path), **settings),
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=800,
     )
 

@@ -142,7 +142,8 @@ def test_run_asks_with_the_figures(
 
 @pytest.mark.usefixtures("expired")
 def test_a_lost_file_is_told_by_the_run_and_afterwards(lake: Ebbtide, tmp_path: Path) -> None:
-    (lost,) = (each for each in tmp_path.rglob("data/**/*") if is_of(each, b"new"))
+    files = (each for each in tmp_path.rglob("data/**/*") if each.is_file())
+    (lost,) = (each for each in files if each.read_bytes() == b"new")
     lost.unlink()
     found = lake("gc run lake", *AT_ONCE)
     told = f"needed cannot be found, in no quarantine either: {lost.relative_to(lost.parents[2])}"
@@ -154,10 +155,6 @@ def test_a_lost_file_is_told_by_the_run_and_afterwards(lake: Ebbtide, tmp_path: 
     (incident,) = report["incidents"]
     assert told in incident
     assert incident in report["warnings"]
-
-
-def is_of(file: Path, content: bytes) -> bool:
-    return file.is_file() and file.read_bytes() == content
 
 
 def test_more_than_the_allowed_share_is_refused(

@@ -26,6 +26,7 @@ import pytest
 from tests.cli.conftest import AT_ONCE, FIRST_DAY, SHORT, Ebbtide
 from tests.cli.test_app import ROOT
 from tests.gc.test_kill import in_session, wait_for_end
+from tests.support.commands import captured
 from tests.support.templates import copy_store, old_lake
 
 FILES = 24
@@ -293,14 +294,11 @@ def test_at_a_terminal(lake: Ebbtide, store: Path) -> None:
     # The cursor is there again.
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     program = f"{shlex.quote(sys.executable)} -m ebbtide"
-    again = subprocess.run(
+    again = captured(
         ["bash", "-c", command_named(plain(shown)).replace("ebbtide", program, 1)],
         cwd=ROOT,
         env=environment(store),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=WAIT_SECONDS,
     )
     assert again.returncode == 0, again

@@ -23,27 +23,9 @@ from tests.support.spoiling import SPOILED
 pytestmark = pytest.mark.xdist_group("small world")  # which is made once
 
 WRONG: Final = (
-    "no-such-thing",
-    "",
-    "..",
-    "a//b",
-    "/",
-    "-",
-    "@",
-    ":",
-    "main~99",
-    "x" * 5000,
-    "0" * 32,
-    "ü",
-    "\udcff",
-    "a\nb",
-    "{}",
-    "icechunk:",
-    "icechunk:/nowhere",
-    "s3://",
-    "memory:x",
-    "-1",
-    "9" * 30,
+    *("no-such-thing", "", "..", "a//b", "/", "-", "@", ":", "main~99", "x" * 5000),
+    *("0" * 32, "ü", "\udcff", "a\nb", "{}", "icechunk:", "icechunk:/nowhere", "s3://"),
+    *("memory:x", "-1", "9" * 30),
 )
 """In place of each argument."""
 

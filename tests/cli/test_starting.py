@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.commands import captured
 
 IMPORTING = """
 import builtins, os, signal, sys
@@ -37,11 +38,5 @@ main()
 def test_a_signal_during_the_import(signal: str, code: int, stream: str, told: str) -> None:
     """The exit code is the same where it cannot be told."""
     program = (sys.executable, "-c", IMPORTING.format(signal=signal))
-    found = subprocess.run(
-        ["bash", "-c", f'"$@" {stream}', "bash", *program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    found = captured(["bash", "-c", f'"$@" {stream}', "bash", *program], timeout=60)
     assert (found.returncode, found.stdout, found.stderr) == (code, "", told)

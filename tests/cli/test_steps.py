@@ -26,7 +26,7 @@ from tests.cli.test_examples import check as check_command_line
 from tests.support.program import Program, Result, in_world, made_world
 from tests.support.randomized import randomized, sample
 from tests.support.small_world import View, is_done, without_runs
-from tests.support.steps import Fault, Kind, Place, faults
+from tests.support.steps import Fault, Kind, Place, faults, faults_at
 from tests.test_errors import documented
 
 CODES: Final[dict[str, set[int]]] = {}
@@ -153,13 +153,7 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)
 def test_what_was_found(calls: Calls, words: str, place: str, kind: Kind) -> None:
     call = next(each for each in CALLS if each.words.startswith(words))
-    places = calls.normal(call).places
-    found = [
-        fault
-        for fault in faults(places)
-        if fault.kind == kind and re.match(place, places[fault.number].name)
-    ]
-    assert found
+    found = faults_at(calls.normal(call).places, place, kind)
     # The seeds choose both forms: with a document and without.
     for seed in (0, 1):
         try_one(calls, call, found[-1 - seed % len(found)], Random(seed))

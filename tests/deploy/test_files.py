@@ -118,10 +118,6 @@ def test_the_passwords_stay_out_of_git() -> None:
     assert f"/{made}" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-def kustomized(directory: Path) -> str:
-    return run("kubectl", "kustomize", directory)
-
-
 def containers(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield from value.get("containers") or ()
@@ -140,7 +136,7 @@ def test_the_manifests(patch: str, tmp_path: Path) -> None:
         with (directory / "kustomization.yaml").open("a") as file:
             file.write(f"patches:\n  - path: {patch}\n")
     whole = tmp_path / "all.yaml"
-    whole.write_text(kustomized(directory))
+    whole.write_text(run("kubectl", "kustomize", directory))
     assert run("kubernetes-validate", "--strict", "--quiet", whole) == ""
     manifests = list(yaml.safe_load_all(whole.read_text()))
     (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]

@@ -24,6 +24,7 @@ from ebbtide.gc.engine import Batches
 from ebbtide.gc.spark.connect import ConnectEngine, connect
 from ebbtide.gc.spark.jvm import find_java
 from ebbtide.imports import allow_pandas
+from tests.support.commands import captured
 from tests.support.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -101,13 +102,8 @@ def test_frames(server: str) -> None:
         f"from tests.gc.test_connect import try_frames; try_frames({server!r})"
     )
     path = os.pathsep.join([str(ROOT), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS_MAX,
+    done = captured(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, timeout=SECONDS_MAX
     )
     assert (done.returncode, done.stdout) == (0, "all was as it should\n"), done.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from ebbtide.gc.spark.conf import (
 from ebbtide.gc.spark.jvm import find_java
 from ebbtide.gc.spark.session import _reason, launch
 from ebbtide.resources import processor_count
+from tests.support.commands import captured
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300
@@ -95,15 +95,12 @@ def run(cache: Path, **conf: str) -> Child:
         "XDG_CACHE_HOME": str(cache),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-c", CHILD, json.dumps(conf)],
         env=environment,
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=SECONDS_MAX,
         start_new_session=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

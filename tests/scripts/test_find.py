@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.commands import captured
+
 FIND = Path(__file__).parents[2] / "scripts" / "lib" / "find.sh"
 
 
@@ -23,16 +25,13 @@ def write_java(home: Path, version: str) -> Path:
 
 def find(function: str, path: list[Path], **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs one of find.sh's functions with ``path`` before the system's own directories."""
-    return subprocess.run(
+    return captured(
         ["bash", "-c", f'set -euo pipefail; . "$1"; {function}', "find", str(FIND)],
         env={
             "PATH": os.pathsep.join([*map(str, path), "/usr/bin", "/bin"]),
             "PYENV_ROOT": "/nonexistent",
             **environment,
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

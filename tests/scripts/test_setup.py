@@ -2,20 +2,18 @@
 
 import os
 import re
-import subprocess
 from pathlib import Path
+
+from tests.support.commands import captured
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_one_line_says_that_the_named_python_does_not_do(tmp_path: Path) -> None:
-    result = subprocess.run(
+    result = captured(
         [ROOT / "scripts" / "setup"],
         cwd=tmp_path,
         env={**os.environ, "EBBTIDE_PYTHON": str(tmp_path / "missing")},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 1
     assert result.stdout == ""

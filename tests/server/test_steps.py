@@ -10,7 +10,6 @@ by chance; a long run, or whoever names the tests, tries all.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from tests.support.program import Program, in_world, made_world
 from tests.support.randomized import randomized
 from tests.support.small_world import View, is_done, without_runs
 from tests.support.spoiling import SPOILED
-from tests.support.steps import Fault, Kind, Place, Steps, faults
+from tests.support.steps import Fault, Kind, Place, Steps, faults, faults_at
 
 pytestmark = pytest.mark.xdist_group("small world")  # which is made once
 
@@ -262,13 +261,7 @@ them."""
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)
 def test_what_was_found(requests: Requests, words: str, place: str, kind: Kind) -> None:
     asked = next(each for each in ASKED if str(each).startswith(words))
-    places = requests.normal(asked).places
-    found = [
-        fault
-        for fault in faults(places)
-        if fault.kind == kind and re.match(place, places[fault.number].name)
-    ]
-    assert found
+    found = faults_at(requests.normal(asked).places, place, kind)
     for fault in found[-2:]:
         try_one(requests, asked, fault)
 

@@ -45,14 +45,15 @@ class Act(Chances):
     def checker(self) -> Checker:
         return Checker(self.world, self.known)
 
-    def points_at(self, lake: Repository, name: str, commit_id: str) -> None:
-        """An answer said that a ref points at a commit."""
+    def points_at(self, lake: Repository, name: str, commit_id: str) -> str:
+        """An answer said that a ref points at a commit, whose id this returns."""
         repository_id = lake.info.repository_id
         content = self.checker.content_of(repository_id, commit_id)
         if commit_id not in self.known.commits:
             self.known.commits.append(commit_id)
         if content is not None:
             self.known.points_at(name, self.number, repository_id, content.keys)
+        return commit_id
 
     def begin(self, name: str) -> None:
         """This may give or take back a promise."""
@@ -114,8 +115,7 @@ class Act(Chances):
         self.expects(lake, lambda view: view.branch(name, source))
         made = lake.branches.create(name, source)
         self.known.branches.append(name)
-        self.points_at(lake, f"branch {name}", made.commit_id)
-        return made.commit_id
+        return self.points_at(lake, f"branch {name}", made.commit_id)
 
     def state(self, lake: Repository) -> State | None:
         """The repository for the definition; None where others may change it meanwhile."""

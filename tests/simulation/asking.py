@@ -66,7 +66,6 @@ class Asking:
         return self._ask(holder, "PUT", f"/{md5}", content=data).text.rstrip("\n")
 
     def read(self, holder: str, locator: str) -> bytes:
-        """The bytes of a block."""
         answer = self._ask(holder, "GET", f"/{locator}")
         if answer.headers["content-length"] != str(len(answer.content)):
             raise Violation("answer", f"{locator} is said to have another size than it has")

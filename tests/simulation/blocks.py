@@ -62,7 +62,6 @@ def _signed(act: Act, lake: Repository, found: list[Signature], latest: int | No
 
 
 def put(act: Act) -> object:
-    """Write a block."""
     lake, holder, data = act.process.lake(), act.pick(HOLDERS, 0), act.pick(BLOCKS, 1)
     act.expects(lake, lambda view: view)
     locator = act.process.asking.put(holder, md5(data), data)

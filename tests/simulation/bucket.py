@@ -126,11 +126,9 @@ class SimulatedStorage(MemoryStorage):
         return self._bucket.scheduler
 
     def get(self, address: str) -> bytes:
-        """See `Storage.get`."""
         return self._read("get", address, lambda: self._plain.get(address))
 
     def get_versioned(self, address: str) -> tuple[bytes, str]:
-        """See `Storage.get_versioned`."""
         return self._read("get", address, lambda: self._plain.get_versioned(address))
 
     def stream(
@@ -147,7 +145,6 @@ class SimulatedStorage(MemoryStorage):
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
     ) -> None:
-        """See `Storage.put`."""
         self._scheduler.call(
             f"put {self._shown(address)}",
             lambda: self._plain.put(address, data, create_only=create_only, durable=durable),
@@ -158,18 +155,15 @@ class SimulatedStorage(MemoryStorage):
             self._bucket.late.add(f"{self.prefix}{address}")
 
     def replace(self, address: str, data: bytes, *, version: str) -> str:
-        """See `Storage.replace`."""
         return self._scheduler.call(
             f"replace {self._shown(address)}",
             lambda: self._plain.replace(address, data, version=version),
         )
 
     def head(self, address: str) -> ObjectInfo | None:
-        """See `Storage.head`."""
         return self._read("head", address, lambda: self._plain.head(address))
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """See `Storage.sizes`."""
         for address in addresses:
             self._shown(address)
         self._scheduler.point(f"sizes of {len(addresses)}")
@@ -193,12 +187,10 @@ class SimulatedStorage(MemoryStorage):
         yield from found
 
     def delete(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.delete`."""
         plain = self._plain
         return self._batch("delete", addresses, lambda place: plain.delete([addresses[place]]))
 
     def move(self, moves: Sequence[tuple[str, str]]) -> builtins.list[DeleteOutcome]:
-        """See `Storage.move`."""
         plain = self._plain
         sources = [source for source, _ in moves]
         return self._batch("move", sources, lambda place: plain.move([moves[place]]))

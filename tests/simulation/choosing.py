@@ -5,9 +5,9 @@ So a history from which others were taken away still means something.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 
@@ -35,3 +35,8 @@ class Chances:
             raise Nothing
         number = self.numbers[place] % 6
         return choices[-1 - (0 if number < 3 else number % len(choices))]
+
+
+def named(*operations: Callable[[Any], object]) -> dict[str, Callable[[Any], object]]:
+    """Operations by their names in histories: those of their functions, in words."""
+    return {each.__name__.replace("_", " "): each for each in operations}

@@ -38,12 +38,10 @@ class Database:
         return copied
 
     def bring_back(self, copied: sqlite3.Connection) -> None:
-        """Make it what it was."""
         self.writer = None
         copied.backup(self.plain)
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
         self.plain.close()
 
@@ -61,7 +59,6 @@ class _Transaction(Transaction):
 
     @property
     def execute(self) -> Callable[..., sa.CursorResult[Any]]:  # a row's types are the query's
-        """See `Transaction.execute`."""
 
         def watched(statement: Any, *arguments: Any, **options: Any) -> sa.CursorResult[Any]:
             if isinstance(statement, sa.UpdateBase):
@@ -83,7 +80,6 @@ class SimulatedMetadata(Metadata):
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        """See `Metadata.transaction`."""
         database, scheduler = self._database, self._database.scheduler
         _require(scheduler.point("begin", allowed=READ))
         scheduler.wait_for(

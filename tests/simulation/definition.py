@@ -122,10 +122,6 @@ def _lasts(end: int | None, trash: int, now: int) -> bool:
     return end is None or now < end + trash
 
 
-def _micros(span: timedelta) -> int:
-    return span // timedelta(microseconds=1)
-
-
 def read_state(world: World, repository_id: str) -> State | None:
     """A repository, as its database has it; None where no policy is set."""
 
@@ -151,7 +147,7 @@ def read_state(world: World, repository_id: str) -> State | None:
         left=tuple(rows("SELECT commit_id, left_at FROM reflog")),
         kept=tuple(_kept(rows)),
         policy=_parsed(policy),
-        trash=_micros(world.trash),
+        trash=world.trash // timedelta(microseconds=1),
     )
 
 

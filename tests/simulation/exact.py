@@ -83,7 +83,6 @@ class View:
         return contents
 
     def commit_of(self, ref: str) -> str:
-        """The commit that a ref names."""
         name = ref.rstrip("@")
         if name in self.branches:
             return self.branches[name].commit_id
@@ -100,7 +99,6 @@ class View:
         return commit_id
 
     def head(self, branch: str) -> Head:
-        """Of a branch that is there."""
         if branch not in self.branches:
             raise Refused(self, "branch_not_found", "ref_not_found")
         return self.branches[branch]
@@ -146,11 +144,9 @@ class View:
     # What changes it
 
     def with_head(self, branch: str, head: Head) -> View:
-        """Another head of a branch."""
         return replace(self, branches={**self.branches, branch: head})
 
     def put(self, branch: str, path: str, given: Value) -> View:
-        """Something is staged."""
         head = self.head(branch)
         staged = {**head.staged, path: given}
         return self.with_head(branch, replace(head, staged=staged, rows=head.rows + 1))
@@ -167,7 +163,6 @@ class View:
         return self.with_head(branch, replace(head, staged=staged, rows=rows))
 
     def move(self, branch: str, target: str, source: str) -> View:
-        """An object gets another path."""
         if target == source:
             raise Refused(self, "invalid_argument")
         found = self.object_at(branch, source)
@@ -183,7 +178,6 @@ class View:
         return self.put(branch, target, found)
 
     def object_at(self, ref: str, path: str) -> Value:
-        """What a ref shows at a path."""
         shown = self.shown(ref)
         if path not in shown:
             raise Refused(self, "object_not_found")
@@ -267,7 +261,6 @@ class View:
         return self.with_head(branch, Head(self.open_commit(ref)))
 
     def branch(self, name: str, source: str) -> View:
-        """A new branch of a commit."""
         if name in self.branches:
             raise Refused(self, "branch_exists", "commit_expired")
         return self.with_head(name, Head(self.open_commit(source)))
@@ -292,7 +285,6 @@ class View:
         return replace(self, trash=trash).with_head(name, found[0][1])
 
     def tag(self, name: str, ref: str) -> View:
-        """A new tag."""
         return replace(self, tags={**self.tags, name: self.open_commit(ref)})
 
     def delete_tag(self, name: str) -> View:
@@ -303,16 +295,13 @@ class View:
         return replace(self, tags=_without(self.tags, name), trashed_tags=trash)
 
     def hold(self, commit_id: str) -> View:
-        """A commit is held."""
         return replace(self, holds=self.holds | {self.open_commit(commit_id)})
 
     def release(self, commit_id: str) -> View:
-        """A hold ends."""
         return replace(self, holds=self.holds - {commit_id})
 
 
 def in_order(trash: Iterable[tuple[str, Head]]) -> Trash:
-    """As a view has it."""
     return tuple(sorted(trash, key=lambda each: (each[0], each[1].commit_id)))
 
 

@@ -119,7 +119,6 @@ class Known:
         return copied
 
     def ends(self) -> list[datetime]:
-        """When promises end."""
         return [each.until for each in self.promises.values() if each.until is not None]
 
     # Promises
@@ -372,5 +371,4 @@ def value_of(entry: Entry) -> Value:
 
 
 def micros(instant: datetime) -> int:
-    """As the database has it."""
     return round((instant - EPOCH_START).total_seconds() * 1_000_000)

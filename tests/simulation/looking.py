@@ -112,7 +112,6 @@ def _trash(found: list[tuple[str, Head]]) -> Trash:
 
 
 def look(checker: Checker, repository_id: str) -> View:
-    """A repository, as it is now."""
     return Look(checker, repository_id, checker.prefix_of(repository_id)).view()
 
 

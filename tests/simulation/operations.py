@@ -19,10 +19,10 @@ from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.simulation import blocks, projects, uploads, versions
 from tests.simulation.acting import Act
-from tests.simulation.choosing import Nothing
+from tests.simulation.choosing import Nothing, named
 from tests.simulation.definition import State, check_expired
 from tests.simulation.exact import View, value
-from tests.simulation.knowledge import Given, Known, value_of
+from tests.simulation.knowledge import Known
 from tests.simulation.leaving import DATE_PRECISION, require_gone
 from tests.simulation.scheduler import Violation
 from tests.simulation.simulation import require_no_defect
@@ -67,8 +67,7 @@ def save(act: Act) -> object:
         with suppress(NotFound):
             lake.objects.delete(branch, deleted)
     commit = lake.commits.commit(branch, f"step {act.number}")
-    act.points_at(lake, name, commit.commit_id)
-    return commit.commit_id
+    return act.points_at(lake, name, commit.commit_id)
 
 
 def _data(act: Act, path: str) -> bytes:
@@ -110,8 +109,7 @@ def hard_reset(act: Act) -> object:
     source = act.pick([*act.known.branches, *act.known.commits], 1)
     act.expects(lake, lambda view: view.hard_reset(target, source, force=True))
     found = lake.commits.reset_to(target, source, force=True)
-    act.points_at(lake, name, found.commit_id)
-    return found.commit_id
+    return act.points_at(lake, name, found.commit_id)
 
 
 def upload(act: Act) -> object:
@@ -140,15 +138,13 @@ def delete_branch(act: Act) -> object:
 
 
 def restore_branch(act: Act) -> object:
-    """Bring a branch back."""
     lake, name = act.process.lake(), act.newest(act.known.trashed, 0)
     act.begin(f"branch {name}")
     act.expects(lake, lambda view: view.restore_branch(name))
     found = lake.branches.restore(name)
     act.known.trashed.remove(name)
     act.known.branches.append(name)
-    act.points_at(lake, f"branch {name}", found.commit_id)
-    return found.commit_id
+    return act.points_at(lake, f"branch {name}", found.commit_id)
 
 
 def tag(act: Act) -> object:
@@ -165,8 +161,7 @@ def tag(act: Act) -> object:
     act.expects(lake, lambda view: view.tag(name, ref))
     made = lake.tags.create(name, ref)
     act.known.tags.append(name)
-    act.points_at(lake, f"tag {name}", made.commit_id)
-    return made.commit_id
+    return act.points_at(lake, f"tag {name}", made.commit_id)
 
 
 def hold(act: Act) -> object:
@@ -189,7 +184,6 @@ def hold(act: Act) -> object:
 
 
 def policy(act: Act) -> object:
-    """Set or unset the policy."""
     lake, chosen = act.process.lake(), act.pick(POLICIES, 0)
     if chosen is not None:
         return lake.retention.set(chosen)
@@ -210,8 +204,7 @@ def merge(act: Act) -> object:
         reverted = act.newest(act.known.commits, 3)
         act.expects(lake, lambda view: view.revert(target, reverted))
         made = lake.commits.revert(target, reverted)
-    act.points_at(lake, name, made.commit_id)
-    return made.commit_id
+    return act.points_at(lake, name, made.commit_id)
 
 
 def sign(act: Act) -> object:
@@ -221,24 +214,14 @@ def sign(act: Act) -> object:
     ref = act.pick(commits or [f"{each}@" for each in act.known.branches], 0)
     path = act.pick([entry.path for entry in lake.objects.walk(ref)], 1)
     signed = lake.locators.sign_path(ref, path)
-    key = f"{LAKE}/{signed.entry.address}"
-    name = f"locator {len(act.known.locators)} of {path} at {ref} until {signed.expires_at}"
-    act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
-    given = Given(signed.locator, path, signed.expires_at, value_of(signed.entry))
-    act.known.locators.append(given)
-    return f"{key} until {signed.expires_at}"
+    return f"{projects.note_locator(act, lake, signed, path)} until {signed.expires_at}"
 
 
 def upload_located(act: Act) -> object:
     """Write an object of which nothing but its locator knows."""
     lake = act.process.lake()
     signed = lake.locators.upload(f"located of {act.number}".encode())
-    key = f"{LAKE}/{signed.entry.address}"
-    name = f"locator {len(act.known.locators)} of an upload until {signed.expires_at}"
-    act.known.promise(name, lake.info.repository_id, [key], signed.expires_at)
-    given = Given(signed.locator, "object", signed.expires_at, value_of(signed.entry))
-    act.known.locators.append(given)
-    return key
+    return projects.note_locator(act, lake, signed, "object")
 
 
 def collect_files(act: Act) -> object:
@@ -348,7 +331,6 @@ def _note_doomed(
 
 
 def plan(act: Act) -> object:
-    """Plan alone."""
     lake, began = act.process.lake(), act.world.clock.now
     act.expects(lake, _unchanged)
     before = act.state(lake)
@@ -385,7 +367,6 @@ def _note_aside(act: Act, run_id: str, options: Mapping[str, Any]) -> None:
 
 
 def undo(act: Act) -> object:
-    """Undo a run."""
     run_id = act.newest(act.known.aside, 2)
     act.take_back(f"quarantine of {run_id}")
     return _told(act.process.collector().undo(run_id))
@@ -442,7 +423,6 @@ def purge(act: Act) -> object:
 
 
 def purge_whole(act: Act) -> object:
-    """Purge the repository."""
     act.known.lessen_all(_lake_id(act), act.world.clock.now)
     purges = Purges(act.process.store)
     row = purges.begin(LAKE, request(repository=True))
@@ -453,7 +433,6 @@ def purge_whole(act: Act) -> object:
 
 
 def resume_purge(act: Act) -> object:
-    """Go on with a purge."""
     purges = Purges(act.process.store)
     return purges.carry_out(act.newest(act.known.purges, 0)).row.state
 
@@ -468,7 +447,6 @@ def delete_repository(act: Act) -> object:
 
 
 def restore_repository(act: Act) -> object:
-    """Bring it back."""
     return act.process.store.catalog.restore(LAKE).state
 
 
@@ -526,39 +504,24 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **uploads.OPERATIONS,
     **projects.OPERATIONS,
     **blocks.OPERATIONS,
-    "save": save,
-    "stage": stage,
-    "describe": describe,
-    "hard reset": hard_reset,
-    "upload": upload,
-    "branch": branch,
-    "delete branch": delete_branch,
-    "restore branch": restore_branch,
-    "tag": tag,
-    "hold": hold,
-    "policy": policy,
-    "merge": merge,
-    "sign": sign,
-    "upload located": upload_located,
-    "collect files": collect_files,
-    "change collection": change_collection,
-    "run": run,
-    "run aside": run_aside,
-    "plan": plan,
-    "sweep": sweep,
-    "undo": undo,
-    "purge aside": purge_aside,
-    "reclaim": reclaim,
-    "purge": purge,
-    "purge whole": purge_whole,
-    "resume purge": resume_purge,
-    "delete repository": delete_repository,
-    "restore repository": restore_repository,
-    "remove": remove,
-    "create repository": create_repository,
-    "rotate": rotate,
-    "copy database": copy_database,
-    "copied run": copied_run,
+    **named(
+        *(save, stage, describe, hard_reset, upload, branch, delete_branch, restore_branch),
+        *(tag, hold, policy, merge, sign, upload_located, collect_files, change_collection),
+        *(
+            run,
+            run_aside,
+            plan,
+            sweep,
+            undo,
+            purge_aside,
+            reclaim,
+            purge,
+            purge_whole,
+            resume_purge,
+        ),
+        *(delete_repository, restore_repository, remove, create_repository),
+        *(rotate, copy_database, copied_run),
+    ),
 }
 
 
@@ -570,9 +533,7 @@ INSTEAD: Final[Mapping[str, str]] = {
     "restore branch": "branch",
     "change collection": "collect files",
     "collect files": "sign",
-    "sweep": "run aside",
-    "undo": "run aside",
-    "purge aside": "run aside",
+    **dict.fromkeys(("sweep", "undo", "purge aside"), "run aside"),
     "resume purge": "purge whole",
     "create repository": "purge whole",
     "remove": "delete repository",

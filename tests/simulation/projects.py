@@ -25,7 +25,7 @@ from ebbtide.store.objects.locators import Signed
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 from tests.simulation.acting import Act
-from tests.simulation.choosing import Nothing
+from tests.simulation.choosing import Nothing, named
 from tests.simulation.exact import Contents, Refused, View, value
 from tests.simulation.knowledge import Checker, Given, micros, value_of
 from tests.simulation.looking import look
@@ -354,7 +354,6 @@ def change_shelved(act: Act) -> object:
 
 
 def drop_version(act: Act) -> object:
-    """Drop a version that was kept."""
     lake = act.process.lake()
     item = act.newest([each for each in _items(act, lake, "collection") if each.versions], 0)
     number = act.pick(sorted(item.versions), 1)
@@ -390,7 +389,7 @@ def sign_shelved(act: Act) -> object:
         act, lake, lambda: lake.collections.locators(item.item_id, version=version), rule
     )
     for signed in page.entries:
-        _note_locator(act, lake, signed)
+        note_locator(act, lake, signed)
         until = micros(signed.expires_at)
         is_full = began + LEASE <= signed.expires_at <= act.world.clock.now + LEASE
         if act.is_exact and not (until == ends_at if ends_at and not is_full else is_full):
@@ -398,12 +397,13 @@ def sign_shelved(act: Act) -> object:
     return len(page.entries)
 
 
-def _note_locator(act: Act, lake: Repository, signed: Signed) -> None:
-    """Somebody has a locator: its file stays until its end."""
+def note_locator(act: Act, lake: Repository, signed: Signed, path: str = "a") -> str:
+    """Somebody has a locator: its file, whose key this returns, stays until its end."""
     key, until = f"{LAKE}/{signed.entry.address}", signed.expires_at
     name = f"locator {len(act.known.locators)} of {key} until {until}"
     act.known.promise(name, lake.info.repository_id, [key], until)
-    act.known.locators.append(Given(signed.locator, "a", until, value_of(signed.entry)))
+    act.known.locators.append(Given(signed.locator, path, until, value_of(signed.entry)))
+    return key
 
 
 def sign_shown(act: Act) -> object:
@@ -419,7 +419,7 @@ def sign_shown(act: Act) -> object:
 
     act.expects(lake, rule)
     signed = lake.locators.sign_path(branch, path)
-    _note_locator(act, lake, signed)
+    note_locator(act, lake, signed)
     return signed.entry.address
 
 
@@ -531,7 +531,6 @@ def _check_listed(
 
 
 def _listed(page: Callable[..., Any], name: str) -> list[str]:
-    """The ids of all pages."""
     found: list[Any] = []
     after = ("", "")
     while rows := page(after=after, amount=PAGE):
@@ -540,20 +539,10 @@ def _listed(page: Callable[..., Any], name: str) -> list[str]:
     return [getattr(each, name) for each in found]
 
 
-OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
-    "make project": make_project,
-    "change project": change_project,
-    "end": end,
-    "bring back": bring_back,
-    "shelve": shelve,
-    "refill": refill,
-    "change shelved": change_shelved,
-    "drop version": drop_version,
-    "sign shelved": sign_shelved,
-    "sign shown": sign_shown,
-    "read locator": read_locator,
-    "look up": look_up,
-}
+OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = named(
+    *(make_project, change_project, end, bring_back, shelve, refill, change_shelved),
+    *(drop_version, sign_shelved, sign_shown, read_locator, look_up),
+)
 
 INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(OPERATIONS, "shelve"),

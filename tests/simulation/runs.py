@@ -5,19 +5,33 @@ Not for: the embedded store, whose database knows the place of its storage (`ope
 
 from __future__ import annotations
 
+import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
+
+import pytest
 
 from ebbtide.errors import NotFound
+from ebbtide.formats import lease, plain
+from ebbtide.formats.icechunk import state
+from ebbtide.formats.lakefs import restaged
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from tests.simulation.bucket import COPY_PREFIX, LAKE_PREFIX, ON_COPY, SimulatedBucket
-from tests.simulation.choosing import Chances, Nothing
-from tests.simulation.scheduler import Scheduler, Violation
+from tests.simulation.choosing import Chances, Nothing, named
+from tests.simulation.histories import Step
+from tests.simulation.scheduler import Violation
+from tests.simulation.simulation import Simulation, require_no_defect, simulating
+from tests.simulation.stage import K, Stage, World
+from tests.simulation.world import InPlace, NoThreads, one_thread
+from tests.support.memory import opened_in_memory
 
 COPY: Final = COPY_PREFIX.rstrip("/")
 
@@ -32,10 +46,9 @@ class KnownRuns:
     copied_aside: list[str] | None = None
 
 
-class RepositoryWorld(Protocol):
+class RepositoryWorld(World, Protocol):
     """A world with a repository, and perhaps a copy of it."""
 
-    scheduler: Scheduler
     bucket: SimulatedBucket
 
     def collector(self, *, on_copy: bool = False, **options: Any) -> Collector:
@@ -43,6 +56,15 @@ class RepositoryWorld(Protocol):
 
     def copy(self) -> None:
         """What the repository has beside its files is copied too."""
+
+    def token(self, length: int) -> bytes:
+        """Random bytes, of each task its own."""
+
+    def wait(self, seconds: float) -> None:
+        """What a program does that waits for another one."""
+
+    def check(self, known: Any) -> None:
+        """Whether all that must be there is there. Raises Violation."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,20 +76,24 @@ class RunAct(Chances):
     quarantine: timedelta
 
     def planned(self, plan: Plan | RunReport) -> None:
-        """A plan is there."""
         self.known.runs.append(plan.run_id)
 
     @abstractmethod
+    def is_damage(self, kind: str) -> bool:
+        """Whether an error of this kind says that something needed is missing or damaged."""
+
     def told(self, report: RunReport) -> str:
-        """What a run said, and whether that may be."""
+        """What a run said. Raises Violation if it finds something needed missing or damaged."""
+        error = "" if report.error is None else f", {report.error}"
+        kind = (report.error or {}).get("kind", "")
+        require_no_defect(kind, error)
+        if self.is_damage(kind):
+            raise Violation("damage", f"run {report.run_id} finds damage{error}")
+        return f"{report.run_id} {report.state}{error}"
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of this run."""
         return {"quarantine": (None, self.quarantine)[self.numbers[0] % 2]}
-
-
-A = TypeVar("A", bound=RunAct)
 
 
 def run(act: RunAct) -> object:
@@ -90,7 +116,6 @@ def run_aside(act: RunAct) -> object:
 
 
 def plan(act: RunAct) -> object:
-    """Plan alone."""
     report = act.world.collector(**act.options).plan()
     if report.state == "planned":
         act.planned(report)
@@ -106,7 +131,6 @@ def sweep(act: RunAct) -> object:
 
 
 def undo(act: RunAct) -> object:
-    """Undo a run."""
     return _of_quarantine(act, lambda run_id: act.world.collector().undo(run_id))
 
 
@@ -166,22 +190,13 @@ def move(act: RunAct) -> object:
     return f"at s3://{act.world.bucket.move(act.number)}"
 
 
-OPERATIONS: Final[Mapping[str, Callable[[Any], object]]] = {
-    "run": run,
-    "run aside": run_aside,
-    "plan": plan,
-    "sweep": sweep,
-    "undo": undo,
-    "purge aside": purge_aside,
-    "copy repository": copy_repository,
-    ON_COPY: on_copy,
-    "move": move,
-}
+OPERATIONS: Final[Mapping[str, Callable[[Any], object]]] = named(
+    *(run, run_aside, plan, sweep, undo, purge_aside),
+    *(copy_repository, on_copy, move),
+)
 
 INSTEAD: Final[Mapping[str, str]] = {
-    "sweep": "run aside",
-    "undo": "run aside",
-    "purge aside": "run aside",
+    **dict.fromkeys(("sweep", "undo", "purge aside"), "run aside"),
     ON_COPY: "copy repository",
 }
 
@@ -194,3 +209,55 @@ THEMES: Final[Mapping[tuple[str, ...], int]] = {
     ("run aside", "move", "undo"): 2,
     ("plan", "move", "sweep"): 1,
 }
+
+
+class RepositoryStage(Stage[K]):
+    """The stage of one repository without a database, and of its copy."""
+
+    world: RepositoryWorld
+    acts: ClassVar[Callable[..., RunAct]]
+    operations: ClassVar[Mapping[str, Callable[[Any], object]]]
+
+    def perform(self, step: Step, known: K) -> object:
+        act = self.acts(world=self.world, known=known, number=step.number, numbers=step.numbers)
+        try:
+            return self.operations[step.name](act)
+        except Nothing:
+            vocabulary = self.vocabulary
+            return self.operations[vocabulary.instead.get(step.name, vocabulary.always)](act)
+
+    def check(self, known: K) -> None:
+        self.world.check(known)
+
+    def check_end(self, known: K) -> None:
+        """Nothing but what is checked at any time."""
+
+    def last_run(self) -> RunReport:
+        """A run, and what it says."""
+        report = self.world.collector().run()
+        self.world.scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
+        return report
+
+    def require_swept(self, report: RunReport, known: K) -> None:
+        """The last run came to its end, and promises are kept. Raises Violation."""
+        if report.state != "swept":
+            raise Violation("end", f"the last run is {report.state}: {report.error}")
+        self.check(known)
+
+
+@contextmanager
+def open_repository(stage: Stage[Any], world: RepositoryWorld) -> Iterator[Simulation]:
+    """A simulation of a repository in memory; local files of the program's own lie in a directory
+    for the time."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        pytest.MonkeyPatch.context() as patch,
+        opened_in_memory(world.bucket.names),
+        simulating(stage) as made,
+    ):
+        one_thread(patch, world.token, Path(directory))
+        patch.setattr(state, "ThreadPoolExecutor", InPlace)
+        patch.setattr(restaged, "ThreadPoolExecutor", InPlace)
+        patch.setattr(lease, "threading", NoThreads)
+        patch.setattr(plain, "hold_storage", partial(lease.hold_storage, wait=world.wait))
+        yield made

@@ -187,7 +187,6 @@ class Scheduler:
 
     @property
     def current(self) -> Task | None:
-        """The task that this thread is."""
         thread = threading.current_thread()
         return thread if isinstance(thread, Task) else None
 
@@ -294,7 +293,6 @@ class Scheduler:
             raise _Stop
 
     def give_back(self) -> None:
-        """The task is over."""
         self._baton.release()
 
     # Whoever has the baton of the whole history

@@ -74,7 +74,6 @@ class Shelves:
         return min((each for each in dates if each is not None), default=None)
 
     def state_of(self, ends_at: int | None) -> ItemState:
-        """By the table."""
         if ends_at is None:
             return "persistent"
         if self.now < ends_at:
@@ -120,7 +119,6 @@ class Shelves:
     # Operations
 
     def made(self, item: Item, *, unique: bool) -> Item:
-        """A new item."""
         kinds = []
         if item.parent_id is not None and self.is_hidden(self.items[item.parent_id]):
             kinds.append("project_not_found")
@@ -129,7 +127,6 @@ class Shelves:
         return self._done(self.free_name(item), kinds)
 
     def changed(self, item: Item, asked: Mapping[str, Any], *, unique: bool) -> Item:
-        """An item with other fields."""
         wanted = replace(item, **asked)
         was_over = self.state_of(item.expires_at) in OVER
         will_be_over = self.state_of(self._date(wanted)) in OVER
@@ -151,7 +148,6 @@ class Shelves:
         return self._done(self.free_name(wanted) if is_placed else wanted, kinds)
 
     def trashed(self, item: Item) -> Item:
-        """An item in the trash."""
         kinds = [f"{item.kind}_not_found"] if self.is_hidden(item) else []
         return self._done(replace(item, expires_at=NOW), kinds)
 

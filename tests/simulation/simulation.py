@@ -24,14 +24,11 @@ from tests.simulation.world import LEASE
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a history."""
-
     violation: Violation | None
     lines: list[Line]
 
     @property
     def digest(self) -> str:
-        """Of all lines."""
         found = hashlib.sha256()
         for line in self.lines:
             found.update(f"{line.time} {line.task} {line.text}\n".encode())
@@ -54,7 +51,6 @@ class Simulation:
     _bases: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def draw(self, seed: int) -> History:
-        """The history of a seed."""
         return draw(self.stage.vocabulary, seed, self.words())
 
     def words(self) -> Words:
@@ -146,7 +142,6 @@ def require_no_defect(kind: str, message: str) -> None:
 
 @contextmanager
 def simulating(stage: Stage[Any]) -> Iterator[Simulation]:
-    """A simulation on a stage."""
     gc.disable()
     try:
         yield Simulation(stage)
@@ -166,6 +161,14 @@ def smallest(simulation: Simulation, history: History) -> tuple[History, Outcome
 
     small = shrink(fails, history)
     return small, simulation.run(small)
+
+
+def require_none_fails(simulation: Simulation, seed: int) -> None:
+    """The history of a seed comes to its end; one that does not is told as the smallest like it."""
+    history = simulation.draw(seed)
+    if simulation.run(history).violation is not None:
+        small, outcome = smallest(simulation, history)
+        raise AssertionError(f"{outcome.violation}\n{small}\n{told(outcome)}")
 
 
 _ID: Final = re.compile(r"[0-9a-f]{26}([0-9a-f]{6})")

@@ -34,11 +34,9 @@ class StoreStage(Stage[Known]):
 
     @property
     def empty(self) -> State:
-        """See `Stage.empty`."""
         return self.world.empty
 
     def knowing(self) -> Known:
-        """See `Stage.knowing`."""
         return Known()
 
     def perform(self, step: Step, known: Known) -> object:
@@ -62,7 +60,6 @@ class StoreStage(Stage[Known]):
         return answer
 
     def check(self, known: Known) -> None:
-        """See `Stage.check`."""
         Checker(self.world, known).check()
 
     def check_end(self, known: Known) -> None:
@@ -70,7 +67,6 @@ class StoreStage(Stage[Known]):
         Checker(self.world, known).check_owners()
 
     def settle(self, known: Known) -> None:
-        """See `Stage.settle`."""
         if not known.copied_run:
             checker = Checker(self.world, known)
             if not known.purged_paths:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.histories import history, step
 from tests.simulation.scheduler import Disturbance
-from tests.simulation.simulation import Simulation, smallest, told
+from tests.simulation.simulation import Simulation, require_none_fails, told
 from tests.simulation.store import open_simulation
 from tests.simulation.world import LEASE
 from tests.support.randomized import randomized
@@ -38,11 +38,7 @@ def in_group(share: int) -> pytest.MarkDecorator:
 @pytest.mark.timeout(0)
 @randomized("simulated histories")
 def test_histories(simulation: Simulation, seed: int, share: int) -> None:
-    history = simulation.draw(seed * SHARES + share)
-    outcome = simulation.run(history)
-    if outcome.violation is not None:
-        small, outcome = smallest(simulation, history)
-        pytest.fail(f"{outcome.violation}\n{small}\n{told(outcome)}")
+    require_none_fails(simulation, seed * SHARES + share)
 
 
 @in_group(0)

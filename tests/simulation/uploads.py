@@ -13,6 +13,7 @@ from ebbtide.arrow import texts
 from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.content.layout import DATA_PREFIX
 from tests.simulation.acting import Act
+from tests.simulation.choosing import named
 from tests.simulation.exact import Refused, View, value
 from tests.simulation.knowledge import micros
 from tests.simulation.scheduler import Violation
@@ -51,7 +52,6 @@ class Reading:
 
 
 def address(act: Act) -> object:
-    """Ask for an address."""
     lake, began = act.process.lake(), act.world.clock.now
     branch, path = act.pick(act.known.branches, 0), act.pick(PATHS, 1)
     act.expects(lake, lambda view: view.with_head(branch, view.head(branch)))
@@ -175,20 +175,11 @@ def _uncommitted(act: Act, repository_id: str) -> frozenset[str]:
     return frozenset({row[0] for row in rows} | {key.partition("/")[2] for key in staged})
 
 
-OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
-    "address": address,
-    "send": send,
-    "link": link,
-    "stage external": stage_external,
-    "plant": plant,
-    "read page": read_page,
-}
+OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = named(
+    address, send, link, stage_external, plant, read_page
+)
 
-INSTEAD: Final[Mapping[str, str]] = {
-    "send": "address",
-    "link": "address",
-    "plant": "put",
-}
+INSTEAD: Final[Mapping[str, str]] = {"send": "address", "link": "address", "plant": "put"}
 
 PART: Final[Mapping[str, int]] = {
     "put": 4,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tests.simulation.acting import Act
+from tests.simulation.choosing import named
 from tests.simulation.exact import value
 from tests.simulation.looking import look, require_readable
 from tests.simulation.scheduler import Violation
@@ -22,7 +23,6 @@ PERIODS: Final = ("1h", "2h", "4h", "9h")
 
 
 def put(act: Act) -> object:
-    """Stage an object."""
     lake, branch = act.process.lake(), act.pick(act.known.branches, 0)
     path, data = act.pick(PATHS, 1), act.pick(DATA, 2)
     act.expects(lake, lambda view: view.put(branch, path, value(data)))
@@ -53,8 +53,7 @@ def commit(act: Act) -> object:
     act.moving(name)
     act.expects(lake, lambda view: view.commit(branch))
     made = lake.commits.commit(branch, "")
-    act.points_at(lake, name, made.commit_id)
-    return made.commit_id
+    return act.points_at(lake, name, made.commit_id)
 
 
 def reset_part(act: Act) -> object:
@@ -79,8 +78,7 @@ def merge_plainly(act: Act) -> object:
     act.moving(name)
     act.expects(lake, lambda view: view.merge(source, branch, source_wins=False))
     made = lake.commits.merge(source, branch)
-    act.points_at(lake, name, made.commit_id)
-    return made.commit_id
+    return act.points_at(lake, name, made.commit_id)
 
 
 def reset_if_clean(act: Act) -> object:
@@ -91,8 +89,7 @@ def reset_if_clean(act: Act) -> object:
     act.moving(name)
     act.expects(lake, lambda view: view.hard_reset(branch, target, force=False))
     found = lake.commits.reset_to(branch, target)
-    act.points_at(lake, name, found.commit_id)
-    return found.commit_id
+    return act.points_at(lake, name, found.commit_id)
 
 
 def name_branch(act: Act) -> object:
@@ -102,7 +99,6 @@ def name_branch(act: Act) -> object:
 
 
 def rules(act: Act) -> object:
-    """Set other periods."""
     lake = act.process.lake()
     given: dict[str, Any] = {"default": act.pick(PERIODS, 0)}
     if act.numbers[1] % 2:
@@ -134,18 +130,10 @@ def read(act: Act) -> object:
     return ref
 
 
-OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
-    "put": put,
-    "delete": delete,
-    "copy": copy,
-    "commit": commit,
-    "reset part": reset_part,
-    "merge plainly": merge_plainly,
-    "reset if clean": reset_if_clean,
-    "name branch": name_branch,
-    "rules": rules,
-    "read": read,
-}
+OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = named(
+    *(put, delete, copy, commit, reset_part),
+    *(merge_plainly, reset_if_clean, name_branch, rules, read),
+)
 
 PART: Final[Mapping[str, int]] = {
     "put": 8,

@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 import pytest
@@ -121,11 +121,9 @@ class Process:
         return Asking(self.store, LAKE)
 
     def lake(self) -> Repository:
-        """The repository."""
         return self.store.repository(LAKE)
 
     def collector(self, **options: Any) -> Collector:
-        """Its collector."""
         form = EmbeddedRepository(self.lake().context, store_id=STORE_ID)
         return Collector(form, engine=INLINE, options=replace(self.world.options, **options))
 
@@ -147,18 +145,45 @@ class State:
     database: sqlite3.Connection
 
 
-class World:
+class BucketWorld:
+    """What all worlds have: a clock, a bucket, and random bytes of their own."""
+
+    def __init__(self) -> None:
+        self.clock = TruthfulClock(START)
+        self.scheduler = Scheduler(self.clock, lambda _task: None)
+        self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
+        self.outside = Random(0)
+
+    def bring_back(
+        self, now: datetime, objects: dict[str, Stored], after_slice: Callable[[Task], None]
+    ) -> Scheduler:
+        """What was at an instant, for a history."""
+        self.clock.now = now
+        self.bucket.objects = dict(objects)
+        self.bucket.move_back()
+        self.outside = Random(0)
+        self.scheduler = self.bucket.scheduler = Scheduler(self.clock, after_slice)
+        return self.scheduler
+
+    def token(self, length: int) -> bytes:
+        """Random bytes, of each task its own: they do not depend on who came before."""
+        task = self.scheduler.current
+        return (self.outside if task is None else task.ids).randbytes(length)
+
+    def wait(self, seconds: float) -> None:
+        """What a program does that waits for another one."""
+        self.clock.now += timedelta(seconds=seconds)
+
+
+class World(BucketWorld):
     """The world of the histories of one process. Made by `open_world`."""
 
     def __init__(self, directory: Path) -> None:
-        self.clock = TruthfulClock(START)
-        self.scheduler = Scheduler(self.clock, _nothing)
-        self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
+        super().__init__()
         self.database = Database(directory / "store.db", self.scheduler)
         self.copied = Database(directory / "copy.db", self.scheduler)
         self.settings, self.options = SETTINGS, _options_of(SETTINGS)
         self.servers: list[Process] = []
-        self.outside = Random(0)
         self.has_copy = False
         self._copies: list[sqlite3.Connection] = []
         upgrade_schema(self.database.engine)
@@ -175,15 +200,13 @@ class World:
         return self.settings.trash_time
 
     def remember(self) -> State:
-        """What it is now."""
         copied = self.database.copy()
         self._copies.append(copied)
         return State(self.clock.now, dict(self.bucket.objects), copied)
 
     def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
         """Bring back a state, for a history with servers that have just been started."""
-        self.clock.now = state.now
-        self.bucket.objects = dict(state.objects)
+        scheduler = self.bring_back(state.now, state.objects, after_slice)
         self.bucket.numbers = count(1)
         self.bucket.late = set()
         # Both follow from the state alone, so that a seed gives the same history everywhere.
@@ -196,10 +219,7 @@ class World:
                 "UPDATE promised_times SET microseconds = ? WHERE name = ?",
                 (getattr(self.settings, name) // timedelta.resolution, name),
             )
-        self.outside = Random(0)
         self.has_copy = False
-        scheduler = Scheduler(self.clock, after_slice)
-        self.scheduler = self.bucket.scheduler = scheduler
         self.database.scheduler = self.copied.scheduler = scheduler
         self.servers = [Process(self, self.database) for _ in range(2)]
         return scheduler
@@ -213,20 +233,10 @@ class World:
         with_now.close()
 
     def close(self) -> None:
-        """Close the databases."""
         self.database.close()
         self.copied.close()
         for copied in self._copies:
             copied.close()
-
-    def token(self, length: int) -> bytes:
-        """Random bytes, of each task its own: they do not depend on who came before."""
-        task = self.scheduler.current
-        return (self.outside if task is None else task.ids).randbytes(length)
-
-
-def _nothing(_task: Task) -> None:
-    """Nobody looks."""
 
 
 class InPlace:
@@ -238,16 +248,10 @@ class InPlace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Nothing is left to do."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
-        """See `Executor.submit`."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments, **options))
@@ -256,7 +260,6 @@ class InPlace:
         return future
 
     def map(self, function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
-        """See `Executor.map`."""
         return iter([function(*each) for each in zip(*items, strict=True)])
 
     def shutdown(self, **_options: Any) -> None:
@@ -274,12 +277,7 @@ class _Lock:
         self._scheduler().wait_for("a lock", lambda: not self._is_taken)
         self._is_taken = True
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._is_taken = False
 
 

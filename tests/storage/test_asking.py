@@ -41,7 +41,6 @@ class CutOff(BytesIO):
     """A connection that breaks."""
 
     def read(self, _size: int | None = -1) -> bytes:
-        """Fails."""
         raise IncompleteRead(b"<Err")
 
 

@@ -22,7 +22,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def project_id(repository: Repository) -> str:
-    """A project of the repository."""
     return repository.projects.create("project").project_id
 
 

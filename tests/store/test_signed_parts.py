@@ -39,7 +39,6 @@ class SigningStorage(FaultyStorage):
     ends: dict[str, datetime] = field(kw_only=True)
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
-        """The URL of an address is the address."""
         if address != "probe":
             end = self.now() + lasts
             self.ends[address] = max(end, self.ends.get(address, end))
@@ -65,9 +64,6 @@ class Holders:
         self.storage.put(address, data)
         self.written[address] = data
         return etag_of(data)
-
-    def open_addresses(self) -> list[str]:
-        return sorted(each for each, end in self.ends.items() if self.world.now < end)
 
 
 def etag_of(data: bytes) -> str:
@@ -144,7 +140,8 @@ class History:
         model.parts[number] = address
 
     def put(self) -> None:
-        found = self.holders.open_addresses()
+        now, ends = self.holders.world.now, self.holders.ends
+        found = sorted(each for each, end in ends.items() if now < end)
         if found:
             self.holders.put(self.random.choice(found), self.data())
 

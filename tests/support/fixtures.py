@@ -28,12 +28,9 @@ def copy_fixture(kind: str, name: str, to: Path) -> None:
     directory = os.environ.get(FIXTURES_VARIABLE)
     if not directory:
         require_or_skip("fixtures", f"{FIXTURES_VARIABLE} names no directory with {kind}/{name}")
-    if not _has(directory, f"{kind}/{name}"):
-        require_or_skip("fixtures", f"{Path(directory) / kind / name} is not there")
-    shutil.copytree(Path(directory) / kind / name, to, copy_function=shutil.copyfile)
+    source = Path(directory) / kind / name
+    if not source.is_dir():
+        require_or_skip("fixtures", f"{source} is not there")
+    shutil.copytree(source, to, copy_function=shutil.copyfile)
     for each in (to, *to.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
-
-
-def _has(directory: str, path: str) -> bool:
-    return (Path(directory) / path).is_dir()

@@ -6,7 +6,6 @@ Not for what the program needs: PySpark's wheel brings that.
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
+
+from tests.support.commands import captured
 
 JARS_OF_SPARK: Final = Path(pyspark.__file__).parent / "jars"
 LIMIT_SECONDS: Final = 600
@@ -66,12 +67,8 @@ def _retrieve(description: Path, target: Path) -> None:
     java = "java" if home is None else f"{home}/bin/java"
     fetching: list[str | Path] = ["-ivy", description, "-cache", description.parent / "cache"]
     fetching += ["-confs", "default", "-retrieve", target / _PATTERN]
-    done = subprocess.run(
-        [java, "-XX:TieredStopAtLevel=1", "-jar", ivy, *fetching],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
+    done = captured(
+        [java, "-XX:TieredStopAtLevel=1", "-jar", ivy, *fetching], timeout=LIMIT_SECONDS
     )
     if done.returncode:
         raise Unreachable((done.stdout + done.stderr)[-4000:])

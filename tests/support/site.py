@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
+from tests.support.commands import captured
+
 ROOT = Path(__file__).parents[2]
 ALONE = """
 import sys
@@ -27,12 +29,9 @@ LOADS = {"audio", "embed", "iframe", "img", "object", "script", "source", "track
 
 
 def build(directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return captured(
         [sys.executable, "-W", "error", "-c", ALONE, "build", "--site-dir", directory],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import sqlite3
 import threading
@@ -131,6 +132,14 @@ def faults(places: Sequence[Place]) -> list[Fault]:
         if place.kinds is not ONCE or place.name not in seen:
             found += [Fault(number, kind) for kind in place.kinds]
         seen.add(place.name)
+    return found
+
+
+def faults_at(places: Sequence[Place], name: str, kind: Kind) -> list[Fault]:
+    """All faults of a kind at steps whose name begins as the pattern says. There must be some."""
+    at_places = (each for each in faults(places) if re.match(name, places[each.number].name))
+    found = [each for each in at_places if each.kind == kind]
+    assert found
     return found
 
 

@@ -11,18 +11,8 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 STRAY: Final = (
-    "seed//x",
-    "seed//deep/y",
-    "a/../b",
-    "a/./b",
-    "/first",
-    "//",
-    "end//",
-    "folder/",
-    "folder/inner/",
-    "control\x01x",
-    "line\nfeed",
-    "dir\x7f/y",
+    *("seed//x", "seed//deep/y", "a/../b", "a/./b", "/first", "//", "end//", "folder/"),
+    *("folder/inner/", "control\x01x", "line\nfeed", "dir\x7f/y"),
 )
 """Keys of a bucket. `folder/` and `folder/inner/` are what consoles make for an empty directory."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from ebbtide.store.arvados.manifests import BLOCK_BYTES_MAX
 from tests.server.arvados.conftest import ArvadosServer
+from tests.support.commands import captured
 
 PROGRAMS = Path(sys.executable).parent
 FILES = 60
@@ -88,14 +89,7 @@ class Clients:
 
     def __call__(self, program: str, *arguments: str) -> str:
         """Runs a program; what it printed, without the newline at the end."""
-        done = subprocess.run(
-            [f"{PROGRAMS}/{program}", *arguments],
-            env=self.environment,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured([f"{PROGRAMS}/{program}", *arguments], env=self.environment, cwd=self.home)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

@@ -90,7 +90,6 @@ def made_world(
 
 @pytest.fixture
 def issuer() -> Iterator[TestIssuer]:
-    """An issuer, as it should be."""
     with issuing() as found:
         yield found
 

@@ -81,7 +81,6 @@ def browsing(store: Store) -> Iterator[Browsers]:
 
 @pytest.fixture
 def browsers(store: Store) -> Iterator[Browsers]:
-    """Browsers on an empty store."""
     with browsing(store) as found:
         yield found
 

@@ -45,7 +45,6 @@ def changes_of(page: str) -> list[str]:
 
 
 def diffs_of(page: str) -> list[str]:
-    """The lines of the differences on a page."""
     found = re.findall(r'<pre class="diff">(.*?)</pre>', page, re.DOTALL)
     return [html.unescape(re.sub(r"<[^>]+>", "", each)) for each in found]
 

@@ -41,7 +41,6 @@ class Visits(Requests):
     """Pages that somebody opens who is logged in, and forms that are sent from them."""
 
     def request(self, client: httpx.Client, asked: Asked) -> httpx.Request:
-        """See `Requests.request`."""
         client.auth = httpx.Auth()  # but for the session, nothing says who it is
         names = self.world.names
         headers = {"Accept": "application/json"}

@@ -12,7 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
@@ -20,8 +20,8 @@ from ebbtide.errors import Conflict, NotFound
 from ebbtide.formats.icechunk.envelope import FileType
 from ebbtide.formats.icechunk.repo_schema import REPO, UPDATE_TYPES
 from ebbtide.formats.icechunk.tables import Row, decode, encode
-from ebbtide.model import EPOCH
 from ebbtide.storage import Storage
+from tests.simulation.knowledge import micros
 from tests.support.icechunk_files import (
     HEADER_BYTES,
     ID_BYTES,
@@ -53,7 +53,6 @@ def id_bytes(text: str) -> bytes:
 
 
 def new_id() -> str:
-    """An id that nothing has."""
     return spell(secrets.token_bytes(ID_BYTES))
 
 
@@ -170,11 +169,6 @@ class Client(ABC):
         return new_file(payload, kind, self.spec_version, compressed=False)
 
 
-def micros(instant: datetime) -> int:
-    """As the format has it."""
-    return (instant - EPOCH) // timedelta(microseconds=1)
-
-
 # Version 1
 
 
@@ -184,28 +178,23 @@ class FirstClient(Client):
     spec_version = 1
 
     def create(self) -> None:
-        """See `Client.create`."""
         self.contents[ROOT] = Content(ROOT)
         self._put_snapshot(self.contents[ROOT], None)
         self.storage.put("refs/branch.main/ref.json", ref_file(ROOT), create_only=True)
 
     def head(self, branch: str) -> str:
-        """See `Client.head`."""
         return pointed_at(self.storage.get(f"refs/branch.{branch}/ref.json"))
 
     def parent(self, snapshot_id: str) -> str | None:
-        """See `Client.parent`."""
         return snapshot_in(self.storage.get(f"snapshots/{snapshot_id}")).parent_id
 
     def commit(self, branch: str, base: str, content: Content) -> None:
-        """See `Client.commit`."""
         data, version = self.storage.get_versioned(f"refs/branch.{branch}/ref.json")
         if pointed_at(data) != base:
             raise Conflict("object_changed", f"branch {branch} has moved")
         self._replace(branch, content.snapshot_id, version)
 
     def create_ref(self, kind: str, name: str, snapshot_id: str) -> None:
-        """See `Client.create_ref`."""
         address = f"refs/{kind}.{name}/ref.json"
         if kind == "tag" and self.storage.head(f"{address}.deleted") is not None:
             raise Conflict("object_exists", f"tag {name} was deleted")
@@ -215,7 +204,6 @@ class FirstClient(Client):
             self.note(self.now())
 
     def reset(self, branch: str, snapshot_id: str) -> None:
-        """See `Client.reset`."""
         _, version = self.storage.get_versioned(f"refs/branch.{branch}/ref.json")
         self._replace(branch, snapshot_id, version)
 
@@ -227,7 +215,6 @@ class FirstClient(Client):
             self.note(self.now())
 
     def delete_ref(self, kind: str, name: str) -> None:
-        """See `Client.delete_ref`."""
         address = f"refs/{kind}.{name}/ref.json"
         if kind == "tag":
             self.storage.put(f"{address}.deleted", b"", create_only=True)
@@ -269,7 +256,6 @@ class FirstClient(Client):
 
 
 def ref_file(snapshot_id: str) -> bytes:
-    """A ref's file."""
     return json.dumps({"snapshot": snapshot_id}).encode()
 
 
@@ -280,7 +266,6 @@ def pointed_at(data: bytes) -> str:
 
 @lru_cache(maxsize=4_096)
 def snapshot_in(data: bytes) -> SlowSnapshot:
-    """What a snapshot's file says."""
     return slow_snapshot(payload_of(data))
 
 
@@ -303,7 +288,6 @@ class Repo:
 
     @classmethod
     def of(cls, data: bytes) -> Repo:
-        """Take the file apart."""
         row = decode(payload_of(data), REPO)
         ids = [spell(info["id"]) for info in row["snapshots"]]
         places = [info["parent_offset"] for info in row["snapshots"]]
@@ -377,7 +361,6 @@ def new_repo(
 
 
 def info(snapshot_id: str, at: int) -> Row:
-    """A snapshot's entry."""
     return {"id": id_bytes(snapshot_id), "flushed_at": at, "message": "by hand", "metadata": []}
 
 
@@ -387,7 +370,6 @@ class SecondClient(Client):
     spec_version = 2
 
     def create(self) -> None:
-        """See `Client.create`."""
         self.contents[ROOT] = Content(ROOT)
         self._put_snapshot(self.contents[ROOT], None)
         now = micros(self.now())
@@ -396,11 +378,9 @@ class SecondClient(Client):
         self.storage.put("repo", data, create_only=True)
 
     def head(self, branch: str) -> str:
-        """See `Client.head`."""
         return self._read()[0].require("branch", branch)
 
     def parent(self, snapshot_id: str) -> str | None:
-        """See `Client.parent`."""
         repo, _, _ = self._read()
         if snapshot_id not in repo.parents:
             raise NotFound("ref_not_found", f"snapshot {snapshot_id} is not listed")
@@ -411,7 +391,6 @@ class SecondClient(Client):
         return Repo.of(data), data, version
 
     def commit(self, branch: str, base: str, content: Content) -> None:
-        """See `Client.commit`."""
         name = content.snapshot_id
 
         def change(repo: Repo) -> Row:
@@ -425,7 +404,6 @@ class SecondClient(Client):
         self._edit(change)
 
     def create_ref(self, kind: str, name: str, snapshot_id: str) -> None:
-        """See `Client.create_ref`."""
 
         def change(repo: Repo) -> Row:
             if (kind, name) in repo.refs or name in repo.row["deleted_tags"]:
@@ -437,7 +415,6 @@ class SecondClient(Client):
         self._edit(change)
 
     def reset(self, branch: str, snapshot_id: str) -> None:
-        """See `Client.reset`."""
 
         def change(repo: Repo) -> Row:
             before = repo.require("branch", branch)
@@ -448,7 +425,6 @@ class SecondClient(Client):
         self._edit(change)
 
     def delete_ref(self, kind: str, name: str) -> None:
-        """See `Client.delete_ref`."""
 
         def change(repo: Repo) -> Row:
             before = repo.require(kind, name)

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Final
 
-from ebbtide.gc.report import RunReport
 from ebbtide.retention.expiry import ExpiryRequest
 from tests.simulation import runs
 from tests.simulation.bucket import ON_COPY
-from tests.simulation.choosing import Nothing
-from tests.simulation.histories import MINUTE, Step, Vocabulary
+from tests.simulation.choosing import Nothing, named
+from tests.simulation.histories import MINUTE, Vocabulary
 from tests.simulation.icechunk.client import Client, FirstClient
-from tests.simulation.icechunk.world import (
-    GRACE,
-    PREFIX,
-    IcechunkWorld,
-    Known,
-    Promise,
-    State,
-    open_world,
-)
-from tests.simulation.runs import RunAct
+from tests.simulation.icechunk.world import GRACE, PREFIX, IcechunkWorld, Known, Promise, State
+from tests.simulation.runs import RepositoryStage, RunAct, open_repository
 from tests.simulation.scheduler import Violation
-from tests.simulation.simulation import Simulation, require_no_defect, simulating
-from tests.simulation.stage import Stage
+from tests.simulation.simulation import Simulation
 from tests.simulation.world import QUARANTINE, RUN_LEASE, SETTLED
 
 ARRAYS: Final = ("a", "b")
@@ -40,23 +28,18 @@ ROUNDS: Final = 3
 
 @dataclass(slots=True, kw_only=True)
 class Act(RunAct):
-    """An operation under way."""
-
     world: IcechunkWorld
     known: Known
-    client: Client
+    client: Client = field(init=False)
     quarantine: timedelta = QUARANTINE
 
-    def told(self, report: RunReport) -> str:
-        """See `RunAct.told`: nothing that is needed is missing or damaged."""
-        error = "" if report.error is None else f", {report.error}"
-        kind = (report.error or {}).get("kind", "")
-        require_no_defect(kind, error)
-        is_damage = kind.startswith(("missing_", "corrupt_")) and not self.known.spoilt
+    def __post_init__(self) -> None:
+        self.client = self.world.client(self.known)
+
+    def is_damage(self, kind: str) -> bool:
         # A run that slept for hours looks for a copy that another one took since.
-        if is_damage and kind != "missing_backup":
-            raise Violation("damage", f"run {report.run_id} finds damage{error}")
-        return f"{report.run_id} {report.state}{error}"
+        is_damage = kind.startswith(("missing_", "corrupt_")) and kind != "missing_backup"
+        return is_damage and not self.known.spoilt
 
     def snapshot(self) -> str:
         """What a branch points at, or its parent, or the parent of that."""
@@ -67,6 +50,10 @@ class Act(RunAct):
 
 
 # Clients
+
+
+def create(act: Act) -> object:
+    return act.client.create()
 
 
 def write(act: Act) -> object:
@@ -88,7 +75,6 @@ def read(act: Act) -> object:
 
 
 def branch(act: Act) -> object:
-    """Make a branch."""
     name, source = f"branch-{act.number}", act.snapshot()
     act.client.create_ref("branch", name, source)
     act.known.branches.append(name)
@@ -116,7 +102,6 @@ def reset(act: Act) -> object:
 
 
 def delete_branch(act: Act) -> object:
-    """Delete a branch."""
     name = act.newest(act.known.branches[1:], 0)
     act.known.branches.remove(name)
     act.client.delete_ref("branch", name)
@@ -151,18 +136,11 @@ def expire(act: Act) -> object:
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
-    "write": write,
-    "read": read,
-    "branch": branch,
-    "tag": tag,
-    "reset": reset,
-    "delete branch": delete_branch,
-    "upgrade": upgrade,
-    "expire": expire,
     **runs.OPERATIONS,
+    **named(
+        *(create, write, read, branch, tag, reset, delete_branch, upgrade, expire),
+    ),
 }
-
-INSTEAD: Final[Mapping[str, str]] = {"delete branch": "branch", **runs.INSTEAD}
 
 ICECHUNK: Final = Vocabulary(
     themes={
@@ -198,74 +176,38 @@ ICECHUNK: Final = Vocabulary(
         2: ("expire", "run aside", "undo", "run aside", "purge aside", "run", "upgrade"),
         3: ("run aside", "copy repository", ON_COPY, "move", "undo"),
     },
-    instead=INSTEAD,
+    instead={"delete branch": "branch", **runs.INSTEAD},
 )
 
 
-class IcechunkStage(Stage[Known]):
-    """A repository of one version."""
-
+class IcechunkStage(RepositoryStage[Known]):
     vocabulary = ICECHUNK
+    acts = Act
+    operations = OPERATIONS
 
     world: IcechunkWorld
 
     @cached_property
     def empty(self) -> State:
-        """See `Stage.empty`."""
         return State(self.world.clock.now, {})
 
     def knowing(self) -> Known:
-        """See `Stage.knowing`."""
         return Known()
 
-    def perform(self, step: Step, known: Known) -> object:
-        """See `Stage.perform`."""
-        client = self.world.client(known)
-        if step.name == "create":
-            return client.create()
-        act = Act(
-            world=self.world,
-            known=known,
-            client=client,
-            number=step.number,
-            numbers=step.numbers,
-        )
-        try:
-            return OPERATIONS[step.name](act)
-        except Nothing:
-            return OPERATIONS[INSTEAD.get(step.name, "write")](act)
-
-    def check(self, known: Known) -> None:
-        """See `Stage.check`."""
-        self.world.check(known)
-
-    def check_end(self, known: Known) -> None:
-        """See `Stage.check_end`: nothing but what is checked at any time."""
-
     def settle(self, known: Known) -> None:
-        """See `Stage.settle`."""
         if known.spoilt:
             return
         for _ in range(ROUNDS):
             self.world.clock.now += SETTLED
-            report = self.world.collector().run()
-            self.world.scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
+            report = self.last_run()
             if (report.error or {}).get("kind") == "repository_mixed":
                 return  # an upgrade that broke off, beside a client of version 1
-            if report.state != "swept":
-                raise Violation("end", f"the last run is {report.state}: {report.error}")
-            self.check(known)
-        left = self.world.left(known)
-        if left:
+            self.require_swept(report, known)
+        if left := self.world.left(known):
             raise Violation("left", f"nobody needs {', '.join(left)}")
 
 
-@contextmanager
-def open_simulation(spec_version: int) -> Iterator[Simulation]:
+def open_simulation(spec_version: int) -> AbstractContextManager[Simulation]:
     """A simulation of a repository in memory."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        open_world(Path(directory), spec_version) as world,
-        simulating(IcechunkStage(world)) as made,
-    ):
-        yield made
+    world = IcechunkWorld(spec_version)
+    return open_repository(IcechunkStage(world), world)

@@ -6,42 +6,22 @@ longer than the grace loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
-from pathlib import Path
-from random import Random
 from typing import Any, Final
 
-import pytest
-
-from ebbtide.formats import lease, plain
-from ebbtide.formats.icechunk import state
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
-from tests.simulation.bucket import SimulatedBucket
 from tests.simulation.icechunk.client import CLIENTS, Client, Content, Repo, pointed_at, snapshot_in
 from tests.simulation.runs import COPY, KnownRuns
 from tests.simulation.scheduler import Scheduler, Task, Violation
-from tests.simulation.world import (
-    BUCKET,
-    LAKE,
-    LEASE,
-    RUN_LEASE,
-    START,
-    TRASH,
-    InPlace,
-    NoThreads,
-    one_thread,
-)
+from tests.simulation.world import LAKE, LEASE, RUN_LEASE, TRASH, BucketWorld
 from tests.support.engines import INLINE
-from tests.support.memory import Stored, opened_in_memory
-from tests.support.memory_world import TruthfulClock
+from tests.support.memory import Stored
 
 GRACE: Final = LEASE
 SKEW_MAX: Final = timedelta(minutes=1)
@@ -85,7 +65,6 @@ class Known(KnownRuns):
             self.promises[name] = replace(promise, until=promise.until - late)
 
     def copy(self) -> Known:
-        """See `Knowledge.copy`."""
         copied = deepcopy(replace(self, contents={}))
         copied.contents = dict(self.contents)  # what is in a snapshot never changes
         return copied
@@ -94,7 +73,6 @@ class Known(KnownRuns):
         """See `Knowledge.end`: no promise here depends on it."""
 
     def ends(self) -> list[datetime]:
-        """See `Knowledge.ends`."""
         return [each.until for each in self.promises.values()]
 
 
@@ -106,37 +84,17 @@ class State:
     objects: dict[str, Stored]
 
 
-class IcechunkWorld:
-    """A repository of one version. Made by `open_world`."""
-
+class IcechunkWorld(BucketWorld):
     def __init__(self, spec_version: int) -> None:
+        super().__init__()
         self.spec_version = spec_version
-        self.clock = TruthfulClock(START)
-        self.scheduler = Scheduler(self.clock, _nothing)
-        self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
-        self.outside = Random(0)
 
     def remember(self) -> State:
-        """What it is now."""
         return State(self.clock.now, dict(self.bucket.objects))
 
     def begin(self, state: State, after_slice: Callable[[Task], None]) -> Scheduler:
         """Bring back a state, for a history."""
-        self.clock.now = state.now
-        self.bucket.objects = dict(state.objects)
-        self.bucket.move_back()
-        self.outside = Random(0)
-        self.scheduler = self.bucket.scheduler = Scheduler(self.clock, after_slice)
-        return self.scheduler
-
-    def token(self, length: int) -> bytes:
-        """Random bytes, of each task its own."""
-        task = self.scheduler.current
-        return (self.outside if task is None else task.ids).randbytes(length)
-
-    def wait(self, seconds: float) -> None:
-        """What a program does that waits for another one."""
-        self.clock.now += timedelta(seconds=seconds)
+        return self.bring_back(state.now, state.objects, after_slice)
 
     def client(self, known: Known) -> Client:
         """A client whose session begins now."""
@@ -157,14 +115,12 @@ class IcechunkWorld:
         return f"{PREFIX}repo" in self.bucket.objects
 
     def repository(self, place: str = LAKE) -> IcechunkRepository:
-        """As a run has it."""
         url = self._url(place)
         return IcechunkRepository(
             self.bucket.storage(url), name=f"icechunk:{url}", settings=SETTINGS, clock=self.clock
         )
 
     def collector(self, *, on_copy: bool = False, **options: Any) -> Collector:
-        """See `RepositoryWorld.collector`."""
         repository = self.repository(COPY if on_copy else LAKE)
         return Collector(repository, engine=INLINE, options=replace(OPTIONS, **options))
 
@@ -230,20 +186,3 @@ class IcechunkWorld:
             for each in addresses
             if (each.startswith(KINDS) and each not in needed) or "/quarantine/" in each
         )
-
-
-def _nothing(_task: Task) -> None:
-    """Nobody looks."""
-
-
-@contextmanager
-def open_world(directory: Path, spec_version: int) -> Iterator[IcechunkWorld]:
-    """A world; local files of the program's own lie in the directory."""
-    world = IcechunkWorld(spec_version)
-    with pytest.MonkeyPatch.context() as patch, opened_in_memory(world.bucket.names):
-        one_thread(patch, world.token, directory)
-        patch.setattr(state, "ThreadPoolExecutor", InPlace)
-        patch.setattr(lease, "threading", NoThreads)
-        waiting = partial(lease.hold_storage, wait=world.wait)
-        patch.setattr(plain, "hold_storage", waiting)
-        yield world

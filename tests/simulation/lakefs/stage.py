@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Final, TypeVar
 
 from ebbtide.errors import NotFound
@@ -20,21 +18,12 @@ from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from tests.simulation import runs
 from tests.simulation.bucket import ON_COPY
-from tests.simulation.choosing import Nothing
-from tests.simulation.histories import Step, Vocabulary
-from tests.simulation.lakefs.world import (
-    DAY,
-    DAYS,
-    PARTITION,
-    Known,
-    LakefsWorld,
-    Moment,
-    open_world,
-)
-from tests.simulation.runs import RunAct
+from tests.simulation.choosing import named
+from tests.simulation.histories import Vocabulary
+from tests.simulation.lakefs.world import DAY, DAYS, PARTITION, Known, LakefsWorld, Moment
+from tests.simulation.runs import RepositoryStage, RunAct, open_repository
 from tests.simulation.scheduler import Violation
-from tests.simulation.simulation import Simulation, require_no_defect, simulating
-from tests.simulation.stage import Stage
+from tests.simulation.simulation import Simulation
 from tests.simulation.world import RUN_LEASE
 
 PATHS: Final = ("a", "b", "c")
@@ -54,11 +43,13 @@ class Act(RunAct):
 
     world: LakefsWorld
     known: Known
-    commits: frozenset[str]
+    commits: frozenset[str] = field(init=False)
     quarantine: timedelta = QUARANTINE
 
+    def __post_init__(self) -> None:
+        self.commits = frozenset(self.world.state.commits)
+
     def branch(self, place: int = 0) -> str:
-        """One of the branches."""
         return self.pick([*self.world.state.branches], place)
 
     def commit(self, place: int = 0) -> str:
@@ -77,20 +68,17 @@ class Act(RunAct):
         return b"the same" if same else f"of {self.number}".encode()
 
     def planned(self, plan: Plan | RunReport) -> None:
-        """See `RunAct.planned`."""
         self.known.runs.append(plan.run_id)
         self.known.plans[plan.run_id] = self.commits
 
+    def is_damage(self, kind: str) -> bool:
+        return kind.startswith(("missing_tree", "missing_node", "corrupt_"))
+
     def told(self, report: RunReport) -> str:
-        """See `RunAct.told`: nothing that is needed is damaged."""
-        error = "" if report.error is None else f", {report.error}"
-        kind = (report.error or {}).get("kind", "")
-        require_no_defect(kind, error)
-        if kind.startswith(("missing_tree", "missing_node", "corrupt_")):
-            raise Violation("damage", f"run {report.run_id} finds damage{error}")
+        said = RunAct.told(self, report)
         if report.state == "swept" and report.run_id in self.known.plans:
             self.known.swept = self.known.plans[report.run_id]
-        return f"{report.run_id} {report.state}{error}"
+        return said
 
 
 # Clients
@@ -170,7 +158,6 @@ def link(act: Act) -> object:
 
 
 def branch(act: Act) -> object:
-    """Make a branch of another one."""
     source, state = act.branch(), act.world.state
     act.serve("branch", lambda: state.branch(f"branch-{act.number}", _there(act, source)))
     return source
@@ -207,7 +194,6 @@ def tag_back(act: Act) -> object:
 
 
 def delete_branch(act: Act) -> object:
-    """Delete a branch."""
     name, state = act.newest([*act.world.state.branches][1:], 0), act.world.state
     act.serve("unbranch", lambda: state.branches.pop(name, None))
     return name
@@ -275,27 +261,11 @@ def restore(act: Act) -> object:
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Act], object]]] = {
-    "save": save,
-    "stage": stage,
-    "give": give,
-    "link": link,
-    "branch": branch,
-    "branch back": branch_back,
-    "tag back": tag_back,
-    "delete branch": delete_branch,
-    "hard reset": hard_reset,
-    "merge": merge,
-    "policy": policy,
-    "back up": back_up,
-    "restore": restore,
     **runs.OPERATIONS,
-}
-
-INSTEAD: Final[Mapping[str, str]] = {
-    "link": "give",
-    "delete branch": "branch",
-    "restore": "back up",
-    **runs.INSTEAD,
+    **named(
+        *(save, stage, give, link, branch, branch_back, tag_back, delete_branch),
+        *(hard_reset, merge, policy, back_up, restore),
+    ),
 }
 
 LAKEFS: Final = Vocabulary(
@@ -331,47 +301,24 @@ LAKEFS: Final = Vocabulary(
         3: ("run aside", "copy repository", ON_COPY, "move", "undo"),
         4: ("back up", "run", "restore", "restore"),
     },
-    instead=INSTEAD,
+    instead={"link": "give", "delete branch": "branch", "restore": "back up", **runs.INSTEAD},
     hours=HOURS,
 )
 
 
-class LakefsStage(Stage[Known]):
-    """A repository of a server."""
-
+class LakefsStage(RepositoryStage[Known]):
     vocabulary = LAKEFS
+    acts = Act
+    operations = OPERATIONS
 
     world: LakefsWorld
 
     @cached_property
     def empty(self) -> Moment:
-        """See `Stage.empty`."""
         return self.world.remember()
 
     def knowing(self) -> Known:
-        """See `Stage.knowing`."""
         return Known()
-
-    def perform(self, step: Step, known: Known) -> object:
-        """See `Stage.perform`."""
-        act = Act(
-            world=self.world,
-            known=known,
-            commits=frozenset(self.world.state.commits),
-            number=step.number,
-            numbers=step.numbers,
-        )
-        try:
-            return OPERATIONS[step.name](act)
-        except Nothing:
-            return OPERATIONS[INSTEAD.get(step.name, "save")](act)
-
-    def check(self, known: Known) -> None:
-        """See `Stage.check`."""
-        self.world.check(known)
-
-    def check_end(self, known: Known) -> None:
-        """See `Stage.check_end`: nothing but what is checked at any time."""
 
     def settle(self, known: Known) -> None:
         """See `Stage.settle`. What is needed and is gone is named by each run until it is back, and
@@ -382,15 +329,12 @@ class LakefsStage(Stage[Known]):
         for _ in range(ROUNDS):
             world.clock.now += SETTLED
             world.state.rotate()
-            report = world.collector().run()
-            world.scheduler.tell(f"in the end {report.run_id} {report.state} {report.error}")
+            report = self.last_run()
             if world.lost_commits(known):
                 if report.state != "refused":
                     raise Violation("restored", f"the server lost commits, and {report.run_id} ran")
                 return
-            if report.state != "swept":
-                raise Violation("end", f"the last run is {report.state}: {report.error}")
-            self.check(known)
+            self.require_swept(report, known)
             gone = world.missing(world.needed())
             told = json.dumps(report.to_json())
             for address in sorted(gone):
@@ -402,12 +346,7 @@ class LakefsStage(Stage[Known]):
             raise Violation("left", f"nobody needs {', '.join(left)}")
 
 
-@contextmanager
-def open_simulation() -> Iterator[Simulation]:
+def open_simulation() -> AbstractContextManager[Simulation]:
     """A simulation of a repository in memory."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        open_world(Path(directory)) as world,
-        simulating(LakefsStage(world)) as made,
-    ):
-        yield made
+    world = LakefsWorld()
+    return open_repository(LakefsStage(world), world)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.lakefs.stage import open_simulation
-from tests.simulation.simulation import Simulation, smallest, told
+from tests.simulation.simulation import Simulation, require_none_fails
 from tests.support.randomized import randomized
 
 
@@ -21,8 +21,4 @@ def simulation() -> Iterator[Simulation]:
 @pytest.mark.timeout(0)
 @randomized("simulated lakeFS histories")
 def test_histories(simulation: Simulation, seed: int) -> None:
-    history = simulation.draw(seed)
-    outcome = simulation.run(history)
-    if outcome.violation is not None:
-        small, outcome = smallest(simulation, history)
-        pytest.fail(f"{outcome.violation}\n{small}\n{told(outcome)}")
+    require_none_fails(simulation, seed)

@@ -9,19 +9,13 @@ again, unless a run was at work then.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
-from random import Random
 from typing import Any, Final, TypeVar
 
-import pytest
-
-from ebbtide.formats import lease, plain
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredCommit, AnsweredRules, DumpedRefs
@@ -31,23 +25,12 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from tests.formats.lakefs.fake import Backup, FakeLakefs, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
-from tests.simulation.bucket import LAKE_PREFIX, SimulatedBucket
+from tests.simulation.bucket import LAKE_PREFIX
 from tests.simulation.runs import COPY, OPERATIONS, KnownRuns
 from tests.simulation.scheduler import READ, Scheduler, Task, Violation
-from tests.simulation.world import (
-    BUCKET,
-    LAKE,
-    RUN_LEASE,
-    START,
-    TRASH,
-    URL,
-    InPlace,
-    NoThreads,
-    one_thread,
-)
+from tests.simulation.world import LAKE, RUN_LEASE, START, TRASH, URL, BucketWorld
 from tests.support.engines import INLINE
-from tests.support.memory import Stored, opened_in_memory
-from tests.support.memory_world import TruthfulClock
+from tests.support.memory import Stored
 
 NAMESPACE: Final = f"{URL}/{LAKE}/"
 DAY: Final = timedelta(days=1)
@@ -77,31 +60,24 @@ class SimulatedLakefs(FakeLakefs):
         return self.scheduler().call(f"ask {what}", answer, allowed=READ, effect=False)
 
     def rules(self) -> AnsweredRules | None:
-        """See `LakefsServer.rules`."""
         return self._ask("rules", partial(FakeLakefs.rules, self))
 
     def dump(self) -> DumpedRefs:
-        """See `LakefsServer.dump`."""
         return self._ask("dump", partial(FakeLakefs.dump, self))
 
     def branches(self) -> dict[str, str]:
-        """See `LakefsServer.branches`."""
         return self._ask("branches", partial(FakeLakefs.branches, self))
 
     def tags(self) -> dict[str, str]:
-        """See `LakefsServer.tags`."""
         return self._ask("tags", partial(FakeLakefs.tags, self))
 
     def commit(self, commit_id: str) -> AnsweredCommit:
-        """See `LakefsServer.commit`."""
         return self._ask("commit", partial(FakeLakefs.commit, self, commit_id))
 
     def uncommitted(self) -> list[str]:
-        """See `LakefsServer.uncommitted`."""
         return self._ask("uncommitted", partial(FakeLakefs.uncommitted, self))
 
     def address_at(self, ref: str, path: str) -> str:
-        """See `LakefsServer.address_at`."""
         return self._ask("object", partial(FakeLakefs.address_at, self, ref, path))
 
 
@@ -131,7 +107,6 @@ class Known(KnownRuns):
     expire_at: list[datetime] = field(default_factory=list)
 
     def copy(self) -> Known:
-        """See `Knowledge.copy`."""
         return deepcopy(self)
 
     def end(self, number: int, now: datetime) -> None:
@@ -153,16 +128,13 @@ class Moment:
     count: int
 
 
-class LakefsWorld:
-    """A repository of a server. Made by `open_world`. `backups` are what the database was, as
+class LakefsWorld(BucketWorld):
+    """A repository of a server. `backups` are what the database was, as
     somebody saved it; `lost` is what it was before one of them was restored."""
 
     def __init__(self) -> None:
-        self.clock = TruthfulClock(START)
-        self.scheduler = Scheduler(self.clock, _nothing)
-        self.bucket = SimulatedBucket(BUCKET, self.clock.host_now, scheduler=self.scheduler)
+        super().__init__()
         self.bucket.move_back()
-        self.outside = Random(0)
         self.server = self._server(LAKE)
         self.on_copy: SimulatedLakefs | None = None
         self.backups: list[Backup] = []
@@ -178,11 +150,9 @@ class LakefsWorld:
 
     @property
     def state(self) -> State:
-        """Of the server."""
         return self.server.state
 
     def remember(self) -> Moment:
-        """What it is now."""
         state = self.state
         server = state.backup()
         return Moment(
@@ -191,25 +161,11 @@ class LakefsWorld:
 
     def begin(self, state: Moment, after_slice: Callable[[Task], None]) -> Scheduler:
         """Bring a moment back, for a history."""
-        self.clock.now = state.now
-        self.bucket.objects = dict(state.objects)
-        self.bucket.move_back()
         self.state.restore(state.server)
         self.state.partition, self.state.count = state.partition, state.count
         self.on_copy, self.backups, self.lost = None, [], None
         self.rotated_at = START
-        self.outside = Random(0)
-        self.scheduler = self.bucket.scheduler = Scheduler(self.clock, after_slice)
-        return self.scheduler
-
-    def token(self, length: int) -> bytes:
-        """Random bytes, of each task its own."""
-        task = self.scheduler.current
-        return (self.outside if task is None else task.ids).randbytes(length)
-
-    def wait(self, seconds: float) -> None:
-        """What a program does that waits for another one."""
-        self.clock.now += timedelta(seconds=seconds)
+        return self.bring_back(state.now, state.objects, after_slice)
 
     def collector(self, *, on_copy: bool = False, **options: Any) -> Collector:
         """See `RepositoryWorld.collector`. A moved repository has the namespace that it had."""
@@ -322,19 +278,3 @@ class LakefsWorld:
             for each in addresses
             if (each.startswith("data/") and each not in found) or "/quarantine/" in each
         )
-
-
-def _nothing(_task: Task) -> None:
-    """Nobody looks."""
-
-
-@contextmanager
-def open_world(directory: Path) -> Iterator[LakefsWorld]:
-    """A world; local files of the program's own lie in the directory."""
-    world = LakefsWorld()
-    with pytest.MonkeyPatch.context() as patch, opened_in_memory(world.bucket.names):
-        one_thread(patch, world.token, directory)
-        patch.setattr("ebbtide.formats.lakefs.restaged.ThreadPoolExecutor", InPlace)
-        patch.setattr(lease, "threading", NoThreads)
-        patch.setattr(plain, "hold_storage", partial(lease.hold_storage, wait=world.wait))
-        yield world

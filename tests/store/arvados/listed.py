@@ -33,18 +33,8 @@ from ebbtide.store.repository import Repository
 
 Record = dict[str, Any]
 NAMES = (
-    "a",
-    "A",
-    "ab",
-    "b_",
-    "100%",
-    "ä",
-    "Ä",
-    "a*b",
-    "[x]",
-    "back\\slash",
-    "\U0001f600",
-    "\ue001",
+    *("a", "A", "ab", "b_", "100%", "ä", "Ä", "a*b", "[x]", "back\\slash"),
+    *("\U0001f600", "\ue001"),
 )
 VALUES: Final[Sequence[Any]] = (
     *("x", "X", "xy", "ü", "", 1, 1.5, -2, True, False, None),

@@ -50,7 +50,6 @@ def random_changes(
 
 
 def applied(content: Content, changes: Mapping[str, Entry | None]) -> Content:
-    """The oracle of applying changes."""
     merged: dict[str, Entry | None] = {**content, **changes}
     return {path: entry for path, entry in sorted(merged.items()) if entry is not None}
 

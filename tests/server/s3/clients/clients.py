@@ -87,8 +87,6 @@ def found_aws() -> str | None:
 
 
 class Aws(OfFiles):
-    """AWS's command line."""
-
     def __init__(self, page: Page, directory: Path) -> None:
         program = found_aws()
         if program is None:
@@ -140,8 +138,6 @@ class Aws(OfFiles):
 
 
 class Rclone(OfFiles):
-    """rclone."""
-
     def __init__(self, page: Page, directory: Path) -> None:
         if shutil.which("rclone") is None:
             require_or_skip("rclone", "no rclone on PATH")
@@ -226,8 +222,6 @@ class S3cmd(OfFiles):
 
 
 class S3fs:
-    """s3fs, of fsspec."""
-
     def __init__(self, page: Page, _directory: Path) -> None:
         self.fs = page.run("s3fs.S3FileSystem(", s3fs=s3fs)["fs"]
         self.root = f"{page.bucket}/"

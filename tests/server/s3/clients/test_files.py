@@ -44,7 +44,6 @@ CLIENTS: dict[str, Callable[[Page, Path], S3Files]] = {
 
 @pytest.fixture
 def hadoop(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> Iterator[Hadoop]:
-    """Hadoop 3.3."""
     with java(tmp_path / "java.log") as jvm:
         yield Hadoop(Page(plain, lake.id), jvm)
 
@@ -53,7 +52,6 @@ def hadoop(plain: Server, lake: lakefs.Repository, tmp_path: Path) -> Iterator[H
 def client(
     request: pytest.FixtureRequest, plain: Server, lake: lakefs.Repository, tmp_path: Path
 ) -> S3Files | Hadoop:
-    """Each client in turn."""
     if request.param == "hadoop":
         return cast(Hadoop, request.getfixturevalue("hadoop"))
     return CLIENTS[request.param](Page(plain, lake.id), tmp_path)

@@ -56,7 +56,6 @@ Sql = Callable[[str], Any]
 
 @pytest.fixture(scope="session")
 def jars() -> Sequence[Path]:
-    """The jars of s3a."""
     assert (JARS_OF_SPARK / f"hadoop-client-api-{HADOOP}.jar").exists()
     without = ("software.amazon.awssdk:bundle", *BROUGHT_BY_SPARK)
     try:
