@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = randomized.not_drawn({item: drawn_from(item) for item in items})
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # Whatever begins last should be short: groups, which one process has to do, begin first, and the
+    # Whatever begins last should be short: groups, which one process has to do, begin first. The
     # longest of the others are among the randomized ones. A long run divides what others leave of
     # its time.
     is_long = config.getoption("long") is not None
