@@ -209,7 +209,9 @@ ebbtide tag create lake v1 main --expires-in 3d
 ebbtide fs rm lake main raw/a.csv
 ebbtide commit lake main -m three --date 2026-02-12T12:00:00Z
 ebbtide retention set lake --default keep_last:1
+sleep 1
 """
+"""Then no lease of the tag's is left."""
 
 
 @pytest.mark.drawn("shown outputs")

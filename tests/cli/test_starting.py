@@ -12,6 +12,8 @@ IMPORTING = """
 import builtins, os, signal, sys
 from ebbtide.program import main
 
+# The background processes of a shell ignore it, and so would this one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 imported = builtins.__import__
 
 def importing(name, *rest, **named):

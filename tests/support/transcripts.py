@@ -25,7 +25,7 @@ _CHANGING: Final = (
     (_ID, "ID"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "CHECKSUM"),
     (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?\b"), "TIME"),
-    (re.compile(r"\b\d+ (second|minute|hour|day|month|year)s?\b"), "AGE"),
+    (re.compile(r"\b(now|\d+ (second|minute|hour|day|month|year)s?)\b"), "AGE"),
     (re.compile(r"\b\d+(\.\d+)? ([KMG]i)?B\b"), "SIZE"),
     (re.compile(r"\b\d+(,\d{3})*\b"), "N"),
     (re.compile(r"\s+"), " "),
