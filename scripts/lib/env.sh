@@ -19,3 +19,15 @@ unset PYTHONDONTWRITEBYTECODE
 # Spark on this machine alone needs no more than the loopback address; without this it looks up the
 # machine's own name, which in a container often leads nowhere.
 export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"
+
+# compile_tests: in a new checkout, what the tests import is compiled once. Otherwise each process that
+# runs them would do it, several at the same time.
+compile_tests() {
+    compgen -G "$root/tests/__pycache__/*" >/dev/null && return
+    local half
+    for half in 'tests/[a-h]*/' 'tests/[i-z]*'; do
+        # shellcheck disable=SC2086 # it is a pattern
+        (cd -- "$root" && exec pytest --collect-only --quiet $half) >/dev/null &
+    done
+    wait
+}

@@ -104,10 +104,10 @@ KNOWN_BLOCK: Final = history(
     step("save manifest", 0, 1, 0, 1),
     step("end manifest", 0, 0, 1),
     step("put block", later=LEASE - 10 * MINUTE),
-    step("run", later=15 * MINUTE, process=2),
+    step("run", later=45 * MINUTE, process=2),
 )
-"""A block is written again when its collection is gone. The new signature outlasts the end of what
-the collection promised, and the run comes in between."""
+"""A block is written again when its collection is gone. The new signature outlasts what was promised
+before, which is half a lease more than the older signature, and the run comes in between."""
 
 
 UNACKNOWLEDGED: Final = history(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import re
+import string
 import uuid
 from typing import Final
 
@@ -122,3 +123,16 @@ def test_the_kind_of_a_name(addresses: list[str]) -> None:
 def test_names_that_servers_of_several_versions_made(address: str) -> None:
     assert kind_of(address) == "object"
     assert LakefsLayout(()).classify(pa.array([address])).to_pylist() == ["object"]
+
+
+def test_a_name_with_one_character_replaced() -> None:
+    """Each place of an address, by each digit and letter."""
+    name = "data/gqv3epl4fd2o8m3men70/ce8co454fd2o8m3menag"
+    found = [
+        f"{name[:place]}{character}{name[place + 1 :]}"
+        for place in range(len("data/"), len(name))
+        for character in string.digits + string.ascii_lowercase
+    ]
+    kinds = [kind_of(each) for each in found]
+    assert {*kinds} == {"object", "foreign"}
+    assert LakefsLayout(()).classify(pa.array(found)).to_pylist() == kinds
