@@ -106,8 +106,8 @@ KNOWN_BLOCK: Final = history(
     step("put block", later=LEASE - 10 * MINUTE),
     step("run", later=45 * MINUTE, process=2),
 )
-"""A block is written again when its collection is gone. The new signature outlasts what was promised
-before, which is half a lease more than the older signature, and the run comes in between."""
+"""A block is written again when its collection is gone. The new signature outlasts what was
+promised before, which is half a lease more than the older signature. The run comes in between."""
 
 
 UNACKNOWLEDGED: Final = history(
