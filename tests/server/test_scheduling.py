@@ -322,3 +322,20 @@ def test_a_clock_that_was_ahead(
     clock.now = due
     scheduler.once()
     assert world.told[due] == ["run"]
+
+
+def test_a_server_that_dies_while_it_starts_a_run(store: Store, clock: ManualClock) -> None:
+    """What was due is told as missed by the one that looks next, when the claim has ended."""
+    store.schedules.put(KEY, KEY, Timetable("*/30 * * * *"), ScheduledOptions(), by="me")
+    world = World(dies="before")
+    scheduler = Scheduler(Observed(store, world), Starts(world), late_max=LATE_MAX)
+    first = clock.now = Timetable("*/30 * * * *").due_after(clock.now)
+    with suppress(DiedError):
+        scheduler.once()
+    assert world.told == {}
+    world.dies = ""
+    second = clock.now = Timetable("*/30 * * * *").due_after(first)
+    assert second - first > CLAIM_LASTS
+    Scheduler(Observed(store, world), Starts(world), late_max=LATE_MAX).once()
+    assert world.told == {first: ["missed"], second: ["run"]}
+    assert store.schedules.get(KEY, KEY).missed_count == 1
