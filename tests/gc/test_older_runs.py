@@ -18,6 +18,7 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
 from ebbtide.gc.parts import Part
 from ebbtide.gc.planning.plan import SettledPart
+from ebbtide.gc.recorded import RecordedRuns
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.sweeping import outcomes
@@ -211,6 +212,29 @@ def test_a_lease_lost_in_the_last_step(world: World, monkeypatch: pytest.MonkeyP
     assert written(report)["unfinished"] == []
     assert world.collector().show(report.run_id).state == "swept"
     assert record_of(world, old).exists()
+
+
+def test_a_lease_lost_before_old_runs_are_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files are no longer this run's to delete."""
+    old = sweep(world, "old")
+    world.clock.advance(world.settings.run_retention + DAY)
+    record = RecordedRuns.record
+
+    def stealing(runs: RecordedRuns, folder: RunFolder, report: RunReport, *more: Any) -> None:
+        record(runs, folder, report, *more)
+        if report.state == "swept":
+            stolen(world)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordedRuns, "record", stealing)
+        report = sweep(world, "new")
+    assert report.state == "swept"
+    assert any("lost the repository" in each["message"] for each in report.unfinished)
+    assert Path(old.run_path).exists()
+    sweep(world, "newer")
+    assert not Path(old.run_path).exists()
 
 
 @pytest.mark.parametrize(

@@ -169,12 +169,13 @@ def test_a_sweep_of_the_same_run_sleeps(world: World, aside: timedelta | None, p
     assert check(world, known) == reached
 
 
-def test_nobody_took_the_sweep_over(world: World) -> None:
+@pytest.mark.parametrize("part", ["data/", "_ebbtide/"])
+def test_nobody_took_the_sweep_over(world: World, part: str) -> None:
     """What the batch takes is all in its place, when the undo looks."""
     known = history(world)
     world.keep(default="3d")
     run_id = world.collector().plan().run_id
-    sleeper = asleep(world, run_id, "move", "data/", quarantine=WEEK)
+    sleeper = asleep(world, run_id, "move", part, quarantine=WEEK)
     assert collector(world).undo(run_id).state == "incomplete"
     assert len(check(world, known)) < len(known)
     sleeper.wake()

@@ -265,6 +265,22 @@ def test_a_folder_elsewhere_counts_if_it_is_named(
     assert before.items() <= files(lake.path).items()
 
 
+def test_what_came_back_from_a_folder_elsewhere_stays(
+    elsewhere: tuple[IcechunkLake, ManualClock, Path],
+) -> None:
+    """Also for a run that was not told of the folder."""
+    lake, _, runs = elsewhere
+    before = files(lake.path)
+    report = lake.collect(quarantine=WEEK, run_dir=runs)
+    undone = lake.collector(run_dir=runs).undo(report.run_id, under="chunks/")
+    assert undone.state == "swept"
+    chunks = {name for name in before if name.startswith("chunks/")}
+    assert chunks <= files(lake.path).keys()
+    expire_more(lake)
+    assert lake.collect().state == "swept"
+    assert chunks <= files(lake.path).keys()
+
+
 def test_the_quarantine_of_a_folder_elsewhere_ends(
     elsewhere: tuple[IcechunkLake, ManualClock, Path],
 ) -> None:
