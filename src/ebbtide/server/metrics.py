@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +76,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._shared = shared
         labels = ["method", "route", "status"]
+        under_way = partial(Gauge, registry=self.registry, multiprocess_mode="livesum")
+        # Read from the database for each answer.
+        read_anew = partial(Gauge, registry=self.registry, multiprocess_mode="mostrecent")
         self.requests = Counter(
             "ebbtide_requests", "Requests answered.", labels, registry=self.registry
         )
@@ -88,17 +92,13 @@ class Metrics:
             "ebbtide_received_bytes", "Bytes of bodies received.", registry=self.registry
         )
         self.sent = Counter("ebbtide_sent_bytes", "Bytes of bodies sent.", registry=self.registry)
-        self.under_way = Gauge(
+        self.under_way = under_way(
             "ebbtide_requests_under_way",
             "Requests being answered.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
         )
-        self.jobs = Gauge(
+        self.jobs = under_way(
             "ebbtide_collector_runs_under_way",
             "Collector runs that this server started and that have not ended.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
         )
         self.reclaimed = Counter(
             "ebbtide_reclaimed_objects",
@@ -115,26 +115,17 @@ class Metrics:
             "Failed deletes of objects that were never committed. They are tried again.",
             registry=self.registry,
         )
-        self.reclaim_backlog = Gauge(
+        self.reclaim_backlog = read_anew(
             "ebbtide_reclaim_backlog_objects",
             "Uncommitted objects that lost their last reference and are not deleted yet.",
-            registry=self.registry,
-            # Read from the database for each answer.
-            multiprocess_mode="mostrecent",
         )
-        self.reclaim_age = Gauge(
+        self.reclaim_age = read_anew(
             "ebbtide_reclaim_oldest_seconds",
             "Time since the oldest object of the backlog lost its last reference.",
-            registry=self.registry,
-            # Read from the database for each answer.
-            multiprocess_mode="mostrecent",
         )
-        self.reclaim_tokens = Gauge(
+        self.reclaim_tokens = read_anew(
             "ebbtide_reclaim_backlog_tokens",
             "Dropped staging areas whose entries are not released yet.",
-            registry=self.registry,
-            # Read from the database for each answer.
-            multiprocess_mode="mostrecent",
         )
 
         self._schedules = ScheduleFamilies()
