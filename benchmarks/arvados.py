@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -76,9 +76,11 @@ def peaks_mib() -> dict[str, float]:
     """Returns the peak memory (MiB) of this process, and of each child that is alive, by name."""
     found = {"the process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     for number, child in enumerate(psutil.Process().children(recursive=True), 1):
-        status = Path(f"/proc/{child.pid}/status").read_text()
-        high = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-        found[f"{child.name()} ({number})"] = int(high) / 1024
+        with suppress(psutil.NoSuchProcess, OSError):
+            lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+            # A child that has ended, and for which nobody has waited, has no memory.
+            for high in (line.split()[1] for line in lines if line.startswith("VmHWM")):
+                found[f"{child.name()} ({number})"] = int(high) / 1024
     return found
 
 
