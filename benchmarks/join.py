@@ -73,14 +73,15 @@ def _write(target: Path, table: pa.Table) -> None:
 
 
 def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
-    """Returns the number of rows that are left, by a plan's own frames."""
-    from ebbtide.gc.engine import Batches, Engine
-    from ebbtide.gc.none import LocalEngine
+    """Returns the number of rows that are left, by a plan's own engines."""
+    from ebbtide.gc.engines.base import Batches, Engine
+    from ebbtide.gc.engines.duckdb import DuckEngine
+    from ebbtide.gc.planning.subtract import NOT_COMMITTED
 
-    engine: Engine = LocalEngine()
+    engine: Engine = DuckEngine()
     if spark:
-        from ebbtide.gc.spark.engine import SparkEngine
-        from ebbtide.gc.spark.session import launch
+        from ebbtide.gc.engines.spark.engine import SparkEngine
+        from ebbtide.gc.engines.spark.session import launch
 
         session = launch(master="local[*]", driver_memory=MEMORY).session()
         engine = SparkEngine(lambda: session)
@@ -94,15 +95,15 @@ def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
         rows = sum(batch.num_rows for batch in batches)
         yield pa.record_batch([pa.array([rows], pa.int64())], schema=KEPT)
 
-    listed = engine.frame(files["listed"], read, LISTED)
-    kept = engine.frame(files["kept"], read, KEPT)
-    found = listed.join(kept, "key", "left_anti").map(count, KEPT).collect()
+    listed = engine.rows(files["listed"], read, LISTED)
+    kept = engine.rows(files["kept"], read, KEPT)
+    found = engine.query(NOT_COMMITTED, store=listed, committed=kept).map(count, KEPT).collect()
     return sum(found.column("key").to_pylist())  # type: ignore[arg-type]
 
 
 def native(directory: Path, partitions: int) -> int:
     """Returns the number of rows that are left, by Spark's own reader and join."""
-    from ebbtide.gc.spark.session import launch
+    from ebbtide.gc.engines.spark.session import launch
 
     spark = launch(
         master="local[*]",

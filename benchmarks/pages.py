@@ -36,7 +36,7 @@ from benchmarks.server import PROGRAM, Running, served
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
-from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import PartRows
 from ebbtide.gc.planning.plan import write_plan
@@ -134,7 +134,7 @@ def _plan(store: Store, lake: Repository, count: int) -> str:
     """Writes a plan that names `count` files, as a run would have written it. Returns the run's
     id."""
     form = EmbeddedRepository(lake.context, store_id=store.store_id)
-    engine = LocalEngine()
+    engine = DuckEngine()
     collector = Collector(form, engine=engine, options=RunOptions.of(store.settings))
     plan = collector.plan_of(collector.plan().run_id)
     run_id = descending_id(datetime.now(UTC))

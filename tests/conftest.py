@@ -184,6 +184,14 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Steps run in the thread of their test: what it patches or lets fail comes in one order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ebbtide.gc.engines.duckdb.processor_count", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def statements() -> Iterator[None]:
     """Compiled once for all tests of a process."""
     with compiled_once():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.gc.spark.conf import driver_memory_of
+from ebbtide.gc.engines.spark.conf import driver_memory_of
 from ebbtide.resources import Limits, memory_limit_bytes, processor_count, read_limits
 from ebbtide.settings import Settings
 

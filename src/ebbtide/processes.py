@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Final
 
 OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
+SPARK: Final = "spark"
+DUCKDB: Final = "duckdb"
+"""The names of the engines of runs. DUCKDB can stand in place of a Spark master."""
+LOCAL_MASTER: Final = "local[*]"
 NO_SPARK: Final = "none"
-"""The value in place of a Spark master for runs without Spark, in this process alone."""
+"""Another name for DUCKDB in place of a Spark master."""
 REMOTE: Final = "sc://"
 """The beginning of the address of a Spark Connect server, in place of a Spark master."""
 

@@ -25,6 +25,7 @@ from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.escaping import shown
 from ebbtide.logs import LogFormat, LogLevel
+from ebbtide.processes import LOCAL_MASTER
 
 ENV_PREFIX: Final = "EBBTIDE_"
 _OTHER = re.compile(r"PYTHON|TEST_.*|(?:.*_)?SERVICE_(?:HOST|PORT.*)|(?:.*_)?PORT(?:_[0-9]+_.*)?")
@@ -136,11 +137,16 @@ class Settings(BaseSettings):
         description="TOML file with credentials for buckets. Every process reads the variable "
         "itself; executors get the keys from the driver.",
     )
+    engine: Literal["spark", "duckdb"] = Field(
+        "spark",
+        description="Engine of collector runs. `duckdb`: DuckDB in this process, without Java, for "
+        "one machine. Without this setting and without a Spark master, also where Java or PySpark "
+        "is missing.",
+    )
     spark_master: str = Field(
-        "local[*]",
+        LOCAL_MASTER,
         description="Spark master of collector runs. `sc://host:port`: a server of Spark "
-        "Connect. `none`: no Spark, only this process, for repositories of some "
-        "hundred thousand files.",
+        "Connect. `none`: the same as `EBBTIDE_ENGINE=duckdb`.",
     )
     spark_conf: str = Field(
         "",

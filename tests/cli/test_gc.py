@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from ebbtide.api.engines import chosen_master
 from ebbtide.errors import Failed
+from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome, LocalStorage
 from ebbtide.storage.classes import StorageClass
 from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide, Write
@@ -229,11 +231,61 @@ def test_sizes_of_candidates_alone(lake: Ebbtide, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_java(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.gc.spark.jvm._candidates", list)
+    monkeypatch.setattr("ebbtide.gc.engines.spark.jvm._candidates", list)
     # A test before this one may have left its session.
-    monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
+    monkeypatch.setattr("ebbtide.gc.engines.spark.session._is_active", lambda: False)
     lake.refuses("java_not_found", "gc plan lake --master local[1]")
-    lake("gc plan lake")
+    monkeypatch.setenv("EBBTIDE_ENGINE", "spark")
+    lake.refuses("java_not_found", "gc plan lake")
+    assert lake.json("gc plan lake --engine duckdb")["engine"] == "duckdb"
+
+
+@pytest.mark.parametrize("lacking", ["PySpark", "Java 17 or newer"])
+def test_without_spark_and_without_a_choice(
+    lake: Ebbtide,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lacking: str,
+) -> None:
+    """The run is on DuckDB, and one line says why."""
+    monkeypatch.delenv("EBBTIDE_SPARK_MASTER")
+    monkeypatch.setattr("ebbtide.gc.engines.spark.jvm._candidates", list)
+    if lacking == "PySpark":
+        monkeypatch.setattr("ebbtide.imports.find_spec", lambda _name: None)
+    assert lake.json("gc plan lake")["engine"] == "duckdb"
+    told = [each for each in caplog.messages if "DuckDB carries out the run" in each]
+    assert len(told) == 1
+    assert f"Spark needs {lacking}, which is not here" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked", "expected"),
+    [
+        ("", None, "local[*]"),
+        ("", "spark", "local[*]"),
+        ("", "duckdb", "duckdb"),
+        ("", "none", "duckdb"),
+        ("", "spark://one:7077", "spark://one:7077"),
+        ("ENGINE=duckdb", None, "duckdb"),
+        ("ENGINE=duckdb", "spark", "local[*]"),
+        ("ENGINE=duckdb", "local[1]", "local[1]"),
+        ("ENGINE=spark", None, "local[*]"),
+        ("ENGINE=spark", "none", "duckdb"),
+        ("SPARK_MASTER=none", None, "duckdb"),
+        ("SPARK_MASTER=none", "spark", "local[*]"),
+        ("SPARK_MASTER=sc://two", None, "sc://two"),
+        ("SPARK_MASTER=sc://two", "spark", "sc://two"),
+        ("SPARK_MASTER=sc://two ENGINE=duckdb", None, "duckdb"),
+        ("SPARK_MASTER=none ENGINE=spark", None, "local[*]"),
+    ],
+)
+def test_the_engine_that_is_chosen(
+    variables: str, asked: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EBBTIDE_SPARK_MASTER")
+    for name, value in (each.split("=") for each in variables.split()):
+        monkeypatch.setenv(f"EBBTIDE_{name}", value)
+    assert chosen_master(Settings(), asked) == expected
 
 
 @pytest.mark.spark
@@ -250,7 +302,7 @@ def test_a_run_on_spark(lake: Ebbtide, expired: str, monkeypatch: pytest.MonkeyP
         asked.append((master, conf))
         return Shared()
 
-    monkeypatch.setattr("ebbtide.gc.spark.session.launch", launch)
+    monkeypatch.setattr("ebbtide.gc.engines.spark.session.launch", launch)
     monkeypatch.setattr("ebbtide.api.engines.atexit.register", lambda _ended: None)
     monkeypatch.setenv("EBBTIDE_SPARK_CONF", "spark.a=1,spark.b=2")
     conf = ("--conf", "spark.b=3", "--conf", "spark.c=4")

@@ -17,7 +17,7 @@ from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import Failed, Refused
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.report import RunReport
 from ebbtide.interrupts import Interrupted
 from ebbtide.settings import Settings
@@ -69,14 +69,14 @@ def check_old(ebbtide: Ebbtide, **there: bool) -> None:
 
 
 def test_all_are_swept_with_one_engine(three: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[LocalEngine] = []
-    begin = LocalEngine.__init__
+    made: list[DuckEngine] = []
+    begin = DuckEngine.__init__
 
-    def counted(engine: LocalEngine) -> None:
+    def counted(engine: DuckEngine, **_more: int) -> None:
         made.append(engine)
         begin(engine)
 
-    monkeypatch.setattr(LocalEngine, "__init__", counted)
+    monkeypatch.setattr(DuckEngine, "__init__", counted)
     done = three.json(*SWEEP)
     assert len(made) == 1
     assert states(done) == dict.fromkeys(NAMES, "swept")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ebbtide.gc.spark.conf import read_text
+from ebbtide.gc.engines.spark.conf import read_text
 from ebbtide.settings import list_settings
 from tests.cli.test_examples import check, listed_commands
 

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
@@ -52,7 +52,7 @@ def collector(lake: Path) -> Collector:
     settings = Settings()
     return Collector(
         ToyRepository(open_storage(str(lake)), settings=settings),
-        engine=LocalEngine(),
+        engine=DuckEngine(cores=1),
         options=RunOptions.of(settings, sessions=timedelta(days=1), allow_share=True),
     )
 

@@ -20,9 +20,9 @@ from pyspark.find_spark_home import _find_spark_home
 
 from ebbtide import imports
 from ebbtide.errors import Failed, Refused
-from ebbtide.gc.engine import Batches
-from ebbtide.gc.spark.connect import ConnectEngine, connect
-from ebbtide.gc.spark.jvm import find_java
+from ebbtide.gc.engines.base import Batches, Query
+from ebbtide.gc.engines.spark.connect import ConnectEngine, connect
+from ebbtide.gc.engines.spark.jvm import find_java
 from ebbtide.imports import allow_pandas
 from tests.support.commands import captured
 from tests.support.postgres import free_port
@@ -99,7 +99,7 @@ def test_frames(server: str) -> None:
     """In a process of its own: PySpark has a session of either kind, never of both."""
     program = (
         "from ebbtide.imports import leave_pandas_alone; leave_pandas_alone()\n"  # as commands do
-        f"from tests.gc.test_connect import try_frames; try_frames({server!r})"
+        f"from tests.gc.test_connect import try_relations; try_relations({server!r})"
     )
     path = os.pathsep.join([str(ROOT), *sys.path])
     done = captured(
@@ -108,8 +108,8 @@ def test_frames(server: str) -> None:
     assert (done.returncode, done.stdout) == (0, "all was as it should\n"), done.stderr
 
 
-def try_frames(server: str) -> None:
-    """All that a plan does with frames; an error of a step arrives as itself."""
+def try_relations(server: str) -> None:
+    """All that a plan does with relations; an error of a step arrives as itself."""
     with pytest.raises(Failed, match=r"CANNOT_MODIFY_CONFIG.*spark\.driver\.memory"):
         connect(server, {"spark.driver.memory": "3g"})
     settings = {"spark.sql.session.timeZone": "UTC"}
@@ -118,15 +118,16 @@ def try_frames(server: str) -> None:
         assert engine.cores == 2
         assert re.fullmatch(rf"Spark \S+ on {server}", engine.name)
         engine.name_jobs("run", "mark")
-        frame = engine.frame([1, 2, 3], some, SCHEMA).kept()
-        assert keys_of(frame.collect()) == [1, 2, 2, 3, 3, 4]
-        assert keys_of(frame.distinct().collect()) == [1, 2, 3, 4]
-        few = engine.frame([3], some, SCHEMA)
-        assert keys_of(frame.join(few, "key", "left_anti").collect()) == [1, 2, 2]
-        assert engine.frame([], some, SCHEMA).collect() == SCHEMA.empty_table()
+        kept = engine.rows([1, 2, 3], some, SCHEMA).kept()
+        assert keys_of(kept.collect()) == [1, 2, 2, 3, 3, 4]
+        assert keys_of(engine.union(kept, kept).collect()) == sorted([1, 2, 2, 3, 3, 4] * 2)
+        anti = Query("SELECT a.* FROM {a} a ANTI JOIN {b} b ON a.key = b.key", SCHEMA)
+        left = engine.query(anti, a=kept, b=engine.rows([3], some, SCHEMA))
+        assert keys_of(left.collect()) == [1, 2, 2]
+        assert engine.rows([], some, SCHEMA).collect() == SCHEMA.empty_table()
         engine.expect(10)
         with pytest.raises(Refused) as refused:
-            engine.frame([1], refusing, SCHEMA).collect()
+            engine.rows([1], refusing, SCHEMA).collect()
         assert (refused.value.kind, refused.value.message) == ("missing_object", "it is lost")
         assert refused.value.details == {"errors": ["a", "b"]}
         assert engine.spark().getTags() == {"ebbtide", "run", "mark"}

@@ -20,7 +20,7 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import PROTECTED_SCHEMA
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine, Frame
+from ebbtide.gc.engines.base import Batches, Engine, Relation
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.planning import subtract as subtraction
 from ebbtide.gc.planning.deciding import (
@@ -31,10 +31,10 @@ from ebbtide.gc.planning.deciding import (
     write_decision,
 )
 from ebbtide.gc.planning.plan import read_commits
-from ebbtide.gc.planning.subtract import Subtracted, flagged, subtract
+from ebbtide.gc.planning.subtract import Subtracted, subtract
 from ebbtide.gc.relations import inventory, keys, protected
 from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.relations.live import Mark, MarkedTrees, write_trees
+from ebbtide.gc.relations.live import LIVE_SCHEMA, Mark, MarkedTrees, write_trees
 from ebbtide.gc.relations.protected import protected_among
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.ids import new_id
@@ -260,7 +260,7 @@ class Relations:
             storage=cast("Storage", Objects({row[0]: row for row in self.rows}, self.gone)),
             inventory=inventory,
             listed=Count(len(listed), sum(s or 0 for s in sizes), None not in sizes),
-            live=self.keys("live", live),
+            live=self.keys(live),
             protected=self.write("kept", pa.table([protected], schema=ADDRESS_SCHEMA)),
             kinds=kinds,
             cutoff=CUTOFF,
@@ -268,9 +268,13 @@ class Relations:
         )
         return subtract(self.engine, given)
 
-    def keys(self, name: str, addresses: list[str]) -> Frame:
-        parts = self.write(name, pa.table([addresses], schema=ADDRESS_SCHEMA))
-        return flagged(self.engine, self.folder, parts, name).select("judged").named("key")
+    def keys(self, addresses: list[str]) -> Relation:
+        def read(some: list[str]) -> Batches:
+            found = keys.keys_of(pa.array(some, pa.string()))
+            flags = pa.repeat(pa.scalar(True), len(found))
+            yield pa.record_batch([pa.array(found), flags], schema=LIVE_SCHEMA)
+
+        return self.engine.rows([addresses[:2], addresses[2:]], read, LIVE_SCHEMA)
 
     def write(self, name: str, table: pa.Table) -> list[Part]:
         """Two parts, the first rows and the rest."""

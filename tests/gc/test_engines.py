@@ -14,10 +14,10 @@ import pytest
 
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.engines.spark.watch import watched
 from ebbtide.gc.parts import Answers, PartRows
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.spark.watch import watched
 from ebbtide.gc.steps import Meter, ProgressReading, advance
 from tests.support.copies import listing
 from tests.support.engines import ENGINES, on_engines, shared_session

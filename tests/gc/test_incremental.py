@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.relations import index as index_module
 from ebbtide.gc.relations import indexed, keys, live
 from ebbtide.gc.relations.index import Index

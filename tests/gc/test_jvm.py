@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import Failed
-from ebbtide.gc.spark import jvm as jvms
-from ebbtide.gc.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
-from ebbtide.gc.spark.jvm import SHORT_OPTION, Jvm, find_java
-from ebbtide.gc.spark.session import launch
+from ebbtide.gc.engines.spark import jvm as jvms
+from ebbtide.gc.engines.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
+from ebbtide.gc.engines.spark.jvm import SHORT_OPTION, Jvm, find_java
+from ebbtide.gc.engines.spark.session import launch
 
 SECONDS_MAX = 30
 JAVA = r"""#!/bin/sh
@@ -350,8 +350,8 @@ def test_a_user_id_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(jvms, "pwd", SimpleNamespace(getpwuid=nobody))
     monkeypatch.setattr("os.getuid", lambda: 123456)
-    monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
-    monkeypatch.setattr("ebbtide.gc.spark.session.Jvm", None)
+    monkeypatch.setattr("ebbtide.gc.engines.spark.session._is_active", lambda: False)
+    monkeypatch.setattr("ebbtide.gc.engines.spark.session.Jvm", None)
     with pytest.raises(Failed) as caught:
         launch(master="local[1]")
     assert caught.value.kind == "spark_error"

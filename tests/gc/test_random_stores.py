@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from ebbtide.errors import Conflict
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import SIZES, Sizes
 from ebbtide.model import Commit
 from ebbtide.store.content.layout import range_address, tree_address

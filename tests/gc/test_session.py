@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.gc.spark import conf
-from ebbtide.gc.spark import jvm as java
-from ebbtide.gc.spark.conf import (
+from ebbtide.gc.engines.spark import conf
+from ebbtide.gc.engines.spark import jvm as java
+from ebbtide.gc.engines.spark.conf import (
     LOG_CONFIG,
     check,
     is_local,
@@ -29,8 +29,8 @@ from ebbtide.gc.spark.conf import (
     read_text,
     resolve,
 )
-from ebbtide.gc.spark.jvm import find_java
-from ebbtide.gc.spark.session import _reason, launch
+from ebbtide.gc.engines.spark.jvm import find_java
+from ebbtide.gc.engines.spark.session import _reason, launch
 from ebbtide.resources import processor_count
 from tests.support.commands import captured
 
@@ -39,7 +39,7 @@ SECONDS_MAX = 300
 CHILD = '''
 import json, os, signal, sys
 import psutil
-from ebbtide.gc.spark.session import end, launch
+from ebbtide.gc.engines.spark.session import end, launch
 
 launched = launch(master="local[1]", driver_memory="512m", conf=json.loads(sys.argv[1]), short=True)
 assert "pyspark" not in sys.modules
@@ -53,7 +53,8 @@ def total():
 def daemons():
     """How many processes Spark forks its Python workers from."""
     below = psutil.Process(pid).children(recursive=True)
-    found = {each.pid: each.ppid() for each in below if "ebbtide.gc.daemon" in each.cmdline()}
+    daemon = "ebbtide.gc.daemon"
+    found = {each.pid: each.ppid() for each in below if daemon in each.cmdline()}
     return sum(parent not in found for parent in found.values())
 
 try:

@@ -11,7 +11,7 @@ import pytest
 from ebbtide.errors import Conflict, EbbtideError, Failed, Gone, NotFound
 from ebbtide.gc import quarantine
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import new_id

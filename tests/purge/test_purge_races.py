@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ebbtide.errors import NotFound
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.purge import purger, work
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.scanning import TreeScan

@@ -12,7 +12,7 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.purge import addresses, scanning
 from ebbtide.purge.addresses import AddressSet
 from ebbtide.purge.references import intact_commits, trees_of

@@ -37,7 +37,7 @@ build_meta.build_sdist(target)
 """A build as pip's, with the tools that are here. Each build replaces `sys.argv`."""
 EXTRAS = {"all", "aws", "connect", "fsspec", "icechunk", "lakefs"}
 EXTRAS |= {"oidc", "otel", "postgres", "s3", "server", "spark"}
-BYTES_MAX = 300 * 2**20
+BYTES_MAX = 360 * 2**20
 BLOCK = 4096
 PLAIN = """
 import json, os, sys
@@ -147,7 +147,7 @@ def size_of(paths: Iterable[Path]) -> int:
     return sum(-(-each.stat().st_size // BLOCK) * BLOCK for each in there)
 
 
-def test_a_plain_installation_is_below_300_mb(package: Package) -> None:
+def test_a_plain_installation_is_below_360_mb(package: Package) -> None:
     """As docs/install.md promises."""
     needed = closure(requirements(package.metadata.get_all("Requires-Dist", [])))
     sizes = {

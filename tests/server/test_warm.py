@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from ebbtide.errors import Failed
-from ebbtide.gc.spark.session import Launched
+from ebbtide.gc.engines.spark.session import Launched
 from ebbtide.server.jobs import Jobs, Order
 from ebbtide.server.warm import WarmSpark, launch
 from ebbtide.settings import Settings
@@ -92,7 +92,7 @@ def test_it_ends_when_nobody_used_it_for_a_while(warm: WarmSpark, fakes: list[Fa
 def test_runs_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in a process of its own, in one JVM; and in another, once that has died."""
     # That of other tests is none that a server would have.
-    monkeypatch.setattr("ebbtide.gc.spark.session._is_active", lambda: False)
+    monkeypatch.setattr("ebbtide.gc.engines.spark.session._is_active", lambda: False)
     launched: list[Launched] = []
 
     def start(settings: Settings) -> Launched:

@@ -18,7 +18,7 @@ from typing import Final
 import psutil
 import pyspark
 
-from ebbtide.gc.spark.jvm import find_java
+from ebbtide.gc.engines.spark.jvm import find_java
 from tests.support.postgres import free_port
 
 START_SECONDS_MAX: Final = 120

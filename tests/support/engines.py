@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.none import LocalEngine
-from ebbtide.gc.spark.engine import SparkEngine
-from ebbtide.gc.spark.session import launch
+from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.engines.duckdb import DuckEngine
+from ebbtide.gc.engines.spark.engine import SparkEngine
+from ebbtide.gc.engines.spark.session import launch
 
 
 def shared_session() -> SparkSession:
@@ -20,7 +20,7 @@ def shared_session() -> SparkSession:
     Compiling takes longer there than running: queries are interpreted, and the JVM optimizes
     little. What they compute is the same. No archive of classes is made for it.
     """
-    with patch("ebbtide.gc.spark.cache._cache_home", lambda: None):
+    with patch("ebbtide.gc.engines.spark.cache._cache_home", lambda: None):
         return _session()
 
 
@@ -39,7 +39,7 @@ def _session() -> SparkSession:
     ).session()
 
 
-INLINE: Final = LocalEngine()
+INLINE: Final = DuckEngine(cores=1)
 """In the test's own process: quick, and what is patched there is patched for the tasks too."""
 
 SPARK: Final = SparkEngine(shared_session)

@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 LEFT: Final = (
     "ebbtide.filesystem",
-    "ebbtide.gc.spark",
+    "ebbtide.gc.engines.spark",
     "ebbtide.integrations",
     "ebbtide.server",
     "ebbtide.store.database.migrations",

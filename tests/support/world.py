@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent

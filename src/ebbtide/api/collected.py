@@ -20,7 +20,7 @@ from ebbtide.gc.steps import Observer, silent
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.engines.base import Engine
     from ebbtide.gc.explaining.explainer import Explainer
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
@@ -103,10 +103,10 @@ class Collected:
         """
         from ebbtide.formats.gone import GoneRepository
         from ebbtide.gc.collector import Collector
-        from ebbtide.gc.none import LocalEngine
+        from ebbtide.gc.engines.duckdb import DuckEngine
 
         given: dict[str, Any] = {  # the arguments of both classes
-            "engine": LocalEngine() if engine is None else engine,
+            "engine": DuckEngine() if engine is None else engine,
             "options": self.options() if options is None else options,
             "observer": observer,
         }
@@ -126,10 +126,10 @@ class Collected:
         engine: Engine | None = None,
     ) -> Explainer:
         """Returns the explainer, whose lists have at most `limit` rows. `grace` is that of runs."""
+        from ebbtide.gc.engines.duckdb import DuckEngine
         from ebbtide.gc.explaining.explainer import Explainer
-        from ebbtide.gc.none import LocalEngine
 
-        engine = LocalEngine() if engine is None else engine
+        engine = DuckEngine() if engine is None else engine
         options = self.options(grace=grace)
         return Explainer(
             self.form, engine=engine, grace=options.grace, limit=limit, run_dir=self.run_dir

@@ -1,24 +1,28 @@
-"""Makes the engine of runs: Spark on a master, a given Spark session, or this process alone."""
+"""Makes the engine of runs: Spark on a master, a given Spark session, or DuckDB in this process."""
 
 from __future__ import annotations
 
 import atexit
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, Failed
 from ebbtide.imports import allow_pandas, require_extra
-from ebbtide.processes import NO_SPARK, REMOTE, was_submitted
+from ebbtide.processes import DUCKDB, LOCAL_MASTER, NO_SPARK, REMOTE, SPARK, was_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ebbtide.gc.engine import Engine
-    from ebbtide.gc.spark.session import Launched
+    from ebbtide.gc.engines.base import Engine
+    from ebbtide.gc.engines.spark.session import Launched
     from ebbtide.gc.steps import Event
     from ebbtide.settings import Settings
+
+
+logger = logging.getLogger(__name__)
 
 
 class Display(Protocol):
@@ -29,6 +33,11 @@ class Display(Protocol):
 
     def pause(self) -> None:
         """Stops the display before an error is reported."""
+
+
+PACKAGES: Final = ("packaging", "pyspark", "py4j")
+"""What Spark needs of Python, by import names."""
+EMBEDDED: Final = (DUCKDB, NO_SPARK)
 
 
 class Hidden:
@@ -50,28 +59,29 @@ def make_engine(
     starting: bool = False,
     short: bool = False,
 ) -> Engine:
-    """Returns the engine of runs: Spark on a master, or this process alone for NO_SPARK.
+    """Returns the engine of runs: Spark on a master, or DuckDB.
 
-    Without `master`, the settings name it. `conf` are settings of Spark, as texts. Spark starts
-    on first use. With `starting`, its JVM starts now, while other modules load. `short` is an
-    argument of `gc.spark.session.launch`.
+    `master` is the URL of a master, SPARK for that of the settings, or DUCKDB. Without it, the
+    settings choose (`chosen_master`). `conf` are settings of Spark, as texts. Spark starts on first
+    use. With `starting`, its JVM starts now, while other modules load. `short` is an
+    argument of `gc.engines.spark.session.launch`.
 
     Raises InvalidInput `invalid_argument` for a wrong setting, and Failed `java_not_found` or
     `extra_missing`.
     """
-    chosen = master or settings.spark_master
-    if chosen == NO_SPARK and not was_submitted():
-        from ebbtide.gc.none import LocalEngine
+    chosen = chosen_master(settings, master)
+    if chosen == DUCKDB:
+        from ebbtide.gc.engines.duckdb import DuckEngine
 
-        return LocalEngine()
+        return DuckEngine()
     extra = "connect" if chosen.startswith(REMOTE) else "spark"
-    require_extra("Spark (--master none needs none)", extra, "packaging", "pyspark", "py4j")
+    require_extra("Spark (--engine duckdb needs none)", extra, *PACKAGES)
 
-    from ebbtide.gc.spark.conf import conf_of, read_pairs, read_text
+    from ebbtide.gc.engines.spark.conf import conf_of, read_pairs, read_text
 
     named = read_pairs(conf)
     if chosen.startswith(REMOTE):
-        from ebbtide.gc.spark.connect import ConnectEngine, connect
+        from ebbtide.gc.engines.spark.connect import ConnectEngine, connect
 
         return ConnectEngine(
             chosen, partial(connect, chosen, read_text(settings.spark_conf) | named)
@@ -80,9 +90,49 @@ def make_engine(
     if starting:
         spark.launch()
 
-    from ebbtide.gc.spark.engine import SparkEngine
+    from ebbtide.gc.engines.spark.engine import SparkEngine
 
     return SparkEngine(spark.session, executors_wait=settings.spark_executors_wait)
+
+
+def chosen_master(settings: Settings, master: str | None = None) -> str:
+    """Returns the URL of the Spark master on which runs are made, or DUCKDB.
+
+    If neither the caller nor a setting chose one, and Java or PySpark is missing, returns DUCKDB
+    and logs one line that says so.
+    """
+    is_set = settings.model_fields_set
+    if was_submitted():
+        return LOCAL_MASTER  # not read: the master is that of `spark-submit`
+    if master is None and "engine" in is_set:
+        master = settings.engine
+    if master is None and "spark_master" not in is_set and (lacking := _lacking()) is not None:
+        logger.warning(
+            "Spark needs %s, which is not here: DuckDB carries out the run, in this process. "
+            "EBBTIDE_ENGINE=duckdb chooses it without this line",
+            lacking,
+        )
+        return DUCKDB
+    if master in (None, SPARK):
+        is_embedded = settings.spark_master in EMBEDDED
+        embedded = DUCKDB if master is None else LOCAL_MASTER
+        return embedded if is_embedded else settings.spark_master
+    return DUCKDB if master in EMBEDDED else master
+
+
+def _lacking() -> str | None:
+    """Returns what Spark lacks on this machine."""
+    try:
+        require_extra("Spark", "spark", *PACKAGES)
+    except Failed:
+        return "PySpark"
+    from ebbtide.gc.engines.spark.jvm import JAVA_MIN, find_java
+
+    try:
+        find_java()
+    except Failed:
+        return f"Java {JAVA_MIN} or newer"
+    return None
 
 
 def engine_on(spark: SparkSession, settings: Settings) -> Engine:
@@ -91,8 +141,8 @@ def engine_on(spark: SparkSession, settings: Settings) -> Engine:
     The runs get a session of their own on the same Spark: they change settings of SQL, which must
     not change for the caller.
     """
-    from ebbtide.gc.spark.connect import ConnectEngine
-    from ebbtide.gc.spark.engine import SparkEngine
+    from ebbtide.gc.engines.spark.connect import ConnectEngine
+    from ebbtide.gc.engines.spark.engine import SparkEngine
 
     if is_remote(spark):
         return ConnectEngine("Spark Connect", spark.newSession)
@@ -127,8 +177,8 @@ class _Spark:
     def launch(self) -> Launched:
         """Starts the JVM, once. Raises Failed `java_not_found`."""
         if self._launched is None:
-            from ebbtide.gc.spark import session
-            from ebbtide.gc.spark.conf import driver_memory_of
+            from ebbtide.gc.engines.spark import session
+            from ebbtide.gc.engines.spark.conf import driver_memory_of
 
             self._launched = session.launch(
                 master=self._master,
@@ -158,7 +208,7 @@ class _Spark:
         return self._session
 
     def _end(self) -> None:
-        from ebbtide.gc.spark import session
+        from ebbtide.gc.engines.spark import session
 
         if self._session is not None:
             session.end(self._session)

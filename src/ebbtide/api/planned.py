@@ -91,7 +91,7 @@ class PlannedRun:
         The executors read the plan's files, one part in each partition. They need this package, and
         access to the storage. Nothing is read before an action of the DataFrame.
         """
-        from ebbtide.gc.spark.parts import frame_of_parts
+        from ebbtide.gc.engines.spark.parts import frame_of_parts
 
         return frame_of_parts(spark, self.folder, self.plan.candidates, SCHEMA)
 

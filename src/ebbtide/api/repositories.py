@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.engines.base import Engine
     from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 
 Period = str | timedelta
@@ -65,8 +65,8 @@ def open_repository(
     - `store`: for a repository of a store, the store, or the argument of `open_store`. A store that
       this function opens is closed with the repository.
     - `spark`: the Spark session for plans and sweeps, which stays open.
-    - `master`: without `spark`, a Spark master, or `"none"` for this process alone. The default is
-      `EBBTIDE_SPARK_MASTER`.
+    - `master`: without `spark`, a Spark master, or `"duckdb"` for DuckDB in this process. The
+      default is that of `EBBTIDE_ENGINE` and `EBBTIDE_SPARK_MASTER`.
     - `run_dir`: a directory or URL for the files of runs. The default is the repository's storage.
     - `quiet`: for Icechunk, no session is open: files that were reachable within the grace can be
       deleted too.

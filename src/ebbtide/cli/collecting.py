@@ -18,12 +18,12 @@ from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.logs import bind_run
-from ebbtide.processes import NO_SPARK, collect_seldom
+from ebbtide.processes import DUCKDB, collect_seldom
 from ebbtide.text import count_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.engines.base import Engine
     from ebbtide.settings import Settings
 
 
@@ -75,7 +75,7 @@ def open_collector(
     """
     cli.when_interrupted(lambda: "Interrupted before it began: nothing was changed")
     if engine is None:
-        chosen, shown = NO_SPARK if reading else master, cli.progress
+        chosen, shown = DUCKDB if reading else master, cli.progress
         short = not is_elsewhere(repository) and is_small(cli)
         engine = make_engine(cli.settings, chosen, shown, conf=conf, starting=starting, short=short)
 

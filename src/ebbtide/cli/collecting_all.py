@@ -31,7 +31,7 @@ from ebbtide.text import count_text, known_size_text, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.counts import Count
-    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.engines.base import Engine
     from ebbtide.gc.planning.plan import Plan
     from ebbtide.gc.report import RunReport
     from ebbtide.store.repositories.catalog import Catalogued

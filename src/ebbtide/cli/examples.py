@@ -123,14 +123,14 @@ _COLLECTIONS: Final = {
     "collection diff": ("ebbtide collection diff lake study/reads study/calls",),
 }
 _COLLECTING: Final = {
-    "gc plan": ("ebbtide gc plan lake --master none", "ebbtide gc plan --all --json"),
+    "gc plan": ("ebbtide gc plan lake --engine duckdb", "ebbtide gc plan --all --json"),
     "gc archive": ("ebbtide gc archive ebbtide.tar.gz",),
     "gc sweep": (
         "ebbtide gc sweep lake latest",
         "ebbtide gc sweep lake --quarantine none --yes",
     ),
     "gc run": (
-        "ebbtide gc run lake --master none --yes",
+        "ebbtide gc run lake --engine duckdb --yes",
         "ebbtide gc run lake --quarantine 14d --yes --json",
         "ebbtide gc run --all --yes",
     ),

@@ -84,12 +84,12 @@ def _open(
     cli: Cli, repository: str, *, limit: int, grace: str | None, run_dir: str | None
 ) -> Explainer:
     from ebbtide.api.collected import open_collected
-    from ebbtide.gc.none import LocalEngine
+    from ebbtide.gc.engines.duckdb import DuckEngine
 
     found = open_collected(
         repository, settings=cli.settings, store=lambda: cli.store, run_dir=run_dir
     )
-    engine = LocalEngine()
+    engine = DuckEngine()
     cli.progress.watch(engine.meter)
     return found.explainer(limit=limit, grace=grace, engine=engine)
 

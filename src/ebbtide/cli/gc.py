@@ -86,10 +86,11 @@ QuietOption = Annotated[
 MasterOption = Annotated[
     str | None,
     typer.Option(
+        "--engine",
         "--master",
-        metavar="URL",
-        help="Spark master, such as local[4]; none: only this process. Default: "
-        "EBBTIDE_SPARK_MASTER.",
+        metavar="ENGINE",
+        help="duckdb: without Java, in this process; spark; or a Spark master, such as local[4]. "
+        "Default: EBBTIDE_ENGINE and EBBTIDE_SPARK_MASTER.",
         show_default=False,
     ),
 ]
@@ -272,7 +273,7 @@ def archive(
     ] = None,
 ) -> None:
     """Write an archive of this program and its packages, for Spark executors on other machines."""
-    from ebbtide.gc.spark.archive import archive_name, write_archive
+    from ebbtide.gc.engines.spark.archive import archive_name, write_archive
 
     target = file or Path(archive_name())
     names = write_archive(target)

@@ -22,7 +22,7 @@ from ebbtide.escaping import escaped
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.engines.base import Engine
     from ebbtide.purge.purger import PurgeReport, Purges
     from ebbtide.store.purges.queries import PurgeRow
 
@@ -326,7 +326,7 @@ def _working(cli: Cli, master: str | None, conf: Sequence[str] | None) -> Purges
     """Returns the purges with an engine: Spark reads the trees of a long history, and is not loaded
     for a short one."""
     from ebbtide.cli.collecting import make_engine
-    from ebbtide.gc.spark.conf import read_pairs
+    from ebbtide.gc.engines.spark.conf import read_pairs
     from ebbtide.purge.purger import Purges
 
     store = cli.store

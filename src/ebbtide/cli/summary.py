@@ -11,7 +11,7 @@ from ebbtide.cli.interrupting import command_line
 from ebbtide.escaping import escaped
 from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.ids import instant_of
-from ebbtide.processes import NO_SPARK
+from ebbtide.processes import DUCKDB, NO_SPARK
 from ebbtide.text import count_text, date_text, size_text, time_text
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def show_summary(cli: Cli, report: RunReport) -> None:
         pairs.append(("error", f"{report.error['kind']}: {report.error['message']}"))
     if report.run_path:
         pairs.append(("files", report.run_path))
-    if report.engine not in (None, NO_SPARK):
+    if report.engine not in (None, DUCKDB, NO_SPARK):
         pairs.append(("engine", report.engine))
     show_block(cli, pairs + _ways_on(cli, report))
 

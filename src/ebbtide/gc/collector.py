@@ -24,7 +24,7 @@ from ebbtide.errors import (
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.gc.ahead import fence_epoch, told_ahead
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.last_steps import LastSteps, staying, with_unfinished
 from ebbtide.gc.modes import is_due, newest_swept
 from ebbtide.gc.options import RunOptions

@@ -15,21 +15,28 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Batches, Engine
+from ebbtide.gc.engines.base import Batches, Engine, Query, answers_of
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import (
     ANSWERS_SCHEMA,
     Part,
     PartRows,
-    checked,
     read_tables,
     total_by_kind,
 )
 from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA, by_part, placed, rows_at
+from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA, NOT_COMMITTED, by_part, placed, rows_at
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
 
+FREED: Final = Query(
+    """
+    SELECT /*+ SHUFFLE_HASH(b) */ a.part, a.row
+    FROM {after} a ANTI JOIN {before} b ON a.judged = b.judged
+    """,
+    NOT_COMMITTED.schema,
+)
+"""The candidates that only the second plan has."""
 FILE_COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
 
 
@@ -79,9 +86,11 @@ def _freed(
     """Returns the candidates that only the second plan has, as parts (CANDIDATE_SCHEMA, one kind
     each)."""
     (old, old_folder), (new, folder) = before, after
-    known = placed(engine, old_folder, old.candidates, by_target=False).select("judged")
-    found = placed(engine, folder, new.candidates, by_target=False)
-    freed = found.join(known, "judged", "left_anti")
+    freed = engine.query(
+        FREED,
+        after=placed(engine, folder, new.candidates, by_target=False),
+        before=placed(engine, old_folder, old.candidates, by_target=False),
+    )
 
     def write(batches: Batches) -> Batches:
         answer = PartRows()
@@ -92,8 +101,8 @@ def _freed(
             answer.wrote(folder, name, rows, relation="freed", kind=part.kind)
         yield answer.batch()
 
-    written = freed.gathered(engine.task_count, "part", "row").map(write, ANSWERS_SCHEMA)
-    return checked(written.collect().to_pylist()).parts
+    tasks = engine.task_count
+    return answers_of(freed.map(write, ANSWERS_SCHEMA, by=("part", "row"), tasks=tasks)).parts
 
 
 def _first_files(folder: RunFolder, parts: list[Part], files_max: int) -> list[dict[str, Any]]:

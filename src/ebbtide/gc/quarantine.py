@@ -25,7 +25,7 @@ from ebbtide.arrow import counts, make_schema, texts
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
 from ebbtide.formats.base import RUNS_PREFIX, Guard, unguarded
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Part, PartRows, read_part, split
 from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import advance

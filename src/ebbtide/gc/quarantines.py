@@ -13,7 +13,7 @@ from ebbtide.arrow import Column
 from ebbtide.errors import Conflict, Incomplete, NotFound, Refused
 from ebbtide.formats.base import Guard, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import Quarantine

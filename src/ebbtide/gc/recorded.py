@@ -15,7 +15,7 @@ from datetime import datetime
 from ebbtide.errors import EbbtideError, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc import quarantine
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Answers
 from ebbtide.gc.planning.plan import Plan, read_plan
 from ebbtide.gc.report import (

@@ -25,7 +25,7 @@ from ebbtide.errors import Conflict, EbbtideError, Incomplete, InvalidInput, Ref
 from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, Layout, RunHold, Slices
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part
 from ebbtide.gc.planning.classes import look_at_classes

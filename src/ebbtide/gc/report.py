@@ -51,7 +51,7 @@ class RunReport:
     - `young_slices`: the number of slices that were not listed, because all their files are younger
       than the grace.
     - `inventory_url`: the inventory that was read instead of a listing.
-    - `engine`: Spark with its version and master, or `none`.
+    - `engine`: Spark with its version and master, or `duckdb`.
     - `policy_sha256`: the checksum of the policy's JSON, or None without a policy.
     - `quarantine`: its `state` (held, undone, purged), and the number (`objects`) and `bytes` of
       the files in it. `until` is its end while it is held, and `at` is when it was undone or

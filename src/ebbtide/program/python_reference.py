@@ -27,7 +27,7 @@ raises `Refused`, an incomplete sweep `Incomplete`.
 ```python
 import ebbtide
 
-with ebbtide.open_repository("lake", store=directory, master="none") as lake:
+with ebbtide.open_repository("lake", store=directory, master="duckdb") as lake:
     lake.set_policy({"default": "30d", "branches": {"main": "90d"}})
     planned = lake.plan()
     table = planned.candidates().read_all()

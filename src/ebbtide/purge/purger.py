@@ -23,8 +23,8 @@ from typing import Any, Final
 from ebbtide.errors import Conflict, EbbtideError, Incomplete, NotFound, Refused
 from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.engine import Engine
-from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.retaining import check_deletes_versions, retained_json, warnings_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Meter
@@ -133,7 +133,7 @@ class Purges:
         store: Store,
         *,
         notice: Notice = silent,
-        engine: Callable[[], Engine] = LocalEngine,
+        engine: Callable[[], Engine] = DuckEngine,
     ) -> None:
         self._store = store
         self._metadata = store.metadata

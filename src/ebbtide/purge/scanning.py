@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, rows_in, texts
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.engine import Batches, Engine
-from ebbtide.gc.none import LocalEngine
+from ebbtide.gc.engines.base import Batches, Engine, Query
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index
 from ebbtide.gc.relations.indexed import UnchangedFiles
@@ -41,6 +41,8 @@ FEW_TREES: Final = 1_000
 on S3."""
 TREES_PER_TASK: Final = 1_000
 """The most trees that a task holds at a time, with their ranges."""
+RANGES: Final = Query("SELECT DISTINCT node_id, checksum, entry_count FROM {ranges}", NODES_SCHEMA)
+"""The ranges of some trees, each once."""
 EXAMPLES_MAX: Final = 10
 
 TREE_RANGES_SCHEMA: Final = pa.schema([pa.field("tree_id", pa.string()), *NODES_SCHEMA])
@@ -84,7 +86,7 @@ class TreeScan:
     layout: Layout
     addresses: AddressSet
     asked: frozenset[str] = frozenset()
-    engine: Callable[[], Engine] = LocalEngine
+    engine: Callable[[], Engine] = DuckEngine
     _clean: set[_Node] = field(default_factory=set)
     _hits: dict[_Node, Hit] = field(default_factory=dict)
     _trees: dict[str, tuple[_Node, ...]] = field(default_factory=dict)
@@ -126,10 +128,10 @@ class TreeScan:
         before.
 
         Raises Refused (`missing_tree`, `corrupt_node` and so on): a file that cannot be read may
-        refer to any address. Also raises the errors of `Frame.collect`.
+        refer to any address. Also raises the errors of `Relation.collect`.
         """
         unseen = list(self.unseen(trees).items())
-        engine = self.engine() if len(unseen) > FEW_TREES else LocalEngine()
+        engine = self.engine() if len(unseen) > FEW_TREES else DuckEngine()
         step = TREES_PER_TASK * engine.task_count
         try:
             for start in range(0, len(unseen), step):
@@ -139,8 +141,8 @@ class TreeScan:
 
     def _look_at(self, engine: Engine, trees: Sequence[tuple[str, str]]) -> None:
         read = partial(_read_trees, self.storage, self.layout)
-        ranges = engine.frame(_divided(engine, trees), read, TREE_RANGES_SCHEMA).kept()
-        found = set(_nodes_in(ranges.select(*NODES_SCHEMA.names).distinct().collect()))
+        ranges = engine.rows(_divided(engine, trees), read, TREE_RANGES_SCHEMA).kept()
+        found = set(_nodes_in(engine.query(RANGES, ranges=ranges).collect()))
         self._look_into(engine, sorted(found.difference(self._clean, self._hits)))
         seen: dict[str, list[_Node]] = {tree_id: [] for tree_id, _ in trees}
         hits = frozenset(found.intersection(self._hits))
@@ -181,7 +183,7 @@ class TreeScan:
         if not nodes:
             return
         look = partial(_look_into, self.storage, self.addresses, self.asked)
-        rows = engine.frame(_divided(engine, nodes), look, HITS_SCHEMA).collect()
+        rows = engine.rows(_divided(engine, nodes), look, HITS_SCHEMA).collect()
         for batch in rows.to_batches():
             for *node, hit_count, examples, asked in rows_in(batch):
                 self._hits[tuple(node)] = Hit(hit_count, tuple(examples), frozenset(asked))

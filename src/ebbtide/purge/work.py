@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ebbtide.formats.base import FOREIGN, Identity
 from ebbtide.formats.embedded import FORMAT_NAME
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Part, PartRows
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.addresses import AddressSet

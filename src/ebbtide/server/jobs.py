@@ -41,7 +41,7 @@ from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
-    from ebbtide.gc.engine import Engine
+    from ebbtide.gc.engines.base import Engine
     from ebbtide.gc.options import Sizes
     from ebbtide.gc.report import RunReport
 
@@ -494,17 +494,17 @@ def _opened(order: Order) -> Iterator[Collected]:
 def _engine(order: Order) -> Engine:
     master = order.settings.spark_master
     if master.startswith(REMOTE):
-        from ebbtide.gc.spark.conf import read_text
-        from ebbtide.gc.spark.connect import ConnectEngine, connect
+        from ebbtide.gc.engines.spark.conf import read_text
+        from ebbtide.gc.engines.spark.connect import ConnectEngine, connect
 
         conf = read_text(order.settings.spark_conf)
         return ConnectEngine(master, partial(connect, master, conf))
     if order.gateway is None:
-        from ebbtide.gc.none import LocalEngine
+        from ebbtide.gc.engines.duckdb import DuckEngine
 
-        return LocalEngine()
-    from ebbtide.gc.spark.engine import SparkEngine
-    from ebbtide.gc.spark.session import attach
+        return DuckEngine()
+    from ebbtide.gc.engines.spark.engine import SparkEngine
+    from ebbtide.gc.engines.spark.session import attach
 
     attached = cache(partial(attach, order.gateway))
     return SparkEngine(attached, executors_wait=order.settings.spark_executors_wait)

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ebbtide.api.engines import PACKAGES, chosen_master
 from ebbtide.imports import require_extra
-from ebbtide.processes import NO_SPARK, REMOTE
+from ebbtide.processes import DUCKDB, REMOTE
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
-    from ebbtide.gc.spark.session import Launched
+    from ebbtide.gc.engines.spark.session import Launched
 
 Gateway = tuple[int, str]
 """The port of a JVM on the loopback address, and the secret to connect with."""
@@ -24,15 +25,14 @@ Gateway = tuple[int, str]
 
 def launch(settings: Settings) -> Launched:
     """Starts a JVM with the configuration of the settings. Raises Failed `extra_missing`, and as
-    `gc.spark.session.launch` does."""
-    what = "Spark (EBBTIDE_SPARK_MASTER=none needs none)"
-    require_extra(what, "spark", "packaging", "pyspark", "py4j")
+    `gc.engines.spark.session.launch` does."""
+    require_extra("Spark (EBBTIDE_ENGINE=duckdb needs none)", "spark", *PACKAGES)
 
-    from ebbtide.gc.spark import session
-    from ebbtide.gc.spark.conf import conf_of, driver_memory_of
+    from ebbtide.gc.engines.spark import session
+    from ebbtide.gc.engines.spark.conf import conf_of, driver_memory_of
 
     return session.launch(
-        master=settings.spark_master,
+        master=chosen_master(settings),
         driver_memory=driver_memory_of(settings),
         archive=settings.spark_archive,
         conf=conf_of(settings),
@@ -54,9 +54,10 @@ class WarmSpark:
         this server.
 
         Waits until the JVM answers. Raises the errors of `Launched.gateway` and
-        `gc.spark.session.launch`.
+        `gc.engines.spark.session.launch`.
         """
-        if settings.spark_master == NO_SPARK or settings.spark_master.startswith(REMOTE):
+        master = chosen_master(settings)
+        if master == DUCKDB or master.startswith(REMOTE):
             return None
         with self._lock:
             self._stop_waiting()

@@ -18,7 +18,7 @@ from ebbtide.formats.lakefs.guards import LakefsGuard
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
 from ebbtide.formats.lakefs.urls import LOCAL, Namespace
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage

@@ -22,7 +22,7 @@ from ebbtide.formats.base import (
     Reading,
     RepositoryFormat,
 )
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.explaining.answers import (
     AddressState,
     CommitState,

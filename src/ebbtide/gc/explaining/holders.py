@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import Column, make_schema, texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
 from ebbtide.gc.relations.index import LOOSE, Family, Index, parts_in
 from ebbtide.gc.relations.indexed import IndexedTrees, UnchangedFiles

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.formats.base import RepositoryFormat
-from ebbtide.gc.engine import Batches, Engine
-from ebbtide.gc.parts import ANSWERS_SCHEMA, Part, PartRows, checked, read_part
+from ebbtide.gc.engines.base import Batches, Engine, answers_of
+from ebbtide.gc.parts import ANSWERS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.planning.deciding import Decided
 from ebbtide.gc.planning.gates import SHOWN_MAX
 from ebbtide.gc.planning.plan import REFS_SCHEMA, read_commits
@@ -67,8 +67,8 @@ def find_absent(
             answer.wrote(folder, name, gone, relation=ABSENT)
         yield answer.batch()
 
-    held = mark.addresses(missing).map(shared, _SHARED).gathered(shares, "share")
-    answers = checked(held.map(look, ANSWERS_SCHEMA).collect().to_pylist())
+    held = mark.addresses(missing).map(shared, _SHARED)
+    answers = answers_of(held.map(look, ANSWERS_SCHEMA, by=("share",), tasks=shares))
     return without_purged(repository, folder, answers.parts)
 
 

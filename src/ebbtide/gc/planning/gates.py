@@ -17,7 +17,7 @@ from ebbtide.durations import format_duration
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Batches
+from ebbtide.gc.engines.base import Batches
 from ebbtide.gc.parts import ADDRESS_SCHEMA
 from ebbtide.gc.relations.keys import KeyArray
 from ebbtide.gc.relations.live import Mark

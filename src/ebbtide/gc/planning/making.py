@@ -17,7 +17,7 @@ import pyarrow as pa
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
 from ebbtide.gc.ahead import ahead_warnings
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine, Frame
+from ebbtide.gc.engines.base import Engine, Relation
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part, total_by_kind
 from ebbtide.gc.planning.absent import find_absent, warning_of
@@ -39,7 +39,6 @@ from ebbtide.gc.planning.subtract import (
     Subtracted,
     addresses_left,
     asked_keys,
-    flagged,
     needed_of,
     subtract,
     unlisted,
@@ -49,7 +48,7 @@ from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.inventory import POINTERS
 from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.relations.listing import InventoryListing, ListedFiles
-from ebbtide.gc.relations.live import Mark, required_of
+from ebbtide.gc.relations.live import Mark
 from ebbtide.gc.relations.protected import protected_of, write_protected, write_unseen
 from ebbtide.gc.runs import RunFolder, RunFolders, TaskFiles
 from ebbtide.gc.steps import Steps
@@ -81,7 +80,7 @@ class _Read:
     protected: list[Part]
     back: list[Part]
     recalled: Recalled = field(default_factory=lambda: Recalled([], (), []))
-    live: Frame | None = None
+    live: Relation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +264,7 @@ class _Planning:
                 recalled = recall(self.engine, earlier, now)
                 listed = listed.with_rows(recalled.parts)
             read = _Read(roots, listed, mark, [], [], recalled)
-            live: Frame | None = None
+            live: Relation | None = None
             left: pa.ChunkedArray[Any] | None = None
             if self.engine.holds(listed.parts):
                 given = self._relations(read, None)
@@ -303,7 +302,7 @@ class _Planning:
     def _mark(self, known: Decided, index: Index | None) -> Mark:
         return Mark.of(self.engine, self._place, known.trees, index=index)
 
-    def _relations(self, read: _Read, live: Frame | None) -> Relations:
+    def _relations(self, read: _Read, live: Relation | None) -> Relations:
         listed = read.listed
         return Relations(
             folder=self.folder,
@@ -331,8 +330,7 @@ class _Planning:
         if not unseen:
             return read, result
         read = replace(read, protected=read.protected + unseen)
-        needed = flagged(self.engine, self.folder, unseen, "needed").select("judged")
-        if not len(needed_of(self.engine, self.folder, result.candidates, needed)):
+        if not len(needed_of(self.engine, self.folder, result.candidates, protected=unseen)):
             return read, result
         # A reader of the folder must not take the parts of the first result for candidates.
         parts = (*result.candidates, *result.remaining, *result.settled)
@@ -351,11 +349,11 @@ class _Planning:
             result = subtract(self.engine, given)
         if checks:
             with self.steps("presence"):
-                missing = unlisted(self.engine, given, required_of(live), kinds=given.kinds)
+                missing = unlisted(self.engine, given, live, kinds=given.kinds)
                 check_presence(mark, missing)
         elif looks:
             with self.steps("presence"):
-                missing = unlisted(self.engine, given, required_of(live))
+                missing = unlisted(self.engine, given, live)
                 found = find_absent(self.engine, self.repository, mark, missing)
                 result = replace(result, absent=tuple(found))
         mark.done()

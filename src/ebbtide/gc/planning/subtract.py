@@ -2,8 +2,8 @@
 
     inventory ▷ live ▷ protected ▷ young = candidates
 
-The joins have only the key and the place of each row: the number of its part, and its number in the
-part. Whole rows are read only for the files that are left.
+The queries have only the key and the place of each row: the number of its part, and its number in
+the part. Whole rows are read only for the files that are left.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema, split_by
 from ebbtide.errors import Refused
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Batches, Engine, Frame
+from ebbtide.gc.engines.base import Batches, Engine, Query, Relation, answers_of
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     ANSWERS_SCHEMA,
     Part,
     PartRows,
-    checked,
     read_part,
     read_rows,
     split,
@@ -44,8 +43,16 @@ from ebbtide.gc.relations.inventory import (
     tell_undated,
     undated_warnings,
 )
-from ebbtide.gc.relations.keys import KeyArray, keys_of, once, read_keys_in_order, rows_of
+from ebbtide.gc.relations.keys import (
+    KEYS_SCHEMA,
+    KeyArray,
+    keys_of,
+    once,
+    read_keys_in_order,
+    rows_of,
+)
 from ebbtide.gc.relations.listing import sized
+from ebbtide.gc.relations.live import LIVE_SCHEMA
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import advance
 from ebbtide.storage import Storage
@@ -67,6 +74,69 @@ PLACED_SCHEMA: Final = make_schema(
 """A row of the inventory by its place (`part` and `row`). `judged` is the key of the address that
 the row is judged by. `key` is the same key, or null if a live address does not keep the file: for
 temporary and for purged files."""
+
+UNCOMMITTED_SCHEMA: Final = make_schema(
+    ("key", pa.int64()), ("protected", pa.bool_()), ("untraced", pa.bool_())
+)
+"""The key of an address that stays without a commit (`protected`), or whose file does not become
+settled (`untraced`). A key can come several times."""
+
+# Keys of live addresses repeat, because many versions of a node have the same addresses. To remove
+# repeated keys first would double the time of the join.
+LEFT: Final = Query(
+    """
+    SELECT /*+ SHUFFLE_HASH(c, u) */ s.judged, s.part, s.row,
+        coalesce(u.protected, FALSE) AS protected, coalesce(u.untraced, FALSE) AS untraced
+    FROM {store} s
+    ANTI JOIN {committed} c ON s.key = c.key
+    LEFT JOIN (
+        SELECT key, bool_or(protected) AS protected, bool_or(untraced) AS untraced
+        FROM {uncommitted} GROUP BY key
+    ) u ON s.judged = u.key
+    """,
+    make_schema(
+        ("judged", pa.int64()),
+        ("part", pa.int32()),
+        ("row", pa.int32()),
+        ("protected", pa.bool_()),
+        ("untraced", pa.bool_()),
+    ),
+)
+"""The listed files that no commit has, and whether they stay without one."""
+
+NOT_COMMITTED: Final = Query(
+    """
+    SELECT /*+ SHUFFLE_HASH(c) */ s.part, s.row
+    FROM {store} s ANTI JOIN {committed} c ON s.key = c.key
+    """,
+    make_schema(("part", pa.int32()), ("row", pa.int32())),
+)
+"""The listed files that no commit has."""
+
+NEEDED: Final = Query(
+    """
+    SELECT /*+ SHUFFLE_HASH(n) */ s.judged AS key
+    FROM {store} s
+    SEMI JOIN (
+        SELECT key FROM {committed} UNION ALL SELECT key FROM {uncommitted}
+    ) n ON s.judged = n.key
+    """,
+    KEYS_SCHEMA,
+)
+"""The keys by which files are judged that are needed."""
+
+ABSENT: Final = Query(
+    """
+    SELECT /*+ SHUFFLE_HASH(s) */ DISTINCT c.key
+    FROM {committed} c ANTI JOIN {store} s ON c.key = s.key
+    WHERE c.required
+    """,
+    KEYS_SCHEMA,
+)
+"""The keys of required addresses that no listed file has."""
+
+JUDGED: Final = Query("SELECT DISTINCT judged AS key FROM {store}", KEYS_SCHEMA)
+"""The keys by which listed files are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +248,7 @@ class Relations:
 
     - `inventory`: parts of the listed files, in `folder`. `listed` counts the files of `kinds`.
       The `storage` is asked for missing sizes and dates of files that are not live or protected.
-    - `live`: a frame of the keys of live addresses (column `key`), or None if there are none.
+    - `live`: the keys of live addresses (LIVE_SCHEMA), or None if there are none.
     - `protected`: parts of protected addresses.
     - `kinds` and `cutoff`: only files of these kinds, older than the cutoff, can be candidates.
     - `closed_after`: the next run does not list slices that sort after it. Files in them that stay
@@ -193,7 +263,7 @@ class Relations:
     storage: Storage
     inventory: list[Part]
     listed: Count
-    live: Frame | None
+    live: Relation | None
     protected: list[Part]
     kinds: tuple[str, ...]
     cutoff: datetime
@@ -214,7 +284,7 @@ def placed(
     kinds: Sequence[str] | None = None,
     purged: Sequence[Part] = (),
     by_target: bool = True,
-) -> Frame:
+) -> Relation:
     """Returns PLACED_SCHEMA for the rows of parts (JUDGED_SCHEMA, and more columns). With `kinds`,
     only for rows of these kinds.
 
@@ -250,7 +320,7 @@ def placed(
             yield batch
 
     tasks = split(list(enumerate(parts)), tasks=engine.tasks_for(rows_of(parts)))
-    return engine.frame(tasks, place, PLACED_SCHEMA)
+    return engine.rows(tasks, place, PLACED_SCHEMA)
 
 
 def by_part(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
@@ -280,38 +350,40 @@ def rows_at(folder: RunFolder, part: Part, places: pa.Table, schema: pa.Schema) 
     return table.take(places.column("row").combine_chunks()).select(schema.names).cast(schema)
 
 
-def flagged(engine: Engine, folder: RunFolder, parts: Sequence[Part], name: str) -> Frame:
-    """Returns the keys of parts as a column `judged`, each key once, with a column `name` that is
-    true. The parts have a column `key` or `address`. Raises Refused `plan_corrupt`."""
-    schema = make_schema(("judged", pa.int64()), (name, pa.bool_()))
+def uncommitted(
+    engine: Engine, folder: RunFolder, protected: Sequence[Part], untraced: Sequence[Part] = ()
+) -> Relation:
+    """Returns UNCOMMITTED_SCHEMA for parts of protected and of untraced addresses. The parts have a
+    column `key` or `address`. Raises Refused `plan_corrupt`."""
 
-    def read(task: Sequence[Part]) -> Batches:
-        for part in task:
+    def read(task: Sequence[tuple[Part, bool]]) -> Batches:
+        for part, is_protected in task:
             keys = once(read_keys_in_order(folder, part))
-            flags = pa.repeat(pa.scalar(True), len(keys))
-            yield pa.record_batch([pa.array(keys), flags], schema=schema)
+            kept = pa.repeat(pa.scalar(is_protected), len(keys))
+            columns = [pa.array(keys), kept, pc.invert(kept)]
+            yield pa.record_batch(columns, schema=UNCOMMITTED_SCHEMA)
 
-    return engine.frame(
-        split(parts, tasks=engine.tasks_for(rows_of(parts))), read, schema
-    ).distinct()
+    parts = [(part, True) for part in protected] + [(part, False) for part in untraced]
+    tasks = split(parts, tasks=engine.tasks_for(rows_of(part for part, _ in parts)))
+    return engine.rows(tasks, read, UNCOMMITTED_SCHEMA)
+
+
+def _or_none(engine: Engine, live: Relation | None) -> Relation:
+    return engine.rows([], iter, LIVE_SCHEMA) if live is None else live
 
 
 def subtract(engine: Engine, given: Relations) -> Subtracted:
-    """Finds the candidates. Raises as the frame `live` does, and Refused `plan_corrupt`."""
+    """Finds the candidates. Raises as the relation `live` does, and Refused `plan_corrupt`."""
     folder = given.folder
     engine.expect(rows_of([*given.inventory, *given.protected]))
     engine.meter.begin("files", rows_of(given.inventory))
-    left = placed(engine, folder, given.inventory, kinds=given.kinds, purged=given.purged)
-    if given.live is not None:
-        # Keys repeat, because many versions of a node have the same addresses. The join accepts
-        # this. Removing repeated keys first would double its time.
-        left = left.join(given.live.select("key"), "key", "left_anti")
-    left = left.select("judged", "part", "row")
-    for name, parts in (("protected", given.protected), ("untraced", given.untraced)):
-        if parts:
-            left = left.join(flagged(engine, folder, parts, name), "judged", "left")
-
-    rest = replace(given, live=None)  # tasks do not use the frame
+    left = engine.query(
+        LEFT,
+        store=placed(engine, folder, given.inventory, kinds=given.kinds, purged=given.purged),
+        committed=_or_none(engine, given.live),
+        uncommitted=uncommitted(engine, folder, given.protected, given.untraced),
+    )
+    rest = replace(given, live=None)  # tasks do not use the relation
 
     def judge(batches: Batches) -> Batches:
         answer, writer = PartRows(), None
@@ -326,8 +398,7 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
         yield answer.batch()
 
     tasks = engine.tasks_for(rows_of(given.inventory))
-    found = left.gathered(tasks, "part", "row").map(judge, ANSWERS_SCHEMA).collect()
-    answers = checked(found.to_pylist())
+    answers = answers_of(left.map(judge, ANSWERS_SCHEMA, by=("part", "row"), tasks=tasks))
     counts = dict.fromkeys(CLASSES, Count())
     for each in answers.counts:
         if each.of in counts:
@@ -349,7 +420,7 @@ def _judge(
 ) -> None:
     """Divides rows that are not live into the other classes. Writes candidates and remembered
     files."""
-    is_protected = _flags(places, "protected")
+    is_protected = np.asarray(places.column("protected"))
     is_purged = np.asarray(pc.is_in(judged_by(rows), value_set=purged))
     is_new = pc.is_null(rows.column("last_modified"))
     rows = sized(given.storage, rows, ~is_protected)
@@ -358,7 +429,7 @@ def _judge(
     is_young = latest_micros(dates) >= micros_of(given.cutoff)
     is_gone = np.asarray(pc.is_null(dates))
     stays_young = ~is_protected & ((is_young & ~is_purged) | is_gone)
-    settled = pa.array(is_protected & ~_flags(places, "untraced"))
+    settled = pa.array(is_protected & ~np.asarray(places.column("untraced")))
     rows = rows.append_column(pa.field("key", pa.int64()), places.column("judged"))
     for name, of_class in (
         ("protected", is_protected),
@@ -382,46 +453,52 @@ def _judge(
             writer.remember(in_closed_slices(known, given.closed_after))
 
 
-def _flags(places: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    if name not in places.column_names:
-        return np.zeros(places.num_rows, np.bool_)
-    return np.asarray(pc.fill_null(places.column(name), pa.scalar(False)))
-
-
 def needed_of(
-    engine: Engine, folder: RunFolder, candidates: Sequence[Part], needed: Frame
+    engine: Engine,
+    folder: RunFolder,
+    candidates: Sequence[Part],
+    *,
+    live: Relation | None = None,
+    protected: Sequence[Part] = (),
 ) -> KeyArray:
-    """Returns those keys of `needed` (column `judged`) by which candidates are judged."""
-    judged = placed(engine, folder, candidates).select("judged")
-    found: KeyArray = judged.join(needed, "judged", "left_semi").collect().column(0).to_numpy()
-    return found
+    """Returns the keys by which candidates are judged that are among the `live` keys (LIVE_SCHEMA)
+    or the `protected` addresses."""
+    found = engine.query(
+        NEEDED,
+        store=placed(engine, folder, candidates),
+        committed=_or_none(engine, live),
+        uncommitted=uncommitted(engine, folder, protected),
+    )
+    return _keys_in(found)
 
 
 def unlisted(
-    engine: Engine, given: Relations, required: Frame, *, kinds: Sequence[str] | None = None
+    engine: Engine, given: Relations, live: Relation, *, kinds: Sequence[str] | None = None
 ) -> KeyArray:
-    """Returns the keys of `required` (column `key`) that no listed file has. With `kinds`, only
-    files of these kinds count."""
+    """Returns the keys of required addresses in `live` (LIVE_SCHEMA) that no listed file has. With
+    `kinds`, only files of these kinds count."""
     listed = placed(engine, given.folder, given.inventory, kinds=kinds)
-    left = required.select("key").join(listed.select("key"), "key", "left_anti")
-    keys: KeyArray = once(left.distinct().collect().column("key").to_numpy())
-    return keys
+    return once(_keys_in(engine.query(ABSENT, committed=live, store=listed)))
 
 
 def asked_keys(engine: Engine, given: Relations) -> KeyArray:
     """Returns the keys by which the rows of the inventory are judged, each once. Only for few
     rows, because all keys are held in memory."""
-    keys = placed(engine, given.folder, given.inventory, kinds=given.kinds).select("judged")
-    found: KeyArray = once(keys.collect().column("judged").to_numpy())
-    return found
+    listed = placed(engine, given.folder, given.inventory, kinds=given.kinds)
+    return once(_keys_in(engine.query(JUDGED, store=listed)))
 
 
-def addresses_left(engine: Engine, given: Relations, live: Frame) -> pa.ChunkedArray[Any]:
+def _keys_in(found: Relation) -> KeyArray:
+    keys: KeyArray = found.collect().column("key").to_numpy()
+    return keys
+
+
+def addresses_left(engine: Engine, given: Relations, live: Relation) -> pa.ChunkedArray[Any]:
     """Returns the addresses by which the rows of the inventory that are not live are judged. An
     address can come twice. Only for few rows, because all addresses are held in memory."""
     folder, inventory = given.folder, given.inventory
-    keys = placed(engine, folder, inventory, kinds=given.kinds, purged=given.purged)
-    left = keys.join(live.select("key"), "key", "left_anti").select("part", "row")
+    listed = placed(engine, folder, inventory, kinds=given.kinds, purged=given.purged)
+    left = engine.query(NOT_COMMITTED, store=listed, committed=live)
 
     def name(batches: Batches) -> Batches:
         for number, places in by_part(batches):
@@ -430,5 +507,5 @@ def addresses_left(engine: Engine, given: Relations, live: Frame) -> pa.ChunkedA
             yield pa.record_batch([column], schema=ADDRESS_SCHEMA)
 
     tasks = engine.tasks_for(rows_of(inventory))
-    found = left.gathered(tasks, "part", "row").map(name, ADDRESS_SCHEMA).collect()
+    found = left.map(name, ADDRESS_SCHEMA, by=("part", "row"), tasks=tasks).collect()
     return found.column("address")

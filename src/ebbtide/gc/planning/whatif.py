@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.making import UnwrittenPlan, look_ahead
 from ebbtide.gc.relations.inventory_report import InventoryReport

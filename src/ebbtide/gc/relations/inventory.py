@@ -20,7 +20,7 @@ from ebbtide.escaping import shown
 from ebbtide.formats.base import FOREIGN, Layout, ListingItem, Slices
 from ebbtide.formats.roots import roots_among
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Answers, Counted, Part, PartRows, read_part
 from ebbtide.gc.prefetching import listed
 from ebbtide.gc.relations.keys import KEYS_SCHEMA, KeyArray, keys_of, with_keys

@@ -29,7 +29,7 @@ from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Answers, PartRows
 from ebbtide.gc.relations.inventory import InventoryWriter, classified
 from ebbtide.gc.runs import RunFolder

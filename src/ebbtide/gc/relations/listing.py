@@ -18,7 +18,7 @@ from ebbtide.arrow import texts
 from ebbtide.formats.base import FOREIGN, Layout, RepositoryFormat, Slices
 from ebbtide.formats.roots import is_ended, nested_root, roots_among
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_tables, split, total_by_kind
 from ebbtide.gc.relations.inventory import (

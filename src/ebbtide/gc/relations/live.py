@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import Column, make_schema
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA, AskedNode, Layout, Slices
-from ebbtide.gc.engine import Batches, Engine, Frame
+from ebbtide.gc.engines.base import Batches, Engine, Relation
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import KEYS_PER_PART, Index
@@ -117,16 +117,6 @@ def _write_addresses(
     answer.wrote(folder, f"{name}.parquet", table, relation=relation)
 
 
-def required_of(live: Frame) -> Frame:
-    """Returns the rows of LIVE_SCHEMA for addresses that must be on the storage."""
-
-    def required(batches: Batches) -> Batches:
-        for batch in batches:
-            yield batch.filter(batch.column("required"))
-
-    return live.map(required, LIVE_SCHEMA)
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
     """The mark of some trees. Its relations are computed again for each use, unless they are
@@ -135,7 +125,7 @@ class Mark:
     engine: Engine
     place: TaskFiles
     trees: KnownTrees
-    nodes: Frame
+    nodes: Relation
     index: Index | None = None
     slices: Slices | None = None
 
@@ -154,7 +144,7 @@ class Mark:
         nodes = tree_nodes(engine, place, trees.trees, index)
         return cls(engine, place, trees, nodes, index, slices)
 
-    def live(self, asked: KeyArray | None = None) -> Frame:
+    def live(self, asked: KeyArray | None = None) -> Relation:
         """Returns the relation `live` (LIVE_SCHEMA). If `asked` is given, keys that are not in it
         may be left out. Raises as `tree_nodes` and `node_addresses` do."""
         engine, place = self.engine, self.place
@@ -172,9 +162,10 @@ class Mark:
 
         of_nodes = node_addresses(engine, place, self.nodes, self.index, asked, self.slices)
         written = [*self.trees.trees, *self.trees.companions]
-        return engine.frame(written, own, LIVE_SCHEMA).union(of_nodes) if written else of_nodes
+        own_files = [engine.rows(written, own, LIVE_SCHEMA)] if written else []
+        return engine.union(*own_files, of_nodes)
 
-    def addresses(self, keys: KeyArray) -> Frame:
+    def addresses(self, keys: KeyArray) -> Relation:
         """Returns the required addresses that have one of the `keys` (HELD_SCHEMA). An address may
         come more than once."""
         folder = self.place.folder
@@ -187,7 +178,8 @@ class Mark:
         wanted = frozenset(keys.tolist())
         of_nodes = addresses_among(self.engine, self.place, self.nodes, keys, self.index)
         required = [part for part in self.trees.companions if part.relation == REQUIRED]
-        return self.engine.frame(required, of_companions, HELD_SCHEMA).union(of_nodes)
+        named = [self.engine.rows(required, of_companions, HELD_SCHEMA)] if required else []
+        return self.engine.union(*named, of_nodes)
 
     def kept(self) -> Mark:
         """Returns the same mark, which computes its nodes only once."""
@@ -203,17 +195,17 @@ class Mark:
 def node_addresses(
     engine: Engine,
     place: TaskFiles,
-    nodes: Frame,
+    nodes: Relation,
     index: Index | None,
     asked: KeyArray | None = None,
     slices: Slices | None = None,
-) -> Frame:
+) -> Relation:
     """Returns LIVE_SCHEMA: the key of each node's own file, and the keys of the addresses in each
     node whose data stays. `nodes` are rows of TREE_NODES.
 
     Nodes that the `index` lacks are added to it. If `asked` is given, keys that are not in it may
-    be left out. Addresses that a listing of `slices` leaves out are not required. When the frame
-    is computed, it raises Refused for the first node that cannot be read. A missing node that is
+    be left out. Addresses that a listing of `slices` leaves out are not required. When the rows
+    are computed, it raises Refused for the first node that cannot be read. A missing node that is
     not required is ignored.
     """
     at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
@@ -229,7 +221,7 @@ def node_addresses(
             yield from _read_bucket(place, wanted, index, bucket, writer, at_once=at_once)
             yield from writer.finish()
 
-    return by_id(engine, nodes, index).map(live, LIVE_SCHEMA)
+    return by_id(engine, nodes, index, live, LIVE_SCHEMA)
 
 
 def with_node(addresses: Column, node_id: str | None) -> pa.Table:
@@ -240,8 +232,8 @@ def with_node(addresses: Column, node_id: str | None) -> pa.Table:
 
 
 def addresses_among(
-    engine: Engine, place: TaskFiles, nodes: Frame, asked: KeyArray, index: Index | None
-) -> Frame:
+    engine: Engine, place: TaskFiles, nodes: Relation, asked: KeyArray, index: Index | None
+) -> Relation:
     """Returns the addresses in required nodes of `nodes` (TREE_NODES) that have one of the keys in
     `asked`, as HELD_SCHEMA. Reads the files of the nodes, without those of which the `index` knows
     that they have no such key."""
@@ -259,7 +251,7 @@ def addresses_among(
                 found = named.filter(pa.array(known.has(keys_of(named))))
                 yield from with_node(found.unique(), node[0]).to_batches()
 
-    return by_id(engine, nodes, index).map(addresses, HELD_SCHEMA)
+    return by_id(engine, nodes, index, addresses, HELD_SCHEMA)
 
 
 def _perhaps_having(
@@ -276,7 +268,7 @@ def _perhaps_having(
     return wanted.filter(pa.array(~lacks))
 
 
-def unknown_nodes(engine: Engine, place: TaskFiles, nodes: Frame, index: Index) -> Frame:
+def unknown_nodes(engine: Engine, place: TaskFiles, nodes: Relation, index: Index) -> Relation:
     """Returns the rows of `nodes` (TREE_NODES) whose nodes the index does not know."""
     at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
 
@@ -290,7 +282,7 @@ def unknown_nodes(engine: Engine, place: TaskFiles, nodes: Frame, index: Index) 
                 is_known[places.to_numpy()] = True
             yield from rows.filter(pa.array(~is_known)).to_batches()
 
-    return by_id(engine, nodes, index).map(unknown, TREE_NODES)
+    return by_id(engine, nodes, index, unknown, TREE_NODES)
 
 
 def _read_bucket(

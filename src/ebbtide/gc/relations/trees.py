@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import Column, first_of_each, make_schema, rows_in, without
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.engine import Batches, Engine, Frame
+from ebbtide.gc.engines.base import Batches, Engine, Relation, Step
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.prefetching import fetched
 from ebbtide.gc.relations.index import LOOSE, Index, bucket_of
@@ -78,12 +78,12 @@ class _NeededTree:
 
 def tree_nodes(
     engine: Engine, place: TaskFiles, trees: Sequence[Part], index: Index | None
-) -> Frame:
+) -> Relation:
     """Returns the nodes of those `trees` (parts of TREES_SCHEMA) that stay, as TREE_NODES. A node
     comes once for each task that reads trees.
 
-    Trees that the `index` lacks are added to it. When the frame is computed, it raises Refused for
-    the first tree that cannot be read. A missing tree that is not required is ignored.
+    Trees that the `index` lacks are added to it. When the rows are computed, Refused is
+    raised for the first tree that cannot be read. A missing tree that is not required is ignored.
     """
     folder, at_once = place.folder, engine.fetches_at_once
     is_divided = are_divided(engine, index)
@@ -104,8 +104,7 @@ def tree_nodes(
             _read_bucket(place, rows, index, bucket, found, at_once=at_once)
         yield from found.table().to_batches()
 
-    given = engine.frame(list(trees), needed, _NEEDED)
-    return by_id(engine, given, index).map(nodes, TREE_NODES)
+    return by_id(engine, engine.rows(list(trees), needed, _NEEDED), index, nodes, TREE_NODES)
 
 
 def are_divided(engine: Engine, index: Index | None) -> bool:
@@ -113,10 +112,13 @@ def are_divided(engine: Engine, index: Index | None) -> bool:
     return engine.task_count > 1 if index is None else index.is_divided
 
 
-def by_id(engine: Engine, frame: Frame, index: Index | None) -> Frame:
-    """Returns the rows of trees or nodes in the tasks that read them, each bucket in one task. A
+def by_id(
+    engine: Engine, rows: Relation, index: Index | None, step: Step, schema: pa.Schema
+) -> Relation:
+    """Returns the rows (`schema`) of a step that reads trees or nodes, each bucket in one task. A
     task can have several buckets: one task for each of the 32 buckets would take long to start."""
-    return frame.gathered(engine.task_count if are_divided(engine, index) else 1, "bucket")
+    tasks = engine.task_count if are_divided(engine, index) else 1
+    return rows.map(step, schema, by=("bucket",), tasks=tasks)
 
 
 def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Table]]:

@@ -25,7 +25,7 @@ from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import (
     Answers,
     Counted,

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema, texts
 from ebbtide.formats.base import Guard, RepositoryFormat
 from ebbtide.gc import quarantine
-from ebbtide.gc.engine import Engine, Frame
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.planning.absent import exists, without_purged
 from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.planning.gates import SHOWN_MAX
-from ebbtide.gc.planning.subtract import flagged, needed_of
+from ebbtide.gc.planning.subtract import needed_of
 from ebbtide.gc.quarantine import Share
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.inventory import POINTERS, judged_by
@@ -205,12 +205,7 @@ class QuarantineEnd:
         trees = write_trees(folder, prefix, marked, roots.tree_checksums)
         asked = keys_in_parts(folder, held) if self.engine.holds(held) else None
         live = Mark.of(self.engine, place, trees, index=self._index()).live(asked)
-        needed: Frame = live.select("key").named("judged")
-        if protected:
-            needed = needed.union(
-                flagged(self.engine, folder, protected, "needed").select("judged")
-            )
-        keys = needed_of(self.engine, folder, held, needed)
+        keys = needed_of(self.engine, folder, held, live=live, protected=protected)
         found = chosen(self.engine, folder, held, keys, name=name)
         return without_purged(repository, folder, found), guard
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
-from ebbtide.gc.engine import Engine, Frame
+from ebbtide.gc.engines.base import Engine, Relation
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Answers, Part, PartRows, read_part, split
 from ebbtide.gc.planning.absent import without_purged
@@ -28,7 +28,7 @@ from ebbtide.gc.planning.deciding import Fenced, Unread, decide_at_fence, decide
 from ebbtide.gc.planning.known import check_planned
 from ebbtide.gc.planning.making import check_times
 from ebbtide.gc.planning.plan import Plan, commits_of
-from ebbtide.gc.planning.subtract import flagged, needed_of
+from ebbtide.gc.planning.subtract import needed_of
 from ebbtide.gc.quarantine import Quarantine, keep_records
 from ebbtide.gc.relations.keys import KeyArray, rows_of
 from ebbtide.gc.relations.live import Mark, write_trees
@@ -239,24 +239,21 @@ class Sweep:
         # the same addresses.
         before = {part.checksum for part in self.plan.protected}
         protected = [part for part in protected if part.checksum not in before]
-        needed = self._needed(unread, protected, name)
-        if needed is None:
+        live = self._live(unread, name)
+        if live is None and not protected:
             return np.empty(0, np.int64)
-        return needed_of(self.engine, self.folder, self.plan.candidates, needed)
+        candidates = self.plan.candidates
+        return needed_of(self.engine, self.folder, candidates, live=live, protected=protected)
 
-    def _needed(self, unread: Unread, protected: list[Part], name: str) -> Frame | None:
-        """Returns the keys (column `judged`) of protected addresses, and of the addresses in trees
-        that the plan did not read. None if there are no such parts and trees."""
-        found: Frame | None = None
-        if protected:
-            found = flagged(self.engine, self.folder, protected, "needed").select("judged")
-        if unread.trees.recorded or unread.trees.companions:
-            place = TaskFiles(self.repository.storage, self.repository.layout, self.folder, name)
-            prefix = place.prefixed("known")
-            known = write_trees(self.folder, prefix, unread.trees, unread.checksums)
-            live = Mark.of(self.engine, place, known).live().select("key").named("judged")
-            found = live if found is None else found.union(live)
-        return found
+    def _live(self, unread: Unread, name: str) -> Relation | None:
+        """Returns the keys of the addresses in trees that the plan did not read (LIVE_SCHEMA). None
+        if there are no such trees."""
+        if not (unread.trees.recorded or unread.trees.companions):
+            return None
+        place = TaskFiles(self.repository.storage, self.repository.layout, self.folder, name)
+        prefix = place.prefixed("known")
+        known = write_trees(self.folder, prefix, unread.trees, unread.checksums)
+        return Mark.of(self.engine, place, known).live()
 
     def _kept(self, reading: Reading) -> Iterator[pa.Table]:
         """Yields the addresses that are protected now. If there are at most AMONG_MAX candidates,

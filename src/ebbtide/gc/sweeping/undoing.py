@@ -25,7 +25,7 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound,
 from ebbtide.formats.base import FOREIGN, RepositoryFormat, RunHold
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engine import Engine
+from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Part, PartRows, read_part, read_tables, split
 from ebbtide.gc.quarantine import BACK_SCHEMA, Quarantine, Share, kept_records
 from ebbtide.gc.relations.keys import KeySet, keys_of, rows_of

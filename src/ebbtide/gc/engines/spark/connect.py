@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from ebbtide.errors import Failed
-from ebbtide.gc.spark.engine import NOT_ASKED, SparkEngine
+from ebbtide.gc.engines.spark.engine import NOT_ASKED, SparkEngine
 from ebbtide.gc.steps import Meter, ProgressReading
 from ebbtide.imports import allow_pandas, require_extra
 

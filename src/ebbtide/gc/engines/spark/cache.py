@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ebbtide.gc.spark.conf import JAVA_OPTIONS, MEMORY, conf_dir
+from ebbtide.gc.engines.spark.conf import JAVA_OPTIONS, MEMORY, conf_dir
 
 MAIN: Final = "org.apache.spark.deploy.SparkSubmit"
 SHELL: Final = "pyspark-shell"

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide.errors import Failed
-from ebbtide.gc.spark.cache import END, MAIN, SHELL, find_cache, has_files
-from ebbtide.gc.spark.conf import JAVA_OPTIONS, MASTER, is_local, spark_home
+from ebbtide.gc.engines.spark.cache import END, MAIN, SHELL, find_cache, has_files
+from ebbtide.gc.engines.spark.conf import JAVA_OPTIONS, MASTER, is_local, spark_home
 
 JAVA_MIN: Final = 17
 
@@ -43,7 +43,7 @@ def find_java() -> str:
         "java_not_found",
         f"no Java {JAVA_MIN} or newer was found: install one (on Debian: "
         f"apt-get install openjdk-{JAVA_MIN}-jre-headless), set JAVA_HOME, "
-        "or run with --master none, which needs no Java",
+        "or run with --engine duckdb, which needs no Java",
     )
 
 
@@ -61,7 +61,7 @@ def check_user() -> None:
             "spark_error",
             f"Spark does not start: this process runs as the user id {number}, which has no name. "
             f"Add a line to /etc/passwd, such as ebbtide:x:{number}:0::/tmp:/usr/sbin/nologin, run "
-            "as a user with a name, or run with --master none, which needs no Java",
+            "as a user with a name, or run with --engine duckdb, which needs no Java",
         ) from None
 
 

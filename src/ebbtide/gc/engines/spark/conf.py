@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.gc.spark.archive import archive_settings
+from ebbtide.gc.engines.spark.archive import archive_settings
+from ebbtide.processes import LOCAL_MASTER
 from ebbtide.resources import ROOT, memory_limit_bytes, processor_count
 from ebbtide.settings import Settings
 
-LOCAL_MASTER: Final = "local[*]"
 MEBIBYTE: Final = 1 << 20
 DRIVER_MEBIBYTES: Final = 2048
 """The default of the setting, `2g`."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide import interrupts
 from ebbtide.errors import Failed
-from ebbtide.gc.spark.cache import find_cache
-from ebbtide.gc.spark.conf import (
+from ebbtide.gc.engines.spark.cache import find_cache
+from ebbtide.gc.engines.spark.conf import (
     APP_NAME,
     LOG_LEVEL,
     MASTER,
@@ -36,7 +36,7 @@ from ebbtide.gc.spark.conf import (
     resolve,
     spark_home,
 )
-from ebbtide.gc.spark.jvm import Jvm, check_user, find_java
+from ebbtide.gc.engines.spark.jvm import Jvm, check_user, find_java
 from ebbtide.processes import was_submitted
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The engine that runs steps on Spark, and its frames."""
+"""The engine that runs steps on Spark, and its relations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ebbtide.arrow import counts
 from ebbtide.errors import EbbtideError, Failed
-from ebbtide.gc.engine import ADDRESSES_HELD_MAX, Batches, Engine, Frame, How, Step
+from ebbtide.gc.engines.base import (
+    ADDRESSES_HELD_MAX,
+    Batches,
+    Engine,
+    Query,
+    Relation,
+    Step,
+)
+from ebbtide.gc.engines.spark.watch import EXECUTORS_WAIT, watched
 from ebbtide.gc.prefetching import AT_ONCE
-from ebbtide.gc.spark.watch import EXECUTORS_WAIT, watched
 from ebbtide.gc.steps import Meter, ProgressReading
 from ebbtide.imports import allow_pandas
 
@@ -37,60 +44,31 @@ _OF_TASK: Final = re.compile(r"most recent failure: (?:Lost task .*? executor \w
 _PYTHON_TRACE: Final = "Traceback (most recent call last):"
 
 
-class SparkFrame(Frame):
-    """A frame whose rows are a Spark DataFrame."""
+class SparkRelation(Relation):
+    """A relation whose rows are a Spark DataFrame."""
 
     def __init__(self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine) -> None:
         self.schema = schema
         self.frame = frame
         self._engine = engine
 
-    def _new(self, frame: DataFrame, schema: pa.Schema) -> SparkFrame:
-        return SparkFrame(frame, schema, self._engine)
+    def map(
+        self, step: Step, schema: pa.Schema, *, by: Sequence[str] = (), tasks: int = 1
+    ) -> SparkRelation:
+        """Applies a step to each partition, as `Relation.map` says."""
+        frame = self.frame
+        if by:
+            frame = frame.repartitionById(tasks, by[0]).sortWithinPartitions(*by)
+        mapped = frame.mapInArrow(_telling(step), from_arrow_schema(schema))
+        return SparkRelation(mapped, schema, self._engine)
 
-    def map(self, step: Step, schema: pa.Schema) -> SparkFrame:
-        """Applies a step to each partition, as `Frame.map` says."""
-        mapped = self.frame.mapInArrow(_telling(step), from_arrow_schema(schema))
-        return self._new(mapped, schema)
-
-    def union(self, other: Frame) -> SparkFrame:
-        """Returns the rows of both frames."""
-        return self._new(self.frame.unionByName(_of(other)), self.schema)
-
-    def select(self, *names: str) -> SparkFrame:
-        """Returns these columns alone."""
-        schema = pa.schema([self.schema.field(name) for name in names])
-        return self._new(self.frame.select(*names), schema)
-
-    def named(self, *names: str) -> SparkFrame:
-        """Returns the same columns with other names."""
-        schema = pa.schema([f.with_name(n) for f, n in zip(self.schema, names, strict=True)])
-        return self._new(self.frame.toDF(*names), schema)
-
-    def distinct(self) -> SparkFrame:
-        """Returns each row once."""
-        return self._new(self.frame.distinct(), self.schema)
-
-    def join(self, other: Frame, on: str, how: How) -> SparkFrame:
-        """Joins the frames as `Frame.join` says. Spark makes a hash table of each partition of the
-        other frame: this takes less memory and time than to sort both sides."""
-        joined = self.frame.join(_of(other).hint("shuffle_hash"), on, how)
-        more = [each for each in other.schema if each.name != on] if how == "left" else []
-        schema = pa.schema([*self.schema, *more])
-        return self._new(joined.select(*schema.names), schema)
-
-    def gathered(self, partitions: int, *names: str) -> SparkFrame:
-        """Divides and sorts the rows as `Frame.gathered` says."""
-        moved = self.frame.repartitionById(partitions, names[0])
-        return self._new(moved.sortWithinPartitions(*names), self.schema)
-
-    def kept(self) -> SparkFrame:
-        """Returns the same frame, computed once and kept until `SparkEngine.forget`."""
-        return self._new(self._engine.keep(self.frame), self.schema)
+    def kept(self) -> SparkRelation:
+        """Returns the same rows, computed once and kept until `SparkEngine.forget`."""
+        return SparkRelation(self._engine.keep(self.frame), self.schema, self._engine)
 
     def collect(self) -> pa.Table:
-        """Returns all rows. Raises the errors of `Frame.collect`, and Failed `spark_error` for an
-        error that no step raised."""
+        """Returns all rows. Raises the errors of `Relation.collect`, and Failed `spark_error` for
+        an error that no step raised."""
         try:
             with self._engine.watching():
                 return self.frame.toArrow().cast(self.schema)
@@ -103,9 +81,9 @@ class SparkFrame(Frame):
             raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
 
 
-def _of(frame: Frame) -> DataFrame:
-    assert isinstance(frame, SparkFrame)
-    return frame.frame
+def _of(relation: Relation) -> DataFrame:
+    assert isinstance(relation, SparkRelation)
+    return relation.frame
 
 
 def _telling(step: Step) -> Step:
@@ -227,11 +205,10 @@ class SparkEngine(Engine):
             with suppress(Exception):  # a JVM that died keeps nothing
                 self._kept.pop().unpersist()
 
-    def frame(
+    def rows(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
-    ) -> SparkFrame:
-        """Returns the rows that a step yields for each task. Each task is one partition. Raises as
-        `spark` does."""
+    ) -> SparkRelation:
+        """Returns the rows that a step yields for each task. Raises as `spark` does."""
         spark, given = self.spark(), list(tasks)
 
         def in_executor(batches: Batches) -> Batches:
@@ -243,9 +220,15 @@ class SparkEngine(Engine):
             if not given:
                 # An Arrow table, because a list would need Python workers of another kind.
                 empty = spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
-                return SparkFrame(empty, schema, self)
+                return SparkRelation(empty, schema, self)
             numbers = spark.range(0, len(given), 1, len(given))
-            return SparkFrame(numbers, schema, self).map(in_executor, schema)
+            return SparkRelation(numbers, schema, self).map(in_executor, schema)
+
+    def query(self, query: Query, **relations: Relation) -> SparkRelation:
+        """Returns the rows of a query over these relations. Raises as `spark` does."""
+        with _reached():
+            frames: dict[str, Any] = {name: _of(each) for name, each in relations.items()}
+            return SparkRelation(self.spark().sql(query.text, **frames), query.schema, self)
 
 
 @contextmanager

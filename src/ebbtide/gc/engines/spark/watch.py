@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from ebbtide import interrupts
 from ebbtide.durations import format_duration
 from ebbtide.errors import Failed
-from ebbtide.gc.spark.conf import is_local
+from ebbtide.gc.engines.spark.conf import is_local
 from ebbtide.gc.steps import Meter
 
 EVERY_SECONDS: Final = 0.2

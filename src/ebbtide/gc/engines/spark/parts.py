@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ebbtide.arrow import counts
-from ebbtide.gc.engine import Batches
+from ebbtide.gc.engines.base import Batches
 from ebbtide.gc.parts import Part, read_batches
 from ebbtide.gc.runs import RunFolder
 from ebbtide.imports import allow_pandas

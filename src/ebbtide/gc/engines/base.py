@@ -1,19 +1,18 @@
-"""The contract of engines, which carry out the steps of a run, and of their frames.
+"""The contract of engines, which carry out the steps of a run, and of their relations.
 
-A step is a function that is called with tasks. In a `frame` it yields rows of a relation. In a
-`run` it writes rows as Parquet parts, and answers with the parts and with counts.
+A step is a function that is called with tasks. In a relation (`rows`) it yields rows. In a `run` it
+writes rows as Parquet parts, and answers with the parts and with counts.
 
-The code that makes plans uses only `Frame`. On Spark, a frame is a Spark DataFrame (`spark`): Spark
-exchanges its rows between executors and spills them to disk. Without Spark, its rows are in this
-process (`none`). Code that needs the values of rows is a step, a function from batches to batches.
-Both engines use the same steps.
+Code that needs the values of rows is a step, a function from batches to batches. Code that compares
+rows is a `Query`: SQL text, which both engines carry out as it is.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -24,8 +23,6 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
 """A function from the batches of one partition to batches of a declared schema. Picklable."""
 
-How = Literal["left", "left_anti", "left_semi"]
-
 Work = Callable[[int, Any, PartRows], None]
 """A function that does one task. Called with the task's number, the task, and the answer to
 fill."""
@@ -35,50 +32,40 @@ ROWS_PER_TASK_MIN: Final = 50_000
 ADDRESSES_HELD_MAX: Final = 1_000_000
 
 
-class Frame(ABC):
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A SELECT over relations, in the SQL that Spark and DuckDB share, and the columns of its rows.
+
+    The text names a relation as `{name}`. Relations are joined by columns of 64-bit integers alone,
+    where nulls match nothing. A hint such as `/*+ SHUFFLE_HASH(s) */` makes Spark build a hash
+    table of each partition of `s`. This takes less time and memory than to sort both sides. For
+    DuckDB it is a comment.
+    """
+
+    text: str
+    schema: pa.Schema
+
+
+class Relation(ABC):
     """Rows of `schema`, in partitions. Nothing is computed before `collect`. Each `collect`
-    computes everything again, except frames that are `kept`."""
+    computes everything again, except relations that are `kept`."""
 
     schema: pa.Schema
 
     @abstractmethod
-    def map(self, step: Step, schema: pa.Schema) -> Frame:
-        """Returns a frame of the rows that `step` yields for each partition."""
+    def map(
+        self, step: Step, schema: pa.Schema, *, by: Sequence[str] = (), tasks: int = 1
+    ) -> Relation:
+        """Returns the rows that `step` yields for each partition.
 
-    @abstractmethod
-    def union(self, other: Frame) -> Frame:
-        """Returns the rows of both frames, which have the same schema."""
-
-    @abstractmethod
-    def select(self, *names: str) -> Frame:
-        """Returns the rows with these columns only."""
-
-    @abstractmethod
-    def named(self, *names: str) -> Frame:
-        """Returns the same columns with other names, given in order."""
-
-    @abstractmethod
-    def distinct(self) -> Frame:
-        """Returns each different row once."""
-
-    @abstractmethod
-    def join(self, other: Frame, on: str, how: How) -> Frame:
-        """Joins with `other` by a column of 64-bit integers that both have. Nulls match nothing.
-
-        `left_anti` returns the rows without a match in `other`, and `left_semi` the rows with one.
-        `left` returns all rows, with the other columns of the matching row of `other`, or nulls.
-        For `left`, `other` must have each value at most once.
+        With `by`, the rows are first divided among `tasks` partitions, each in the order of these
+        columns. The first column has 32-bit integers that are not negative; all rows with the same
+        value of it are in one partition.
         """
 
     @abstractmethod
-    def gathered(self, partitions: int, *names: str) -> Frame:
-        """Returns the same rows in `partitions` partitions, each in the order of these columns. The
-        first column has 32-bit integers; all rows with the same value of it are in one
-        partition."""
-
-    @abstractmethod
-    def kept(self) -> Frame:
-        """Returns the same rows, computed only once. For frames that are used several times."""
+    def kept(self) -> Relation:
+        """Returns the same rows, computed only once. For relations that are used several times."""
 
     @abstractmethod
     def collect(self) -> pa.Table:
@@ -122,11 +109,23 @@ class Engine(ABC):
         return 1
 
     @abstractmethod
-    def frame(
+    def rows(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
-    ) -> Frame:
-        """Returns a frame of the rows (`schema`) that a step yields for the tasks. Tasks and step
-        must be picklable."""
+    ) -> Relation:
+        """Returns the rows (`schema`) that a step yields for the tasks, each task in a partition of
+        its own. Tasks and step must be picklable."""
+
+    @abstractmethod
+    def query(self, query: Query, **relations: Relation) -> Relation:
+        """Returns the rows of a query over these relations."""
+
+    def union(self, *relations: Relation) -> Relation:
+        """Returns the rows of all relations, which have the same schema."""
+        if len(relations) == 1:
+            return relations[0]
+        named = {f"part_{number}": each for number, each in enumerate(relations)}
+        text = " UNION ALL ".join(f"SELECT * FROM {{{name}}}" for name in named)
+        return self.query(Query(text, relations[0].schema), **named)
 
     def name_jobs(self, run_id: str, step: str) -> None:
         """Names the next jobs after the run and the step, if the engine shows its jobs."""
@@ -138,13 +137,13 @@ class Engine(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Frees the frames that are kept."""
+        """Frees the relations that are kept."""
 
     def run(self, tasks: Sequence[Any], work: Work) -> Answers:
         """Runs `work` for each task. Returns all answers, the parts in order of kind and name.
 
         If a task answered with an error, raises Refused or Failed with the kind of the first error
-        (as `checked` does). Otherwise raises as `Frame.collect`.
+        (as `checked` does). Otherwise raises as `Relation.collect`.
         """
 
         def step(task: tuple[int, Any]) -> Batches:
@@ -152,8 +151,7 @@ class Engine(ABC):
             work(*task, answer)
             yield answer.batch()
 
-        found = self.frame(list(enumerate(tasks)), step, ANSWERS_SCHEMA)
-        return checked(found.collect().to_pylist())
+        return answers_of(self.rows(list(enumerate(tasks)), step, ANSWERS_SCHEMA))
 
     def run_together(self, *steps: tuple[Sequence[Any], Work]) -> Answers:
         """Runs several independent steps at the same time, as `run` does for one step. If one step
@@ -177,3 +175,8 @@ class Engine(ABC):
     def holds(self, parts: Iterable[Part]) -> bool:
         """Whether one process can hold the addresses in `parts` in memory."""
         return sum(part.rows for part in parts) <= self.held_max
+
+
+def answers_of(found: Relation) -> Answers:
+    """Computes a relation of answers (ANSWERS_SCHEMA), and returns them. Raises as `Engine.run`."""
+    return checked(found.collect().to_pylist())
