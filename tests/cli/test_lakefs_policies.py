@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from ebbtide.cli import command
 from ebbtide.errors import Conflict
+from ebbtide.formats.lakefs import scheme
 from ebbtide.formats.lakefs.rules import (
     POLICY_ADDRESS,
     WRITES_MAX,
@@ -41,7 +41,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[LakefsWorld]:
             opened.state.upload("main", "a", content)
             opened.state.commit("main")
             opened.grow_old(10 * DAY)
-        monkeypatch.setattr(command, "open_lakefs", lambda _name, _settings: opened.repository())
+        monkeypatch.setattr(scheme, "_open", lambda _name, _settings, **_more: opened.repository())
         yield opened
 
 

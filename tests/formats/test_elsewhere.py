@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, open_elsewhere
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.schemes import always_quarantined, is_elsewhere, scheme_of
 from ebbtide.gc.options import ASKED_PERIOD, parse_quarantine
 from ebbtide.settings import Settings
 from tests.formats.lakefs.world import open_lakefs_world
@@ -20,29 +21,37 @@ LAKEFS = {
 }
 
 
+def opened(name: str, settings: Settings, *, quiet: bool = False) -> RepositoryFormat:
+    scheme = scheme_of(name)
+    assert scheme is not None
+    return scheme.open(name, settings, quiet=quiet)[0]
+
+
 def test_names() -> None:
     assert is_elsewhere("icechunk:/data/x")
     assert is_elsewhere("lakefs:x")
     assert not is_elsewhere("lake")
+    assert not is_elsewhere("icechunk")
+    assert not is_elsewhere("paper:x")
 
 
 @pytest.mark.parametrize("missing", LAKEFS)
 def test_a_server_and_its_keys_must_be_named(missing: str) -> None:
     settings = Settings(**LAKEFS | {missing: None})  # whatever the environment has
     with pytest.raises(InvalidInput, match=f"EBBTIDE_{missing.upper()} is not set"):
-        open_elsewhere("lakefs:x", settings)
+        opened("lakefs:x", settings)
 
 
 @pytest.mark.parametrize("missing", ["lakefs_sdk", "google_crc32c", "google.protobuf"])
 def test_without_the_packages_of_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with raises("extra_missing", "pip install 'ebbtide[lakefs]'", of=Failed):
-        open_elsewhere("lakefs:x", Settings(**LAKEFS))
+        opened("lakefs:x", Settings(**LAKEFS))
 
 
 def test_no_repository_of_a_server_is_quiet() -> None:
     with pytest.raises(InvalidInput, match="only for Icechunk"):
-        open_elsewhere("lakefs:x", Settings(**LAKEFS), quiet=True)
+        opened("lakefs:x", Settings(**LAKEFS), quiet=True)
 
 
 def test_sweeps_of_a_server_go_to_a_quarantine() -> None:

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
-from ebbtide.formats.elsewhere import ASKED
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.schemes import ASKED
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions, parse_quarantine
 from ebbtide.gc.report import RunReport

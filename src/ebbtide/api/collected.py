@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide.durations import parse_duration
 from ebbtide.errors import NotFound
-from ebbtide.formats import elsewhere
 from ebbtide.formats.base import RepositoryFormat, WithPolicy
-from ebbtide.formats.elsewhere import always_quarantined, is_elsewhere, require_not_quiet
+from ebbtide.formats.schemes import always_quarantined, require_not_quiet, scheme_of
 from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_sizes
 from ebbtide.gc.steps import Observer, silent
 
@@ -149,10 +148,11 @@ def open_collected(
 
     `store` is called only for a repository of a store, whose settings then replace `settings`. With
     `gone`, a deleted repository is found too, by its name or id. Raises NotFound
-    `repository_not_found`, and as `open_elsewhere` and `store` do.
+    `repository_not_found`, and as `Scheme.open` and `store` do.
     """
-    if is_elsewhere(name):
-        opened, sessions = elsewhere.open_elsewhere(name, settings, run_dir=run_dir, quiet=quiet)
+    scheme = scheme_of(name)
+    if scheme is not None:
+        opened, sessions = scheme.open(name, settings, run_dir=run_dir, quiet=quiet)
         return Collected(name, name, opened, settings, sessions, run_dir=run_dir)
     require_not_quiet(quiet=quiet)
     return replace(collected_in(store(), name, gone=gone), run_dir=run_dir)

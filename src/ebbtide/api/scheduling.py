@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ebbtide.api.collected import Collected
 from ebbtide.durations import format_duration, parse_duration
-from ebbtide.formats.elsewhere import ASKED
+from ebbtide.formats.schemes import ASKED
 from ebbtide.gc.options import NO_QUARANTINE
 from ebbtide.store.embedded import Store
 from ebbtide.store.schedules.schedules import Schedule, ScheduledOptions

@@ -16,7 +16,7 @@ from ebbtide.cli.parsing import parse_date
 from ebbtide.cli.progress import StepProgress
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.logs import bind_run
 from ebbtide.processes import DUCKDB, collect_seldom
 from ebbtide.text import count_text

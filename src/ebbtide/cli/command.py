@@ -25,7 +25,7 @@ from ebbtide.cli.output import Output, answering
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import Gone, InvalidInput, NotFound
 from ebbtide.escaping import escaped_lines
-from ebbtide.formats.elsewhere import is_elsewhere, is_lakefs, open_lakefs
+from ebbtide.formats.schemes import PolicyScheme, is_elsewhere, scheme_of
 from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:
@@ -227,10 +227,11 @@ class Cli:
         return Settings()
 
     def with_policy(self, name: str) -> WithPolicy:
-        """Returns a repository of the store or of a lakeFS server, whose policy can be read and
-        set. Raises InvalidInput for any other one."""
-        if is_lakefs(name):
-            return open_lakefs(name, self.settings)
+        """Returns a repository whose policy can be read and set. Raises InvalidInput for any other
+        one."""
+        scheme = scheme_of(name)
+        if isinstance(scheme, PolicyScheme):
+            return scheme.open_policy(name, self.settings)
         from ebbtide.formats.embedded import EmbeddedRepository
 
         return EmbeddedRepository(self.repository(name).context, store_id=self.store.store_id)

@@ -19,12 +19,11 @@ from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.runs import LIMIT, show_candidates
 from ebbtide.cli.summary import show_block
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.elsewhere import is_icechunk, open_icechunk
+from ebbtide.formats.schemes import ExpiringScheme, scheme_of
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.formats.icechunk.repository import IcechunkRepository
-    from ebbtide.formats.icechunk.state import SnapshotHistory
+    from ebbtide.formats.base import History, WithExpiry
     from ebbtide.gc.preview import Preview
     from ebbtide.model import RefKind
     from ebbtide.retention.expiry import Expiry, ExpiryRequest
@@ -135,10 +134,10 @@ def expire(
     from ebbtide.retention import Policy
     from ebbtide.retention.expiry import ExpiryRequest
 
-    _require_icechunk(repository)
+    scheme = _scheme_of(repository)
     if not dry_run:
         require_answerable(yes=yes)
-    found = open_icechunk(repository, cli.settings)
+    found = scheme.open_expiring(repository, cli.settings)
     now = found.now()
     rule = {
         "keep_last": keep_last,
@@ -151,7 +150,7 @@ def expire(
     deleted: dict[RefKind, bool] = {"branch": delete_expired_branches, "tag": delete_expired_tags}
     request = ExpiryRequest.of(
         now=now,
-        sessions=cli.settings.icechunk_grace,
+        sessions=scheme.sessions(cli.settings),
         older_than=None if older_than is None else parse_when(older_than, now, before=True),
         rule={name: count for name, count in rule.items() if count is not None} or None,
         policy=None if policy is None else Policy.parse_given(read_policy_file(policy)),
@@ -164,18 +163,18 @@ def expire(
         _expire(cli, repository, found, request, yes=yes)
 
 
-def _require_icechunk(repository: str) -> None:
-    if not is_icechunk(repository):
+def _scheme_of(repository: str) -> ExpiringScheme:
+    scheme = scheme_of(repository)
+    if not isinstance(scheme, ExpiringScheme):
         raise InvalidInput(
             "invalid_argument",
             f"{repository!r} is not icechunk:PATH or icechunk:URL: for a repository of the store, "
             "use 'ebbtide retention set'",
         )
+    return scheme
 
 
-def _expire(
-    cli: Cli, name: str, found: IcechunkRepository, request: ExpiryRequest, *, yes: bool
-) -> None:
+def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, yes: bool) -> None:
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
         _show_expiry(cli, history, expiry, request)
@@ -217,7 +216,7 @@ def _expire(
 def _show_dry_run(
     cli: Cli,
     name: str,
-    found: IcechunkRepository,
+    found: WithExpiry,
     request: ExpiryRequest,
     *,
     files: int,
@@ -274,19 +273,19 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
     from ebbtide.gc.options import RunOptions
     from ebbtide.gc.preview import preview
 
-    settings = cli.settings
+    settings, scheme = cli.settings, _scheme_of(name)
     progress = cli.progress
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as directory, progress:
         options = RunOptions.of(
             settings,
-            sessions=settings.icechunk_grace,
+            sessions=scheme.sessions(settings),
             grace=timedelta(0),
             unsafe=True,
             allow_share=True,
             run_dir=directory,
         )
         before, after = (
-            open_icechunk(name, settings, run_dir=directory, quiet=True, expiry=each)
+            scheme.open_expired(name, settings, run_dir=directory, expiry=each)
             for each in (None, expiry)
         )
         return preview(
@@ -299,9 +298,7 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
         )
 
 
-def _show_expiry(
-    cli: Cli, history: SnapshotHistory, expiry: Expiry, request: ExpiryRequest
-) -> None:
+def _show_expiry(cli: Cli, history: History, expiry: Expiry, request: ExpiryRequest) -> None:
     for warning in expiry.warnings:
         cli.output.warn(warning)
     if expiry.is_empty:
@@ -327,7 +324,7 @@ def _show_expiry(
         cli.output.line(f"{ref.kind} {ref.name} deleted (it points at {ref.commit_id})")
 
 
-def _why_nothing(history: SnapshotHistory, request: ExpiryRequest) -> str:
+def _why_nothing(history: History, request: ExpiryRequest) -> str:
     bound = request.older_than if request.policy is None else request.younger
     older = sum(commit.created_at < bound for commit in history.commits.values())
     if not older:
@@ -337,7 +334,7 @@ def _why_nothing(history: SnapshotHistory, request: ExpiryRequest) -> str:
     return f"{old} old enough, but kept by refs or rules, or already unreachable"
 
 
-def _document(name: str, history: SnapshotHistory, expiry: Expiry, *, done: bool) -> dict[str, Any]:
+def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dict[str, Any]:
     return {
         "repository": name,
         "done": done,

@@ -29,7 +29,7 @@ from ebbtide.cli.interrupting import command_line, planning_told
 from ebbtide.cli.parsing import DATE_FORMS
 from ebbtide.cli.summary import show_summary
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.elsewhere import ASKED, require_not_quiet
+from ebbtide.formats.schemes import ASKED, require_not_quiet
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ebbtide.cli.parsing import parse_pairs, text_of
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.escaping import shown
-from ebbtide.formats.elsewhere import is_lakefs
+from ebbtide.formats.schemes import is_elsewhere, scheme_of
 from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 
 if TYPE_CHECKING:
@@ -216,8 +216,9 @@ def _change(
         warnings = [f"the rule for {each!r} matches no branch" for each in unmatched] + warnings
     if policy != expected:
         warnings = [*warnings, OTHERS]
-    if is_first and is_lakefs(repository):
-        warnings = [*warnings, "lakeFS's own rules do not apply to runs of Ebbtide any more"]
+    rules = _rules_of_its_own(repository)
+    if is_first and rules is not None:
+        warnings = [*warnings, f"{rules} do not apply to runs of Ebbtide any more"]
     for warning in warnings:
         cli.output.warn(warning)
     document = {
@@ -292,12 +293,18 @@ def read_policy_file(file: str) -> object:
     )
 
 
+def _rules_of_its_own(repository: str) -> str | None:
+    scheme = scheme_of(repository)
+    return None if scheme is None else scheme.rules_of_its_own
+
+
 @command(app, "unset")
 def unset_policy(cli: Cli, repository: WithPolicyArgument) -> None:
     """Remove the policy. Without a policy, nothing expires. For a lakeFS repository, lakeFS's own
     rules apply again."""
     cli.with_policy(repository).set_policy(None)
-    rest = "lakeFS's own rules apply" if is_lakefs(repository) else "everything is kept"
+    rules = _rules_of_its_own(repository)
+    rest = "everything is kept" if rules is None else f"{rules} apply"
     cli.output.answer(
         {"repository": repository, "policy": None},
         lambda: cli.output.line(f"{repository} has no policy any more: {rest}"),
@@ -322,7 +329,7 @@ def show_policy(
     policy = found.policy()
     roots = found.roots(policy)
     messages: Mapping[str, str] = {}
-    if commits and not is_lakefs(repository):
+    if commits and not is_elsewhere(repository):
         messages = _messages(cli.repository(repository), roots)
     decision = decide(roots)
     document = _document(repository, policy, roots, decision, with_commits=commits)

@@ -15,7 +15,7 @@ from ebbtide.cli.documents import instant
 from ebbtide.cli.figures import show_outcome, show_plan
 from ebbtide.cli.gc import RunDirOption
 from ebbtide.cli.summary import show_summary
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.ids import LATEST, instant_of
 from ebbtide.text import age_text, count_text, date_text, size_text
 

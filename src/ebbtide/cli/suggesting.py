@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.escaping import shown
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.schemes import is_elsewhere
 
 if TYPE_CHECKING:
     from ebbtide.store.embedded import Store

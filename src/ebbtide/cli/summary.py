@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide.cli.command import Cli
 from ebbtide.cli.interrupting import command_line
 from ebbtide.escaping import escaped
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.ids import instant_of
 from ebbtide.processes import DUCKDB, NO_SPARK
 from ebbtide.text import count_text, date_text, size_text, time_text

@@ -19,7 +19,7 @@ from ebbtide.cli.policies import read_policy_file
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
-from ebbtide.formats.elsewhere import is_elsewhere, is_icechunk
+from ebbtide.formats.schemes import has_policy, is_elsewhere
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def what_if(
     """
     from ebbtide.retention import Policy
 
-    if is_icechunk(repository):
+    if not has_policy(repository):
         raise InvalidInput(
             "invalid_argument",
             f"{repository} has no policy: 'ebbtide expire REPO … --dry-run' shows the files that "

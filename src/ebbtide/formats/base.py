@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,10 @@ from ebbtide.errors import EbbtideError, Refused
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.policy import Policy
 from ebbtide.storage import Storage
+
+if TYPE_CHECKING:
+    from ebbtide.model import Commit
+    from ebbtide.retention.expiry import Expiry, ExpiryRequest
 
 NODES_SCHEMA: Final = make_schema(
     ("node_id", pa.string()),
@@ -574,6 +578,29 @@ class WithPolicy(Protocol):
 
     def roots(self, policy: Policy | None) -> Roots:
         """Reads refs and commits, for a decision by `policy` and the holds."""
+
+
+class History(Protocol):
+    """The commits of a repository, by their ids."""
+
+    @property
+    def commits(self) -> Mapping[str, Commit]:
+        """The commits that refs reach, and others that the repository still lists."""
+
+
+class WithExpiry(Protocol):
+    """A repository whose old commits `ebbtide expire` cuts off by rewriting its history."""
+
+    def now(self) -> datetime:
+        """Returns the time of the repository."""
+
+    def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+        """Returns the present history, and the expiry that a request leads to. Raises InvalidInput
+        `invalid_policy`, and Refused."""
+
+    def expire(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+        """Carries out a request. Returns the history before it, and the expiry. Raises Refused, and
+        Incomplete if a part is done."""
 
 
 class GoneFormat(RepositoryFormat, Protocol):

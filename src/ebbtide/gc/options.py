@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ebbtide.durations import parse_period
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.elsewhere import ASKED
+from ebbtide.formats.schemes import ASKED
 
 if TYPE_CHECKING:
     from ebbtide.formats.base import RepositoryFormat

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.errors import NotFound
 from ebbtide.escaping import shown
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.server.auth import principal_of
 from ebbtide.server.import_threads import ImportThreads
 from ebbtide.server.jobs import Jobs
@@ -52,7 +52,7 @@ class Served:
     def collected(self, name: str) -> Collected:
         """Returns a repository of the store, or one that `EBBTIDE_SERVER_REPOSITORIES` names.
 
-        Raises NotFound `repository_not_found`, and the errors of `open_elsewhere`.
+        Raises NotFound `repository_not_found`, and the errors of `Scheme.open`.
         """
         if self.rights.limited_to is not None:
             self.repository(name)
@@ -87,7 +87,7 @@ def elsewhere_of(settings: Settings) -> tuple[str, ...]:
 def open_served(store: Store, name: str) -> Collected:
     """Returns a repository of the store, or one that `EBBTIDE_SERVER_REPOSITORIES` names.
 
-    Raises NotFound `repository_not_found`, and the errors of `open_elsewhere`.
+    Raises NotFound `repository_not_found`, and the errors of `Scheme.open`.
     """
     if is_elsewhere(name) and name not in elsewhere_of(store.settings):
         raise NotFound(

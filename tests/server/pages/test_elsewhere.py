@@ -219,7 +219,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
             world.state.commit("main")
             world.grow_old(10 * DAY)
         monkeypatch.setattr(
-            "ebbtide.formats.elsewhere.open_elsewhere", lambda *_, **__: (world.repository(), GRACE)
+            "ebbtide.formats.lakefs.scheme.LakefsScheme.open",
+            lambda *_, **__: (world.repository(), GRACE),
         )
         yield Lake(world, browsers)
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
 from ebbtide.escaping import shown
-from ebbtide.formats.elsewhere import is_elsewhere
+from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages.candidate_reading import CandidateFilter, CandidatePage, find

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ebbtide.formats.elsewhere import has_policy, is_elsewhere
+from ebbtide.formats.schemes import has_policy, is_elsewhere
 from ebbtide.server.pages.rendering import link
 from ebbtide.store.access.keys import Role
 

@@ -9,8 +9,8 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError
-from ebbtide.formats.elsewhere import is_elsewhere
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.counts import Count
 from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide

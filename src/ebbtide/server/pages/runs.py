@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.formats.elsewhere import ASKED
+from ebbtide.formats.schemes import ASKED
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
 from ebbtide.server.api import runs
