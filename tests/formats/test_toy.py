@@ -25,13 +25,16 @@ from tests.support.refusals import check_refused
 FILES: Final = {"s1": ["data/a"], "s2": ["data/a", "data/b"], "s3": ["data/b", "data/c"]}
 OLD: Final = 1_500_000_000
 """The date of all files, in seconds since 1970."""
-LINES_MAX: Final = 150
+LINES_MAX: Final = 160
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
+    return make_lake(tmp_path / "lake")
+
+
+def make_lake(root: Path) -> Path:
     """s2 is the head of `main`, and s3 of nothing; `data/d` is in no snapshot."""
-    root = tmp_path / "lake"
     content = {f"data/{name}": name for name in "abcd"} | {"notes.txt": "somebody's"}
     content |= {f"snapshots/{name}.json": json.dumps(files) for name, files in FILES.items()}
     parents = {"s1": None, "s2": "s1", "s3": "s1"}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,11 +20,12 @@ from ebbtide.arrow import first_match
 from ebbtide.errors import Conflict, NotFound, Refused
 from ebbtide.formats.base import FOREIGN, NODES_SCHEMA, SYSTEM, Identity, RunHold
 from ebbtide.formats.plain import PlainLayout, PlainReading, PlainRepository
+from ebbtide.formats.schemes import Scheme
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
-from ebbtide.storage import Storage
+from ebbtide.storage import Storage, open_storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 
 LIST: Final = "snapshots.json"
@@ -138,3 +139,14 @@ class ToyRepository(PlainRepository):
             self.storage.replace(LIST, changed, version=version)
         except Conflict:
             raise Refused("repository_changed", f"{LIST} changed: run again") from None
+
+
+class ToyScheme(Scheme):
+    def open(
+        self, name: str, settings: Settings, *, run_dir: str | None = None, quiet: bool = False
+    ) -> tuple[ToyRepository, timedelta]:
+        del run_dir, quiet
+        return ToyRepository(open_storage(name.removeprefix("toy:")), settings=settings), DAY
+
+
+DAY: Final = timedelta(days=1)

@@ -355,5 +355,5 @@ def test_a_user_id_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Failed) as caught:
         launch(master="local[1]")
     assert caught.value.kind == "spark_error"
-    for words in ("123456", "/etc/passwd", "--master none"):
+    for words in ("123456", "/etc/passwd", "--engine duckdb"):
         assert words in caught.value.message

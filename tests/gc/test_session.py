@@ -262,7 +262,7 @@ def test_the_file(tmp_path: Path) -> None:
 
 def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", list)
-    with pytest.raises(Failed, match="--master none") as caught:
+    with pytest.raises(Failed, match="--engine duckdb") as caught:
         find_java()
     assert caught.value.kind == "java_not_found"
     assert "\n" not in str(caught.value) and "openjdk" in str(caught.value)

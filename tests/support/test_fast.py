@@ -1,12 +1,15 @@
 """Which tests a fast run takes, and in which order."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 from random import Random
 
 import pytest
 from _pytest.outcomes import Skipped
 
+from tests.support.commands import captured
 from tests.support.fast import FILES_MAX, ROOT, Fast, changed_files, nearest_files, nearness_of
 
 NONE: frozenset[str] = frozenset()
@@ -56,7 +59,7 @@ def test_what_was_changed(tmp_path: Path) -> None:
     assert changed_files(tmp_path) == ["a"]
 
 
-def test_what_is_left_out(request: pytest.FixtureRequest) -> None:
+def test_what_is_left_out() -> None:
     fast = Fast(3600.0, 0)
     fast.pytest_runtest_setup()
     with pytest.raises(Skipped):
@@ -64,5 +67,43 @@ def test_what_is_left_out(request: pytest.FixtureRequest) -> None:
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
     assert sum(fast.pytest_ignore_collect(path) is None for path in tests) == FILES_MAX
     assert fast.pytest_ignore_collect(ROOT / "tests/conftest.py") is None
-    with pytest.raises(Skipped):
-        fast.pytest_fixture_setup(request._get_active_fixturedef("s3_url"))
+
+
+PLUGIN = """
+import pytest
+from tests.support.commands import captured
+from tests.support.fast import Fast
+
+class Servers:
+    pytest_fixture_setup = pytest.hookimpl(tryfirst=True)(
+        lambda self, fixturedef: Fast.pytest_fixture_setup(self, fixturedef)
+    )
+
+def pytest_configure(config):
+    config.pluginmanager.register(Servers())
+"""
+TESTS = """
+import pytest
+
+@pytest.fixture(scope="session")
+def postgres():
+    raise AssertionError("it was started")
+    yield
+
+@pytest.mark.parametrize("number", range(3))
+def test_one(request, number):
+    request.getfixturevalue("postgres")
+"""
+
+
+def test_no_server_is_started(tmp_path: Path) -> None:
+    """Each test that asks for one, also the second one, is skipped."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(PLUGIN)
+    (tmp_path / "test_server.py").write_text(TESTS)
+    done = captured(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "pythonpath=" + str(ROOT)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+    )
+    assert "3 skipped" in done.stdout, done.stdout

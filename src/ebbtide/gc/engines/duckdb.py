@@ -249,7 +249,7 @@ class _Stream:
         self._table = table
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._table.__arrow_c_stream__(requested_schema)
+        return self._table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
