@@ -95,7 +95,7 @@ def refusing(_task: int) -> Batches:
 
 @pytest.mark.spark
 @pytest.mark.drawn("whole programs")
-def test_frames(server: str) -> None:
+def test_relations(server: str) -> None:
     """In a process of its own: PySpark has a session of either kind, never of both."""
     program = (
         "from ebbtide.imports import leave_pandas_alone; leave_pandas_alone()\n"  # as commands do
