@@ -99,6 +99,32 @@ def is_installed() -> bool:
     return signal.getsignal(signal.SIGTERM) == _heard.hear
 
 
+class _OfThread(threading.local):
+    """What the present thread has been told of its caller."""
+
+    is_over: threading.Event | None = None
+
+
+_thread: Final = _OfThread()
+
+
+@contextmanager
+def until(is_over: threading.Event) -> Iterator[None]:
+    """In the block, the present thread works for a caller in another thread. When the caller sets
+    `is_over`, `check` ends the work."""
+    _thread.is_over = is_over
+    try:
+        yield
+    finally:
+        _thread.is_over = None
+
+
+def check() -> None:
+    """Raises Interrupted if the caller of this thread has ended (`until`)."""
+    if _thread.is_over is not None and _thread.is_over.is_set():
+        raise Interrupted(signal.SIGINT)
+
+
 def is_ending() -> bool:
     """Whether a signal was received, so that a second one would end the process at once."""
     return _heard.received is not None
@@ -106,9 +132,10 @@ def is_ending() -> bool:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delays Interrupted until the end of the block."""
+    """Delays Interrupted until the end of the block. In another thread it is that of `check`."""
     if threading.current_thread() is not threading.main_thread():
         yield
+        check()
         return
     _heard.blocks_held += 1
     try:

@@ -162,9 +162,9 @@ def check_queries(engine: Engine, seed: int) -> None:
         assert found.schema == query.schema
         expected = sorted(meaning(**rows), key=repr)
         assert rows_of(found) == expected, query.text
-        others = {name: engine.union(each, each).kept() for name, each in given.items()}
-        once = set(rows_of(engine.query(query, **others)))
-        assert once == set(expected), query.text
+        if rng.random() < 0.2:
+            twice = {name: engine.union(each, each).kept() for name, each in given.items()}
+            assert set(rows_of(engine.query(query, **twice))) == set(expected), query.text
 
 
 @both

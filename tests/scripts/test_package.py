@@ -195,7 +195,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_collection_without_any_extra(plain: Mapping[str, str], store: Path) -> None:
-    collect = ("gc", "run", "lake", "--master", "none", "--grace", "0s", "--unsafe", "--yes")
+    collect = ("gc", "run", "lake", "--engine", "duckdb", "--grace", "0s", "--unsafe", "--yes")
     done = run(plain, *collect, "--json", EBBTIDE_STORE=str(store))
     assert done.returncode == ExitCode.DONE, done
     assert not [path for path in store.glob("storage/lake/data/**/*") if path.is_file()]
@@ -206,17 +206,17 @@ def test_a_collection_without_any_extra(plain: Mapping[str, str], store: Path) -
     ("extra", "arguments", "settings"),
     [
         ("server", ("serve", "--port", "0"), {}),
-        ("spark", ("gc", "run", "lake", "--yes"), {}),
+        ("spark", ("gc", "run", "lake", "--yes", "--engine", "spark"), {}),
         ("connect", ("gc", "run", "lake", "--yes", "--master", "sc://localhost"), {}),
-        ("icechunk", ("gc", "plan", "icechunk:/nowhere", "--master", "none"), {}),
-        ("lakefs", ("gc", "plan", "lakefs:lake", "--master", "none"), {}),
+        ("icechunk", ("gc", "plan", "icechunk:/nowhere", "--engine", "duckdb"), {}),
+        ("lakefs", ("gc", "plan", "lakefs:lake", "--engine", "duckdb"), {}),
         ("postgres", ("repo", "list"), {"EBBTIDE_DATABASE_URL": "postgresql://localhost/none"}),
         (
             "oidc",
             ("serve", "--port", "0"),
             {"EBBTIDE_OIDC_ISSUER": "https://a", "ABSENT": '["jwt"]'},
         ),
-        ("s3", ("gc", "plan", "icechunk:s3://bucket/lake", "--master", "none"), {}),
+        ("s3", ("gc", "plan", "icechunk:s3://bucket/lake", "--engine", "duckdb"), {}),
     ],
 )
 def test_a_missing_extra_is_named(

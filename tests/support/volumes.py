@@ -84,7 +84,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "subtractions": seeds(1, long=100),
     "subtractions in the process": seeds(10, long=1_000, share=0.3),
     "queries": seeds(1, long=200),
-    "queries in the process": seeds(40, long=2_000, share=0.3),
+    "queries in the process": seeds(16, long=2_000, share=0.3),
     "keys in large numbers": seeds(1, long=100),
     "lists of Arvados": seeds(4, long=3_000),
     "trees": seeds(8, long=1_000),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -146,7 +146,8 @@ def engine_on(spark: SparkSession, settings: Settings) -> Engine:
 
     if is_remote(spark):
         return ConnectEngine("Spark Connect", spark.newSession)
-    return SparkEngine(spark.newSession, executors_wait=settings.spark_executors_wait)
+    session = cache(spark.newSession)  # relations of two sessions cannot be compared
+    return SparkEngine(session, executors_wait=settings.spark_executors_wait)
 
 
 def is_remote(spark: SparkSession) -> bool:

@@ -23,7 +23,7 @@ from ebbtide.formats.schemes import ExpiringScheme, scheme_of
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.formats.base import History, WithExpiry
+    from ebbtide.formats.base import CommitHistory, WithExpiry
     from ebbtide.gc.preview import Preview
     from ebbtide.model import RefKind
     from ebbtide.retention.expiry import Expiry, ExpiryRequest
@@ -298,7 +298,7 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
         )
 
 
-def _show_expiry(cli: Cli, history: History, expiry: Expiry, request: ExpiryRequest) -> None:
+def _show_expiry(cli: Cli, history: CommitHistory, expiry: Expiry, request: ExpiryRequest) -> None:
     for warning in expiry.warnings:
         cli.output.warn(warning)
     if expiry.is_empty:
@@ -324,7 +324,7 @@ def _show_expiry(cli: Cli, history: History, expiry: Expiry, request: ExpiryRequ
         cli.output.line(f"{ref.kind} {ref.name} deleted (it points at {ref.commit_id})")
 
 
-def _why_nothing(history: History, request: ExpiryRequest) -> str:
+def _why_nothing(history: CommitHistory, request: ExpiryRequest) -> str:
     bound = request.older_than if request.policy is None else request.younger
     older = sum(commit.created_at < bound for commit in history.commits.values())
     if not older:
@@ -334,7 +334,7 @@ def _why_nothing(history: History, request: ExpiryRequest) -> str:
     return f"{old} old enough, but kept by refs or rules, or already unreachable"
 
 
-def _document(name: str, history: History, expiry: Expiry, *, done: bool) -> dict[str, Any]:
+def _document(name: str, history: CommitHistory, expiry: Expiry, *, done: bool) -> dict[str, Any]:
     return {
         "repository": name,
         "done": done,

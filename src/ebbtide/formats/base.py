@@ -580,7 +580,7 @@ class WithPolicy(Protocol):
         """Reads refs and commits, for a decision by `policy` and the holds."""
 
 
-class History(Protocol):
+class CommitHistory(Protocol):
     """The commits of a repository, by their ids."""
 
     @property
@@ -594,11 +594,11 @@ class WithExpiry(Protocol):
     def now(self) -> datetime:
         """Returns the time of the repository."""
 
-    def plan_expiry(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+    def plan_expiry(self, request: ExpiryRequest) -> tuple[CommitHistory, Expiry]:
         """Returns the present history, and the expiry that a request leads to. Raises InvalidInput
         `invalid_policy`, and Refused."""
 
-    def expire(self, request: ExpiryRequest) -> tuple[History, Expiry]:
+    def expire(self, request: ExpiryRequest) -> tuple[CommitHistory, Expiry]:
         """Carries out a request. Returns the history before it, and the expiry. Raises Refused, and
         Incomplete if a part is done."""
 

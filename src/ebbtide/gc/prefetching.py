@@ -100,10 +100,17 @@ def fetched(
 
 
 def ahead(
-    work: Callable[[_Task], _Found], tasks: Iterable[_Task], *, at_once: int
+    work: Callable[[_Task], _Found],
+    tasks: Iterable[_Task],
+    *,
+    at_once: int,
+    at_end: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[_Task, _Found]]:
     """Yields each task with the result of `work`, in order. Threads work up to `at_once` tasks
-    ahead of the caller; with 1, a task is done only when the caller gets to it."""
+    ahead of the caller; with 1, a task is done only when the caller gets to it.
+
+    At the end, also after an error, calls `at_end` before it waits for threads that still work.
+    """
     if at_once == 1:
         yield from ((task, work(task)) for task in tasks)
         return
@@ -118,6 +125,7 @@ def ahead(
         for first, found in waiting:
             yield first, found.result()
     finally:
+        at_end()
         pool.shutdown(cancel_futures=True)
 
 

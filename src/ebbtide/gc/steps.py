@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ebbtide import telemetry
+from ebbtide import interrupts, telemetry
 from ebbtide.formats.base import RunHold
 
 Event = Literal["start", "end"]
@@ -103,8 +103,9 @@ _own: Final = _Own()
 
 
 def advance(count: int) -> None:
-    """Adds a number of units that are done."""
+    """Adds a number of units that are done. Raises Interrupted as `interrupts.check` does."""
     _own.count += count
+    interrupts.check()
 
 
 class Meter:

@@ -24,6 +24,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from ebbtide import interrupts
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.engines.base import ADDRESSES_HELD_MAX, Batches, Engine, Query, Relation, Step
 from ebbtide.gc.prefetching import AT_ONCE, ahead
@@ -86,7 +87,7 @@ class DuckEngine(Engine):
 
     def each(self, step: Callable[[Any], Batches], tasks: Iterator[Any]) -> Batches:
         """Yields the batches of each task, in order. As many tasks run at once as there are
-        cores."""
+        cores. After an interrupt or an error, the others end at their next check."""
         if self._cores == 1:
             for task in tasks:
                 yield from step(task)
@@ -95,17 +96,14 @@ class DuckEngine(Engine):
 
         def work(task: Any) -> list[pa.RecordBatch]:
             found = []
-            for batch in step(task):
-                if is_over.is_set():
-                    break
-                found.append(batch)
+            with interrupts.until(is_over):
+                for batch in step(task):
+                    found.append(batch)
+                    interrupts.check()
             return found
 
-        try:
-            for _, batches in ahead(work, tasks, at_once=self._cores):
-                yield from batches
-        finally:
-            is_over.set()
+        for _, batches in ahead(work, tasks, at_once=self._cores, at_end=is_over.set):
+            yield from batches
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Returns a connection of its own to the database, which is made at the first call."""
