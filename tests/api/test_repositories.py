@@ -14,8 +14,8 @@ import pytest
 
 import ebbtide
 from ebbtide.api.repositories import CollectedRepository
+from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.errors import Conflict, Incomplete, InvalidInput, NotFound, Refused
-from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 from ebbtide.store.embedded import Store
 from tests.formats.icechunk.test_sessions import commit
 from tests.support.engines import shared_session

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from ebbtide.audit.verify import verify
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.options import RunOptions
@@ -69,7 +70,7 @@ def test_a_run_deletes_what_no_ref_reaches(lake: Path) -> None:
     before = left(lake)
     planned = collector(lake).plan()
     assert left(lake) == before
-    assert collector(lake).verify(planned.run_id).difference_count == 0
+    assert verify(collector(lake), planned.run_id).difference_count == 0
     assert collector(lake).sweep(planned.run_id).state == "swept"
     assert before - left(lake) == {"data/c", "data/d", "snapshots/s3.json"}
     assert set(json.loads((lake / LIST).read_text())["snapshots"]) == {"s1", "s2"}

@@ -18,9 +18,9 @@ from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_s
 from ebbtide.gc.steps import Observer, silent
 
 if TYPE_CHECKING:
+    from ebbtide.audit.explainer import Explainer
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engines.base import Engine
-    from ebbtide.gc.explaining.explainer import Explainer
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
 
@@ -125,8 +125,8 @@ class Collected:
         engine: Engine | None = None,
     ) -> Explainer:
         """Returns the explainer, whose lists have at most `limit` rows. `grace` is that of runs."""
+        from ebbtide.audit.explainer import Explainer
         from ebbtide.gc.engines.duckdb import DuckEngine
-        from ebbtide.gc.explaining.explainer import Explainer
 
         engine = DuckEngine() if engine is None else engine
         options = self.options(grace=grace)

@@ -23,9 +23,9 @@ from ebbtide.store.embedded import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engines.base import Engine
-    from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
 
 Period = str | timedelta
 """A period: `timedelta`, or a text such as `"7d"`, `"12h"` or `"0s"`."""

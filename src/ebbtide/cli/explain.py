@@ -14,14 +14,14 @@ from ebbtide.escaping import escaped
 from ebbtide.text import count_text, date_text, short_id, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.gc.explaining.answers import (
+    from ebbtide.audit.answers import (
         ExplainedAddress,
         ExplainedCommit,
         Keeper,
         PastHolder,
         Went,
     )
-    from ebbtide.gc.explaining.explainer import Explainer
+    from ebbtide.audit.explainer import Explainer
     from ebbtide.quarantined import Fate
 
 LIMIT: Final = 20
@@ -69,7 +69,7 @@ def explain(
         found = explainer.explain(what, path)
         cli.progress("explain", "end")
 
-    from ebbtide.gc.explaining.answers import ExplainedAddress
+    from ebbtide.audit.answers import ExplainedAddress
 
     def show() -> None:
         if isinstance(found, ExplainedAddress):
@@ -95,7 +95,7 @@ def _open(
 
 
 def _show_address(cli: Cli, found: ExplainedAddress) -> None:
-    from ebbtide.gc.explaining.answers import ADDRESS_STATES
+    from ebbtide.audit.answers import ADDRESS_STATES
 
     facts = [("address", escaped(found.address)), ("kind", found.kind)]
     if found.target is not None:
@@ -212,7 +212,7 @@ def _show_end(cli: Cli, found: ExplainedAddress) -> None:
 
 
 def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
-    from ebbtide.gc.explaining.answers import COMMIT_STATES
+    from ebbtide.audit.answers import COMMIT_STATES
 
     facts = [("commit", found.commit_id)]
     if found.created_at is not None:

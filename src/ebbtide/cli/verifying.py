@@ -16,7 +16,7 @@ from ebbtide.errors import ExitCode
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.gc.verifying.findings import Finding, Verification
+    from ebbtide.audit.findings import Finding, Verification
 
 
 def register(app: typer.Typer) -> None:
@@ -37,11 +37,13 @@ def verify_run(
     sweep, it checks that no deleted file is needed, and that the record is complete. If anything
     differs, the exit code is 3.
     """
+    from ebbtide.audit.verify import verify
+
     run = open_collector(cli, repository, run_dir=run_dir, quiet=quiet, mode="auto", reading=True)
     run_id = run.collector.find_run(run_id)
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     with run.progress:
-        found = run.collector.verify(run_id)
+        found = verify(run.collector, run_id)
     cli.output.answer(found.to_json(), lambda: _show(cli, found))
     if not found.verified:
         count = count_text(found.difference_count, "difference")
@@ -50,7 +52,7 @@ def verify_run(
 
 
 def _show(cli: Cli, found: Verification) -> None:
-    from ebbtide.gc.verifying.findings import DIFFERENCES, NOTES
+    from ebbtide.audit.findings import DIFFERENCES, NOTES
 
     for sort, words in [*DIFFERENCES.items(), *NOTES.items()]:
         shown = [each for each in found.shown if each.sort == sort]

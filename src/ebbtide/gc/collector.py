@@ -31,7 +31,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.gates import check_grace
 from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
 from ebbtide.gc.planning.making import make_plan
-from ebbtide.gc.planning.plan import Plan, read_commits, write_plan
+from ebbtide.gc.planning.plan import AuditedRun, Plan, read_commits, write_plan
 from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
 from ebbtide.gc.quarantines import Quarantines
 from ebbtide.gc.recorded import RecordedRuns
@@ -54,8 +54,6 @@ from ebbtide.gc.runs import (
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
-from ebbtide.gc.verifying.findings import Verification
-from ebbtide.gc.verifying.verify import verify
 from ebbtide.ids import LATEST, descending_id, instant_of, is_ahead, is_id
 from ebbtide.retention import Policy
 
@@ -489,13 +487,17 @@ class Collector:
         folder = self._folders.of(run_id)
         return read_commits(folder, self._runs.plan(folder).commits).reasons
 
-    def verify(self, run_id: str) -> Verification:
-        """Verifies a run's plan, and the record of its sweep. Takes no lease. Raises as `plan_of`
-        and `verifying.verify.verify`."""
+    def audited(self, run_id: str) -> AuditedRun:
+        """Returns a run for `audit.verify`. Takes no lease. Raises as `plan_of`."""
         folder = self._folders.of(run_id)
-        steps = self._steps(Unheld(), run_id)
-        plan = self._runs.plan(folder, to_sweep=True)
-        return verify(self._repository, plan, folder, steps=steps, meter=self._engine.meter)
+        return AuditedRun(
+            self._repository,
+            self._runs.plan(folder, to_sweep=True),
+            folder,
+            self._steps(Unheld(), run_id),
+            self._engine.meter,
+            self._repository.layout,
+        )
 
     def what_if(
         self,

@@ -30,7 +30,7 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import Part
 from ebbtide.gc.planning.classes import look_at_classes
 from ebbtide.gc.planning.making import check_times
-from ebbtide.gc.planning.plan import REMOVAL, Plan
+from ebbtide.gc.planning.plan import REMOVAL, AuditedRun, Plan
 from ebbtide.gc.planning.subtract import Relations, subtract
 from ebbtide.gc.planning.whatif import Alternative, WhatIf
 from ebbtide.gc.relations.inventory import classified, list_inventory
@@ -38,11 +38,9 @@ from ebbtide.gc.relations.inventory_report import InventoryReport
 from ebbtide.gc.relations.listing import listed_kinds
 from ebbtide.gc.report import RunReport, swept_report
 from ebbtide.gc.runs import FENCE_FILE, RunFolder
-from ebbtide.gc.steps import Observer, Steps, Unheld, silent
+from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.sweeping.outcomes import tally
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, check_parts, incomplete
-from ebbtide.gc.verifying.findings import Verification
-from ebbtide.gc.verifying.verify import verify_removal
 from ebbtide.retention import Policy
 from ebbtide.storage import Storage
 from ebbtide.text import count_text
@@ -111,22 +109,17 @@ class Remover(Collector):
         only its end is left to do."""
         return super().plan_to_confirm(run_id) if self._gone.emptied() is None else None
 
-    def verify(self, run_id: str) -> Verification:
-        """Verifies a run as `Collector.verify` does. A gone repository needs none of its files.
+    def audited(self, run_id: str) -> AuditedRun:
+        """Returns a run as `Collector.audited` does. A gone repository needs none of its files.
 
         Raises Refused `plan_foreign` if the plan was made before the repository was gone.
         """
-        folder = self._folders.of(run_id)
-        plan = self._runs.plan(folder, to_sweep=True)
-        _require_removal(plan)
-        return verify_removal(
-            self._gone,
-            plan,
-            folder,
+        found = super().audited(run_id)
+        _require_removal(found.plan)
+        return replace(
+            found,
             layout=self._gone.layout_of(run_id),
             check_removable=self._gone.check_removable,
-            steps=self._steps(Unheld(), run_id),
-            meter=self._engine.meter,
         )
 
     def what_if(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from icechunk import Repository
 
+from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit
+from ebbtide.audit.explainer import Explainer
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.icechunk.repository import IcechunkRepository
-from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit
-from ebbtide.gc.explaining.explainer import Explainer
 from ebbtide.retention.decision import Decision, Roots, decide
 from tests.formats.icechunk.operations import commit_array
 from tests.support.clock import ManualClock

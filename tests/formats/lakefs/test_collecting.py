@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ebbtide.arrow import Column
+from ebbtide.audit.verify import verify
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.guards import LakefsGuard
 from ebbtide.formats.lakefs.repository import LakefsRepository
@@ -47,7 +48,7 @@ def test_what_only_an_expired_commit_has_goes(world: LakefsWorld) -> None:
     swept = world.collector(quarantine=7 * DAY).sweep(report.run_id)
     assert (swept.state, swept.counts["quarantined"].objects) == ("swept", 1)
     assert entry.address not in world.objects()
-    assert world.collector().verify(swept.run_id).counts == {}
+    assert verify(world.collector(), swept.run_id).counts == {}
     assert world.collector().undo(swept.run_id).state == "undone"
     assert entry.address in world.objects()
     assert not candidates(world.collector().plan())

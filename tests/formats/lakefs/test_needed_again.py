@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ebbtide.audit.verify import verify
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.gc.parts import read_rows
 from ebbtide.gc.planning.absent import exists
@@ -154,7 +155,7 @@ def test_a_sweep_that_continues_says_revived_only_of_what_is_there(
     assert report.state == "swept"
     assert restored(report) == moved
     assert not lacks(world, "back")
-    assert world.collector().verify(run_id).counts == {}
+    assert verify(world.collector(), run_id).counts == {}
     # The killed process may only be suspended: the copies stay, and the runs tell it.
     world.grow_old(8 * DAY)
     later = run(world)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from ebbtide.audit.verify import verify
 from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.formats.lakefs.refs import commit_of, find_commit, read_history
 from ebbtide.formats.lakefs.server import AnsweredCommit
@@ -47,9 +48,9 @@ def test_a_plan_beside_which_a_client_commits_verifies(
     commits_while_branches_are_read(world, monkeypatch)
     report = world.collector().plan()
     assert report.counts["candidate"].objects == 1
-    assert world.collector().verify(report.run_id).counts == {}
+    assert verify(world.collector(), report.run_id).counts == {}
     assert world.collector().sweep(report.run_id).state == "swept"
-    assert world.collector().verify(report.run_id).counts == {}
+    assert verify(world.collector(), report.run_id).counts == {}
 
 
 def test_a_whole_id_that_is_not_found_is_asked_for_by_a_prefix(

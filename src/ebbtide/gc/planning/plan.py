@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Refused
-from ebbtide.formats.base import Identity
+from ebbtide.formats.base import Identity, Layout, RepositoryFormat
 from ebbtide.gc.counts import Count
 from ebbtide.gc.parts import Part, PartRows, encode_all, read_part
 from ebbtide.gc.planning.classes import CandidateClasses
 from ebbtide.gc.planning.gates import check_identity
 from ebbtide.gc.retaining import retained_json, retained_of, warnings_of
 from ebbtide.gc.runs import PLAN_FILE, RunFolder, checksum_of
+from ebbtide.gc.steps import Meter, Steps
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import Decision, Roots
 from ebbtide.storage import Retained
@@ -399,6 +400,21 @@ class Plan:
     def candidate_total(self) -> Count:
         """The count of all candidates."""
         return self.counts["candidate"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRun:
+    """A run to verify: its plan, whose own checksum was checked, its folder, and the layout of the
+    repository for the run. `check_removable` is set if the run deletes a whole gone repository. It
+    raises Refused if the repository may not be removed now."""
+
+    repository: RepositoryFormat
+    plan: Plan
+    folder: RunFolder
+    steps: Steps
+    meter: Meter
+    layout: Layout
+    check_removable: Callable[[], None] | None = None
 
 
 def write_plan(folder: RunFolder, plan: Plan) -> str:

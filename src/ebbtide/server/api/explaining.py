@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
+from ebbtide.audit.explainer import LIMIT
 from ebbtide.errors import InvalidInput
-from ebbtide.gc.explaining.explainer import LIMIT
 from ebbtide.server.api.base import Segment, Text
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep

@@ -6,13 +6,13 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError
-from ebbtide.gc.explaining.answers import (
+from ebbtide.audit.answers import (
     ADDRESS_STATES,
     COMMIT_STATES,
     ExplainedAddress,
     ExplainedCommit,
 )
+from ebbtide.errors import EbbtideError
 from ebbtide.quarantined import Fate
 from ebbtide.server.errors import STATUS
 from ebbtide.server.pages.routing import Pages

@@ -3,7 +3,7 @@ candidates.
 
 It reads the trees of the expired commits, the newest first, up to a limit. Only the page of a run
 uses it: a plan does not need it. Commits that a run has forgotten since cannot be read. Not for:
-why a single file was deleted (`gc.explaining`).
+why a single file was deleted (`audit`).
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
+from ebbtide.audit.answers import PastHolder, Went
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import ExpiredCommit, Protector, RepositoryFormat
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.explaining.answers import PastHolder, Went
 from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
 from ebbtide.gc.planning.plan import Plan, read_plan
 from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, REPORT_FILE, RunFolder, RunFolders

@@ -16,10 +16,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit, Keeper
+from ebbtide.audit.explainer import Explainer
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.explaining.answers import ExplainedAddress, ExplainedCommit, Keeper
-from ebbtide.gc.explaining.explainer import Explainer
 from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.database.schema import pending

@@ -15,10 +15,11 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide.audit import candidates as candidates_module
+from ebbtide.audit.findings import DIFFERENCES_FILE, Verification
+from ebbtide.audit.verify import verify
 from ebbtide.errors import Refused
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.verifying import candidates as candidates_module
-from ebbtide.gc.verifying.findings import DIFFERENCES_FILE, Verification
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.database.schema import repositories
 from ebbtide.store.purges.queries import insert_purged
@@ -61,7 +62,7 @@ def check_finds(
 ) -> None:
     """A plan passes; each needed file, of these kinds, is found in it, if it is put there; and what
     was swept by the plan passes too."""
-    found = lake.collector().verify(report.run_id)
+    found = verify(lake.collector(), report.run_id)
     assert (found.verified, found.counts, found.path) == (True, {}, None)
     assert found.checked["candidates"] == report.counts["candidate"].objects
 
@@ -70,7 +71,7 @@ def check_finds(
     for address, kind in needed.items():
         forgery.put_in(root, address, kind)
     forgery.seal()
-    found = lake.collector().verify(report.run_id)
+    found = verify(lake.collector(), report.run_id)
     assert named(report, "needed", "protected") == needed.keys()
     assert found.counts.keys() <= {"needed", "protected"}
 
@@ -79,7 +80,7 @@ def check_finds(
     Forgery(lake.format(), report).seal()
     swept = lake.collector().sweep(report.run_id)
     assert swept.state == "swept", swept.error
-    found = lake.collector().verify(report.run_id)
+    found = verify(lake.collector(), report.run_id)
     assert (found.verified, found.counts) == (True, {})
 
 
@@ -105,7 +106,7 @@ def reported(world: PlannedWorld) -> RunReport:
 
 
 def verified(world: PlannedWorld) -> Verification:
-    return world.collector().verify(world.run_id)
+    return verify(world.collector(), world.run_id)
 
 
 def live_address(world: PlannedWorld) -> str:
@@ -248,7 +249,7 @@ def test_a_reason_and_the_ref_that_gave_it(planned: PlannedWorld) -> None:
     three = next(e.address for e in planned.lake.objects.walk(commit_id) if e.path == "three")
     forgery.put_in(planned.root, three, "object")
     forgery.seal()
-    found = planned.collector().verify(report.run_id)
+    found = verify(planned.collector(), report.run_id)
     assert "since" in found.counts
     assert three in named(report, "revived")
 
@@ -372,12 +373,12 @@ def test_incremental_plans(tmp_path: Path) -> None:
     report = world.collector(mode="incremental").plan()
     assert (report.state, report.mode) == ("planned", "incremental")
     assert report.counts["candidate"].objects
-    found = world.collector().verify(report.run_id)
+    found = verify(world.collector(), report.run_id)
     assert (found.verified, found.counts) == (True, {})
     head = {e.address for e in world.lake.objects.walk("main")}
     staged = {e.address for e in world.lake.objects.walk("work") if e.path == "staged"}
     forged(world, report, *head, *staged)
-    found = world.collector().verify(report.run_id)
+    found = verify(world.collector(), report.run_id)
     assert named(report, "needed") == head
     assert named(report, "protected") == staged, "which the plan itself does not list"
     world.close()
@@ -393,10 +394,10 @@ def test_incremental_runs_after_their_sweep(tmp_path: Path) -> None:
         world.lake.commits.commit("main", "")
         world.clock.advance(4 * DAY)
         report = incremental(world)
-        found = world.collector().verify(report.run_id)
+        found = verify(world.collector(), report.run_id)
         assert (found.verified, found.counts) == (True, {})
     for report in world.collector().runs():
-        assert world.collector().verify(report.run_id).verified, "also what is long ago"
+        assert verify(world.collector(), report.run_id).verified, "also what is long ago"
     world.close()
 
 
@@ -406,21 +407,21 @@ def test_the_plan_of_a_gone_repository(tmp_path: Path) -> None:
     repository = gone_repository(world.store, expire_repository(world))
     collector = remover(world.store, repository)
     report = collector.plan()
-    found = collector.verify(report.run_id)
+    found = verify(collector, report.run_id)
     assert (found.verified, found.counts) == (True, {})
     assert found.checked["candidates"] == report.counts["candidate"].objects
     (world.root / "notes").write_text("not ours")
     forgery = Forgery(repository, report)
     forgery.put_in(world.root, "notes", "object")
     forgery.seal()
-    assert not collector.verify(report.run_id).verified
+    assert not verify(collector, report.run_id).verified
     assert named(report, "shape") == {"notes"}
     # A repository that was brought back, and a collector of the usual kind.
     with world.store.metadata.transaction() as tx:
         tx.execute(sa.update(repositories).values(expires_at=None))
-    assert "repository" in collector.verify(report.run_id).counts
+    assert "repository" in verify(collector, report.run_id).counts
     with pytest.raises(Refused) as caught:
-        world.collector().verify(report.run_id)
+        verify(world.collector(), report.run_id)
     assert caught.value.kind == "plan_foreign"
     world.close()
 
@@ -461,11 +462,11 @@ def test_an_icechunk_plan_that_leaves_the_storage_unwritten(tmp_path: Path) -> N
     lake.age()
     before = {path: path.read_bytes() for path in lake.path.rglob("*") if path.is_file()}
     report = lake.collector(run_dir=tmp_path / "runs").plan()
-    found = lake.collector(run_dir=tmp_path / "runs").verify(report.run_id)
+    found = verify(lake.collector(run_dir=tmp_path / "runs"), report.run_id)
     assert (found.verified, found.counts) == (True, {})
     forgery = Forgery(lake.format(run_dir=tmp_path / "runs"), report)
     snapshot = next((lake.path / "snapshots").iterdir()).relative_to(lake.path).as_posix()
     forgery.put_in(lake.path, snapshot, "chunk")
     forgery.seal()
-    assert not lake.collector(run_dir=tmp_path / "runs").verify(report.run_id).verified
+    assert not verify(lake.collector(run_dir=tmp_path / "runs"), report.run_id).verified
     assert before == {path: path.read_bytes() for path in lake.path.rglob("*") if path.is_file()}

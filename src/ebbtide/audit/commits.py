@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ebbtide.audit.findings import Finding, Findings
 from ebbtide.errors import EbbtideError
 from ebbtide.gc.parts import Part, read_part
 from ebbtide.gc.planning.plan import COMMITS_FILE, REFS_FILE, Plan
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.verifying.findings import Finding, Findings
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Decision, Roots, decide

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from ebbtide.arrow import texts
+from ebbtide.audit.findings import Finding, Findings
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.base import Layout
 from ebbtide.gc.counts import Count
@@ -21,7 +22,6 @@ from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import advance
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA, OUTCOMES
-from ebbtide.gc.verifying.findings import Finding, Findings
 from ebbtide.storage import Storage
 from ebbtide.storage.base import ObjectInfo, split_address
 from ebbtide.text import count_text

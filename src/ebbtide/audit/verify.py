@@ -1,69 +1,59 @@
-"""Verifies one run, before or after its sweep. Takes no lease, and changes nothing but the file
-of its findings."""
+"""Verifies one run, before or after its sweep. Changes nothing but the file of its findings."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from ebbtide.arrow import texts
-from ebbtide.errors import Refused
-from ebbtide.formats.base import Layout, Reading, RepositoryFormat
-from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
-from ebbtide.gc.planning.plan import REMOVAL, Plan
-from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
-from ebbtide.gc.steps import Meter, Steps
-from ebbtide.gc.verifying.candidates import Candidate, Candidates, look_at_files
-from ebbtide.gc.verifying.commits import (
+from ebbtide.audit.candidates import Candidate, Candidates, look_at_files
+from ebbtide.audit.commits import (
     PlannedRoots,
     check_decision,
     check_present,
     read_planned,
 )
-from ebbtide.gc.verifying.findings import Finding, Findings, Verification
-from ebbtide.gc.verifying.reaching import Need, Needs, reach
+from ebbtide.audit.findings import Finding, Findings, Verification
+from ebbtide.audit.reaching import Need, Needs, reach
+from ebbtide.errors import Refused
+from ebbtide.formats.base import Layout, Reading, RepositoryFormat
+from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
+from ebbtide.gc.planning.plan import REMOVAL, AuditedRun, Plan
+from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
+from ebbtide.gc.steps import Meter, Steps
 from ebbtide.retention.decision import decide
 
 CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
 
 
-def verify(
-    repository: RepositoryFormat, plan: Plan, folder: RunFolder, *, steps: Steps, meter: Meter
-) -> Verification:
-    """Checks a plan and the record of its sweep. The caller has checked the plan's own checksum.
+class Audited(Protocol):
+    """The collector of a repository, also of a gone one."""
+
+    def audited(self, run_id: str) -> AuditedRun:
+        """Returns a run. Raises as `Collector.plan_of`."""
+
+
+def verify(collector: Audited, run_id: str) -> Verification:
+    """Checks the plan of a run, and the record of its sweep. Takes no lease.
+
+    Of a plan that deletes all files of a gone repository, it checks that the repository is gone,
+    each candidate, and the figures. There is no walk, since no commit needs a file.
 
     Writes its findings into the run's folder if it can. Raises Refused as a reading of the
     repository does, and `plan_corrupt` if a part is missing or damaged. Raises Refused
-    `plan_foreign` for the plan of a gone repository, which `verify_removal` checks.
+    `plan_foreign` for the plan of a gone repository that is not gone now, and as `audited` does.
     """
-    work = _Verifying(repository, plan, folder, repository.layout, steps, meter)
-    work.run()
-    return work.result()
-
-
-def verify_removal(
-    repository: RepositoryFormat,
-    plan: Plan,
-    folder: RunFolder,
-    *,
-    layout: Layout,
-    check_removable: Callable[[], None],
-    steps: Steps,
-    meter: Meter,
-) -> Verification:
-    """Checks a plan that deletes all files of a gone repository.
-
-    It checks that the repository is gone, each candidate, and the figures. There is no walk, since
-    no commit needs a file.
-    """
-    work = _Verifying(repository, plan, folder, layout, steps, meter)
+    run = collector.audited(run_id)
+    work = _Verifying(run.repository, run.plan, run.folder, run.layout, run.steps, run.meter)
+    if run.check_removable is None:
+        work.run()
+        return work.result()
     try:
-        check_removable()
+        run.check_removable()
     except Refused as error:
         work.findings.add(Finding("repository", error.message))
-    for chunk in work.candidates.chunks(folder.get_json(REPORT_FILE)):
+    for chunk in work.candidates.chunks(run.folder.get_json(REPORT_FILE)):
         work.count(chunk)
         work.look_at(chunk)
     return work.result()

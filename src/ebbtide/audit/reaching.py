@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
+from ebbtide.audit.commits import PlannedRoots
 from ebbtide.errors import NotFound
 from ebbtide.formats.base import Walk
 from ebbtide.gc.steps import Meter, advance
-from ebbtide.gc.verifying.commits import PlannedRoots
 from ebbtide.model import Commit
 from ebbtide.retention.decision import Decision, Roots
 

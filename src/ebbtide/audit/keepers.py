@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from ebbtide.audit.answers import Keeper, PastHolder
+from ebbtide.audit.history import Surroundings
+from ebbtide.audit.holders import Holders
 from ebbtide.formats.base import Protector
-from ebbtide.gc.explaining.answers import Keeper, PastHolder
-from ebbtide.gc.explaining.history import Surroundings
-from ebbtide.gc.explaining.holders import Holders
 from ebbtide.model import Commit
 from ebbtide.retention.outlook import outlook
 

@@ -14,6 +14,24 @@ from typing import Final
 import pyarrow as pa
 
 from ebbtide.arrow import texts
+from ebbtide.audit.answers import (
+    AddressState,
+    CommitState,
+    ExplainedAddress,
+    ExplainedCommit,
+    Went,
+)
+from ebbtide.audit.history import Surroundings
+from ebbtide.audit.holders import NOTHING, Holders, Recollection, TreeSearch
+from ebbtide.audit.keepers import AddressKeepers
+from ebbtide.audit.past import (
+    brought_back,
+    describe,
+    fate_in,
+    find_expired,
+    find_outcome,
+    find_taken,
+)
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.base import (
     FOREIGN,
@@ -23,24 +41,6 @@ from ebbtide.formats.base import (
     RepositoryFormat,
 )
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.explaining.answers import (
-    AddressState,
-    CommitState,
-    ExplainedAddress,
-    ExplainedCommit,
-    Went,
-)
-from ebbtide.gc.explaining.history import Surroundings
-from ebbtide.gc.explaining.holders import NOTHING, Holders, Recollection, TreeSearch
-from ebbtide.gc.explaining.keepers import AddressKeepers
-from ebbtide.gc.explaining.past import (
-    brought_back,
-    describe,
-    fate_in,
-    find_expired,
-    find_outcome,
-    find_taken,
-)
 from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.gc.relations.inventory import latest_micros
 from ebbtide.gc.runs import RunFolder, RunFolders, TaskFiles

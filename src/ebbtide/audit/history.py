@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from ebbtide.gc.explaining.answers import ReachingRef
+from ebbtide.audit.answers import ReachingRef
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import Decision, Roots
 
