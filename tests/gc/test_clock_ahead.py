@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.errors import NotFound
-from ebbtide.gc.relations.indexed import UnchangedFiles
+from ebbtide.gc.relations.index import UnchangedFiles
 from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import FENCE_FILE

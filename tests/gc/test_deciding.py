@@ -194,7 +194,7 @@ def test_trees_that_may_be_missing(world: World) -> None:
         place = TaskFiles(storage, layout, RunFolder.inside(storage, "0" * 32), name)
         marked = MarkedTrees(recorded=trees, data=trees, lenient=lenient)
         known = write_trees(place.folder, place.prefixed("known"), marked, roots.tree_checksums)
-        return Mark.of(INLINE, place, known).live().collect().num_rows
+        return Mark(INLINE, place, known).live().collect().num_rows
 
     whole = live("whole", lenient=frozenset())
     storage.delete([layout.tree_address(lost)])

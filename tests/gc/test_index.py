@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.relations import index as index_module
-from ebbtide.gc.relations import indexed, keys, live
+from ebbtide.gc.relations import keys, live
 from ebbtide.gc.relations.index import Index
 from ebbtide.gc.relations.keys import (
     SET_AT_ONCE,
@@ -86,22 +87,15 @@ def test_a_node_is_read_once(world: World, read: list[str], mode: str) -> None:
     assert 2 <= len(read) == len(set(read)) < 2 + len([node_id, *others])
 
 
-@pytest.mark.drawn("parts divided")
 @pytest.mark.parametrize("mode", ["clean", "incremental"])
-@pytest.mark.parametrize("were_few", [True, False])
-def test_many_are_divided_into_buckets(
-    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch, mode: str, were_few: bool
+def test_many_are_divided_among_tasks(
+    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Each task reads the parts of its own; what was written for few is found, and divided."""
-    monkeypatch.setattr(index_module, "BUCKETS", 4)
-    monkeypatch.setattr(index_module, "SMALL_MAX", 2)
-    many = index_module.MANY_POINTERS
-    if not were_few:
-        monkeypatch.setattr(index_module, "MANY_POINTERS", 1)
+    """What tasks wrote is found, whichever task looks for it."""
+    monkeypatch.setattr("ebbtide.gc.engines.base.ROWS_PER_TASK_MIN", 1)
+    world.engine = DuckEngine(cores=2)
     fill(world)
-    for number in range(9):
-        if number == 5:
-            monkeypatch.setattr(index_module, "MANY_POINTERS", 1)
+    for number in range(5):
         world.swept(mode=mode)
         known = {*world.lake.context.tree_of(world.lake.commits.get("main")).ranges}
         write(world, 5 * number)
@@ -110,30 +104,24 @@ def test_many_are_divided_into_buckets(
         new = {*world.lake.context.tree_of(world.lake.commits.get("main")).ranges} - known
         assert {*read} >= {each.range_id for each in new}
         assert len(read) == len(new) + 1
-        read.clear()
-    buckets = {part.bucket for part in index_module.parts_in(world.lake.storage)}
-    assert len(buckets - {index_module.LOOSE}) > 1
-    monkeypatch.setattr(index_module, "MANY_POINTERS", many)
-    world.swept(mode=mode)
-    assert not read
+    assert len(index_files(world, "nodes")) == len(index_files(world, "keys")) > 5
 
 
-def test_parts_of_no_bucket_are_dropped_once_they_are_divided(
-    world: World, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_nothing_reads_are_dropped(world: World, read: list[str]) -> None:
+    """Those of an earlier version; and keys whose entries were never written, after a day."""
     fill(world)
-    for number in range(4):
-        write(world, number)
-        world.swept()
-    monkeypatch.setattr(index_module, "MANY_POINTERS", 1)
-    monkeypatch.setattr(index_module, "SMALL_MAX", 1)
-    read.clear()
     world.swept()
-    parts = list(index_module.parts_in(world.lake.storage))
-    assert parts
-    assert index_module.LOOSE not in {part.bucket for part in parts}
+    before, seen = index_files(world), set(read)
+    folder = world.root / INDEX_PREFIX
+    for name in (f"trees-0a-{'0' * 32}.arrow", "else.arrow", f"keys-{'1' * 32}.arrow"):
+        (folder / name).write_bytes(b"")
+        os.utime(folder / name, (world.now.timestamp(),) * 2)
     world.swept()
-    assert not read
+    assert index_files(world) == sorted([*before, folder / f"keys-{'1' * 32}.arrow"])
+    world.clock.advance(2 * DAY)
+    world.swept()
+    assert index_files(world) == before
+    assert set(read) == seen
 
 
 def test_it_is_read_but_not_written_for_a_plan_elsewhere(
@@ -156,17 +144,19 @@ def _other(path: Path) -> None:
 
 
 def _changed(path: Path) -> None:
-    """Well-formed still, as if a disk changed some bits: other keys of nodes, fewer nodes of trees.
-    If it were believed, live files would go."""
+    """Well-formed still, as if a disk changed some bits: other keys, nodes in another order, fewer
+    nodes of trees. If it were believed, live files would go."""
     with pa.OSFile(str(path), "rb") as file:
         table = pa.ipc.open_file(file).read_all()
     rows = table.to_pylist()
     for row in rows:
-        if path.name.startswith("nodes"):
+        if path.name.startswith("keys"):
             row["keys"] = [key ^ 1 for key in row["keys"]]
-        elif row["nodes"] is not None:
+        elif row.get("nodes") is not None:
             row["nodes"] = row["nodes"][:1]
     changed = pa.Table.from_pylist(rows, schema=table.schema)
+    if path.name.startswith("nodes"):
+        changed = changed.take(list(range(len(rows)))[::-1])
     assert not changed.equals(table)
     with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(changed)
@@ -183,7 +173,7 @@ def test_parts_that_are_not_as_they_were_written(world: World, read: list[str]) 
         _changed,
         Path.unlink,
     ]
-    for damage, family in product(damages, ("trees", "nodes")):
+    for damage, family in product(damages, ("trees", "nodes", "keys")):
         read.clear()
         for path in index_files(world, family):
             damage(path)
@@ -233,7 +223,8 @@ def test_small_parts_are_put_together(
     for number in range(10):
         write(world, number)
         world.swept(mode="incremental")
-        assert len(index_files(world)) <= 4 * index_module.SMALL_MAX
+        for family in ("trees", "nodes", "keys"):
+            assert len(index_files(world, family)) <= index_module.SMALL_MAX + 1
     read.clear()
     world.swept()
     assert read == []
@@ -252,19 +243,19 @@ def test_what_is_of_no_use_is_dropped(world: World) -> None:
 
 
 def _size(world: World) -> int:
-    return sum(path.stat().st_size for path in index_files(world, "nodes"))
+    return sum(path.stat().st_size for path in index_files(world, "keys"))
 
 
 def test_large_parts_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "KEYS_PER_PART", 3)
     fill(world)
     world.swept()
-    assert len(index_files(world, "nodes")) >= len(PATHS) // 4
+    assert len(index_files(world, "keys")) >= len(PATHS) // 4
     write(world, 1)
     monkeypatch.setattr(index_module, "SMALL_MAX", 0)
     world.swept()
     world.swept()
-    assert len(index_files(world, "nodes")) >= len(PATHS) // 4
+    assert len(index_files(world, "keys")) >= len(PATHS) // 4
     assert world.collector().plan().counts["candidate"].objects == 0
 
 
@@ -312,7 +303,7 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
     world.lake.objects.put("main", "dropped", b"dropped")
     world.lake.objects.delete("main", "dropped")
     world.clock.advance(timedelta(hours=2))
-    for module in (keys, indexed, live):
+    for module in (keys, index_module, live):
         monkeypatch.setattr(module, "keys_of", lambda addresses: keys_of(addresses) % 3)
     monkeypatch.setattr(
         "ebbtide.gc.relations.inventory.keys_of", lambda addresses: keys_of(addresses) % 3

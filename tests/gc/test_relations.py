@@ -17,7 +17,6 @@ from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.gc.engines.base import Batches, Engine, Query, Relation
 from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.engines.spark.engine import SparkRelation
-from ebbtide.gc.planning.incremental import LOST
 from ebbtide.gc.planning.subtract import (
     ABSENT,
     JUDGED,
@@ -29,7 +28,6 @@ from ebbtide.gc.planning.subtract import (
 )
 from ebbtide.gc.preview import FREED
 from ebbtide.gc.relations.live import LIVE_SCHEMA
-from ebbtide.gc.relations.trees import TREE_NODES
 from ebbtide.purge.scanning import RANGES, TREE_RANGES_SCHEMA
 from tests.support.engines import on_engines
 from tests.support.randomized import randomized
@@ -80,13 +78,6 @@ def uncommitted(rng: random.Random) -> Side:
     return [(rng.choice(KEYS), each, not each) for each in kept]
 
 
-def nodes(rng: random.Random) -> Side:
-    return [
-        (f"node {key}", "c", 1, rng.random() < 0.5, True, key, 0)
-        for key in rng.sample(range(6), rng.randrange(6))
-    ]
-
-
 def ranges(rng: random.Random) -> Side:
     return [(f"tree {rng.randrange(3)}", f"node {rng.randrange(4)}", "c", 2) for _ in range(9)]
 
@@ -116,14 +107,9 @@ def freed(after: Side, before: Side) -> Iterator[Row]:
     return ((row[2], row[3]) for row in after if row[1] not in {each[1] for each in before})
 
 
-def lost(released: Side, kept: Side) -> Iterator[Row]:
-    return (row for row in released if row[5] not in {each[5] for each in kept if each[3]})
-
-
 STORE: Final = (placed, PLACED_SCHEMA)
 COMMITTED: Final = (live, LIVE_SCHEMA)
 UNCOMMITTED: Final = (uncommitted, UNCOMMITTED_SCHEMA)
-TREES: Final = (nodes, TREE_NODES)
 QUERIES: Final[list[tuple[Query, Callable[..., Iterator[Row]], dict[str, Any]]]] = [
     (LEFT, left, {"store": STORE, "committed": COMMITTED, "uncommitted": UNCOMMITTED}),
     (NOT_COMMITTED, not_committed, {"store": STORE, "committed": COMMITTED}),
@@ -131,7 +117,6 @@ QUERIES: Final[list[tuple[Query, Callable[..., Iterator[Row]], dict[str, Any]]]]
     (ABSENT, absent, {"store": STORE, "committed": COMMITTED}),
     (JUDGED, lambda store: iter({(row[1],) for row in store}), {"store": STORE}),
     (FREED, freed, {"after": STORE, "before": STORE}),
-    (LOST, lost, {"released": TREES, "kept": TREES}),
     (
         RANGES,
         lambda ranges: iter({row[1:] for row in ranges}),

@@ -134,7 +134,6 @@ DRAWN: Final[Mapping[str, int]] = {
     "flows through pages": 2,
     "tests of fsspec": 15,
     "stray keys": 6,
-    "parts divided": 1,
     "kills of sweeps": 4,
     "tags between steps": 6,
     "kills of removals": 2,

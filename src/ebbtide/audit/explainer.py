@@ -227,7 +227,6 @@ class Explainer:
                     folder=folder,
                     pointers=(),
                     read_at=around.roots.now,
-                    writable=False,
                     scratch=scratch,
                     known=bool(repository.layout.checked_kinds),
                 ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,17 @@ from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.parts import Part, PartRows, read_rows, split
-from ebbtide.gc.relations.index import LOOSE, Family, Index, parts_in
-from ebbtide.gc.relations.indexed import IndexedTrees, UnchangedFiles
+from ebbtide.gc.relations.index import (
+    Family,
+    Index,
+    IndexedTrees,
+    UnchangedFiles,
+    keys_name,
+    parts_in,
+)
 from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import KeyArray, keys_of
-from ebbtide.gc.relations.live import Mark, MarkedTrees, node_addresses, unknown_nodes, write_trees
+from ebbtide.gc.relations.live import Mark, MarkedTrees, write_trees
 from ebbtide.gc.relations.trees import KnownTrees
 from ebbtide.gc.runs import TaskFiles
 from ebbtide.storage import Storage
@@ -81,8 +87,7 @@ class _AsEver(UnchangedFiles):
 
 @dataclass(frozen=True, slots=True)
 class Recollection(Index):
-    """The index, if the format has one (`known`), with new entries in `scratch` beside it. One task
-    reads all of it."""
+    """The index, if the format has one (`known`), with new entries in `scratch` beside it."""
 
     scratch: Storage | None = None
     known: bool = True
@@ -103,9 +108,15 @@ class Recollection(Index):
         none = np.empty(0, np.int64)
         return _AsEver(none, none, micros_of(self.read_at))
 
-    def write(self, family: Family, table: pa.Table, *, bucket: int) -> str | None:
-        """Writes a part to `scratch`."""
-        return Index.write(self._beside, family, table, bucket=bucket)
+    def _write(
+        self, family: Family, table: pa.Table, *, compression: Literal["zstd"] | None
+    ) -> str:
+        return Index._write(self._beside, family, table, compression=compression)
+
+    @property
+    def is_tidied(self) -> bool:
+        """False: explaining changes no part."""
+        return False
 
     @property
     def _beside(self) -> Index:
@@ -145,7 +156,7 @@ class TreeSearch:
         return Holders(frozenset(texts(of_node.column("tree_id"))), frozenset(files), unread)
 
     def _mark(self, place: TaskFiles, trees: KnownTrees) -> Mark:
-        return Mark.of(self.engine, place, trees, index=self.index.now())
+        return Mark(self.engine, place, trees, index=self.index.now())
 
     def _read_unkept(
         self, trees: MarkedTrees, checksums: Mapping[str, str], asked: KeyArray, *, limit: int
@@ -165,11 +176,9 @@ class TreeSearch:
         try:
             known = write_trees(place.folder, place.prefixed("known"), marked, checksums)
             mark = self._mark(place, known)
-            index = self.index.now()
-            found = unknown_nodes(self.engine, place, mark.nodes, index).kept()
-            count = found.collect().num_rows
+            count = mark.unknown_count
             if count <= limit:
-                node_addresses(self.engine, place, found, index, asked).collect()
+                mark.live(asked).collect()  # adds them to the index
                 count = 0
         except Refused:
             pass
@@ -182,10 +191,11 @@ class TreeSearch:
         def work(number: int, task: Sequence[str], answer: PartRows) -> None:
             found = [NODES_SCHEMA.empty_table()]
             for name in task:
-                table = index.read(name)
-                if table is not None:
-                    rows = _rows_with(table.column("keys"), np.int64(key))
-                    found.append(table.select(NODES_SCHEMA.names).take(pa.array(rows)))
+                entries = index.read(name)
+                lists = entries and index.key_lists(keys_name(entries), entries.num_rows)
+                if entries is not None and lists is not None:
+                    rows = _rows_with(lists.column("keys"), np.int64(key))
+                    found.append(entries.select(NODES_SCHEMA.names).take(pa.array(rows)))
             answer.wrote(place.folder, place.named(f"hits-{number:05d}"), pa.concat_tables(found))
 
         parts = self._run("nodes", work)
@@ -210,7 +220,7 @@ class TreeSearch:
         return read_rows(place.folder, parts, _PAIRS_SCHEMA)
 
     def _run(self, family: Family, work: Any) -> list[Part]:
-        names = self.index.now().names(family, LOOSE)
+        names = self.index.now().names(family)
         return self.engine.run(split(names, tasks=self.engine.task_count), work).parts
 
     def _confirmed(

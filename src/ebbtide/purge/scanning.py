@@ -26,8 +26,7 @@ from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.engines.base import Batches, Engine, Query
 from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.prefetching import fetched
-from ebbtide.gc.relations.index import LOOSE, Index
-from ebbtide.gc.relations.indexed import UnchangedFiles
+from ebbtide.gc.relations.index import Index, UnchangedFiles, keys_name
 from ebbtide.gc.relations.inventory import latest_micros, micros_of
 from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import RunFolder
@@ -95,21 +94,24 @@ class TreeScan:
         """Reads the address index, to find ranges that have none of the addresses. The caller holds
         the collector's lease, so that no run changes the index."""
         index = Index.open(self.storage, folder, (), read_at=now, writable=False)
-        names = index.names("nodes", LOOSE)
+        names = index.names("nodes")
         if not names:
             return
         unchanged = _listed(self.storage, micros_of(now))
         for name in names:
-            table = index.read(name)
-            if table is not None:
-                self._clean.update(self._clean_nodes(table, unchanged))
+            entries = index.read(name)
+            lists = entries and index.key_lists(keys_name(entries), entries.num_rows)
+            if entries is not None and lists is not None:
+                self._clean.update(self._clean_nodes(entries, lists, unchanged))
 
-    def _clean_nodes(self, table: pa.Table, unchanged: UnchangedFiles) -> Iterator[_Node]:
-        """Yields the rows of an index part (KEYED_SCHEMA) that are up to date, and whose ranges
-        have none of the addresses."""
+    def _clean_nodes(
+        self, table: pa.Table, key_lists: pa.Table, unchanged: UnchangedFiles
+    ) -> Iterator[_Node]:
+        """Yields the rows of a part of the index (ENTRIES_SCHEMA and KEY_LISTS_SCHEMA) that are up
+        to date, and whose ranges have none of the addresses."""
         addresses = self.layout.node_addresses(table.column("node_id"))
         sound = unchanged.since(addresses, table.column("read_at").to_numpy())
-        lists: Any = table.column("keys").combine_chunks()
+        lists: Any = key_lists.column("keys").combine_chunks()
         found = self.addresses.may_have(pc.list_flatten(lists).to_numpy())
         hit = np.zeros(table.num_rows, np.bool_)
         hit[pc.list_parent_indices(lists).to_numpy()[found]] = True

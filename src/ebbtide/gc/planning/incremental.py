@@ -32,7 +32,7 @@ from ebbtide.arrow import make_schema, rows_in, without
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import NODES_SCHEMA, Layout
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engines.base import Engine, Query, Relation, Work
+from ebbtide.gc.engines.base import Engine, Work
 from ebbtide.gc.parts import (
     ADDRESS_SCHEMA,
     Part,
@@ -67,7 +67,7 @@ from ebbtide.gc.relations.keys import (
     with_keys,
 )
 from ebbtide.gc.relations.live import MarkedTrees, write_trees
-from ebbtide.gc.relations.trees import FLAGGED, TREE_NODES, KnownTrees, each_once, tree_nodes
+from ebbtide.gc.relations.trees import KnownTrees, tree_nodes
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.text import count_text
 
@@ -81,14 +81,6 @@ _RECORD_SCHEMA: Final = make_schema(
 
 _DOUBTED_SCHEMA: Final = pa.schema([*INVENTORY_SCHEMA, *KEYS_SCHEMA])
 _Step: TypeAlias = "tuple[Sequence[Any], Work]"
-LOST: Final = Query(
-    """
-    SELECT /*+ SHUFFLE_HASH(k) */ r.*
-    FROM {released} r ANTI JOIN {kept} k ON r.key = k.key AND k.data
-    """,
-    TREE_NODES,
-)
-"""The nodes of released trees that no tree has whose data stays."""
 SMALL_MAX: Final = 16
 """The maximum number of small parts of settled files. If there are more, the run merges them."""
 
@@ -136,7 +128,7 @@ class Now:
 
     place: TaskFiles
     trees: KnownTrees
-    nodes: Relation  # TREE_NODES of the trees that stay
+    nodes: pa.Table  # FLAGGED, of the trees that stay
     dropped: list[Part]  # with the keys of addresses that the format reports as dropped
     index: Index | None
 
@@ -363,10 +355,10 @@ def _lost_nodes(
     known = write_trees(place.folder, place.prefixed("released"), released, dict(trees))
     # Released trees are not added to the index, which has no use for them.
     index = None if now.index is None else replace(now.index, writable=False)
-    released_nodes = tree_nodes(engine, place, known.trees, index)
-    found = engine.query(LOST, released=released_nodes, kept=now.nodes).collect()
-    each = each_once([found.select(FLAGGED.names)]).select(NODES_SCHEMA.names)
-    return sorted(row for batch in each.to_batches() for row in rows_in(batch))
+    found = tree_nodes(engine, place, known.trees, index).nodes
+    lost = without(found, "node_id", now.nodes.filter(now.nodes.column("data")))
+    batches = lost.select(NODES_SCHEMA.names).to_batches()
+    return sorted(row for batch in batches for row in rows_in(batch))
 
 
 def _news(engine: Engine, parts: list[Part], known: list[Part], folder: RunFolder) -> _Step:

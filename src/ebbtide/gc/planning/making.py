@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat
+from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat, Slices
 from ebbtide.gc.ahead import ahead_warnings
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine, Relation
@@ -232,9 +232,8 @@ class _Planning:
             roots = self._read_roots(reading, listed, keeps_basis=keeps_basis)
             back = self._held_back(roots)
             protected = write_protected(self.folder, reading.protected(), name="uncommitted")
-        mark = self._mark(roots.decided, index)
-        if not keeps_basis and index is not None:
-            mark = replace(mark, slices=listed.slices)
+        looks = not keeps_basis and index is not None
+        mark = self._mark(roots.decided, index, listed.slices if looks else None)
         return _Read(roots, listed, mark, protected + back, back)
 
     def _read_changes(self, listed: ListedFiles, index: Index | None, earlier: EarlierRun) -> _Read:
@@ -252,12 +251,13 @@ class _Planning:
                     raise NeedsCleanRunError(reason)
                 dropped = write_protected(folder, reading.dropped(), name="dropped")
             with self.steps("reach"):
-                mark = self._mark(roots.decided, index).kept()
+                mark = self._mark(roots.decided, index)
+                nodes = mark.nodes
             with self.steps("recall"):
                 now = Now(
                     place=self._place,
                     trees=roots.decided.trees,
-                    nodes=mark.nodes,
+                    nodes=nodes,
                     dropped=dropped,
                     index=index,
                 )
@@ -299,8 +299,8 @@ class _Planning:
         untraced = write_protected(self.folder, reading.untraced(), name="untraced")
         return _Roots(known, purged, untraced)
 
-    def _mark(self, known: Decided, index: Index | None) -> Mark:
-        return Mark.of(self.engine, self._place, known.trees, index=index)
+    def _mark(self, known: Decided, index: Index | None, slices: Slices | None = None) -> Mark:
+        return Mark(self.engine, self._place, known.trees, index=index, slices=slices)
 
     def _relations(self, read: _Read, live: Relation | None) -> Relations:
         listed = read.listed

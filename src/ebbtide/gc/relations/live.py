@@ -4,47 +4,40 @@ There are two depths. If a commit's data stays, its tree, its nodes and all addr
 live. If only its record stays, its tree and nodes are live as files, and the nodes are not read.
 Trees and nodes that the address index knows are not read from their files again: many trees can
 have the same node, and a node that stays unchanged is read only by the first run.
+
+The driver knows all nodes that stay, and divides them among tasks. A task has all nodes of a part
+of the index, or nodes whose files it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, make_schema
+from ebbtide.arrow import Column, make_schema, rows_in, texts
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import NODES_SCHEMA, AskedNode, Layout, Slices
 from ebbtide.gc.engines.base import Batches, Engine, Relation
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.prefetching import fetched
-from ebbtide.gc.relations.index import KEYS_PER_PART, Index
-from ebbtide.gc.relations.indexed import (
-    KEYED_SCHEMA,
+from ebbtide.gc.relations.index import (
+    KEYS_PER_PART,
+    Index,
+    PartUse,
     WantedNodes,
-    having,
-    key_counts,
-    keyed,
-    keys_in,
+    anew,
+    is_small,
+    keys_name,
     known_nodes,
 )
-from ebbtide.gc.relations.inventory import micros_of
 from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of, once
-from ebbtide.gc.relations.trees import (
-    FLAGGED,
-    TREE_NODES,
-    TREES_SCHEMA,
-    KnownTrees,
-    are_divided,
-    by_bucket,
-    by_id,
-    each_once,
-    tree_nodes,
-)
+from ebbtide.gc.relations.trees import FLAGGED, TREES_SCHEMA, KnownTrees, TreeNodes, tree_nodes
 from ebbtide.gc.runs import RunFolder, TaskFiles
 from ebbtide.storage import Storage
 
@@ -55,12 +48,28 @@ LIVE_SCHEMA: Final = make_schema(("key", pa.int64()), ("required", pa.bool_()))
 index it is not known whether a listing leaves the address out."""
 HELD_SCHEMA: Final = make_schema(("address", pa.string()), ("node_id", pa.string()))
 """An address, and a node that has it. The node is null if the address comes with a tree."""
+PLACED_NODES: Final = pa.schema(
+    [
+        *FLAGGED,
+        pa.field("entries", pa.string()),
+        pa.field("keys", pa.string()),
+        pa.field("row", pa.int32()),
+        pa.field("row_count", pa.int64()),
+        pa.field("anew", pa.bool_()),
+    ]
+)
+"""A node, and its place in the index: the part of nodes that has it (`entries`), the part of keys,
+and the row in both, of `row_count`. Null if its file has to be read, or if it is not needed.
+`anew`: this run writes its keys into a new part."""
 MISSING_NODE: Final = "missing_node"
 KEYS_PER_BATCH: Final = 1_000_000
 NODES_TOGETHER: Final = 256
 ENTRIES_TOGETHER: Final = 20_000
 """Nodes are read in groups. A group is full when it has NODES_TOGETHER nodes or ENTRIES_TOGETHER
 entries."""
+ROWS_PER_NODE: Final = 500
+"""The rows that take as long as reading one node, besides its entries, for the division of
+tasks."""
 _Node = tuple[str, str, int, bool]
 """A row of NODES_SCHEMA, and whether the node is required."""
 
@@ -117,38 +126,65 @@ def _write_addresses(
     answer.wrote(folder, f"{name}.parquet", table, relation=relation)
 
 
-@dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of some trees. Its relations are computed again for each use, unless they are
-    kept. Addresses that a listing of `slices` leaves out are not required."""
+    """The mark of some trees. Its nodes are found when they are first needed. Addresses that a
+    listing of `slices` leaves out are not required. Trees and nodes that the `index` lacks are
+    added to it."""
 
-    engine: Engine
-    place: TaskFiles
-    trees: KnownTrees
-    nodes: Relation
-    index: Index | None = None
-    slices: Slices | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         engine: Engine,
         place: TaskFiles,
         trees: KnownTrees,
         *,
         index: Index | None = None,
         slices: Slices | None = None,
-    ) -> Mark:
-        """Returns the mark of trees that were written. Trees and nodes that the `index` lacks are
-        added to it."""
-        nodes = tree_nodes(engine, place, trees.trees, index)
-        return cls(engine, place, trees, nodes, index, slices)
+    ) -> None:
+        self.engine = engine
+        self.place = place
+        self.trees = trees
+        self.index = index
+        self.slices = slices
+
+    @property
+    def nodes(self) -> pa.Table:
+        """The nodes that stay (FLAGGED), each once. Raises as `tree_nodes` does."""
+        return self._tree_nodes.nodes
+
+    @cached_property
+    def _tree_nodes(self) -> TreeNodes:
+        return tree_nodes(self.engine, self.place, self.trees.trees, self.index)
+
+    @cached_property
+    def _placed(self) -> _Placed:
+        at_once = self.engine.fetches_at_once
+        return _look_up(self.nodes, self.place.layout, self.index, at_once=at_once)
+
+    @cached_property
+    def _tasks(self) -> list[Part]:
+        """The nodes (PLACED_NODES), in a part for each task."""
+        answer = PartRows()
+        for number, table in enumerate(_divided(self.engine, self._placed.nodes)):
+            name = self.place.named(f"nodes-{number:05d}")
+            answer.wrote(self.place.folder, name, table, relation="nodes")
+        return answer.parts()
+
+    @property
+    def unknown_count(self) -> int:
+        """The number of nodes whose files have to be read."""
+        nodes = self._placed.nodes
+        unknown = pc.and_(nodes.column("data"), pc.is_null(nodes.column("entries")))
+        return int(pc.sum(unknown).as_py() or 0)
 
     def live(self, asked: KeyArray | None = None) -> Relation:
         """Returns the relation `live` (LIVE_SCHEMA). If `asked` is given, keys that are not in it
-        may be left out. Raises as `tree_nodes` and `node_addresses` do."""
-        engine, place = self.engine, self.place
-        folder, layout = place.folder, place.layout
+        may be left out.
+
+        Raises as `tree_nodes` does. When the rows are computed, Refused is raised for the first
+        node that cannot be read. A missing node that is not required is ignored.
+        """
+        engine, place, index, slices = self.engine, self.place, self.index, self.slices
+        folder, layout, at_once = place.folder, place.layout, engine.fetches_at_once
 
         def own(part: Part) -> Batches:
             table = read_part(folder, part.name, part.checksum)
@@ -160,68 +196,203 @@ class Mark:
             flags = pa.repeat(pa.scalar(part.relation == REQUIRED), len(keys))
             yield pa.record_batch([pa.array(keys), flags], schema=LIVE_SCHEMA)
 
-        of_nodes = node_addresses(engine, place, self.nodes, self.index, asked, self.slices)
+        def of_nodes(part: Part) -> Batches:
+            nodes = _read_placed(folder, part)
+            writer = _KeyBatches(None if asked is None else KeySet(asked), layout, slices)
+            yield from writer.add(keys_of(layout.node_addresses(nodes.column("node_id"))))
+            yield from _keys_of_nodes(place, nodes, index, writer, at_once=at_once)
+            yield from writer.finish()
+
         written = [*self.trees.trees, *self.trees.companions]
         own_files = [engine.rows(written, own, LIVE_SCHEMA)] if written else []
-        return engine.union(*own_files, of_nodes)
+        return engine.union(*own_files, engine.rows(self._tasks, of_nodes, LIVE_SCHEMA))
 
     def addresses(self, keys: KeyArray) -> Relation:
         """Returns the required addresses that have one of the `keys` (HELD_SCHEMA). An address may
-        come more than once."""
-        folder = self.place.folder
+        come more than once. Reads the files of the nodes that have one, or that the index lacks."""
+        place, index, at_once = self.place, self.index, self.engine.fetches_at_once
+        folder = place.folder
 
         def of_companions(part: Part) -> Batches:
             table = read_part(folder, part.name, part.checksum)
             is_asked = pa.array([key in wanted for key in keys_of(table.column("address"))])
             yield from with_node(table.column("address").filter(is_asked), None).to_batches()
 
+        def of_nodes(part: Part) -> Batches:
+            known = KeySet(keys)
+            nodes = _read_placed(folder, part)
+            nodes = nodes.filter(pc.and_(nodes.column("data"), nodes.column("required")))
+            chosen = [nodes.filter(pc.is_null(nodes.column("entries")))]
+            for rows in _by_part(nodes):
+                lists = None if index is None else _key_lists(index, rows)
+                if lists is not None:
+                    has = having(lists, known)[rows.column("row").to_numpy()]
+                    rows = rows.filter(pa.array(has))
+                chosen.append(rows)
+            for node, named in _read(place, pa.concat_tables(chosen), at_once=at_once):
+                found = named.filter(pa.array(known.has(keys_of(named))))
+                yield from with_node(found.unique(), node[0]).to_batches()
+
         wanted = frozenset(keys.tolist())
-        of_nodes = addresses_among(self.engine, self.place, self.nodes, keys, self.index)
         required = [part for part in self.trees.companions if part.relation == REQUIRED]
         named = [self.engine.rows(required, of_companions, HELD_SCHEMA)] if required else []
-        return self.engine.union(*named, of_nodes)
-
-    def kept(self) -> Mark:
-        """Returns the same mark, which computes its nodes only once."""
-        return replace(self, nodes=self.nodes.kept())
+        return self.engine.union(*named, self.engine.rows(self._tasks, of_nodes, HELD_SCHEMA))
 
     def done(self) -> None:
-        """Deletes the loose parts of the index whose rows were divided among the buckets. Called
-        when all relations are computed."""
-        if self.index is not None and self.index.scattered:
-            self.index.drop(self.index.scattered)
+        """Deletes the parts of the index that nothing needs any more. Called when all relations are
+        computed."""
+        if self.index is not None and self.index.is_tidied:
+            replaced = self._tree_nodes.replaced | self._placed.replaced
+            self.index.drop_unused(replaced, self._placed.named)
 
 
-def node_addresses(
-    engine: Engine,
-    place: TaskFiles,
-    nodes: Relation,
-    index: Index | None,
-    asked: KeyArray | None = None,
-    slices: Slices | None = None,
-) -> Relation:
-    """Returns LIVE_SCHEMA: the key of each node's own file, and the keys of the addresses in each
-    node whose data stays. `nodes` are rows of TREE_NODES.
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Nodes (PLACED_NODES); the parts of the index that were replaced or could not be read; and
+    the parts of keys that parts of nodes name."""
 
-    Nodes that the `index` lacks are added to it. If `asked` is given, keys that are not in it may
-    be left out. Addresses that a listing of `slices` leaves out are not required. When the rows
-    are computed, it raises Refused for the first node that cannot be read. A missing node that is
-    not required is ignored.
-    """
-    at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
+    nodes: pa.Table
+    replaced: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
 
-    def live(batches: Batches) -> Batches:
-        wanted_keys = None if asked is None else KeySet(asked)
-        table = pa.Table.from_batches(batches, TREE_NODES)
-        for bucket, rows in by_bucket(table, is_divided=is_divided):
-            each = each_once([rows.select(FLAGGED.names)])
-            writer = _KeyBatches(wanted_keys, place.layout, slices)
-            yield from writer.add(keys_of(place.layout.node_addresses(each.column("node_id"))))
-            wanted = each.filter(each.column("data"))
-            yield from _read_bucket(place, wanted, index, bucket, writer, at_once=at_once)
-            yield from writer.finish()
 
-    return by_id(engine, nodes, index, live, LIVE_SCHEMA)
+def _look_up(nodes: pa.Table, layout: Layout, index: Index | None, *, at_once: int) -> _Placed:
+    """Looks nodes (FLAGGED) up in the index. Only nodes whose data stays are looked for."""
+    count = nodes.num_rows
+    part_of = np.full(count, -1, np.int32)
+    row_of = np.zeros(count, np.int32)
+    names: list[str] = []
+    keys: list[str] = []
+    row_counts: list[int] = []
+    uses: list[PartUse] = []
+    if index is not None:
+        numbers = np.flatnonzero(np.asarray(nodes.column("data")))
+        data: Any = pa.array(numbers)
+        wanted, unchanged = WantedNodes(nodes.take(data)), index.unchanged()
+        there = frozenset(index.names("keys"))
+        for name, entries in index.tables("nodes", at_once=at_once):
+            if keys_name(entries) not in there:
+                continue
+            places = known_nodes(entries, wanted, layout, unchanged)
+            rows = np.flatnonzero(np.asarray(places.is_valid()))
+            found = numbers[places.drop_null().to_numpy()]
+            first = part_of[found] < 0
+            part_of[found[first]], row_of[found[first]] = len(names), rows[first]
+            key_counts = entries.column("key_count").to_numpy()
+            size = int(key_counts.sum())
+            used = int(key_counts[rows[first]].sum())
+            uses.append(PartUse(name, used, size, is_small(8 * size)))
+            names.append(name)
+            keys.append(keys_name(entries))
+            row_counts.append(entries.num_rows)
+    merged = anew(uses) if index is not None and index.is_tidied else frozenset[str]()
+    is_known = part_of >= 0
+    places_of: Any = pa.array(part_of, mask=~is_known)
+    is_anew = [name in merged for name in names]
+    columns: list[Any] = [  # an array for each column that PLACED_NODES has more
+        pa.array(names, pa.string()).take(places_of),
+        pa.array(keys, pa.string()).take(places_of),
+        pa.array(row_of, mask=~is_known),
+        pa.array(row_counts, pa.int64()).take(places_of),
+        pc.fill_null(pa.array(is_anew, pa.bool_()).take(places_of), pa.scalar(False)),
+    ]
+    for field, column in zip(list(PLACED_NODES)[len(FLAGGED) :], columns, strict=True):
+        nodes = nodes.append_column(field, column)
+    unread = frozenset() if index is None else frozenset(index.names("nodes")) - {*names}
+    gone = {key for name, key in zip(names, keys, strict=True) if name in merged}
+    return _Placed(nodes, merged | unread | gone, frozenset(keys))
+
+
+def _divided(engine: Engine, nodes: pa.Table) -> Iterator[pa.Table]:
+    """Divides nodes (PLACED_NODES) among tasks of about the same work. All nodes of one part of the
+    index are in one task, as are all that are written anew."""
+    if not nodes.num_rows:
+        return
+    known = nodes.column("entries")
+    is_known = np.asarray(pc.is_valid(known))
+    work = nodes.column("entry_count").to_numpy() + np.where(is_known, 1, ROWS_PER_NODE)
+    count = engine.tasks_for(int(work.sum()))
+    groups: dict[str, int] = {}
+    loads = [0] * count
+    task_of = np.zeros(nodes.num_rows, np.int64)
+    if count > 1:
+        unknown = np.flatnonzero(~is_known)
+        share = np.cumsum(work[unknown])
+        task_of[unknown] = np.minimum(share * count // max(int(work[unknown].sum()), 1), count - 1)
+        ones = [
+            "anew" if is_anew else name
+            for name, is_anew in zip(
+                texts(known.filter(pa.array(is_known))),
+                nodes.column("anew").filter(pa.array(is_known)).to_pylist(),
+                strict=True,
+            )
+        ]
+        sizes: dict[str, int] = {}
+        for name, each in zip(ones, work[is_known].tolist(), strict=True):
+            sizes[name] = sizes.get(name, 0) + each
+        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+            groups[name] = loads.index(min(loads))
+            loads[groups[name]] += sizes[name]
+        task_of[is_known] = [groups[name] for name in ones]
+    for task in range(count):
+        yield nodes.filter(pa.array(task_of == task))
+
+
+def _read_placed(folder: RunFolder, part: Part) -> pa.Table:
+    return read_part(folder, part.name, part.checksum).select(PLACED_NODES.names)
+
+
+def _by_part(nodes: pa.Table) -> Iterator[pa.Table]:
+    """Yields the nodes of each part of the index, in the order of its rows."""
+    for name in texts(pc.unique(nodes.column("entries").drop_null())):
+        rows = nodes.filter(pc.equal(nodes.column("entries"), pa.scalar(name, pa.string())))
+        yield rows.sort_by("row")
+
+
+def _key_lists(index: Index, rows: pa.Table) -> pa.Table | None:
+    """Returns the part of keys for nodes of one part, or None if it is missing or damaged."""
+    name, count = rows.column("keys")[0].as_py(), rows.column("row_count")[0].as_py()
+    assert name is not None
+    assert count is not None
+    return index.key_lists(name, count)
+
+
+def _keys_of_nodes(
+    place: TaskFiles, nodes: pa.Table, index: Index | None, writer: _KeyBatches, *, at_once: int
+) -> Batches:
+    """Yields batches of LIVE_SCHEMA with the addresses in nodes (PLACED_NODES) whose data stays.
+    Adds nodes that were read, and those to write anew, to the index."""
+    kept = None if index is None else _Kept(index)
+    needed = nodes.filter(nodes.column("data"))
+    unread = [needed.filter(pc.is_null(needed.column("entries")))]
+    for rows in _by_part(needed):
+        assert index is not None  # only an index has places
+        assert kept is not None
+        lists = _key_lists(index, rows)
+        if lists is None:
+            # The entries are of no use to anybody.
+            if index.is_tidied:
+                index.drop(texts(rows.slice(0, 1).column("entries")))
+            unread.append(rows)
+            continue
+        chosen = np.zeros(lists.num_rows, np.bool_)
+        chosen[rows.column("row").to_numpy()] = True
+        for keys in keys_in(lists, chosen, among=writer.asked):
+            yield from writer.take(keys, required=writer.slices is not None)
+        if rows.column("anew")[0].as_py():
+            own = rows.select(NODES_SCHEMA.names).to_batches()
+            known: Any = lists.column("keys").filter(pa.array(chosen))
+            for node, keys_of_node in zip(
+                (node for batch in own for node in rows_in(batch)), known, strict=True
+            ):
+                kept.add(node, keys_of_node.values.to_numpy())
+    for node, named in _read(place, pa.concat_tables(unread), at_once=at_once):
+        found = keys_of(named)
+        yield from writer.add_read(named, found, required=node[3])
+        if kept is not None:
+            kept.add(node[:3], once(found))
+    if kept is not None:
+        kept.finish()
 
 
 def with_node(addresses: Column, node_id: str | None) -> pa.Table:
@@ -231,97 +402,39 @@ def with_node(addresses: Column, node_id: str | None) -> pa.Table:
     return pa.table(columns, schema=HELD_SCHEMA)
 
 
-def addresses_among(
-    engine: Engine, place: TaskFiles, nodes: Relation, asked: KeyArray, index: Index | None
-) -> Relation:
-    """Returns the addresses in required nodes of `nodes` (TREE_NODES) that have one of the keys in
-    `asked`, as HELD_SCHEMA. Reads the files of the nodes, without those of which the `index` knows
-    that they have no such key."""
-    at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
+def keys_in(
+    table: pa.Table, chosen: np.ndarray[Any, np.dtype[np.bool_]], *, among: KeySet | None = None
+) -> Iterator[KeyArray]:
+    """Yields the keys of the chosen rows of a part (KEY_LISTS_SCHEMA).
 
-    def addresses(batches: Batches) -> Batches:
-        known = KeySet(asked)
-        table = pa.Table.from_batches(batches, TREE_NODES)
-        for bucket, rows in by_bucket(table, is_divided=is_divided):
-            each = each_once([rows.select(FLAGGED.names)])
-            wanted = each.filter(pc.and_(each.column("data"), each.column("required")))
-            if index is not None:
-                wanted = _perhaps_having(place, wanted, index, bucket, known, at_once=at_once)
-            for node, named in _read(place, wanted, at_once=at_once):
-                found = named.filter(pa.array(known.has(keys_of(named))))
-                yield from with_node(found.unique(), node[0]).to_batches()
-
-    return by_id(engine, nodes, index, addresses, HELD_SCHEMA)
-
-
-def _perhaps_having(
-    place: TaskFiles, wanted: pa.Table, index: Index, bucket: int, keys: KeySet, *, at_once: int
-) -> pa.Table:
-    """Returns the wanted nodes of a bucket that have one of the keys, or that the index does not
-    know."""
-    nodes, unchanged = WantedNodes(wanted), index.unchanged()
-    lacks = np.zeros(wanted.num_rows, np.bool_)
-    for _, part in index.tables(index.names("nodes", bucket), at_once=at_once):
-        places = known_nodes(part, nodes, place.layout, unchanged)
-        without_keys = places.filter(pa.array(~having(part, keys)))
-        lacks[without_keys.drop_null().to_numpy()] = True
-    return wanted.filter(pa.array(~lacks))
+    Without `among`, neighbouring rows are yielded together, as views of the table: a copy would
+    take as long as the search in them. With `among`, only the keys of that set are yielded. All
+    rows are then searched at once, since most rows are chosen and few keys are found.
+    """
+    start = 0
+    chunks: list[Any] = table.column("keys").chunks  # arrays of lists
+    for chunk in chunks:
+        offsets, keys = chunk.offsets.to_numpy(), chunk.values.to_numpy()
+        here = chosen[start : start + len(chunk)]
+        if among is None:
+            padded = np.concatenate(([False], here, [False]))
+            edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
+            for first, end in zip(edges[::2], edges[1::2], strict=True):
+                yield keys[offsets[first] : offsets[end]]
+        else:
+            places = among.places(keys[offsets[0] : offsets[-1]]) + offsets[0]
+            rows = np.searchsorted(offsets, places, side="right") - 1
+            yield keys[places[here[rows]]]
+        start += len(chunk)
 
 
-def unknown_nodes(engine: Engine, place: TaskFiles, nodes: Relation, index: Index) -> Relation:
-    """Returns the rows of `nodes` (TREE_NODES) whose nodes the index does not know."""
-    at_once, is_divided = engine.fetches_at_once, are_divided(engine, index)
-
-    def unknown(batches: Batches) -> Batches:
-        table = pa.Table.from_batches(batches, TREE_NODES)
-        for bucket, rows in by_bucket(table, is_divided=is_divided):
-            wanted = WantedNodes(rows.select(NODES_SCHEMA.names))
-            is_known, unchanged = np.zeros(rows.num_rows, np.bool_), index.unchanged()
-            for _, part in index.tables(index.names("nodes", bucket), at_once=at_once):
-                places = known_nodes(part, wanted, place.layout, unchanged).drop_null()
-                is_known[places.to_numpy()] = True
-            yield from rows.filter(pa.array(~is_known)).to_batches()
-
-    return by_id(engine, nodes, index, unknown, TREE_NODES)
-
-
-def _read_bucket(
-    place: TaskFiles,
-    wanted: pa.Table,
-    index: Index | None,
-    bucket: int,
-    writer: _KeyBatches,
-    *,
-    at_once: int,
-) -> Batches:
-    """Yields batches of LIVE_SCHEMA with the addresses in the wanted nodes, which are of one
-    bucket. Adds unknown nodes to the index, and replaces the parts that `Index.anew` names."""
-    kept = None if index is None else _Kept(index, bucket)
-    anew: Sequence[str] = ()
-    if index is not None and kept is not None:
-        nodes, unchanged = WantedNodes(wanted), index.unchanged()
-        is_known, used = np.zeros(wanted.num_rows, np.bool_), dict[str, tuple[int, int]]()
-        for name, part in index.tables(index.names("nodes", bucket), at_once=at_once):
-            places = known_nodes(part, nodes, place.layout, unchanged)
-            known = places.is_valid().to_numpy(zero_copy_only=False)
-            numbers = key_counts(part)
-            used[name] = int(numbers[known].sum()), int(numbers.sum())
-            for keys in keys_in(part, known, among=writer.asked):
-                yield from writer.take(keys, required=writer.slices is not None)
-            is_known[places.drop_null().to_numpy()] = True
-        anew = index.anew("nodes", bucket, used)
-        for _, part in index.tables(anew, at_once=at_once):
-            kept.add_table(
-                part.filter(known_nodes(part, nodes, place.layout, unchanged).is_valid())
-            )
-        wanted = wanted.filter(pa.array(~is_known))
-    for node, named in _read(place, wanted, at_once=at_once):
-        keys = keys_of(named)
-        yield from writer.add_read(named, keys, required=node[3])
-        if kept is not None:
-            kept.add(node, once(keys))
-    if index is not None and kept is not None:
-        index.drop({*anew} - kept.finish() - index.scattered)
+def having(table: pa.Table, keys: KeySet) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Returns for each row of a part (KEY_LISTS_SCHEMA) whether it has one of the `keys`."""
+    ends = np.cumsum(pc.list_value_length(table.column("keys")).to_numpy())
+    found = np.zeros(table.num_rows, np.bool_)
+    values: Any = pc.list_flatten(table.column("keys"))
+    found[np.searchsorted(ends, keys.places(values.to_numpy()), side="right")] = True
+    return found
 
 
 def _read(
@@ -403,53 +516,23 @@ class _KeyBatches:
 
 
 class _Kept:
-    """Collects nodes with their keys, and writes them to a bucket of the index in parts of a
-    bounded size."""
+    """Collects nodes with their keys, and writes them to the index in parts of a bounded size."""
 
-    def __init__(self, index: Index, bucket: int) -> None:
+    def __init__(self, index: Index) -> None:
         self._index = index
-        self._bucket = bucket
-        self._read_at = micros_of(index.read_at)
         self._nodes: list[tuple[str, str, int]] = []
         self._keys: list[KeyArray] = []
-        self._tables: list[pa.Table] = []
         self._count = 0
-        self._written: set[str] = set()
 
-    def add(self, node: _Node, keys: KeyArray) -> None:
-        """Adds a node that was read, with the keys of its addresses."""
-        self._nodes.append(node[:3])
+    def add(self, node: tuple[str, str, int], keys: KeyArray) -> None:
+        """Adds a node (a row of NODES_SCHEMA) with the keys of its addresses."""
+        self._nodes.append(node)
         self._keys.append(keys)
-        self._grown(len(keys))
-
-    def add_table(self, table: pa.Table) -> None:
-        """Adds nodes that the index knew already (KEYED_SCHEMA)."""
-        for piece in _pieces(table):
-            self._tables.append(piece)
-            self._grown(int(key_counts(piece).sum()))
-
-    def _grown(self, count: int) -> None:
-        self._count += count
+        self._count += len(keys)
         if self._count >= KEYS_PER_PART:
             self.finish()
 
-    def finish(self) -> frozenset[str]:
-        """Writes the nodes that are left. Returns the names of all parts written so far."""
-        read = keyed(self._nodes, self._keys, read_at=self._read_at)
-        table = pa.concat_tables([KEYED_SCHEMA.empty_table(), read, *self._tables])
-        name = self._index.write("nodes", table.combine_chunks(), bucket=self._bucket)
-        if name is not None:
-            self._written.add(name)
-        self._nodes, self._keys, self._tables, self._count = [], [], [], 0
-        return frozenset(self._written)
-
-
-def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Divides a table of KEYED_SCHEMA into groups of consecutive rows, each as large as a part."""
-    ends = np.cumsum(key_counts(table))
-    start = 0
-    while start < table.num_rows:
-        before = ends[start - 1] if start else 0
-        end = int(np.searchsorted(ends, before + KEYS_PER_PART)) + 1
-        yield table.slice(start, end - start)
-        start = end
+    def finish(self) -> None:
+        """Writes the nodes that are left."""
+        self._index.write_nodes(self._nodes, self._keys)
+        self._nodes, self._keys, self._count = [], [], 0

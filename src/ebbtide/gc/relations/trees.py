@@ -1,14 +1,14 @@
-"""The relation `tree_nodes`: the nodes of the trees that stay.
+"""The nodes of the trees that stay.
 
-A task looks up its trees in the index. It reads the files of the trees that the index lacks, and
-adds these trees to the index.
+The driver looks the trees up in the index. Tasks read the files of the trees that the index lacks,
+and add these trees to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +16,26 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import Column, first_of_each, make_schema, rows_in, without
 from ebbtide.errors import EbbtideError
-from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.gc.engines.base import Batches, Engine, Relation, Step
-from ebbtide.gc.parts import Part, read_part
+from ebbtide.formats.base import NODES_SCHEMA, Layout
+from ebbtide.gc.engines.base import Batches, Engine
+from ebbtide.gc.parts import Part, read_rows, split
 from ebbtide.gc.prefetching import fetched
-from ebbtide.gc.relations.index import LOOSE, Index, bucket_of
-from ebbtide.gc.relations.indexed import IndexedTrees, TreeRows, numbered_nodes
+from ebbtide.gc.relations.index import (
+    Index,
+    IndexedTrees,
+    PartUse,
+    TreeRows,
+    anew,
+    is_small,
+    numbered_nodes,
+)
 from ebbtide.gc.relations.inventory import micros_of
-from ebbtide.gc.relations.keys import keys_of
 from ebbtide.gc.runs import TaskFiles
 
 MISSING_TREE: Final = "missing_tree"
 NODE_ROWS_HELD_MAX: Final = 1_000_000
+ROWS_PER_TREE: Final = 100
+"""The rows that take as long as reading one tree, for the number of tasks."""
 
 TREES_SCHEMA: Final = make_schema(
     ("tree_id", pa.string()),
@@ -39,21 +47,14 @@ TREES_SCHEMA: Final = make_schema(
 """A tree and the checksum of its file. `recorded`: the tree stays, and is read. `data`: its data
 stays too, so that its nodes are read. `required`: if its file is missing, the run is refused."""
 
-_BUCKET: Final = pa.field("bucket", pa.int32())
-_NEEDED: Final = pa.schema([*(each for each in TREES_SCHEMA if each.name != "recorded"), _BUCKET])
-"""A tree to read, and the bucket of its id."""
-
-TREE_NODES: Final = pa.schema(
-    [
-        *NODES_SCHEMA,
-        pa.field("data", pa.bool_()),
-        pa.field("required", pa.bool_()),
-        pa.field("key", pa.int64()),
-        _BUCKET,
-    ]
+FLAGGED: Final = pa.schema(
+    [*NODES_SCHEMA, pa.field("data", pa.bool_()), pa.field("required", pa.bool_())]
 )
 """A node of one or more trees. `data`: the data of at least one of these trees stays. `required`:
-at least one of these trees is required. `key` and `bucket` are those of the node's id."""
+at least one of these trees is required."""
+
+_Tree: TypeAlias = "tuple[str, str, bool, bool]"
+"""The id and checksum of a tree to read, and its flags `data` and `required`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,122 +67,95 @@ class KnownTrees:
 
 
 @dataclass(frozen=True, slots=True)
-class _NeededTree:
-    """A row of _NEEDED."""
+class TreeNodes:
+    """The nodes of some trees (FLAGGED), each once. `replaced` are the parts of the index that the
+    run has written anew, or could not read."""
 
-    tree_id: str
-    checksum: str
-    data: bool
-    required: bool
-    bucket: int
+    nodes: pa.Table
+    replaced: frozenset[str]
 
 
 def tree_nodes(
     engine: Engine, place: TaskFiles, trees: Sequence[Part], index: Index | None
-) -> Relation:
-    """Returns the nodes of those `trees` (parts of TREES_SCHEMA) that stay, as TREE_NODES. A node
-    comes once for each task that reads trees.
+) -> TreeNodes:
+    """Returns the nodes of those `trees` (parts of TREES_SCHEMA) that stay.
 
-    Trees that the `index` lacks are added to it. When the rows are computed, Refused is
-    raised for the first tree that cannot be read. A missing tree that is not required is ignored.
+    Trees that the `index` lacks are added to it. Raises Refused for the first tree that cannot be
+    read. A missing tree that is not required is ignored.
     """
-    folder, at_once = place.folder, engine.fetches_at_once
-    is_divided = are_divided(engine, index)
     layout = place.layout
     # If files of trees and nodes are never candidates, only trees whose data stays are needed.
     stay = bool(layout.checked_kinds) and not {*layout.checked_kinds} & {*layout.delete_order}
-    which = "data" if stay else "recorded"
+    given = read_rows(place.folder, trees, TREES_SCHEMA)
+    needed = given.filter(given.column("data" if stay else "recorded")).drop_columns("recorded")
+    found, replaced = _Found(), frozenset[str]()
+    if index is not None and needed.num_rows:
+        at_once = engine.fetches_at_once
+        needed, replaced = _look_up(index, needed, layout, found, at_once=at_once)
+    if needed.num_rows:
+        found.add_flagged(_read(engine, place, needed, index))
+    return TreeNodes(found.table(), replaced)
 
-    def needed(part: Part) -> Batches:
-        table = read_part(folder, part.name, part.checksum)
-        rows = table.filter(table.column(which)).drop_columns("recorded")
-        buckets = pa.array(bucket_of(rows.column("tree_id")))
-        yield from rows.append_column(_BUCKET, buckets).cast(_NEEDED).to_batches()
 
-    def nodes(batches: Batches) -> Batches:
-        table, found = pa.Table.from_batches(batches, _NEEDED), _Found()
-        for bucket, rows in by_bucket(table, is_divided=is_divided):
-            _read_bucket(place, rows, index, bucket, found, at_once=at_once)
+def _look_up(
+    index: Index, needed: pa.Table, layout: Layout, found: _Found, *, at_once: int
+) -> tuple[pa.Table, frozenset[str]]:
+    """Adds the nodes of the trees that the index has to `found`. Returns the other trees, and the
+    parts that are no longer needed: the useful rows of `anew` are in a new part."""
+    unchanged, uses = index.unchanged(), list[PartUse]()
+    known = [needed.select(["tree_id"]).slice(0, 0)]
+    sizes = {part.name: part.size_bytes for part in index.listed}
+    for name, part in index.tables("trees", at_once=at_once):
+        indexed = IndexedTrees.of(part)
+        places = indexed.matching(needed, layout, unchanged)
+        found.add_known(indexed, needed.take(places))
+        known.append(pa.table({"tree_id": indexed.ids.filter(pc.is_valid(places))}))
+        used = len(places) - places.null_count
+        uses.append(PartUse(name, used, len(places), is_small(sizes[name])))
+    left = without(needed, "tree_id", pa.concat_tables(known))
+    if not index.is_tidied:
+        return left, frozenset()
+    rows, merged = TreeRows(), anew(uses)
+    for name in sorted(merged):
+        part_again = index.read(name)
+        if part_again is not None:
+            indexed = IndexedTrees.of(part_again)
+            rows.add_known(indexed, pc.is_valid(indexed.matching(needed, layout, unchanged)))
+    index.write_trees(rows.table())
+    return left, merged | (frozenset(index.names("trees")) - {each.name for each in uses})
+
+
+def _read(engine: Engine, place: TaskFiles, needed: pa.Table, index: Index | None) -> pa.Table:
+    """Reads trees in tasks. Returns their nodes (FLAGGED)."""
+    at_once = engine.fetches_at_once
+
+    def address_of(tree: _Tree) -> str:
+        return place.layout.tree_address(tree[0])
+
+    def read(task: Sequence[_Tree]) -> Batches:
+        found, rows = _Found(), TreeRows()
+        for tree, storage in fetched(place.storage, task, address_of, at_once=at_once):
+            tree_id, checksum, data, required = tree
+            try:
+                nodes = place.layout.read_tree(storage, tree_id, checksum)
+            except EbbtideError as error:
+                if required or error.kind != MISSING_TREE:
+                    raise
+                continue
+            found.add(nodes, data=data, required=required)
+            if index is not None:
+                rows.add(tree_id, checksum, nodes, read_at=micros_of(index.read_at))
+        if index is not None:
+            index.write_trees(rows.table())
         yield from found.table().to_batches()
 
-    return by_id(engine, engine.rows(list(trees), needed, _NEEDED), index, nodes, TREE_NODES)
-
-
-def are_divided(engine: Engine, index: Index | None) -> bool:
-    """Returns whether trees and nodes are divided among several tasks, by their buckets."""
-    return engine.task_count > 1 if index is None else index.is_divided
-
-
-def by_id(
-    engine: Engine, rows: Relation, index: Index | None, step: Step, schema: pa.Schema
-) -> Relation:
-    """Returns the rows (`schema`) of a step that reads trees or nodes, each bucket in one task. A
-    task can have several buckets: one task for each of the 32 buckets would take long to start."""
-    tasks = engine.task_count if are_divided(engine, index) else 1
-    return rows.map(step, schema, by=("bucket",), tasks=tasks)
-
-
-def by_bucket(table: pa.Table, *, is_divided: bool) -> Iterator[tuple[int, pa.Table]]:
-    """Yields each bucket with its rows, by the column `bucket`. If the rows are not divided among
-    tasks, yields all rows once, as LOOSE."""
-    if not is_divided:
-        yield LOOSE, table
-        return
-    buckets = table.column("bucket").to_numpy()
-    for bucket in np.unique(buckets).tolist():
-        yield bucket, table.filter(pa.array(buckets == bucket))
-
-
-def _read_bucket(
-    place: TaskFiles,
-    needed: pa.Table,
-    index: Index | None,
-    bucket: int,
-    found: _Found,
-    *,
-    at_once: int,
-) -> None:
-    """Adds the nodes of the needed trees, which are of one bucket, to `found`. Adds unknown trees
-    to the index, and replaces the parts that `Index.anew` names."""
-    rows = TreeRows()
-    anew: Sequence[str] = ()
-    if index is not None:
-        unchanged, used = index.unchanged(), dict[str, tuple[int, int]]()
-        known = [needed.select(["tree_id"]).slice(0, 0)]
-        for name, part in index.tables(index.names("trees", bucket), at_once=at_once):
-            indexed = IndexedTrees.of(part)
-            places = indexed.matching(needed, place.layout, unchanged)
-            used[name] = len(places) - places.null_count, len(places)
-            found.add_known(indexed, needed.take(places))
-            known.append(pa.table({"tree_id": indexed.ids.filter(pc.is_valid(places))}))
-        anew = index.anew("trees", bucket, used)
-        for _, part in index.tables(anew, at_once=at_once):
-            indexed = IndexedTrees.of(part)
-            places = indexed.matching(needed, place.layout, unchanged)
-            rows.add_known(indexed, pc.is_valid(places))
-        needed = without(needed, "tree_id", pa.concat_tables(known))
-    unread = [_NeededTree(*row) for batch in needed.to_batches() for row in rows_in(batch)]
-
-    def address_of(tree: _NeededTree) -> str:
-        return place.layout.tree_address(tree.tree_id)
-
-    for tree, storage in fetched(place.storage, unread, address_of, at_once=at_once):
-        try:
-            nodes = place.layout.read_tree(storage, tree.tree_id, tree.checksum)
-        except EbbtideError as error:
-            if tree.required or error.kind != MISSING_TREE:
-                raise
-            continue
-        found.add(nodes, data=tree.data, required=tree.required)
-        if index is not None:
-            rows.add(tree.tree_id, tree.checksum, nodes, read_at=micros_of(index.read_at))
-    if index is not None:
-        written = index.write("trees", rows.table(), bucket=bucket)
-        index.drop({*anew} - {written} - index.scattered)
+    trees: list[_Tree] = [row for batch in needed.to_batches() for row in rows_in(batch)]
+    tasks = split(trees, tasks=engine.tasks_for(ROWS_PER_TREE * len(trees)))
+    return engine.rows(tasks, read, FLAGGED).collect()
 
 
 class _Found:
-    """Collects the nodes that a task found, each once."""
+    """Collects nodes, each once."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
@@ -194,14 +168,18 @@ class _Found:
             table = table.append_column(
                 pa.field(name, pa.bool_()), pa.repeat(pa.scalar(flag), nodes.num_rows)
             )
-        self._tables.append(table)
+        self.add_flagged(table)
+
+    def add_flagged(self, nodes: pa.Table) -> None:
+        """Adds nodes (FLAGGED)."""
+        self._tables.append(nodes)
         self._rows += nodes.num_rows
         if self._rows > NODE_ROWS_HELD_MAX:
             self._tables = [each_once(self._tables)]
             self._rows = 0  # the next merge comes after NODE_ROWS_HELD_MAX new rows
 
     def add_known(self, indexed: IndexedTrees, rows: pa.Table) -> None:
-        """Adds the nodes of trees from a part of the index. `rows` has a row of _NEEDED for each
+        """Adds the nodes of trees from a part of the index. `rows` has the needed tree for each
         tree of the part, with nulls for trees that are not needed."""
         for data in (True, False):
             for required in (True, False):
@@ -212,23 +190,13 @@ class _Found:
                     self.add(indexed.nodes_of(chosen), data=data, required=required)
 
     def table(self) -> pa.Table:
-        """Returns all nodes as TREE_NODES, each once."""
-        table = each_once(self._tables)
-        keys = keys_of(table.column("node_id"))
-        buckets = bucket_of(table.column("node_id"))
-        keyed = table.append_column("key", pa.array(keys)).append_column(
-            "bucket", pa.array(buckets)
-        )
-        return keyed.cast(TREE_NODES)
+        """Returns all nodes (FLAGGED), each once."""
+        return each_once(self._tables)
 
 
 def _is(column: Column, flag: bool) -> Any:  # an array of booleans
     """Returns where a column of booleans equals `flag`; nulls are not equal to it."""
     return pc.fill_null(pc.equal(column, pa.scalar(flag)), pa.scalar(False))
-
-
-FLAGGED: Final = pa.schema([each for each in TREE_NODES if each.name not in ("key", "bucket")])
-"""TREE_NODES without the columns that are computed from the id."""
 
 
 def each_once(tables: Sequence[pa.Table]) -> pa.Table:

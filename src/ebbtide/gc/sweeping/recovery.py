@@ -204,7 +204,7 @@ class QuarantineEnd:
         prefix, marked = place.prefixed("known"), trees_of(roots, decision)
         trees = write_trees(folder, prefix, marked, roots.tree_checksums)
         asked = keys_in_parts(folder, held) if self.engine.holds(held) else None
-        live = Mark.of(self.engine, place, trees, index=self._index()).live(asked)
+        live = Mark(self.engine, place, trees, index=self._index()).live(asked)
         keys = needed_of(self.engine, folder, held, live=live, protected=protected)
         found = chosen(self.engine, folder, held, keys, name=name)
         return without_purged(repository, folder, found), guard

@@ -253,7 +253,7 @@ class Sweep:
         place = TaskFiles(self.repository.storage, self.repository.layout, self.folder, name)
         prefix = place.prefixed("known")
         known = write_trees(self.folder, prefix, unread.trees, unread.checksums)
-        return Mark.of(self.engine, place, known).live()
+        return Mark(self.engine, place, known).live()
 
     def _kept(self, reading: Reading) -> Iterator[pa.Table]:
         """Yields the addresses that are protected now. If there are at most AMONG_MAX candidates,
