@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.commands import captured
 from tests.support.templates import old_lake
 
 LOADED = """
@@ -85,9 +86,7 @@ def test_all_but_spark_works_without_pandas(tmp_path: Path) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("EBBTIDE_")}
     kept |= {"EBBTIDE_STORE": str(tmp_path / "store"), "EBBTIDE_SPARK_MASTER": "none"}
     command = [sys.executable, "-c", WITHOUT_PANDAS]
-    done = subprocess.run(
-        [*command, "explain", "lake", "main", "file"], env=kept, capture_output=True, text=True
-    )
+    done = captured([*command, "explain", "lake", "main", "file"], env=kept)
     assert done.returncode == 0, done
     assert "branch main, path file" in done.stdout
     with subprocess.Popen(

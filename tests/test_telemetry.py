@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from tests.cli.test_docs import environment
 from tests.notify.ends import run_end
 from tests.support.app import serving
 from tests.support.clock import ManualClock
+from tests.support.commands import captured
 from tests.support.engines import INLINE
 from tests.support.server import eventually
 
@@ -238,13 +238,8 @@ def test_the_command_that_sets_an_sdk_up(tmp_path: Path) -> None:
     exporters = {"traces": "console", "metrics": "none", "logs": "none"}
     options = [word for name, each in exporters.items() for word in (f"--{name}_exporter", each)]
     program = [str(programs / "opentelemetry-instrument"), *options, str(programs / "ebbtide")]
-    done = subprocess.run(
-        [*program, "gc", "plan", "lake"],
-        env=environment(EBBTIDE_STORE=str(tmp_path / "store"), EBBTIDE_SPARK_MASTER="none"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    variables = environment(EBBTIDE_STORE=str(tmp_path / "store"), EBBTIDE_SPARK_MASTER="none")
+    done = captured([*program, "gc", "plan", "lake"], env=variables, timeout=300)
     assert done.returncode == 0, done
     for name in ("gc plan", "list", "subtract"):
         assert f'"name": "{name}"' in done.stdout

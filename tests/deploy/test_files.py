@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import yaml
 from ebbtide.gc.engines.spark.conf import read_text
 from ebbtide.settings import list_settings
 from tests.cli.test_examples import check, listed_commands
+from tests.support.commands import captured
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -43,14 +43,8 @@ def tool(name: str) -> str:
 
 
 def run(name: str, *arguments: object, **more: str) -> str:
-    done = subprocess.run(
-        [tool(name), *map(str, arguments)],
-        cwd=DEPLOY,
-        env=os.environ | more,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [tool(name), *map(str, arguments)]
+    done = captured(command, cwd=DEPLOY, env=os.environ | more, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -262,13 +256,7 @@ def test_the_start_of_an_executor(tmp_path: Path) -> None:
         "SPARK_JAVA_OPT_0": "-Da=b 'c' $(d)",
         "SPARK_JAVA_OPT_1": "-De",
     }
-    done = subprocess.run(
-        ["/bin/sh", DEPLOY / "executor.sh", "executor"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = captured(["/bin/sh", DEPLOY / "executor.sh", "executor"], env=environment)
     home, *words = done.stdout.splitlines()
     assert (Path(home) / "jars").is_dir()
     assert words[:5] == ["-Da=b 'c' $(d)", "-De", "-Xms4g", "-Xmx4g", "-cp"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from ebbtide.ids import new_id
 from ebbtide.processes import this_process
 from ebbtide.storage import Storage, open_storage
 from tests.support.clock import ManualClock
+from tests.support.commands import captured
 from tests.support.errors import raises
 from tests.support.faulty import FaultyStorage, Hook
 
@@ -152,9 +152,7 @@ def test_who_holds_it(place: Place) -> None:
 
 def test_a_run_that_died_on_this_machine_is_replaced_at_once(place: Place) -> None:
     program = "from ebbtide.processes import this_process; print(this_process())"
-    dead = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    dead = captured([sys.executable, "-c", program]).stdout.strip()
     for holder in (this_process(), ELSEWHERE, None, "nonsense"):
         place.leave_behind(timedelta(0), holder=holder)
         with in_progress("old"), place.hold("new"):

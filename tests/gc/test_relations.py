@@ -169,15 +169,6 @@ def test_rows_are_put_together(engine: Engine, seed: int) -> None:
 @randomized("queries")
 def test_rows_are_divided(engine: Engine, seed: int) -> None:
     """Those of one value are all in one partition, where they come in order."""
-    check_division(engine, seed)
-
-
-@randomized("queries in the process")
-def test_rows_are_divided_in_the_process(seed: int) -> None:
-    check_division(DuckEngine(cores=1 + seed % 2), seed)
-
-
-def check_division(engine: Engine, seed: int) -> None:
     rng = random.Random(seed)
     rows = [(rng.randrange(5), rng.randrange(9)) for _ in range(40)]
 
@@ -190,8 +181,8 @@ def check_division(engine: Engine, seed: int) -> None:
         yield from pa.table(columns, schema=PLACES).to_batches()
 
     counts = {part: sum(row[0] == part for row in rows) for part, _ in rows}
-    for tasks in (1, 3):
-        given = relation(engine, rows, PLACES).map(tell, PLACES, by=("part", "row"), tasks=tasks)
+    for tasks, on in ((1, engine), (3, engine), (3, DuckEngine(cores=2))):
+        given = relation(on, rows, PLACES).map(tell, PLACES, by=("part", "row"), tasks=tasks)
         assert rows_of(given) == sorted(counts.items(), key=repr)
 
 

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ebbtide.errors import ExitCode
+from tests.support.commands import captured
 from tests.support.templates import old_lake
 
 pytestmark = pytest.mark.xdist_group("package")  # which is built once
@@ -180,9 +181,7 @@ def run(
     environment: Mapping[str, str], *arguments: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PLAIN, *arguments]
-    return subprocess.run(
-        command, env={**environment, **more}, capture_output=True, text=True, check=False
-    )
+    return captured(command, env={**environment, **more})
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.simulation.scheduler import Disturbance
 from tests.simulation.simulation import Simulation, require_none_fails, told
 from tests.simulation.store import open_simulation
 from tests.simulation.world import LEASE
+from tests.support.commands import captured
 from tests.support.randomized import randomized
 
 SHARES = 3
@@ -67,7 +67,6 @@ def test_a_seed_gives_the_same_history_in_another_process(simulation: Simulation
     """Whatever the order of hashes, and whatever was carried out before."""
     here = [simulation.run(simulation.draw(seed)).digest for seed in SEEDS]
     program = (
-        ""
         "from tests.simulation.store import open_simulation\n"
         "with open_simulation() as simulation:\n"
         f"    for seed in reversed({list(SEEDS)}):\n"
@@ -75,11 +74,6 @@ def test_a_seed_gives_the_same_history_in_another_process(simulation: Simulation
     )
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), *sys.path])
-    answer = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert answer.stdout.split() == here[::-1]
+    variables = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": path}
+    answer = captured([sys.executable, "-c", program], env=variables)
+    assert answer.stdout.split() == here[::-1], answer.stderr

@@ -10,7 +10,6 @@ import contextlib
 import io
 import pkgutil
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -24,6 +23,7 @@ from ebbtide.server.app import TOPICS
 from ebbtide.server.pages.app import page_routes
 from ebbtide.settings import list_settings
 from scripts.prose import ROOT, texts_of
+from tests.support.commands import captured
 
 README: Final = "README.md"
 COMPARISON: Final = "docs/comparison.md"
@@ -116,10 +116,7 @@ def _formats() -> Iterator[str]:
 
 
 def _files() -> Iterator[str]:
-    listed = subprocess.run(
-        ["git", "-C", ROOT, "ls-files"], check=True, capture_output=True, text=True
-    )
-    yield from listed.stdout.splitlines()
+    yield from captured(["git", "-C", ROOT, "ls-files"]).stdout.splitlines()
 
 
 _NAMES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {

@@ -11,6 +11,7 @@ from typing import Final
 
 import psutil
 
+from tests.support.commands import captured
 from tests.support.forking import ROOT, Forks
 
 MODULE: Final = "tests.support.test_forking"
@@ -56,14 +57,8 @@ def test_a_shell_starts_a_command_as_any_other(tmp_path: Path) -> None:
     place = tmp_path / "here"
     place.mkdir()
     path = f"{forks.command('tell', MODULE)}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", "echo in | tell a 'b  c' | cat; echo ${PIPESTATUS[1]}"],
-        cwd=place,
-        env={**os.environ, "PATH": path, "TOLD": "x" * 100_000},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    told = ["bash", "-c", "echo in | tell a 'b  c' | cat; echo ${PIPESTATUS[1]}"]
+    done = captured(told, cwd=place, env={**os.environ, "PATH": path, "TOLD": "x" * 100_000})
     assert done.stdout.split("\n") == [f"here {'x' * 100_000} a b  c in", "", "5", ""]
     assert done.stderr == ""
     forks.end()
