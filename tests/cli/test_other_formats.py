@@ -32,6 +32,5 @@ def test_a_run(tmp_path: Path, ebbtide: Ebbtide) -> None:
     name = f"toy:{make_lake(tmp_path / 'lake')}"
     found = ebbtide.json("gc run", name, "--yes", "--quarantine", "none", "--allow-share")
     assert (found["state"], found["deleted_count"]) == ("swept", 3)
-    assert ebbtide.json("gc show", name, found["run_id"])["state"] == "swept"
     ebbtide.refuses("invalid_argument", "retention show", name, code=2)
     ebbtide.refuses("invalid_argument", "expire", name, "--older-than", "1d", "--yes", code=2)

@@ -314,8 +314,6 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
 
 
 KEYS = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=20)
-
-
 ROWS = st.lists(st.sampled_from(["a", "b", "c", "a.part", "b.part", "b.more", "d"]), max_size=30)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from ebbtide.gc.planning.subtract import (
 )
 from ebbtide.gc.preview import FREED
 from ebbtide.gc.relations.live import LIVE_SCHEMA
+from ebbtide.ids import new_id
 from ebbtide.purge.scanning import RANGES, TREE_RANGES_SCHEMA
 from tests.support.engines import on_engines
 from tests.support.randomized import randomized
@@ -110,6 +112,7 @@ def freed(after: Side, before: Side) -> Iterator[Row]:
 STORE: Final = (placed, PLACED_SCHEMA)
 COMMITTED: Final = (live, LIVE_SCHEMA)
 UNCOMMITTED: Final = (uncommitted, UNCOMMITTED_SCHEMA)
+RANGED: Final = (ranges, TREE_RANGES_SCHEMA)
 QUERIES: Final[list[tuple[Query, Callable[..., Iterator[Row]], dict[str, Any]]]] = [
     (LEFT, left, {"store": STORE, "committed": COMMITTED, "uncommitted": UNCOMMITTED}),
     (NOT_COMMITTED, not_committed, {"store": STORE, "committed": COMMITTED}),
@@ -117,11 +120,7 @@ QUERIES: Final[list[tuple[Query, Callable[..., Iterator[Row]], dict[str, Any]]]]
     (ABSENT, absent, {"store": STORE, "committed": COMMITTED}),
     (JUDGED, lambda store: iter({(row[1],) for row in store}), {"store": STORE}),
     (FREED, freed, {"after": STORE, "before": STORE}),
-    (
-        RANGES,
-        lambda ranges: iter({row[1:] for row in ranges}),
-        {"ranges": (ranges, TREE_RANGES_SCHEMA)},
-    ),
+    (RANGES, lambda ranges: iter({row[1:] for row in ranges}), {"ranges": RANGED}),
 ]
 """Each query of the program, what it means, and its relations."""
 
@@ -154,15 +153,22 @@ def check_queries(engine: Engine, seed: int) -> None:
 
 @both
 @randomized("queries")
-def test_rows_are_put_together(engine: Engine, seed: int) -> None:
+def test_rows_are_put_together_and_kept(engine: Engine, seed: int, tmp_path: Path) -> None:
+    """What is kept is computed once, however many queries ask for it."""
+
+    def noted(batches: Batches) -> Batches:
+        (tmp_path / new_id()).touch()
+        return batches
+
     rng = random.Random(seed)
     rows = [(rng.choice([None, *KEYS]), rng.choice("abc")) for _ in range(rng.randrange(20))]
     given = relation(engine, rows, ROWS)
     assert rows_of(given) == sorted(rows, key=repr)
-    assert rows_of(engine.union(given)) == sorted(rows, key=repr)
-    assert rows_of(engine.union(given, given.kept(), given)) == sorted([*rows] * 3, key=repr)
-    kept = given.map(lambda batches: batches, ROWS).kept()
-    assert rows_of(kept) == rows_of(kept.map(lambda batches: batches, ROWS)) == rows_of(given)
+    kept = given.map(noted, ROWS).kept()
+    assert rows_of(engine.union(given, kept, kept)) == sorted([*rows] * 3, key=repr)
+    assert rows_of(kept) == rows_of(kept.map(lambda each: each, ROWS)) == rows_of(given)
+    assert len(list(tmp_path.iterdir())) == 3
+    engine.forget()
 
 
 @both

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from ebbtide.errors import Failed
-from ebbtide.gc.engines.spark.engine import NOT_ASKED, SparkEngine
+from ebbtide.gc.engines.spark.engine import NOT_ASKED, SparkEngine, SparkRelation
 from ebbtide.gc.steps import Meter, ProgressReading
 from ebbtide.imports import allow_pandas, require_extra
 
@@ -88,6 +88,7 @@ class ConnectEngine(SparkEngine):
         self.meter = self._progress = _ConnectMeter()
         self._connected: SparkSession | None = None
         self._cores: int | None = None
+        self._persisted: list[DataFrame] = []
 
     def spark(self) -> SparkSession:
         """Returns the session, connected on first use. Raises Failed `spark_error`."""
@@ -113,6 +114,23 @@ class ConnectEngine(SparkEngine):
             numbers = self.spark().range(ROWS_ASKED)
             self._cores = numbers.select(spark_partition_id()).distinct().count()
         return self._cores
+
+    def keep(self, relation: SparkRelation) -> SparkRelation:
+        """Makes Spark keep the rows of a relation until `forget`."""
+        self._persisted.append(relation.frame.persist())
+        return SparkRelation(self._persisted[-1], relation.schema, self)
+
+    def forget(self) -> None:
+        """Drops the rows of all relations that are kept."""
+        while self._persisted:
+            with suppress(Exception):  # a server that ended keeps nothing
+                self._persisted.pop().unpersist()
+
+    def select(self, text: str, relations: Mapping[str, SparkRelation]) -> DataFrame:
+        """Returns the rows of a SELECT. The server has no views of them: it analyses the text when
+        the rows are computed."""
+        frames: dict[str, Any] = {name: each.frame for name, each in relations.items()}
+        return self.spark().sql(text, **frames)
 
     def name_jobs(self, run_id: str, step: str) -> None:
         """Sets the run and the step as tags of Spark's operations."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,9 +48,13 @@ _PYTHON_TRACE: Final = "Traceback (most recent call last):"
 class SparkRelation(Relation):
     """A relation whose rows are a Spark DataFrame."""
 
-    def __init__(self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine) -> None:
+    def __init__(
+        self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine, *, view: str | None = None
+    ) -> None:
+        """`view` is the temporary view whose rows these are, for rows that are kept."""
         self.schema = schema
         self.frame = frame
+        self.view = view
         self._engine = engine
 
     def map(
@@ -64,7 +69,7 @@ class SparkRelation(Relation):
 
     def kept(self) -> SparkRelation:
         """Returns the same rows, computed once and kept until `SparkEngine.forget`."""
-        return SparkRelation(self._engine.keep(self.frame), self.schema, self._engine)
+        return self._engine.keep(self)
 
     def collect(self) -> pa.Table:
         """Returns all rows. Raises the errors of `Relation.collect`, and Failed `spark_error` for
@@ -79,11 +84,6 @@ class SparkRelation(Relation):
             if told is not None:
                 raise pickle.loads(base64.b64decode(told[1])) from error
             raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
-
-
-def _of(relation: Relation) -> DataFrame:
-    assert isinstance(relation, SparkRelation)
-    return relation.frame
 
 
 def _telling(step: Step) -> Step:
@@ -136,7 +136,8 @@ class SparkEngine(Engine):
         self._session = session
         self._executors_wait = executors_wait
         self._named = "", "work"
-        self._kept: list[DataFrame] = []
+        self._kept: list[str] = []
+        self._numbers = count()
 
     def spark(self) -> SparkSession:
         """Returns the session, which starts on first use. Raises Failed (`java_not_found`,
@@ -182,10 +183,10 @@ class SparkEngine(Engine):
     def expect(self, rows: int) -> None:
         """Sets the number of partitions of an exchange for this number of rows, and turns Spark's
         compiler on if there are many rows."""
-        count = max(self.tasks_for(rows), rows // ROWS_PER_PARTITION)
+        partitions = max(self.tasks_for(rows), rows // ROWS_PER_PARTITION)
         is_much = rows >= COMPILED_FROM
         conf = self.spark().conf
-        conf.set(_PARTITIONS, str(count))
+        conf.set(_PARTITIONS, str(partitions))
         conf.set("spark.sql.codegen.wholeStage", "true" if is_much else "false")
         conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_much else "NO_CODEGEN")
 
@@ -194,16 +195,28 @@ class SparkEngine(Engine):
         context, group = self.spark().sparkContext, self._named[0]
         return watched(context, group, self._executors_wait, self._meter)
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Makes Spark keep the rows of a frame until `forget`."""
-        self._kept.append(frame.persist())
-        return self._kept[-1]
+    def keep(self, relation: SparkRelation) -> SparkRelation:
+        """Makes Spark keep the rows of a relation until `forget`.
+
+        A query finds the rows only by the view that was kept: a view of a kept frame is computed
+        anew.
+        """
+        spark, view = self.spark(), self._new_view()
+        relation.frame.createOrReplaceTempView(view)
+        spark.catalog.cacheTable(view)
+        self._kept.append(view)
+        return SparkRelation(spark.table(view), relation.schema, self, view=view)
 
     def forget(self) -> None:
-        """Drops the rows of all frames that are kept."""
+        """Drops the rows of all relations that are kept."""
         while self._kept:
             with suppress(Exception):  # a JVM that died keeps nothing
-                self._kept.pop().unpersist()
+                view = self._kept.pop()
+                self.spark().catalog.uncacheTable(view)
+                self.spark().catalog.dropTempView(view)
+
+    def _new_view(self) -> str:
+        return f"ebbtide_{next(self._numbers)}"
 
     def rows(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
@@ -227,8 +240,25 @@ class SparkEngine(Engine):
     def query(self, query: Query, **relations: Relation) -> SparkRelation:
         """Returns the rows of a query over these relations. Raises as `spark` does."""
         with _reached():
-            frames: dict[str, Any] = {name: _of(each) for name, each in relations.items()}
-            return SparkRelation(self.spark().sql(query.text, **frames), query.schema, self)
+            given: dict[str, SparkRelation] = {}
+            for name, each in relations.items():
+                assert isinstance(each, SparkRelation)
+                given[name] = each
+            return SparkRelation(self.select(query.text, given), query.schema, self)
+
+    def select(self, text: str, relations: Mapping[str, SparkRelation]) -> DataFrame:
+        """Returns the rows of a SELECT over relations."""
+        spark, views, made = self.spark(), dict[str, str](), list[str]()
+        for name, relation in relations.items():
+            views[name] = relation.view or self._new_view()
+            if relation.view is None:
+                relation.frame.createOrReplaceTempView(views[name])
+                made.append(views[name])
+        try:
+            return spark.sql(text.format_map(views))
+        finally:
+            for view in made:
+                spark.catalog.dropTempView(view)
 
 
 @contextmanager
