@@ -146,7 +146,5 @@ class ToyScheme(Scheme):
         self, name: str, settings: Settings, *, run_dir: str | None = None, quiet: bool = False
     ) -> tuple[ToyRepository, timedelta]:
         del run_dir, quiet
-        return ToyRepository(open_storage(name.removeprefix("toy:")), settings=settings), DAY
-
-
-DAY: Final = timedelta(days=1)
+        found = ToyRepository(open_storage(name.removeprefix("toy:")), settings=settings)
+        return found, timedelta(days=1)
