@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ebbtide.formats import schemes
-from ebbtide.formats.schemes import GROUP
 from tests.cli.conftest import Ebbtide
 from tests.formats import toy
 from tests.formats.test_toy import make_lake
@@ -20,7 +19,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     folder = tmp_path / "site" / "toy-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{GROUP}]\ntoy = {toy.__name__}:ToyScheme\n")
+    (folder / "entry_points.txt").write_text(f"[{schemes.GROUP}]\ntoy = {toy.__name__}:ToyScheme\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     schemes._known.cache_clear()
     yield

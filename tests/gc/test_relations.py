@@ -36,6 +36,7 @@ from tests.support.randomized import randomized
 
 ROWS = make_schema(("key", pa.int64()), ("name", pa.string()))
 PLACES = make_schema(("part", pa.int32()), ("row", pa.int32()))
+ROWS_MANY: Final = 500_000
 Row = tuple[Any, ...]
 Side = list[Row]
 
@@ -223,9 +224,6 @@ def test_what_does_not_fit_is_spilled(monkeypatch: pytest.MonkeyPatch) -> None:
     found = kept.map(count, keys, by=("part", "key"), tasks=7).collect()
     assert found.column("key").to_numpy().sum() == 8 * ROWS_MANY
     assert sorted(found.column("part").to_numpy().tolist()) == list(range(7))
-
-
-ROWS_MANY: Final = 500_000
 
 
 @both

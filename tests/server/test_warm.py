@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.gc.engines.spark.session import Launched
-from ebbtide.server.jobs import Jobs, Order
+from ebbtide.server.jobs import Jobs, Order, _engine
 from ebbtide.server.warm import WarmSpark, launch
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
@@ -65,6 +65,9 @@ def test_all_jobs_have_the_same(warm: WarmSpark, fakes: list[Fake]) -> None:
     """Until it died; and those without Spark, or with another's, have none."""
     for master in ("none", "sc://host:15002"):
         assert warm.lend(Settings(spark_master=master)) is None
+    chosen = Settings(engine="duckdb", spark_master="sc://host:15002")
+    order = Order(directory=None, settings=chosen, repository="lake", repository_id="1")
+    assert (warm.lend(chosen), _engine(order).name) == (None, "duckdb")
     assert [warm.lend(ON_SPARK) for _ in range(3)] == [(1, "secret")] * 3
     warm.give_back(LATE)
     assert warm.lend(ON_SPARK) == (1, "secret")

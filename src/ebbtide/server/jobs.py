@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbtide import logs, telemetry
 from ebbtide.api.collected import Collected, open_collected
+from ebbtide.api.engines import chosen_master
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
 from ebbtide.logs import bind_request, bind_run, request_id
@@ -492,17 +493,17 @@ def _opened(order: Order) -> Iterator[Collected]:
 
 
 def _engine(order: Order) -> Engine:
-    master = order.settings.spark_master
-    if master.startswith(REMOTE):
+    if order.gateway is None:
+        master = chosen_master(order.settings)
+        if not master.startswith(REMOTE):
+            from ebbtide.gc.engines.duckdb import DuckEngine
+
+            return DuckEngine()
         from ebbtide.gc.engines.spark.conf import read_text
         from ebbtide.gc.engines.spark.connect import ConnectEngine, connect
 
         conf = read_text(order.settings.spark_conf)
         return ConnectEngine(master, partial(connect, master, conf))
-    if order.gateway is None:
-        from ebbtide.gc.engines.duckdb import DuckEngine
-
-        return DuckEngine()
     from ebbtide.gc.engines.spark.engine import SparkEngine
     from ebbtide.gc.engines.spark.session import attach
 
