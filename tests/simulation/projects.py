@@ -66,15 +66,15 @@ class Wanted:
 def exactly(act: Act, lake: Repository, call: Callable[[], Any], rule: Rule) -> Any:
     """Does it. Where nothing happened beside it, its item is what the rule says then, and all
     others are what they were. Raises Violation."""
-    repository_id, was_exact = lake.info.repository_id, act.is_exact
+    repository_id = lake.info.repository_id
     before = read_shelves(act.checker, repository_id)
     try:
         answer = call()
     except EbbtideError as error:
-        if was_exact and act.is_exact and error.kind not in _both(act, before, rule)[1]:
+        if act.is_exact and error.kind not in _both(act, before, rule)[1]:
             raise Violation("answer", f"{error.kind}: {error.message}; not expected") from error
         raise
-    if was_exact and act.is_exact:
+    if act.is_exact:
         wanted, kinds = _both(act, before, rule)
         if wanted is not None:
             _compare(wanted, before, read_shelves(act.checker, repository_id))

@@ -121,6 +121,7 @@ class Task(threading.Thread):
         self.sleeps_for = timedelta(0)
         self.began = datetime.max.replace(tzinfo=UTC)
         self.is_over = False
+        self.began_alone = False
         self.was_disturbed = False
         self.is_dead = False
         self.is_stopping = False
@@ -194,10 +195,8 @@ class Scheduler:
     def is_alone(self) -> bool:
         """Whether the task that this thread is was not disturbed, and nothing is or was under way
         beside it."""
-        task = self.current
-        others = [each for each in self.tasks if each is not task]
-        is_last = task is not None and self.tasks[-1] is task and not task.was_disturbed
-        return is_last and all(each.is_over for each in others)
+        task, last = self.current, self.tasks[-1]
+        return task is last and last.began_alone and not last.was_disturbed
 
     def tell(self, text: str, *, is_told: bool = True) -> None:
         """Write a line of the history."""
@@ -300,6 +299,7 @@ class Scheduler:
     def start(self, task: Task) -> None:
         """Run a new task up to where it stops first, then those that wake up."""
         task.bind(self)
+        task.began_alone = all(each.is_over for each in self.tasks)
         self.tasks.append(task)
         task.start()
         self._slice(task)

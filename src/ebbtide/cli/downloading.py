@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import unicodedata
@@ -26,6 +27,8 @@ CHARACTERS_SHOWN: Final = 200
 def save(pieces: Iterable[bytes], target: Path) -> None:
     """Writes a file. It has a temporary name until it is complete and checked. Raises OSError with
     the file's name."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     # A unique and short name: the file's own name can already have the greatest length.
     partial = target.with_name(f".{new_id()}.partial")
     try:

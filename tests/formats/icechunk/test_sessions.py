@@ -60,21 +60,22 @@ def lake(tmp_path: Path, spec_version: int) -> IcechunkLake:
 @dataclass(frozen=True)
 class Rewound:
     """The branch main was rewound from `head`, and the repository's time stands just after that.
-    `grace` goes back to when all was written, and `head` still reachable."""
+    `grace` goes back to when all was written, and the reset came later than that by `spare`."""
 
     lake: IcechunkLake
     clock: ManualClock
     head: str
     grace: timedelta
+    spare: timedelta
 
 
 def rewind(lake: IcechunkLake) -> Rewound:
     middle = instant_between(lake.path)
     head, below = list(open_repository(lake.path).ancestry(branch="main"))[:2]
+    spare = instant_between(lake.path) - middle
     open_repository(lake.path).reset_branch("main", below.id)
-    clock = ManualClock(datetime.now(UTC))
-    lake.clock = clock
-    return Rewound(lake, clock, head.id, clock.now - middle)
+    lake.clock = clock = ManualClock(datetime.now(UTC))
+    return Rewound(lake, clock, head.id, clock.now - middle, spare)
 
 
 @each_version
@@ -90,7 +91,7 @@ def test_what_was_reachable_within_the_grace_stays(lake: IcechunkLake) -> None:
 
     for _ in range(2):
         assert not names_it()
-        rewound.clock.advance(rewound.grace / 4)
+        rewound.clock.advance(rewound.spare / 4)
     lake.swept(quiet=False, grace=rewound.grace)
     assert read_snapshot(reader, rewound.head)
     assert read_snapshot(open_repository(lake.path), rewound.head)
