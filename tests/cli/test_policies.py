@@ -12,7 +12,7 @@ from ebbtide.cli import policy_effects
 from ebbtide.cli.policies import parse_rule_text
 from ebbtide.cli.policy_effects import PolicyEffect
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.base import WithPolicy
+from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.retention.policy import Policy
 from tests.cli.conftest import Ebbtide
 

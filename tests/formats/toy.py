@@ -8,7 +8,7 @@ data/…               files
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -104,10 +104,6 @@ class ToyReading(PlainReading):
         policy = Policy.parse({"default": "keep", "mode": "rewrite"})
         checksums = {commit.tree_id: "" for commit in commits}
         return Roots(self.now, refs, commits, frozenset(), checksums, policy)
-
-    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
-        del among
-        return iter(())
 
 
 class ToyRepository(PlainRepository):

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -246,7 +245,6 @@ class Relations:
         *,
         live: list[str],
         protected: list[str],
-        purged: list[str] | None = None,
         keyed: Callable[[pa.Table], pa.Table] = lambda inventory: inventory,
     ) -> Subtracted:
         rows = [(r[0], None, None, *r[3:]) if r[0] in self.named else r for r in self.rows]
@@ -264,7 +262,6 @@ class Relations:
             protected=self.write("kept", pa.table([protected], schema=ADDRESS_SCHEMA)),
             kinds=kinds,
             cutoff=CUTOFF,
-            purged=self.write("purged", pa.table([purged or []], schema=ADDRESS_SCHEMA)),
         )
         return subtract(self.engine, given)
 
@@ -311,7 +308,7 @@ def check_subtraction(directory: Path, engine: Engine, seed: int) -> Subtracted:
     target alone."""
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(40)]
-    live, protected, purged = ([n for n in names if choices.random() < 0.4] for _ in range(3))
+    live, protected = ([n for n in names if choices.random() < 0.4] for _ in range(2))
     relations = Relations(directory, engine)
     expected: dict[str, set[str]] = {}
     classes = Counter[str]()
@@ -325,16 +322,16 @@ def check_subtraction(directory: Path, engine: Engine, seed: int) -> Subtracted:
         key = target or name
         if kind == "foreign":
             continue
-        if key in live and target is None and key not in purged:
+        if key in live and target is None:
             classes["live"] += 1
         elif key in protected:
             classes["protected"] += 1
-        elif latest >= CUTOFF and key not in purged:
+        elif latest >= CUTOFF:
             classes["young"] += 1
         else:
             classes["candidate"] += 1
             expected.setdefault(kind, set()).add(name)
-    found = relations.subtract(live=live, protected=protected, purged=purged)
+    found = relations.subtract(live=live, protected=protected)
     assert {name: count.objects for name, count in found.counts.items() if count.objects} == classes
     assert relations.candidates(found) == expected
     return found
@@ -347,7 +344,7 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
     those rows `staged` is always one that stays, and `useless` one that goes."""
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(60)]
-    live, protected, purged = ([n for n in names if choices.random() < 0.3] for _ in range(3))
+    live, protected = ([n for n in names if choices.random() < 0.3] for _ in range(2))
     protected.append("staged")
     found: list[Subtracted] = []
     going: list[dict[str, set[str]]] = []
@@ -364,7 +361,7 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
         relations.listed("useless")
         if share:
             relations.named |= {"staged", "useless"}
-        found.append(relations.subtract(live=live, protected=protected, purged=purged))
+        found.append(relations.subtract(live=live, protected=protected))
         going.append(relations.candidates(found[-1]))
     assert going[0] == going[1]
     assert not found[1].counts["protected"].sized
@@ -376,7 +373,7 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
         assert other.bytes_total == count.bytes_total or not other.sized
     relations.gone = {"useless", *(name for name in names if choices.random() < 0.5)}
     relations.gone &= relations.named
-    after = relations.subtract(live=live, protected=protected, purged=purged)
+    after = relations.subtract(live=live, protected=protected)
     vanished = {name for names in going[0].values() for name in names} & relations.gone
     assert "useless" in vanished
     left = {kind: names - vanished for kind, names in going[0].items()}
@@ -384,24 +381,6 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
     for name, count in after.counts.items():
         more = {"young": len(vanished), "candidate": -len(vanished)}.get(name, 0)
         assert count.objects == found[0].counts[name].objects + more
-
-
-@both
-def test_what_was_purged_goes_by_its_address_and_not_by_its_key(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one_key(addresses: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return np.zeros(len(addresses), np.int64)
-
-    if engine is INLINE:
-        for module in (inventory, keys, subtraction):
-            monkeypatch.setattr(module, "keys_of", one_key)
-    relations = Relations(tmp_path, engine)
-    for name in ("gone", "live", "young"):
-        relations.listed(name, modified=CUTOFF if name == "young" else OLD)
-    found = relations.subtract(live=["live", "gone", "young"], protected=[], purged=["gone"])
-    assert relations.candidates(found) == {"object": {"gone"}}
-    assert found.counts["live"].objects == 2
 
 
 @both

@@ -97,27 +97,6 @@ def test_answers_and_refusals(engine: Engine) -> None:
     assert refused.value.message == "task 1 (and 1 more)"
 
 
-@every
-def test_steps_together(engine: Engine) -> None:
-    """Each does its own tasks, which have its own numbers; an error of one is an error of all."""
-
-    def count(number: int, task: int, answer: PartRows) -> None:
-        answer.counted(Count(task, number), of="counted")
-
-    def name(number: int, task: str, answer: PartRows) -> None:
-        if task == "refused":
-            answer.failed(Refused("missing_tree", "not there"))
-        answer.counted(Count(0, number), of=task, kind="of a name")
-
-    found = engine.run_together(([5, 6, 7], count), (["a", "b"], name), ([], count))
-    assert sorted(figures(found, "counted")) == [(5, 0), (6, 1), (7, 2)]
-    assert (figures(found, "a"), figures(found, "b")) == ([(0, 0)], [(0, 1)])
-    assert {each.kind for each in found.counts} == {"", "of a name"}
-    with pytest.raises(Refused, match="not there"):
-        engine.run_together(([1], count), (["refused"], name))
-    assert engine.run_together(([], count)) == Answers()
-
-
 def test_what_a_step_did_not_expect() -> None:
     def fail(error: Exception) -> Work:
         def work(_number: int, task: int, _answer: PartRows) -> None:

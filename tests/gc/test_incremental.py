@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from ebbtide.errors import EbbtideError
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.store.reclaim.claims import take_apart
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 from tests.support.dying import Died
 from tests.support.engines import on_engines
+from tests.support.icechunk_lake import planned_rows
+from tests.support.randomized import randomized
 from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
@@ -61,12 +67,63 @@ def commit(world: World, branch: str = "main") -> str:
     return world.lake.commits.commit(branch, "", allow_empty=True).commit_id
 
 
+def date(world: World, content: bytes, at: datetime) -> None:
+    """Gives the file with this content a date."""
+    files = (path for path in (world.root / "data").rglob("*/*") if path.read_bytes() == content)
+    os.utime(next(files), (at.timestamp(),) * 2)
+
+
 def test_the_first_run_is_clean_and_says_why(world: World) -> None:
     world.lake.objects.put("main", "a", b"1")
     report = run(world, "incremental")
     assert (report.mode, report.mode_reason) == ("clean", "no run was swept before")
     assert run(world, "clean").mode_reason is None
     assert incremental(world).previous_id is not None
+
+
+def change(world: World, rng: Random) -> None:
+    """Something that makes a file, or takes one from somebody."""
+    lake, (path, target) = world.lake, rng.sample(PATHS, 2)
+    branch, other = (rng.choice(("main", "one", "two")) for _ in range(2))
+
+    def put() -> None:
+        entry = lake.objects.put(branch, path, rng.randbytes(4))
+        if rng.random() < 0.5:  # else it has the real date, and is older than any grace
+            os.utime(world.root / entry.address, (world.now.timestamp(),) * 2)
+
+    changes: list[Callable[[], object]] = [
+        *(put, put, put),
+        lambda: lake.objects.delete(branch, path),
+        lambda: lake.objects.copy(branch, target, other, path),
+        lambda: lake.objects.move(branch, target, path),
+        *[lambda: commit(world, branch)] * 2,
+        lambda: lake.commits.reset(branch),
+        lambda: lake.branches.create(branch, other),
+        lambda: lake.branches.delete(branch),
+        lambda: Reclaimer(world.store).once(),
+    ]
+    with suppress(EbbtideError):
+        rng.choice(changes)()
+
+
+@randomized("incremental plans")
+def test_it_names_what_a_clean_plan_names(tmp_path: Path, seed: int) -> None:
+    """Whatever was dropped, committed or expired since the last run, a short time ago or long. What
+    remained then, a reclaimer may have deleted."""
+    world, rng = make_world(tmp_path), Random(seed)
+    run(world, "clean")
+    for _ in range(5):
+        for _ in range(rng.randrange(9)):
+            change(world, rng)
+            world.clock.advance(rng.choice((HOUR / 60, HOUR, DAY, 3 * DAY)))
+        grace = rng.choice((GRACE, 4 * GRACE, 2 * DAY))
+        clean = world.collector(mode="clean", grace=grace).plan()
+        plan = world.collector(mode="incremental", grace=grace).plan()
+        assert (plan.mode, plan.mode_reason) == ("incremental", None)
+        named = [{row["address"] for row in planned_rows(each)} for each in (clean, plan)]
+        assert named[0] == {each for each in named[1] if (world.root / each).exists()}
+        assert world.collector(grace=grace).sweep(plan.run_id).state == "swept"
+    world.close()
 
 
 def test_closed_slices_are_not_listed_again(world: World) -> None:
@@ -121,9 +178,7 @@ def test_what_was_staged_then_and_dropped_since(world: World, engine: Engine) ->
     for _ in range(2):
         found = incremental(world)
         assert "object" not in found.kinds
-        assert found.counts["protected"] == Count()
-        rows = sum(each.part.rows for each in plan_of(world, found).settled)
-        assert rows == 2 * len(DROPS) + 1
+        assert (found.counts["protected"], plan_of(world, found).remaining) == (Count(), ())
     for number, drop in enumerate(DROPS.values()):
         drop(world, f"work{number}")
     incremental(world)
@@ -132,23 +187,53 @@ def test_what_was_staged_then_and_dropped_since(world: World, engine: Engine) ->
     assert incremental(world).counts["candidate"].objects == 0
 
 
-def test_small_parts_are_put_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.gc.planning.incremental.SMALL_MAX", 2)
-    for number in range(6):
-        world.lake.objects.put("main", f"{number}", b"x")
-        if number > 2:
-            world.lake.objects.delete("main", f"{number - 2}")
-        found = run(world, "incremental")
-    settled = plan_of(world, found).settled
-    assert sum(each.part.rows for each in settled) <= 4
-    assert len(settled) <= 3
-    world.lake.commits.reset("main")
-    incremental(world)
-    assert world.contents() == set()
+@pytest.mark.parametrize("quarantine", [None, DAY], ids=["deleted", "moved"])
+@pytest.mark.parametrize("mode", ["clean", "incremental"])
+def test_what_a_run_deleted_is_named_no_more(
+    world: World, mode: str, quarantine: timedelta | None
+) -> None:
+    """Although no reclaimer works here. Two entries of one file are dropped one after the other."""
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.put("main", "b", b"2")
+    world.lake.objects.copy("main", "c", "main", "b")
+    world.lake.branches.create("gone", "main")
+    world.lake.objects.put("gone", "d", b"3")
+    run(world, "clean")
+    world.lake.objects.delete("main", "a")
+    world.lake.objects.delete("main", "b")
+    world.lake.branches.delete("gone")
+    assert run(world, mode, quarantine=quarantine).counts["candidate"].objects >= 2
+    assert world.contents() == {"2"}
+    after = incremental(world)
+    assert (after.counts["candidate"].objects, after.counts["protected"].objects) == (0, 1)
+    world.lake.objects.delete("main", "c")
+    assert incremental(world).counts["deleted"].objects == 1
+
+
+def test_the_dates_of_dropped_files(world: World) -> None:
+    """Where runs come faster than a grace passes, the storage is asked for the date."""
+    for path in ("old", "young"):
+        world.lake.objects.put("main", path, path.encode())
+    (young,) = (
+        path for path in (world.root / "data").rglob("*/*") if path.read_bytes() == b"young"
+    )
+    world.clock.advance(2 * DAY)
+    os.utime(young, (world.now.timestamp(),) * 2)
+    run(world, "clean", grace=DAY)
+    world.lake.objects.delete("main", "old")
+    world.lake.objects.delete("main", "young")
+    found = run(world, "incremental", grace=DAY)
+    assert (found.mode, found.counts["deleted"].objects, world.contents()) == (
+        "incremental",
+        1,
+        {"young"},
+    )
+    world.clock.advance(DAY)
+    assert run(world, "incremental", grace=DAY).counts["deleted"].objects == 1
 
 
 def test_a_longer_grace_opens_slices_again(world: World) -> None:
-    """What is listed again is settled twice, and goes once."""
+    """What is listed again goes once."""
     world.lake.objects.put("main", "a", b"1")
     world.clock.advance(2 * HOUR)
     run(world, "clean")
@@ -195,9 +280,8 @@ def test_what_was_too_young(world: World) -> None:
     """A file in an old slice, that a slow upload wrote late."""
     world.lake.objects.put("main", "a", b"1")
     world.lake.objects.delete("main", "a")
-    (file,) = (path for path in (world.root / "data").rglob("*/*"))
     world.clock.advance(2 * DAY)
-    os.utime(file, (world.now.timestamp(),) * 2)
+    date(world, b"1", world.now)
     early = world.collect(mode="clean")
     assert (early.counts["young"].objects, early.young_slices) == (1, 0)
     assert incremental(world).counts["deleted"].objects == 1
@@ -244,14 +328,13 @@ def test_what_the_earlier_run_left_is_damaged(world: World) -> None:
     for path in ("a", "b", "c"):
         world.lake.objects.put("main", path, path.encode())
     world.lake.objects.delete("main", "a")
-    (young,) = (path for path in (world.root / "data").rglob("*/*") if path.read_bytes() == b"a")
-    os.utime(young, ((world.now + 4 * GRACE).timestamp(),) * 2)
-    clean = Path(run(world, "clean").run_path)
+    date(world, b"a", world.now + 4 * GRACE)
+    run(world, "clean")
     world.lake.objects.delete("main", "b")
     swept = Path(incremental(world).run_path)
-    names = ("plan.json", "remaining", "unsettled", "commits.parquet", "report.json")
+    names = ("plan.json", "remaining", "commits.parquet", "report.json")
     world.clock.advance(2 * GRACE)
-    for place in (clean / "settled", *(swept / name for name in names)):
+    for place in (swept / name for name in names):
         files = [place] if place.is_file() else list(place.iterdir())
         assert files
         before = {file: file.read_bytes() for file in files}

@@ -16,8 +16,6 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound,
 from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
-from ebbtide.gc.parts import Part
-from ebbtide.gc.planning.plan import SettledPart
 from ebbtide.gc.recorded import RecordedRuns
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
@@ -26,7 +24,7 @@ from ebbtide.ids import descending_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.repositories.leases import take_lease
-from tests.support.world import DAY, START, World, quarantine_of
+from tests.support.world import DAY, World, quarantine_of
 
 KEEP = {"default": "2h"}
 WEEK = 7 * DAY
@@ -384,15 +382,6 @@ def test_an_id_that_is_none_is_not_found(world: World) -> None:
             with pytest.raises(NotFound) as caught:
                 getattr(world.collector(), act)(text)
             assert caught.value.kind == "run_not_found"
-
-
-def test_a_plan_names_runs_and_not_places() -> None:
-    """An earlier version wrote the path of the folder, which ends in the run's id."""
-    run_id, part = descending_id(START), Part("settled/a.parquet", 1, 1, "0" * 64)
-    settled = SettledPart(run_id, part)
-    assert SettledPart.from_json(settled.to_json()) == settled
-    before = part.to_json() | {"run_path": f"/old/{RUNS_PREFIX}{run_id}"}
-    assert SettledPart.from_json(before) == settled
 
 
 def test_a_damaged_report_stops_its_own_run_alone(world: World) -> None:

@@ -190,7 +190,7 @@ def test_records_of_an_earlier_version(world: World) -> None:
     before = listing(world.root)
     planned = world.collector(quarantine=WEEK).plan()
     old = Forgery(world.format(), planned)
-    for name in ("candidates", "protected", "remaining", "settled", "unsettled"):
+    for name in ("candidates", "protected", "remaining"):
         old.plan[name] = [as_before(part) for part in old.plan[name]]
     for name in ("commits", "refs"):
         old.plan[name] = as_before(old.plan[name])

@@ -63,6 +63,7 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "properties of values": examples(100, long=10_000, share=0.2),
     "metrics files": examples(20, long=1_000, share=0.3),
     "random stores": examples(6, long=2_000, share=12.0),
+    "incremental plans": seeds(6, long=2_000, share=3.0),
     "random stores on Spark": examples(1, long=500, share=5.0),
     "explained stores": examples(3, long=300, share=1.5),
     "verified stores": examples(3, long=300, share=1.2),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide.durations import parse_duration
 from ebbtide.errors import NotFound
-from ebbtide.formats.base import RepositoryFormat, WithPolicy
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import always_quarantined, require_not_quiet, scheme_of
 from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_sizes
 from ebbtide.gc.steps import Observer, silent

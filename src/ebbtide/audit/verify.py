@@ -18,6 +18,7 @@ from ebbtide.audit.findings import Finding, Findings, Verification
 from ebbtide.audit.reaching import Need, Needs, reach
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Layout, Reading, RepositoryFormat
+from ebbtide.formats.capabilities import purged_among
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
 from ebbtide.gc.planning.plan import REMOVAL, AuditedRun, Plan
 from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
@@ -144,7 +145,7 @@ class _Verifying:
         young = self.look_at(chunk)
         # A purged file is deleted even if a commit needs it or it is young.
         told = sorted({*needed, *(each.address for each in young)})
-        closed = self.repository.purged_among(told)
+        closed = purged_among(self.repository, told)
         for address, need in needed.items():
             if address not in closed:
                 self._name(chunk[address], need)

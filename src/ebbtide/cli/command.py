@@ -29,7 +29,7 @@ from ebbtide.formats.schemes import PolicyScheme, is_elsewhere, scheme_of
 from ebbtide.interrupts import exit_code
 
 if TYPE_CHECKING:
-    from ebbtide.formats.base import WithPolicy
+    from ebbtide.formats.capabilities import WithPolicy
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
     from ebbtide.store.repository import Repository

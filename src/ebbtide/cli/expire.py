@@ -23,7 +23,7 @@ from ebbtide.formats.schemes import ExpiringScheme, scheme_of
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.formats.base import CommitHistory, WithExpiry
+    from ebbtide.formats.capabilities import CommitHistory, WithExpiry
     from ebbtide.gc.preview import Preview
     from ebbtide.model import RefKind
     from ebbtide.retention.expiry import Expiry, ExpiryRequest

@@ -21,7 +21,7 @@ from ebbtide.text import age_at, count_text, date_text, one_line, short_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ebbtide.formats.base import WithPolicy
+    from ebbtide.formats.capabilities import WithPolicy
     from ebbtide.model import Commit
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots

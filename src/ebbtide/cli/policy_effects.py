@@ -12,7 +12,7 @@ from ebbtide.text import count_text
 
 if TYPE_CHECKING:
     from ebbtide.cli.output import Output
-    from ebbtide.formats.base import WithPolicy
+    from ebbtide.formats.capabilities import WithPolicy
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
 

@@ -28,7 +28,7 @@ STEP_TEXT: Final[Mapping[str, str]] = {
     "list": "listing the storage",
     "read": "reading refs, commits and staged changes",
     "reach": "reading the needed trees",
-    "recall": "recalling the files that the last run left",
+    "revisit": "looking at what the last run left",
     "mark": "reading the needed ranges",
     "protect": "finding files that are kept without a commit",
     "subtract": "finding files that are not needed",

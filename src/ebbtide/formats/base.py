@@ -4,16 +4,16 @@ The collector uses these protocols alone and never names a format. To add a form
 `Layout` and `Walk` (how files are laid out and read), `Reading` (the metadata at one instant) and
 `RepositoryFormat` (everything else). `Layout` is picklable and travels to Spark's executors;
 `RepositoryFormat` stays in the driver. A format without a database builds on `formats.plain`, which
-has most of the methods.
+has most of the methods. What a format may lack is in `formats.capabilities`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,12 +22,7 @@ from ebbtide.arrow import Column, make_schema
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.retention.decision import Roots
-from ebbtide.retention.policy import Policy
 from ebbtide.storage import Storage
-
-if TYPE_CHECKING:
-    from ebbtide.model import Commit
-    from ebbtide.retention.expiry import Expiry, ExpiryRequest
 
 NODES_SCHEMA: Final = make_schema(
     ("node_id", pa.string()),
@@ -258,12 +253,6 @@ class Layout(Protocol):
         """Returns the nodes of a tree (NODES_SCHEMA). Raises Refused `missing_tree`, `corrupt_tree`
         or `unknown_format_version`."""
 
-    def read_files(
-        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
-    ) -> pa.Table:
-        """Returns the addresses that a node refers to, with sizes (columns `address`,
-        `size_bytes`). For formats with slices. Raises as `read_node` does."""
-
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
@@ -327,23 +316,6 @@ class Reading(Protocol):
         be null.
         """
 
-    def untraced(self) -> Iterator[pa.Table]:
-        """Yields protected addresses that `dropped` of a later reading need not report (column
-        `address`; other columns may be there too). For formats with slices."""
-
-    def dropped(self) -> Iterator[pa.Table]:
-        """Yields addresses that lost a protection (column `address`). Another protection may still
-        cover them. For formats with slices.
-
-        Take an address that was protected in an earlier reading, and was not `untraced` there. It
-        is now still protected, or named here, or deleted, or in a tree that is newer than that
-        reading.
-        """
-
-    def purged(self) -> Iterator[pa.Table]:
-        """Yields purged addresses whose files may still exist (column `address`). A run deletes
-        them although commits refer to them."""
-
     def protectors(self, address: str) -> list[Protector]:
         """Returns the protections of one address."""
 
@@ -406,19 +378,9 @@ class RepositoryFormat(Protocol):
     def walk(self) -> Walk:
         """The second reader of trees and nodes, for verification."""
 
-    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
-        """Returns those commits of an earlier plan whose absence proves that the metadata are an
-        older copy. `commits` has ids and dates, `heads` the commits that refs pointed at. Called
-        after a reading. A format with another proof (OWNER) returns none."""
-
     @property
     def landmark(self) -> str:
         """An address that always exists. An inventory without it belongs to another storage."""
-
-    @property
-    def batch_max(self) -> int | None:
-        """The most files that are deleted between two calls of `guard`. None if the changes that
-        the guard detects cannot happen in between, or do no harm."""
 
     def now(self) -> datetime:
         """Returns the time by which this repository decides (UTC)."""
@@ -443,13 +405,6 @@ class RepositoryFormat(Protocol):
     def reading(self, cutoff: datetime) -> AbstractContextManager[Reading]:
         """Reads the metadata in one snapshot. A format that cannot tell whether a young commit is
         still needed keeps all commits since `cutoff`."""
-
-    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yields addresses that clients can read, although no commit and no reading names them
-        (PROTECTED_SCHEMA). Addresses outside `candidates` can be left out. The tables of
-        `candidates` have the columns `address` and `size_bytes`. Called after a reading. A format
-        whose metadata names everything yields nothing.
-        """
 
     def resolve(self, expression: str) -> str:
         """Returns the id of the commit for an expression such as `main~2` or the first digits of an
@@ -479,10 +434,6 @@ class RepositoryFormat(Protocol):
         """Returns all recorded runs, newest first: run id to the path of the folder, if a database
         recorded one outside of the repository's own storage. None: the id gives the place."""
 
-    def closed_after(self) -> str | None:
-        """Returns a slice; slices that sort after it get no more files. Called before a listing.
-        None if the format has no slices, and therefore no incremental runs."""
-
     def fence(
         self,
         hold: RunHold,
@@ -509,152 +460,3 @@ class RepositoryFormat(Protocol):
         Raises Refused `repository_changed`, and deletes nothing, if one of the commits is needed
         again since the fence.
         """
-
-    def guard(self, active: Collection[str] | None = None) -> Guard:
-        """Returns the check that executors make before each batch of deletes. Called after
-        `forget`, or after a reading, with the commits whose data stays (`active`)."""
-
-    def lost(self) -> str | None:
-        """Returns a text about a deleted file that is needed again, or None. Called after the
-        deletes. For formats whose fence cannot prevent this case."""
-
-    def check_undoable(self) -> None:
-        """Raises InvalidInput `invalid_argument` if runs of this format cannot be undone."""
-
-    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """Returns the records that `forget` would delete, as JSON, for `reopen`. Each has at least
-        `commit_id`, `tree_id` and `tree_checksum`."""
-
-    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Returns the commits that a run closed and whose records it kept (`commit_id`, `tree_id`,
-        `tree_checksum`)."""
-
-    def reopen(
-        self,
-        hold: RunHold,
-        run_id: str,
-        commit_ids: Collection[str],
-        records: Sequence[Mapping[str, Any]],
-        *,
-        until: datetime,
-    ) -> int:
-        """Opens the commits that a run closed, in one transaction.
-
-        Restores the `records` that the run deleted, removes the tombstones of `commit_ids`, and
-        protects the data of all these commits until `until`. Returns how many of `commit_ids` are
-        open now. Raises Refused `lease_lost`.
-        """
-
-    def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
-        """Returns those of the addresses that were purged."""
-
-
-@runtime_checkable
-class WithPolicy(Protocol):
-    """A repository whose retention policy can be read and set. Icechunk's repositories have none:
-    each `ebbtide expire` names its rules."""
-
-    def policy(self) -> Policy | None:
-        """Returns the policy in force. Without one, everything is kept.
-
-        Raises Refused `policy_not_found` if a repository cannot be collected without rules.
-        """
-
-    def written_policy(self) -> Policy | None:
-        """Returns the policy that `set_policy` has set. Without one, other rules can be in
-        force."""
-
-    def set_policy(self, policy: Policy | None) -> tuple[str, ...]:
-        """Sets the policy, or removes it. Returns its patterns that match no branch. Raises
-        Failed."""
-
-    def change_policy(self, change: Callable[[Policy], Policy]) -> tuple[Policy, tuple[str, ...]]:
-        """Sets the policy that `change` makes of the written one, or of one without rules. No
-        other change is lost.
-
-        `change` can be called several times. Returns the policy that is set, and its patterns that
-        match no branch. Raises what `change` raises, and Failed.
-        """
-
-    def roots(self, policy: Policy | None) -> Roots:
-        """Reads refs and commits, for a decision by `policy` and the holds."""
-
-
-class CommitHistory(Protocol):
-    """The commits of a repository, by their ids."""
-
-    @property
-    def commits(self) -> Mapping[str, Commit]:
-        """The commits that refs reach, and others that the repository still lists."""
-
-
-class WithExpiry(Protocol):
-    """A repository whose old commits `ebbtide expire` cuts off by rewriting its history."""
-
-    def now(self) -> datetime:
-        """Returns the time of the repository."""
-
-    def plan_expiry(self, request: ExpiryRequest) -> tuple[CommitHistory, Expiry]:
-        """Returns the present history, and the expiry that a request leads to. Raises InvalidInput
-        `invalid_policy`, and Refused."""
-
-    def expire(self, request: ExpiryRequest) -> tuple[CommitHistory, Expiry]:
-        """Carries out a request. Returns the history before it, and the expiry. Raises Refused, and
-        Incomplete if a part is done."""
-
-
-class GoneFormat(RepositoryFormat, Protocol):
-    """A deleted repository. All of its files are deleted, without regard to policy, refs or
-    commits."""
-
-    def layout_of(self, run_id: str) -> Layout:
-        """Returns the layout for the run that deletes everything but its own files."""
-
-    @property
-    def last_addresses(self) -> tuple[str, ...]:
-        """The addresses that are deleted last, in order."""
-
-    def close_storage(self) -> None:
-        """Records on the storage that it has no owner any more. Raises Refused
-        `storage_foreign`."""
-
-    def check_removable(self) -> None:
-        """Raises Refused `repository_not_gone`, or `repository_in_use` while a lease or locator of
-        the repository has not ended."""
-
-    def fence_whole(self, hold: RunHold, run_id: str) -> datetime:
-        """Checks again and closes the repository for good, in one transaction. Returns the time.
-
-        Raises Refused as `check_removable` does, and `lease_lost`.
-        """
-
-    def owns_storage(self) -> bool:
-        """Whether the storage still belongs to this database."""
-
-    def emptied(self) -> Removal | None:
-        """Returns the record of the run that emptied the storage, or None."""
-
-    def record_emptied(
-        self,
-        hold: RunHold,
-        run_id: str,
-        report: Mapping[str, Any],  # JSON
-    ) -> Removal:
-        """Records that a run emptied the storage. Called before the run's own files are deleted.
-        Raises Refused `lease_lost`."""
-
-    def drop_rows(self, hold: RunHold) -> None:
-        """Deletes all metadata of the repository, except the record of `record_emptied`. Raises
-        Refused `lease_lost`."""
-
-
-class Removal(Protocol):
-    """The record of the run that emptied the storage of a deleted repository."""
-
-    @property
-    def run_id(self) -> str:
-        """The id of the run."""
-
-    @property
-    def report(self) -> Mapping[str, Any]:  # JSON
-        """The report of the run."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-import pyarrow as pa
-
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.formats.base import RUNS_PREFIX, Clocks, Fencing, Guard, Identity, RunHold, unguarded
+from ebbtide.formats.base import RUNS_PREFIX, Clocks, Fencing, Identity, RunHold
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
@@ -42,12 +40,14 @@ from ebbtide.store.content.layout import (
 )
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.purges.queries import find_purged
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.repositories.leases import Lease, beat, release_lease, running, take_lease
 from ebbtide.store.repositories.promises import promised
+from ebbtide.store.staging.released import forget_deleted
 
 FORMAT_NAME: Final = "ebbtide"
 
@@ -99,7 +99,6 @@ class EmbeddedRepository:
     """A repository of the embedded store, as the collector sees it."""
 
     layout: EmbeddedLayout
-    batch_max: int | None = None
     on_hold: Callable[[str], None] | None = None
 
     def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
@@ -207,11 +206,6 @@ class EmbeddedRepository:
             roots = reading.roots()
         return replace(roots, policy=policy and policy.with_holds(roots.holds))
 
-    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yields nothing: the database names everything that can be read."""
-        del candidates
-        return iter(())
-
     def resolve(self, expression: str) -> str:
         """Returns the commit of an expression, as `store.revisions` does, or the content of the
         collection with this id. Raises NotFound `ref_not_found` and Conflict `ref_ambiguous`."""
@@ -311,22 +305,12 @@ class EmbeddedRepository:
             self._check_held(tx, hold)
             forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
 
-    def guard(self, active: Collection[str] | None = None) -> Guard:
-        """Returns the empty guard: the fence needs no further check."""
-        del active
-        return unguarded
-
-    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
-        """Returns no commits: `check_storage` proves more."""
-        del commits, heads
-        return ()
-
-    def lost(self) -> str | None:
-        """Returns None: data that the fence closed cannot be needed again."""
-        return None
-
-    def check_undoable(self) -> None:
-        """Does nothing: runs of this format can be undone."""
+    def forget_dropped(self, hold: RunHold, addresses: Collection[str]) -> None:
+        """Deletes the records that a reclaimer would find, under the lease."""
+        for batch in in_batches(sorted(addresses)):
+            with self._metadata.transaction() as tx:
+                self._check_held(tx, hold)
+                forget_deleted(tx, self._repository_id, batch)
 
     def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
         """Returns rows of the table `commits`. Contents of collections are left out, because nobody

@@ -23,7 +23,7 @@ from ebbtide.store.collecting.uncommitted import (
 )
 from ebbtide.store.database.commits import find_commits
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.purges.queries import find_purge, find_purged, pages_of_closed
+from ebbtide.store.purges.queries import find_purge, find_purged
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,13 @@ class EmbeddedReading:
         return untraced(self.tx, self.repository_id)
 
     def dropped(self) -> Iterator[pa.Table]:
-        """Yields addresses that were staged and have lost a staged entry."""
+        """Yields addresses that were staged and have lost a staged entry, with their sizes."""
         return dropped(
             self.tx,
             self.repository_id,
             now=self.opened_at,
             trash_time=self.promised.trash_time,
         )
-
-    def purged(self) -> Iterator[pa.Table]:
-        """Yields the addresses of purges that have begun to delete and are not complete."""
-        for addresses in pages_of_closed(self.tx, self.repository_id):
-            yield pa.table({"address": pa.array(addresses, pa.string())})
 
     def protectors(self, address: str) -> list[Protector]:
         """Returns the protections of an address that do not need a commit."""

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.errors import InvalidInput, Refused
+from ebbtide.errors import Refused
 from ebbtide.formats.base import (
     EPOCH_ADDRESS,
     FOREIGN,
@@ -117,13 +117,6 @@ class GoneRepository(EmbeddedRepository):
     def layout_of(self, run_id: str) -> GoneLayout:
         """Returns the layout for a run, whose own files stay to the end."""
         return GoneLayout(own_run=run_id)
-
-    def check_undoable(self) -> None:
-        """Raises InvalidInput `invalid_argument`: no record is left from which to undo the run."""
-        raise InvalidInput(
-            "invalid_argument",
-            "the files of a gone repository are deleted at once: leave --quarantine out",
-        )
 
     @property
     def last_addresses(self) -> tuple[str, ...]:

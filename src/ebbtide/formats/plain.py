@@ -1,15 +1,14 @@
 """Base classes of formats without a database. A new format builds on these three classes.
 
 The lease, the records of runs, and the storage's clock are files under `_ebbtide/gc/`, or in the
-directory for runs if the repository's storage must not be written to. For features that most
-formats lack, the methods here answer that there are none: slices, expressions, purges, undo. Not
-for: the embedded store, which has a database.
+directory for runs if the repository's storage must not be written to. Not for: the embedded store,
+which has a database.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -26,7 +25,6 @@ from ebbtide.formats.base import (
     AskedNode,
     Clocks,
     Fencing,
-    Guard,
     Identity,
     Listing,
     ListingItem,
@@ -36,7 +34,6 @@ from ebbtide.formats.base import (
     Slices,
     one_by_one,
     outside,
-    unguarded,
 )
 from ebbtide.formats.lease import hold_storage, holder_of
 from ebbtide.formats.roots import check_unowned
@@ -108,26 +105,13 @@ class PlainLayout:
         """Reads nodes one by one."""
         return one_by_one(self.read_node, nodes)
 
-    def read_files(
-        self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
-    ) -> pa.Table:
-        """Raises NotImplementedError: only formats with slices need this."""
-        raise NotImplementedError
-
 
 class PlainReading:
     """The parts of a `Reading` without slices, protections or purges."""
 
-    def untraced(self) -> Iterator[pa.Table]:
-        """Yields nothing: there are no slices."""
-        return iter(())
-
-    def dropped(self) -> Iterator[pa.Table]:
-        """Yields nothing: there are no slices."""
-        return iter(())
-
-    def purged(self) -> Iterator[pa.Table]:
-        """Yields nothing: repositories of this format are not purged."""
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
+        """Yields nothing: what no commit refers to is not needed."""
+        del among
         return iter(())
 
     def protectors(self, address: str) -> list[Protector]:
@@ -150,7 +134,6 @@ class PlainRepository:
     commits in `_closed` as closed (`Commit.tombstoned`).
     """
 
-    batch_max: int | None = None
     on_hold: Callable[[str], None] | None = None
 
     def __init__(
@@ -223,11 +206,6 @@ class PlainRepository:
         stored = host if info is None else self._clock.storage_time(info.last_modified)
         return Clocks(host=host, database=host, storage=stored)
 
-    def used_unseen(self, candidates: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yields nothing: the metadata names everything that can be read."""
-        del candidates
-        return iter(())
-
     def resolve(self, expression: str) -> str:
         """Raises NotFound `ref_not_found`: there are no expressions."""
         raise NotFound(
@@ -290,10 +268,6 @@ class PlainRepository:
         places = self._places()
         return next((each for each in places if _record_in(each, run_id)), places[0])
 
-    def closed_after(self) -> str | None:
-        """Returns None: there are no slices, and all runs are clean."""
-        return None
-
     def reading(self, cutoff: datetime) -> AbstractContextManager[Reading]:
         """Reads the metadata in one snapshot."""
         raise NotImplementedError
@@ -319,57 +293,6 @@ class PlainRepository:
         del run_id
         hold.check()
         self._closed -= frozenset(commit_ids)
-
-    def guard(self, active: Collection[str] | None = None) -> Guard:
-        """Returns the empty guard: commits that `forget` closed stay closed."""
-        del active
-        return unguarded
-
-    def lost(self) -> str | None:
-        """Returns None: commits that `forget` closed cannot be needed again."""
-        return None
-
-    def check_undoable(self) -> None:
-        """Raises InvalidInput `invalid_argument`: runs of this format cannot be undone."""
-        raise InvalidInput(
-            "invalid_argument",
-            f"runs of {self.identity.format_name} repositories cannot be undone: leave the "
-            "quarantine out",
-        )
-
-    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """Returns no records: runs cannot be undone."""
-        del commit_ids
-        return []
-
-    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Returns no commits: a run deletes the record of each commit that it closes."""
-        del run_id
-        return []
-
-    def reopen(
-        self,
-        hold: RunHold,
-        run_id: str,
-        commit_ids: Collection[str],
-        records: Sequence[Mapping[str, Any]],
-        *,
-        until: datetime,
-    ) -> int:
-        """Raises as `check_undoable` does."""
-        del hold, run_id, commit_ids, records, until
-        self.check_undoable()
-        return 0
-
-    def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
-        """Returns no commits: each can have been deleted."""
-        del commits, heads
-        return ()
-
-    def purged_among(self, addresses: Sequence[str]) -> frozenset[str]:
-        """Returns an empty set: repositories of this format are not purged."""
-        del addresses
-        return frozenset()
 
 
 def _record_in(place: _Place, run_id: str) -> dict[str, Any] | None:

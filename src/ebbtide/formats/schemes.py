@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 from ebbtide.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ebbtide.formats.base import RepositoryFormat, WithExpiry, WithPolicy
+    from ebbtide.formats.base import RepositoryFormat
+    from ebbtide.formats.capabilities import WithExpiry, WithPolicy
     from ebbtide.retention.expiry import Expiry
     from ebbtide.settings import Settings
 
@@ -90,7 +91,7 @@ def is_elsewhere(name: str) -> bool:
 
 
 def has_policy(name: str) -> bool:
-    """Whether repositories of this kind have a retention policy (`formats.base.WithPolicy`)."""
+    """Whether repositories of this kind have a retention policy (`WithPolicy`)."""
     scheme = scheme_of(name)
     return scheme is None or isinstance(scheme, PolicyScheme)
 

@@ -23,13 +23,13 @@ from ebbtide.errors import (
 )
 from ebbtide.escaping import shown
 from ebbtide.formats.base import RepositoryFormat, RunHold
-from ebbtide.gc.ahead import fence_epoch, told_ahead
+from ebbtide.formats.capabilities import undoable
+from ebbtide.gc.ahead import told_ahead
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.last_steps import LastSteps, staying, with_unfinished
-from ebbtide.gc.modes import is_due, newest_swept
+from ebbtide.gc.modes import choose
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.gates import check_grace
-from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
 from ebbtide.gc.planning.making import make_plan
 from ebbtide.gc.planning.plan import AuditedRun, Plan, read_commits, write_plan
 from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
@@ -54,7 +54,7 @@ from ebbtide.gc.runs import (
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
-from ebbtide.ids import LATEST, descending_id, instant_of, is_ahead, is_id
+from ebbtide.ids import LATEST, descending_id, is_ahead, is_id
 from ebbtide.retention import Policy
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
@@ -140,7 +140,7 @@ class Collector:
         `plan_used`, Incomplete `incomplete` and Failed `storage_error`. After the last two, the
         undo can be repeated.
         """
-        self._repository.check_undoable()
+        undoable(self._repository)
         work = partial(self._undo, under=under, sweeps_ended=sweeps_ended)
         folder = self._folder_of_held(run_id, under=under)
         return self._held("undo", run_id, folder, work, deletes=True)
@@ -248,7 +248,7 @@ class Collector:
             folder=folder,
             options=self._options,
             steps=steps,
-            chosen=self._chosen(),
+            chosen=choose(self._runs, self._quarantines, self._options),
             given=given,
             expected=self._expected(),
         )
@@ -259,68 +259,6 @@ class Collector:
         newest = next(iter(self._repository.run_paths()), None)
         try:
             return None if newest is None else self.plan_of(newest).whole.objects
-        except (NotFound, Refused):
-            return None
-
-    def _chosen(self) -> Chosen:
-        """Returns the run that a plan continues from, by the options and the recorded runs; or why
-        the plan is clean."""
-        mode = self._options.mode
-        if mode == "clean" or self._repository.closed_after() is None:
-            return Chosen()
-        if self._options.inventory is not None:
-            return Chosen(reason="an inventory was given")
-        recorded, now = self._folders.recorded(), self._repository.now()
-        ahead = [each for each in recorded if (instant_of(each) or now) > now]
-        newest = newest_swept(
-            (each, self._read_report(each)) for each in recorded if each not in ahead
-        )
-        if isinstance(newest, str):
-            return Chosen(reason=newest)
-        last = fence_epoch(recorded[newest.run_id])
-        for each in ahead:
-            if fence_epoch(recorded[each]) > last:
-                return Chosen(reason=f"{told_ahead(each)}, and no clean run was swept after it")
-        try:
-            plan = self.plan_of(newest.run_id)
-        except (NotFound, Refused) as error:
-            return Chosen(reason=error.message)
-        if plan.absent:
-            return Chosen(reason=f"run {plan.run_id} did not find files that commits need")
-        if plan.closed_after is None:
-            return Chosen(reason=f"run {plan.run_id} used an inventory")
-        if plan.clean_at > now:
-            return Chosen(
-                reason=f"the last clean run before run {plan.run_id} is dated in the future"
-            )
-        due = is_due(plan.clean_at, now, every=self._options.clean_every)
-        if mode == "auto" and due is not None:
-            return Chosen(reason=due)
-        undone = self._quarantines.undone_since(plan.clean_at)
-        if undone is not None:
-            return Chosen(reason=undone)
-        try:
-            run = self._earlier(plan)
-        except NotFound as error:
-            return Chosen(reason=error.message)
-        return Chosen(Earlier(run, plan.whole - newest.counts["deleted"]))
-
-    def _earlier(self, plan: Plan) -> EarlierRun:
-        """Returns an earlier run with the folders that it needs. Raises NotFound
-        `run_not_found`."""
-        homes = {each.run_id for each in plan.settled} | {plan.run_id}
-        known = self._folders.recorded()
-        found = {
-            run_id: self._folders.among(run_id, known[run_id])
-            if run_id in known
-            else self._folders.of(run_id)
-            for run_id in homes
-        }
-        return EarlierRun(plan, found[plan.run_id], found)
-
-    def _read_report(self, run_id: str) -> RunReport | None:
-        try:
-            return self.show(run_id)
         except (NotFound, Refused):
             return None
 

@@ -14,15 +14,18 @@ from functools import partial
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import RunHold
+from ebbtide.formats.capabilities import Sliced, SlicedReading
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.quarantine import Quarantine
 from ebbtide.gc.quarantines import Quarantines
 from ebbtide.gc.recorded import RecordedRuns
+from ebbtide.gc.relations.protected import write_protected
 from ebbtide.gc.report import RunReport, error_json
 from ebbtide.gc.runs import REPORT_FILE, RunFolder
 from ebbtide.gc.steps import Steps
 from ebbtide.gc.sweeping.intents import unsettled
+from ebbtide.gc.sweeping.outcomes import gone_among
 from ebbtide.gc.sweeping.recovery import Recovered
 from ebbtide.ids import instant_of
 from ebbtide.text import count_text
@@ -67,6 +70,8 @@ class LastSteps:
             "the state of the run was not recorded",
             partial(self.runs.record, self.folder, self.report),
         )
+        step = partial(self._forget_dropped, plan)
+        self._try("the deleted files are still named as dropped", step)
         self._try("older quarantines were not ended", partial(self._end_quarantines, plan))
         self._try("the files of old runs were not deleted", self._drop_old_runs)
         if self.report != written:
@@ -89,6 +94,18 @@ class LastSteps:
 
     def _note(self, error: EbbtideError, what: str) -> None:
         self.report = with_unfinished(self.report, error, what)
+
+    def _forget_dropped(self, plan: Plan) -> None:
+        """Makes later incremental runs look no more at files that this run deleted."""
+        engine, repository = self.runs.engine, self.runs.repository
+        if not isinstance(repository, Sliced):
+            return
+        with repository.reading(plan.cutoff) as reading:
+            assert isinstance(reading, SlicedReading)
+            dropped = write_protected(self.folder, reading.dropped(), name="dropped/after")
+        # So many dropped files make the next run a clean one, which does not look at the names.
+        if dropped and engine.holds(dropped):
+            repository.forget_dropped(self.hold, gone_among(engine, self.folder, dropped))
 
     def _end_quarantines(self, plan: Plan) -> None:
         """Ends the quarantines whose time is over, each for itself."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from ebbtide.durations import parse_period
 from ebbtide.errors import InvalidInput
+from ebbtide.formats.capabilities import undoable
 from ebbtide.formats.schemes import ASKED
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def parse_quarantine(asked: str | timedelta | None, found: RepositoryFormat) -> 
     if asked in (None, NO_QUARANTINE):
         return None
     try:
-        found.check_undoable()
+        undoable(found)
     except InvalidInput:
         if asked == ASKED:
             return None

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ebbtide.arrow import Column
 from ebbtide.errors import Conflict, Incomplete, NotFound, Refused
 from ebbtide.formats.base import Guard, RepositoryFormat, RunHold
+from ebbtide.formats.capabilities import batch_max_of
 from ebbtide.gc import quarantine
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
@@ -118,7 +119,7 @@ class Quarantines:
                 checks = quarantine.FinalChecks(
                     partial(_without, stays),
                     partial(_unless_restored, needed.guard, needed.keys),
-                    self.repository.batch_max,
+                    batch_max_of(self.repository),
                 )
                 quarantine.delete_held(engine, storage, record.run_id, checks)
                 if len(stays):

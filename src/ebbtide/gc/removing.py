@@ -22,7 +22,8 @@ import numpy as np
 
 from ebbtide.arrow import split_by, texts
 from ebbtide.errors import Conflict, EbbtideError, Incomplete, InvalidInput, Refused
-from ebbtide.formats.base import FOREIGN, RECORD, GoneFormat, Layout, RunHold, Slices
+from ebbtide.formats.base import FOREIGN, RECORD, Layout, RunHold, Slices
+from ebbtide.formats.capabilities import GoneFormat
 from ebbtide.gc.collector import Collector, Confirm, always
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine

@@ -8,16 +8,13 @@
 <run_id>/inventory/        the listed files
 <run_id>/uncommitted/      the protected addresses
 <run_id>/untraced/         protected addresses whose end the format does not report
-<run_id>/purged/           purged addresses: deleted even if they are live
 <run_id>/candidates/       the candidates
 <run_id>/remaining/        files that stay without being live; the next run looks at them
-<run_id>/settled/          files that stay without being live, until they are reported as dropped
 <run_id>/absent/           needed files that are not on the storage
 <run_id>/recovered/        needed files that were restored from a quarantine, or are lost
 <run_id>/ending/<run_id>/  the files in a quarantine that ends, and which of them are needed
 <run_id>/dropped/          addresses that the format reports as dropped
 <run_id>/expired/          the files of commits that expired since an earlier run
-<run_id>/unsettled/        keys of files that are no longer settled
 <run_id>/fence.json        the sweep's fence: its time, epoch, and expired commits that it keeps
 <run_id>/intended/         batches that a sweep was about to delete, until their outcome is recorded
 <run_id>/deleted/          the outcome of each candidate

@@ -64,6 +64,7 @@ class IcechunkRepository(PlainRepository):
     """
 
     layout: IcechunkLayout
+    batch_max: int | None = None
 
     def __init__(
         self,
@@ -304,13 +305,15 @@ class IcechunkRepository(PlainRepository):
                 continue  # a commit was faster
         raise changed(f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again")
 
-    def check_undoable(self) -> None:
-        """Does nothing: runs of this format can be undone."""
-
     def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
         """Returns the snapshots' entries in `repo`; for version 1, only their names."""
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return records_of(file, commit_ids)
+
+    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
+        """Returns no commits: a run deletes the record of each commit that it closes."""
+        del run_id
+        return []
 
     def reopen(
         self,
@@ -364,6 +367,10 @@ class IcechunkRepository(PlainRepository):
         assert self._known is not None
         kept = self._known.reached() - self._closed
         return RefsGuard(self.storage, kept=kept, going=self._closed)
+
+    def lost(self) -> str | None:
+        """Returns None: snapshots that `forget` closed cannot be needed again."""
+        return None
 
     def _log_time(self) -> datetime:
         """Returns the date of a run's entry in the operations log, by the slowest clock. Icechunk

@@ -277,8 +277,10 @@ class LakefsRepository(PlainRepository):
         del heads
         return commits.keys()
 
-    def check_undoable(self) -> None:
-        """Does nothing: runs of this format can be undone."""
+    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
+        """Returns no records: lakeFS keeps those of all commits."""
+        del commit_ids
+        return []
 
     def closed_by(self, run_id: str) -> list[dict[str, Any]]:
         """Returns the commits whose data the run deleted."""

@@ -10,8 +10,8 @@ rows is a `Query`: SQL text, which both engines carry out as it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -40,10 +40,14 @@ class Query:
     where nulls match nothing. A hint such as `/*+ SHUFFLE_HASH(s) */` makes Spark build a hash
     table of each partition of `s`. This takes less time and memory than to sort both sides. For
     DuckDB it is a comment.
+
+    `by` has a column of each relation, of 64-bit integers without nulls. Rows that differ in these
+    columns do not meet in the query, so that it can be carried out for parts of them.
     """
 
     text: str
     schema: pa.Schema
+    by: Mapping[str, str] = field(default_factory=dict)
 
 
 class Relation(ABC):
@@ -152,25 +156,6 @@ class Engine(ABC):
             yield answer.batch()
 
         return answers_of(self.rows(list(enumerate(tasks)), step, ANSWERS_SCHEMA))
-
-    def run_together(self, *steps: tuple[Sequence[Any], Work]) -> Answers:
-        """Runs several independent steps at the same time, as `run` does for one step. If one step
-        has few tasks, tasks of the others use the free cores.
-
-        Returns the answers of all steps together; the caller tells them apart by their relation.
-        """
-        works = [work for _, work in steps]
-        tasks = [
-            (step, number, task)
-            for step, (of_step, _) in enumerate(steps)
-            for number, task in enumerate(of_step)
-        ]
-
-        def work(_number: int, task: tuple[int, int, Any], answer: PartRows) -> None:
-            step, number, given = task
-            works[step](number, given, answer)
-
-        return self.run(tasks, work)
 
     def holds(self, parts: Iterable[Part]) -> bool:
         """Whether one process can hold the addresses in `parts` in memory."""

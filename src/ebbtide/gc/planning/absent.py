@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.capabilities import purged_among
 from ebbtide.gc.engines.base import Batches, Engine, answers_of
 from ebbtide.gc.parts import ANSWERS_SCHEMA, Part, PartRows, read_part
 from ebbtide.gc.planning.deciding import Decided
@@ -86,7 +87,7 @@ def without_purged(
     kept, answer = list[Part](), PartRows()
     for part in parts:
         table = read_part(folder, part.name, part.checksum)
-        purged = repository.purged_among(texts(table.column("address")))
+        purged = purged_among(repository, texts(table.column("address")))
         if not purged:
             kept.append(part)
             continue

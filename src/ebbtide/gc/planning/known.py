@@ -1,7 +1,7 @@
 """Commits that an earlier run knew, as a proof that the metadata are no older copy.
 
 If the metadata are restored from a backup, all data since the backup seems to be garbage. A format
-says of which known commits the absence proves this (`RepositoryFormat.proofs`). A ref that is
+says of which known commits the absence proves this (`Proving.proofs`). A ref that is
 unknown proves nothing: clients delete refs. Not for: the embedded store, whose OWNER proves more.
 """
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from ebbtide.arrow import instants, texts
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.capabilities import Proving
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.planning.gates import SHOWN_MAX
 from ebbtide.gc.planning.plan import COMMITS_FILE, REFS_FILE
@@ -44,6 +45,8 @@ def _check(
     repository: RepositoryFormat, run_id: str, folder: RunFolder, commits: pa.Table, roots: Roots
 ) -> None:
     """Raises Refused `lost_commits` if `roots` lack some of the `commits` that a run knew."""
+    if not isinstance(repository, Proving):
+        return
     known = dict(
         zip(texts(commits.column("commit_id")), instants(commits.column("created_at")), strict=True)
     )

@@ -8,13 +8,14 @@ written after the listing cannot be a candidate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from ebbtide.formats.base import AMONG_MAX, Reading, RepositoryFormat, Slices
+from ebbtide.formats.capabilities import SlicedReading
 from ebbtide.gc.ahead import ahead_warnings
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine, Relation
@@ -29,11 +30,10 @@ from ebbtide.gc.planning.incremental import (
     EarlierRun,
     NeedsCleanRunError,
     Now,
-    Recalled,
-    recall,
+    unlisted_files,
 )
 from ebbtide.gc.planning.known import check_last_swept
-from ebbtide.gc.planning.plan import Plan, SettledPart
+from ebbtide.gc.planning.plan import Plan
 from ebbtide.gc.planning.subtract import (
     Relations,
     Subtracted,
@@ -58,17 +58,15 @@ from ebbtide.retention.decision import Roots
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """The decision on commits, and the parts of purged and of untraced addresses."""
+    """The decision on commits, and the parts of untraced addresses."""
 
     decided: Decided
-    purged: list[Part]
     untraced: list[Part]
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """All data that a plan reads: the relations of the subtraction, and the files that an earlier
-    run left to this one.
+    """All data that a plan reads: the relations of the subtraction.
 
     `protected` includes `back`, the files that undos restored recently. `live` is set if the live
     keys among the files that the run looks at are already known.
@@ -79,7 +77,6 @@ class _Read:
     mark: Mark
     protected: list[Part]
     back: list[Part]
-    recalled: Recalled = field(default_factory=lambda: Recalled([], (), []))
     live: Relation | None = None
 
 
@@ -239,31 +236,29 @@ class _Planning:
     def _read_changes(self, listed: ListedFiles, index: Index | None, earlier: EarlierRun) -> _Read:
         """Reads the changes since an earlier run, in one snapshot of the metadata.
 
-        Nearly all protected files are settled. Therefore, if the run looks at few files, it reads
-        only the protections of these files.
+        The run looks at few of the protected files. If it looks at few files at all, it reads only
+        the protections of these.
         """
         folder = self.folder
         with self.repository.reading(listed.cutoff) as reading:
             with self.steps("read"):
                 roots = self._read_roots(reading, listed)
-                if roots.purged:
-                    reason = "a purge is not complete, and only a full listing finds its files"
-                    raise NeedsCleanRunError(reason)
+                assert isinstance(reading, SlicedReading)
                 dropped = write_protected(folder, reading.dropped(), name="dropped")
             with self.steps("reach"):
                 mark = self._mark(roots.decided, index)
                 nodes = mark.nodes
-            with self.steps("recall"):
+            with self.steps("revisit"):
                 now = Now(
                     place=self._place,
+                    cutoff=listed.cutoff,
                     trees=roots.decided.trees,
                     nodes=nodes,
                     dropped=dropped,
                     index=index,
                 )
-                recalled = recall(self.engine, earlier, now)
-                listed = listed.with_rows(recalled.parts)
-            read = _Read(roots, listed, mark, [], [], recalled)
+                listed = listed.with_rows(unlisted_files(self.engine, earlier, now))
+            read = _Read(roots, listed, mark, [], [])
             live: Relation | None = None
             left: pa.ChunkedArray[Any] | None = None
             if self.engine.holds(listed.parts):
@@ -295,9 +290,8 @@ class _Planning:
         if not self.options.accept_lost_commits:
             check_last_swept(self._folders, roots)
         known = write_decision(self.folder, roots, keeps_basis=keeps_basis)
-        purged = write_protected(self.folder, reading.purged(), name="purged")
-        untraced = write_protected(self.folder, reading.untraced(), name="untraced")
-        return _Roots(known, purged, untraced)
+        untraced = reading.untraced() if isinstance(reading, SlicedReading) else ()
+        return _Roots(known, write_protected(self.folder, untraced, name="untraced"))
 
     def _mark(self, known: Decided, index: Index | None, slices: Slices | None = None) -> Mark:
         return Mark(self.engine, self._place, known.trees, index=index, slices=slices)
@@ -314,10 +308,8 @@ class _Planning:
             kinds=self.repository.layout.delete_order,
             cutoff=listed.cutoff,
             closed_after=listed.closed_after,
-            # These files must not become settled. An unsettled key would hide a new row in the
-            # settled parts. The protection of a restored file ends without a report.
-            untraced=read.roots.untraced + read.recalled.unsettled + read.back,
-            purged=read.roots.purged,
+            # The protection of a restored file ends without a report.
+            untraced=read.roots.untraced + read.back,
         )
 
     def _subtract_all(self, read: _Read) -> tuple[_Read, Subtracted]:
@@ -333,7 +325,7 @@ class _Planning:
         if not len(needed_of(self.engine, self.folder, result.candidates, protected=unseen)):
             return read, result
         # A reader of the folder must not take the parts of the first result for candidates.
-        parts = (*result.candidates, *result.remaining, *result.settled)
+        parts = (*result.candidates, *result.remaining)
         self.folder.storage.delete([self.folder.address(part.name) for part in parts])
         return read, self._subtract(read)
 
@@ -365,7 +357,6 @@ class _Planning:
         known, listed = read.roots.decided, read.listed
         earlier = None if chosen.earlier is None else chosen.earlier.run.plan
         over = check_share(result.counts["candidate"], whole, share_max=self.options.share_max)
-        settled = tuple(SettledPart(self.run_id, part) for part in result.settled)
         absent = list(result.absent)
         return Plan(
             run_id=self.run_id,
@@ -399,8 +390,6 @@ class _Planning:
             closed_after=listed.closed_after,
             young_slices=listed.young_slices,
             remaining=result.remaining,
-            settled=read.recalled.settled + settled,
-            unsettled=tuple(read.recalled.unsettled),
             whole=whole,
             inventory_url=None if self.given is None else self.given.url,
             engine=self.engine.name,

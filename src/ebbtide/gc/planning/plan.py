@@ -201,28 +201,6 @@ def read_commits(folder: RunFolder, part: Part | None) -> PlannedCommits:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledPart:
-    """A part of settled files, in the folder of the run that wrote it. Later plans refer to it."""
-
-    run_id: str
-    part: Part
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON for plan.json."""
-        return {"run_id": self.run_id, **self.part.to_json()}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> SettledPart:
-        """Returns the part that `to_json` wrote. Raises KeyError or TypeError for other
-        content."""
-        # An earlier version wrote the path of the run's folder, which ends in the run's id.
-        run_id = (
-            content["run_id"] if "run_id" in content else content["run_path"].rpartition("/")[2]
-        )
-        return cls(str(run_id), Part.from_json(content))
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A plan as it is stored. `refusal` (kind, message) is set if a sweep needs a flag.
 
@@ -244,9 +222,8 @@ class Plan:
 
     - `read_at`: when the metadata was read. `clean_at`: when the last clean run began.
     - `closed_after`: slices that sort after it were closed then.
-    - `remaining` and `settled`: files in these slices that stay without being live. Those in
-      `settled` stay until the format reports that they were dropped.
-    - `unsettled`: the keys of rows in `settled` that do not count any more.
+    - `remaining`: files in these slices that stay without being live, and whose protection may end
+      without a report of the format.
     - `whole`: the count of all files on the storage, without foreign and system files.
     """
 
@@ -278,8 +255,6 @@ class Plan:
     young_slices: int
     remaining: tuple[Part, ...]
     whole: Count
-    settled: tuple[SettledPart, ...] = ()
-    unsettled: tuple[Part, ...] = ()
     inventory_url: str | None = None
     engine: str | None = None
     refusal: tuple[str, str] | None = None
@@ -337,8 +312,6 @@ class Plan:
             "closed_after": self.closed_after,
             "young_slices": self.young_slices,
             "remaining": [part.to_json() for part in self.remaining],
-            "settled": [each.to_json() for each in self.settled],
-            "unsettled": [part.to_json() for part in self.unsettled],
             "whole": self.whole.to_json(),
             "inventory_url": self.inventory_url,
             "engine": self.engine,
@@ -384,8 +357,6 @@ class Plan:
             closed_after=content["closed_after"],
             young_slices=content["young_slices"],
             remaining=tuple(Part.from_json(part) for part in content["remaining"]),
-            settled=tuple(SettledPart.from_json(each) for each in content["settled"]),
-            unsettled=tuple(Part.from_json(part) for part in content["unsettled"]),
             whole=Count.from_json(content["whole"]),
             inventory_url=content.get("inventory_url"),
             engine=content.get("engine"),

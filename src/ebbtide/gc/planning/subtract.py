@@ -28,7 +28,6 @@ from ebbtide.gc.parts import (
     Part,
     PartRows,
     read_part,
-    read_rows,
     split,
 )
 from ebbtide.gc.relations.inventory import (
@@ -63,23 +62,23 @@ ROWS_PER_PART: Final = 50_000
 CLASSES: Final = ("live", "protected", "young", "candidate")
 """The classes of listed files. A file has the first class that applies to it.
 
-A purged file is neither live nor young. A temporary file is protected if its target is protected.
-It is not live if its target is live, because a live target does not need it any more. A file is
-young if it may have been written at or after the cutoff. A date in whole seconds can mean any
-instant of that second. A file that was deleted before its date could be read counts as young.
+A temporary file is protected if its target is protected. It is not live if its target is live,
+because a live target does not need it any more. A file is young if it may have been written at or
+after the cutoff. A date in whole seconds can mean any instant of that second. A file that was
+deleted before its date could be read counts as young.
 """
 PLACED_SCHEMA: Final = make_schema(
     ("key", pa.int64()), ("judged", pa.int64()), ("part", pa.int32()), ("row", pa.int32())
 )
 """A row of the inventory by its place (`part` and `row`). `judged` is the key of the address that
 the row is judged by. `key` is the same key, or null if a live address does not keep the file: for
-temporary and for purged files."""
+temporary files."""
 
 UNCOMMITTED_SCHEMA: Final = make_schema(
     ("key", pa.int64()), ("protected", pa.bool_()), ("untraced", pa.bool_())
 )
-"""The key of an address that stays without a commit (`protected`), or whose file does not become
-settled (`untraced`). A key can come several times."""
+"""The key of an address that stays without a commit (`protected`), or whose protection may end
+without a report of the format (`untraced`). A key can come several times."""
 
 # Keys of live addresses repeat, because many versions of a node have the same addresses. To remove
 # repeated keys first would double the time of the join.
@@ -101,6 +100,7 @@ LEFT: Final = Query(
         ("protected", pa.bool_()),
         ("untraced", pa.bool_()),
     ),
+    by={"store": "judged", "committed": "key", "uncommitted": "key"},
 )
 """The listed files that no commit has, and whether they stay without one."""
 
@@ -110,6 +110,7 @@ NOT_COMMITTED: Final = Query(
     FROM {store} s ANTI JOIN {committed} c ON s.key = c.key
     """,
     make_schema(("part", pa.int32()), ("row", pa.int32())),
+    by={"store": "judged", "committed": "key"},
 )
 """The listed files that no commit has."""
 
@@ -122,6 +123,7 @@ NEEDED: Final = Query(
     ) n ON s.judged = n.key
     """,
     KEYS_SCHEMA,
+    by={"store": "judged", "committed": "key", "uncommitted": "key"},
 )
 """The keys by which files are judged that are needed."""
 
@@ -132,10 +134,13 @@ ABSENT: Final = Query(
     WHERE c.required
     """,
     KEYS_SCHEMA,
+    by={"store": "judged", "committed": "key"},
 )
 """The keys of required addresses that no listed file has."""
 
-JUDGED: Final = Query("SELECT DISTINCT judged AS key FROM {store}", KEYS_SCHEMA)
+JUDGED: Final = Query(
+    "SELECT DISTINCT judged AS key FROM {store}", KEYS_SCHEMA, by={"store": "judged"}
+)
 """The keys by which listed files are judged."""
 
 
@@ -143,15 +148,14 @@ JUDGED: Final = Query("SELECT DISTINCT judged AS key FROM {store}", KEYS_SCHEMA)
 class Subtracted:
     """The result of a subtraction.
 
-    `candidates` are parts of CANDIDATE_SCHEMA, one kind each. `remaining` and `settled` are parts
-    of the files to remember. They have one more column, `key`: the key of the address that a row is
-    judged by. `counts` has the count of each class. `absent` are parts of required files that are
-    not on the storage (`planning.absent`).
+    `candidates` are parts of CANDIDATE_SCHEMA, one kind each. `remaining` are parts of the files
+    that the next run looks at again. They have one more column, `key`: the key of the address that
+    a row is judged by. `counts` has the count of each class. `absent` are parts of required files
+    that are not on the storage (`planning.absent`).
     """
 
     candidates: tuple[Part, ...]
     remaining: tuple[Part, ...]
-    settled: tuple[Part, ...]
     counts: dict[str, Count]
     absent: tuple[Part, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -159,22 +163,20 @@ class Subtracted:
 
 CANDIDATES: Final = "candidates"
 REMAINING: Final = "remaining"
-"""The relation of remembered files that the next run looks at."""
-SETTLED: Final = "settled"
-"""The relation of remembered files that a run looks at only after they are reported as dropped."""
+"""The relation of files that the next run looks at again."""
 
 
 def by_use(parts: Iterable[Part]) -> dict[str, tuple[Part, ...]]:
     """Returns the written parts by their relation, which is the name of a field of Subtracted."""
-    found: dict[str, list[Part]] = {CANDIDATES: [], REMAINING: [], SETTLED: []}
+    found: dict[str, list[Part]] = {CANDIDATES: [], REMAINING: []}
     for part in parts:
         found[part.relation].append(part)
     return {name: tuple(of_use) for name, of_use in found.items()}
 
 
 class CandidateWriter:
-    """Writes the candidates of one task as parts of one kind and a bounded size. Writes the files
-    to remember as parts of their own."""
+    """Writes the candidates of one task as parts of one kind and a bounded size. Writes the
+    remaining files as parts of their own."""
 
     def __init__(
         self, folder: RunFolder, kinds: tuple[str, ...], number: int, answer: PartRows
@@ -182,7 +184,7 @@ class CandidateWriter:
         self._folder = folder
         self._number = number
         self._answer = answer
-        relations = [(CANDIDATES, kind) for kind in kinds] + [(REMAINING, ""), (SETTLED, "")]
+        relations = [*((CANDIDATES, kind) for kind in kinds), (REMAINING, "")]
         self._gathered: dict[tuple[str, str], list[pa.Table]] = {each: [] for each in relations}
         self._written = dict.fromkeys(self._gathered, 0)
 
@@ -198,12 +200,8 @@ class CandidateWriter:
             self._gather((CANDIDATES, kind), of_kind)
 
     def remember(self, table: pa.Table) -> None:
-        """Adds files to remember: rows of CANDIDATE_SCHEMA with a column `key`, and a column
-        `settled` that is true for settled files."""
-        settled: Any = table.column("settled")
-        rows = table.drop_columns("settled")
-        self._gather((SETTLED, ""), rows.filter(settled))
-        self._gather((REMAINING, ""), rows.filter(pc.invert(settled)))
+        """Adds remaining files: rows of CANDIDATE_SCHEMA with a column `key`."""
+        self._gather((REMAINING, ""), table)
 
     def _gather(self, share: tuple[str, str], table: pa.Table) -> None:
         if not table.num_rows:
@@ -251,12 +249,9 @@ class Relations:
     - `live`: the keys of live addresses (LIVE_SCHEMA), or None if there are none.
     - `protected`: parts of protected addresses.
     - `kinds` and `cutoff`: only files of these kinds, older than the cutoff, can be candidates.
-    - `closed_after`: the next run does not list slices that sort after it. Files in them that stay
-      without being live are therefore remembered. With None, nothing is remembered.
-    - `untraced`: parts of addresses whose files do not become settled. For other protected files
-      the format reports when they are dropped, so that they are settled.
-    - `purged`: parts of ADDRESS_SCHEMA. These files can be candidates although they are young or
-      live. They are compared by address and not by key: another file with the same key stays.
+    - `closed_after`: the next run does not list slices that sort after it. Young files in them, and
+      protected ones that are `untraced`, are therefore remaining. With None, no file is.
+    - `untraced`: parts of protected addresses whose end the format may not report.
     """
 
     folder: RunFolder
@@ -269,11 +264,6 @@ class Relations:
     cutoff: datetime
     closed_after: str | None = None
     untraced: list[Part] = field(default_factory=list)
-    purged: list[Part] = field(default_factory=list)
-
-    def read_purged(self) -> pa.ChunkedArray[Any]:
-        """Returns the purged addresses. Raises Refused `plan_corrupt`."""
-        return read_rows(self.folder, self.purged, ADDRESS_SCHEMA).column("address")
 
 
 def placed(
@@ -282,31 +272,26 @@ def placed(
     parts: Sequence[Part],
     *,
     kinds: Sequence[str] | None = None,
-    purged: Sequence[Part] = (),
     by_target: bool = True,
 ) -> Relation:
     """Returns PLACED_SCHEMA for the rows of parts (JUDGED_SCHEMA, and more columns). With `kinds`,
     only for rows of these kinds.
 
-    `purged` are parts of purged addresses. With `by_target` False, each row is judged by its own
-    address. Raises Refused `plan_corrupt`.
+    With `by_target` False, each row is judged by its own address. Raises Refused `plan_corrupt`.
     """
 
     def place(task: Sequence[tuple[int, Part]]) -> Batches:
-        gone = read_rows(folder, purged, ADDRESS_SCHEMA).column("address")
         for number, part in task:
             columns = ["key", "kind", "target"]
             table = read_part(folder, part.name, part.checksum, columns=columns)
-            if "key" not in table.column_names or len(gone) or not by_target:
+            if "key" not in table.column_names or not by_target:
                 wanted = [*columns, "address"]
                 table = read_part(folder, part.name, part.checksum, columns=wanted)
             judged = judged_keys_of(table) if by_target else keys_of(table.column("address"))
-            unsaved = np.asarray(pc.is_valid(table.column("target")))
-            if len(gone):
-                unsaved |= np.asarray(pc.is_in(judged_by(table), value_set=gone))
+            temporary = np.asarray(pc.is_valid(table.column("target")))
             batch = pa.record_batch(
                 [
-                    pa.array(judged, mask=unsaved),
+                    pa.array(judged, mask=temporary),
                     pa.array(judged),
                     pa.array(np.full(len(judged), number, np.int32)),
                     pa.array(np.arange(len(judged), dtype=np.int32)),
@@ -379,7 +364,7 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
     engine.meter.begin("files", rows_of(given.inventory))
     left = engine.query(
         LEFT,
-        store=placed(engine, folder, given.inventory, kinds=given.kinds, purged=given.purged),
+        store=placed(engine, folder, given.inventory, kinds=given.kinds),
         committed=_or_none(engine, given.live),
         uncommitted=uncommitted(engine, folder, given.protected, given.untraced),
     )
@@ -387,12 +372,11 @@ def subtract(engine: Engine, given: Relations) -> Subtracted:
 
     def judge(batches: Batches) -> Batches:
         answer, writer = PartRows(), None
-        purged = rest.read_purged()
         for number, places in by_part(batches):
             if writer is None:
                 writer = CandidateWriter(folder, rest.kinds, number, answer)
             rows = rows_at(folder, rest.inventory[number], places, INVENTORY_SCHEMA)
-            _judge(rest, rows, places, purged, writer, answer)
+            _judge(rest, rows, places, writer, answer)
         if writer is not None:
             writer.finish()
         yield answer.batch()
@@ -414,22 +398,19 @@ def _judge(
     given: Relations,
     rows: pa.Table,
     places: pa.Table,
-    purged: pa.ChunkedArray[Any],
     writer: CandidateWriter,
     answer: PartRows,
 ) -> None:
-    """Divides rows that are not live into the other classes. Writes candidates and remembered
+    """Divides rows that are not live into the other classes. Writes candidates and remaining
     files."""
     is_protected = np.asarray(places.column("protected"))
-    is_purged = np.asarray(pc.is_in(judged_by(rows), value_set=purged))
     is_new = pc.is_null(rows.column("last_modified"))
     rows = sized(given.storage, rows, ~is_protected)
     tell_undated(rows.filter(is_new), answer)  # others were told when they were listed
     dates = rows.column("last_modified")
     is_young = latest_micros(dates) >= micros_of(given.cutoff)
     is_gone = np.asarray(pc.is_null(dates))
-    stays_young = ~is_protected & ((is_young & ~is_purged) | is_gone)
-    settled = pa.array(is_protected & ~np.asarray(places.column("untraced")))
+    stays_young = ~is_protected & (is_young | is_gone)
     rows = rows.append_column(pa.field("key", pa.int64()), places.column("judged"))
     for name, of_class in (
         ("protected", is_protected),
@@ -442,15 +423,11 @@ def _judge(
         answer.counted(Count(chosen.num_rows, size, has_all), of=name)
         if name == "candidate":
             writer.add(chosen)
-        elif given.closed_after is not None:
-            known = chosen.append_column("settled", settled.filter(pa.array(of_class)))
-            # A file that does not exist any more is not remembered.
-            known = (
-                known.filter(pc.is_valid(known.column("last_modified")))
-                if name == "young"
-                else known
-            )
-            writer.remember(in_closed_slices(known, given.closed_after))
+    if given.closed_after is not None:
+        # The format reports the end of other protections. A file that is gone does not remain.
+        untraced = is_protected & np.asarray(places.column("untraced"))
+        remaining = rows.filter(pa.array(untraced | (stays_young & ~is_gone)))
+        writer.remember(in_closed_slices(remaining, given.closed_after))
 
 
 def needed_of(
@@ -497,7 +474,7 @@ def addresses_left(engine: Engine, given: Relations, live: Relation) -> pa.Chunk
     """Returns the addresses by which the rows of the inventory that are not live are judged. An
     address can come twice. Only for few rows, because all addresses are held in memory."""
     folder, inventory = given.folder, given.inventory
-    listed = placed(engine, folder, inventory, kinds=given.kinds, purged=given.purged)
+    listed = placed(engine, folder, inventory, kinds=given.kinds)
     left = engine.query(NOT_COMMITTED, store=listed, committed=live)
 
     def name(batches: Batches) -> Batches:

@@ -63,9 +63,6 @@ OTHER_ROOTS_MAX: Final = 20
 POINTERS: Final = "pointers"
 """The relation of parts that list files of the layout's `checked_kinds`. Other parts list none."""
 
-REMEMBERED: Final = "remembered"
-"""The relation of parts that are copied unchanged from an earlier run."""
-
 ROWS_PER_PART: Final = 500_000
 
 _UNDATED_NAMED: Final = 3

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
 from ebbtide.formats.base import FOREIGN, Layout, RepositoryFormat, Slices
+from ebbtide.formats.capabilities import Sliced
 from ebbtide.formats.roots import is_ended, nested_root, roots_among
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine
@@ -191,5 +192,6 @@ def listed_kinds(storage: Storage, answers: Answers) -> dict[str, Count]:
 def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
     """Returns a slice; slices that sort after it get no more files. They were opened before the
     cutoff, so that this run lists them unless an earlier run did."""
-    closed_after = repository.closed_after()
-    return None if closed_after is None else max(closed_after, latest_id(cutoff))
+    if not isinstance(repository, Sliced):
+        return None
+    return max(repository.closed_after(), latest_id(cutoff))

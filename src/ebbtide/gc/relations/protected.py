@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.formats.base import Reading, RepositoryFormat
+from ebbtide.formats.capabilities import WithUnnamed
 from ebbtide.gc.parts import Part, PartRows, parquet_writer, read_batches
 from ebbtide.gc.relations.inventory import JUDGED_SCHEMA, judged_by
 from ebbtide.gc.relations.keys import with_keys
@@ -64,8 +65,10 @@ def write_protected(folder: RunFolder, tables: Iterable[pa.Table], *, name: str)
 def write_unseen(
     repository: RepositoryFormat, folder: RunFolder, candidates: Iterable[Part], *, name: str
 ) -> list[Part]:
-    """Writes the addresses that `RepositoryFormat.used_unseen` finds for the rows of `candidates`,
+    """Writes the addresses that `WithUnnamed.used_unseen` finds for the rows of `candidates`,
     as `write_protected` does."""
+    if not isinstance(repository, WithUnnamed):
+        return []
     tables = read_batches(folder, candidates, SIZED_SCHEMA, rows_max=PROTECTED_ROWS_PER_PART)
     return write_protected(folder, repository.used_unseen(tables), name=name)
 

@@ -25,8 +25,9 @@ from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import Guard
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
-from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.engines.base import Batches, Engine
 from ebbtide.gc.parts import (
+    ADDRESS_SCHEMA,
     Answers,
     Counted,
     Part,
@@ -38,7 +39,7 @@ from ebbtide.gc.parts import (
 )
 from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
 from ebbtide.gc.relations.inventory import judged_by
-from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
+from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_in_parts, keys_of
 from ebbtide.gc.runs import RunFolder, epoch_is_ours
 from ebbtide.gc.steps import advance
 from ebbtide.gc.sweeping.intents import batches, declared
@@ -340,6 +341,24 @@ def tally(engine: Engine, folder: RunFolder, answers: Answers) -> Outcomes:
         by_outcome[each.of] += each.count
     deleted_by_kind = total_by_kind(each for each in counted if each.of == "deleted")
     return Outcomes(by_outcome, deleted_by_kind, by_outcome.pop(LOCKED))
+
+
+def gone_among(engine: Engine, folder: RunFolder, dropped: Sequence[Part]) -> list[str]:
+    """Returns those addresses in `dropped` (parts with keys) whose files a sweep deleted or moved,
+    by its record. Raises Refused `plan_corrupt`."""
+    keys = keys_in_parts(folder, dropped)
+    gone = pa.array(("deleted", "quarantined", "missing"))
+
+    def step(names: Sequence[str]) -> Batches:
+        wanted = KeySet(keys)
+        for name in names:
+            table = read_part(folder, name, columns=("address", "outcome"))
+            table = table.filter(pc.is_in(table.column("outcome"), value_set=gone))
+            table = table.filter(pa.array(wanted.has(keys_of(table.column("address")))))
+            yield from table.select(ADDRESS_SCHEMA.names).to_batches()
+
+    tasks = split(folder.names("deleted"), tasks=engine.task_count)
+    return texts(engine.rows(tasks, step, ADDRESS_SCHEMA).collect().column("address"))
 
 
 def _read_tally(engine: Engine, folder: RunFolder, names: list[str]) -> list[Counted]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
 from ebbtide.formats.base import Guard, RepositoryFormat
+from ebbtide.formats.capabilities import guard_of
 from ebbtide.gc import quarantine
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
@@ -197,7 +198,7 @@ class QuarantineEnd:
                 folder, protected_among(reading, folder, held), name=f"{name}/kept"
             )
         protected += write_unseen(repository, folder, held, name=f"{name}/unseen")
-        guard = repository.guard(decision.active.keys())
+        guard = guard_of(repository, decision.active.keys())
         if not held:
             return [], guard
         place = TaskFiles(repository.storage, repository.layout, folder, name)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, Refused
 from ebbtide.formats.base import AMONG_MAX, Fencing, Reading, RepositoryFormat, RunHold
+from ebbtide.formats.capabilities import Guarded, batch_max_of, guard_of, undoable
 from ebbtide.gc import quarantine
 from ebbtide.gc.engines.base import Engine, Relation
 from ebbtide.gc.options import RunOptions
@@ -98,6 +99,8 @@ class Sweep:
     def _check_lost(self, happened: str) -> None:
         """Raises Incomplete if a file that this sweep has deleted or moved is needed again, or if
         that cannot be found out."""
+        if not isinstance(self.repository, Guarded):
+            return
         try:
             lost = self.repository.lost()
         except EbbtideError as error:
@@ -139,7 +142,7 @@ class Sweep:
             try:
                 with self.steps("forget"):
                     if quarantined:
-                        records = self.repository.records(fenced.forgettable)
+                        records = undoable(self.repository).records(fenced.forgettable)
                         keep_records(self.folder, self.hold.run_epoch, records)
                     self.repository.forget(self.hold, self.plan.run_id, fenced.forgettable)
                 return fenced, todo, quarantined
@@ -298,7 +301,7 @@ class Sweep:
         locked file does not stay: it is hidden.
         """
         order = self.repository.layout.delete_order
-        guard = self.repository.guard()
+        guard = guard_of(self.repository)
         meter, done = self.engine.meter, 0
         for position, kind in enumerate(order):
             parts = [part for part in todo if part.kind == kind]
@@ -317,7 +320,7 @@ class Sweep:
                     looks_again=self.plan.inventory_url is not None,
                     quarantined=quarantined,
                     with_versions=self.options.delete_versions,
-                    batch_max=self.repository.batch_max,
+                    batch_max=batch_max_of(self.repository),
                 )
             self._answers += answers
             done += rows_of(parts)

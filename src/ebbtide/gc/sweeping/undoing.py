@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import make_schema, split_by, texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound, Refused
 from ebbtide.formats.base import FOREIGN, RepositoryFormat, RunHold
+from ebbtide.formats.capabilities import purged_among, undoable
 from ebbtide.gc import quarantine
 from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine
@@ -327,7 +328,7 @@ class Undo:
         count = 0
         for number, part in enumerate(parts):
             table = next(read_tables(self._home, [part], BACK_SCHEMA))
-            purged = self.repository.purged_among(texts(table.column("address")))
+            purged = purged_among(self.repository, texts(table.column("address")))
             if not purged:
                 kept.append(part)
                 continue
@@ -376,14 +377,14 @@ class Undo:
     def _reopen(self, risks: list[Part]) -> tuple[int, int]:
         """Opens the commits whose files all exist and are not at risk. Returns the number of opened
         commits, and of commits that stay closed."""
-        run_id = self.run_id
+        run_id, repository = self.run_id, undoable(self.repository)
         records = {row["commit_id"]: row for row in kept_records(self.folder)}
-        closed = {row["commit_id"]: row for row in self.repository.closed_by(run_id)}
+        closed = {row["commit_id"]: row for row in repository.closed_by(run_id)}
         rows = {**records, **closed}.values()
         lost = self._incomplete({row["tree_id"]: row["tree_checksum"] for row in rows}, risks)
         whole = [row for row in rows if row["tree_id"] not in lost]
         commit_ids = [row["commit_id"] for row in whole]
-        opened = self.repository.reopen(
+        opened = repository.reopen(
             self.hold,
             run_id,
             commit_ids,
@@ -441,7 +442,7 @@ class Undo:
         written = self.engine.run(tasks, work).parts
         for table in read_tables(folder, written, _MISSING_SCHEMA):
             addresses = table.column("address")
-            purged = self.repository.purged_among(texts(addresses.drop_null()))
+            purged = purged_among(self.repository, texts(addresses.drop_null()))
             is_purged = pc.is_in(addresses, value_set=pa.array(sorted(purged), pa.string()))
             incomplete.update(texts(table.filter(pc.invert(is_purged)).column("tree_id")))
         return frozenset(incomplete)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ebbtide.formats.base import WithPolicy
+from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.gc.planning.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import Roots, decide
 from ebbtide.retention.policy import Policy

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput, NotFound, Refused
-from ebbtide.formats.base import WithPolicy
+from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.retention.policy import Policy
 from ebbtide.server.api.runs import steps_of

@@ -56,6 +56,11 @@ itself, and the date of the row that needs it. `until` is null if the reason doe
 An address can occur more than once. Addresses outside the storage root are left out."""
 
 
+DROPPED_SCHEMA: Final = make_schema(("address", pa.string()), ("size_bytes", pa.int64()))
+"""An address that lost a staged row, and its size, which is null if it is not known."""
+_ADDRESS_SCHEMA: Final = make_schema(("address", pa.string()))
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One table of the reading. Its rows are sorted by `key`, which is unique in a repository."""
@@ -239,33 +244,41 @@ def untraced(tx: Transaction, repository_id: str) -> Iterator[pa.Table]:
     queries.append(
         sa.select(staged.c.address).where(staged.c.repository_id == repository_id, shared)
     )
-    return _addresses(tx, queries)
+    return _rows(tx, queries, _ADDRESS_SCHEMA)
 
 
 def dropped(
     tx: Transaction, repository_id: str, *, now: datetime, trash_time: timedelta
 ) -> Iterator[pa.Table]:
-    """Yields the addresses that lost a staged row, and may still exist (column `address`).
+    """Yields the addresses that lost a staged row, and may still exist (DROPPED_SCHEMA).
 
     They include addresses that are staged on gone branches.
     """
-    queries = [sa.select(released.c.address).where(released.c.repository_id == repository_id)]
+    queries: list[sa.Select[Any]] = [
+        sa.select(released.c.address, released.c.size_bytes).where(
+            released.c.repository_id == repository_id
+        )
+    ]
     gone = gone_tokens(tx, repository_id, gone_before=now - trash_time)
     for tokens in in_batches(gone):
         under = staged.c.token.in_(tokens)
         queries.append(
-            sa.select(staged.c.address).where(
+            sa.select(staged.c.address, staged.c.size_bytes).where(
                 staged.c.repository_id == repository_id, under, staged.c.address.is_not(None)
             )
         )
-    return _addresses(tx, queries)
+    return _rows(tx, queries, DROPPED_SCHEMA)
 
 
-def _addresses(tx: Transaction, queries: Iterable[sa.Select[str]]) -> Iterator[pa.Table]:
+def _rows(
+    tx: Transaction,
+    queries: Iterable[sa.Select[Any]],  # of the columns of `schema`
+    schema: pa.Schema,
+) -> Iterator[pa.Table]:
     for query in queries:
         for rows in read_batches(tx.connection, query):
-            column = pa.array([row.address for row in rows], pa.string())
-            yield _inside(pa.table({"address": column}))
+            columns = [pa.array(each) for each in zip(*rows, strict=True)]
+            yield _inside(pa.table(columns, names=schema.names).cast(schema))
 
 
 def _each_of(tx: Transaction, addresses: Sequence[str]) -> sa.Select[str]:

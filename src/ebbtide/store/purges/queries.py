@@ -6,7 +6,7 @@ other references to an address (`collecting.references`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -17,8 +17,6 @@ from ebbtide.errors import Gone
 from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import purge_keys, purged, purges
-
-ROWS_PER_PAGE: Final = 50_000
 
 CLOSED: Final = ("deleting", "incomplete")
 """The states of a purge whose addresses are closed, but whose files may still exist."""
@@ -70,18 +68,6 @@ def insert_purged(
         ]
         if rows:
             tx.execute(sa.insert(purged), rows)
-
-
-def pages_of_closed(tx: Transaction, repository_id: str) -> Iterator[list[str]]:
-    """Yields the addresses of unfinished purges, in lists of at most ROWS_PER_PAGE."""
-    result = tx.execute(
-        sa.select(purged.c.address)
-        .join(purges, purges.c.purge_id == purged.c.purge_id)
-        .where(purged.c.repository_id == repository_id, purges.c.state.in_(CLOSED)),
-        execution_options={"yield_per": ROWS_PER_PAGE},
-    )
-    for rows in result.partitions():
-        yield [row.address for row in rows]
 
 
 def count_purged(tx: Transaction, repository_id: str, purge_id: str) -> int:

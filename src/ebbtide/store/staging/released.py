@@ -6,7 +6,7 @@ for: claiming the addresses (`claims`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -117,6 +117,25 @@ def retain(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> Non
                 released.c.repository_id == repository_id, released.c.address.in_(batch)
             )
         )
+
+
+def forget_deleted(tx: Transaction, repository_id: str, addresses: Sequence[str]) -> None:
+    """Deletes the records of addresses whose files a run deleted, and the rows staged under dropped
+    tokens that have them. `addresses` fit into one statement.
+
+    Staged rows come first: `claims.take_apart` locks them before it changes `released`, too.
+    """
+    tokens = sa.select(dropped_tokens.c.token).where(
+        dropped_tokens.c.repository_id == repository_id
+    )
+    tx.execute(
+        sa.delete(staged).where(
+            staged.c.repository_id == repository_id,
+            staged.c.address.in_(addresses),
+            staged.c.token.in_(tokens),
+        )
+    )
+    retain(tx, repository_id, addresses)
 
 
 def drop_tokens(tx: Transaction, repository_id: str, tokens: Iterable[str]) -> None:

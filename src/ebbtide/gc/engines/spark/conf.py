@@ -85,6 +85,8 @@ def resolve(
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # This daemon forks workers that have all modules of the steps loaded.
         defaults["spark.python.daemon.module"] = "ebbtide.gc.daemon"
+        # Over TCP each small task waits 40 ms for a delayed acknowledgement.
+        defaults["spark.python.unix.domain.socket.enabled"] = "true"
         # Spark's default of 200 partitions would make 200 tasks in each exchange, most of them
         # empty.
         partitions = PARTITIONS_PER_CORE * local_cores(master)
