@@ -1,10 +1,9 @@
-"""The JVM that is started without PySpark's scripts, and its cache. Most tests use a stand-in for
-Java, a script that behaves as Spark's launcher and gateway do."""
+"""The JVM that PySpark's script starts, and the archive of its classes. Most tests use stand-ins
+for the script and for Java, which behave as Spark's launcher and gateway do."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -17,24 +16,15 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.gc.engines.spark import jvm as jvms
-from ebbtide.gc.engines.spark.cache import COMMAND_FILE, FOLDERS_MAX, find_cache
+from ebbtide.gc.engines.spark.class_archive import FOLDERS_MAX, find_class_archive
 from ebbtide.gc.engines.spark.jvm import SHORT_OPTION, Jvm, find_java
 from ebbtide.gc.engines.spark.session import launch
 
 SECONDS_MAX = 30
 JAVA = r"""#!/bin/sh
-# As Spark's launcher: prints a command line. As a gateway: says its port, waits for the end of its
-# input, and writes an archive when it is told to. It ends at once with an archive that is damaged.
+# As a gateway: says its port, waits for the end of its input, and writes an archive when it is told
+# to. It ends at once with an archive that is damaged.
 home=$(dirname "$(dirname "$0")")
-case "$*" in
-*launcher.Main*)
-    echo launcher >>"$home/calls"
-    printf '\0\n'
-    printf '%s\0' "$0" -cp "$SPARK_HOME/conf:$SPARK_HOME/jars/first.jar:$SPARK_HOME/jars/*" \
-        -Xmx1g org.apache.spark.deploy.SparkSubmit pyspark-shell
-    exit
-    ;;
-esac
 echo "$@" >>"$home/calls"
 made=
 for word in "$@"; do
@@ -50,8 +40,7 @@ cat >/dev/null
 [ -z "$made" ] || echo classes >"$made"
 """
 SUBMIT = """#!/bin/sh
-echo scripts >>"$JAVA_HOME/calls"
-exec "$JAVA_HOME/bin/java" "$@"
+eval "exec \\"$JAVA_HOME/bin/java\\" $SPARK_SUBMIT_OPTS \\"\\$@\\""
 """
 
 
@@ -86,20 +75,18 @@ class FakeSpark:
         (found,) = (self.cache / "ebbtide" / "jvm").iterdir()
         return found
 
-    def moved(self, name: str) -> FakeSpark:
-        """The same files in another folder, as in another virtual environment."""
-        home = self.home.with_name(name)
-        shutil.copytree(self.home, home)  # with their dates
-        return FakeSpark(home, self.java_home, self.cache)
+    def write(self, name: str) -> None:
+        file = self.home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("other")
 
 
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
-    made = FakeSpark(tmp_path / "spark", tmp_path / "java", tmp_path / "cache")
+    made = FakeSpark(tmp_path / "a spark", tmp_path / "java", tmp_path / "its cache")
     for file, text in (
         (made.home / "bin" / "spark-submit", SUBMIT),
         (made.home / "jars" / "spark-core_2.13-4.0.0.jar", ""),
-        (made.home / "jars" / "folder" / "of_another_use.jar", ""),
         (made.java_home / "bin" / "java", JAVA),
     ):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -113,78 +100,36 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
 
 
 def test_the_second_start_uses_what_the_first_left(spark: FakeSpark) -> None:
-    """A command line without the launcher, and a complete archive."""
-    launcher, first = spark.run()
-    assert launcher == "launcher"
-    assert "-XX:ArchiveClassesAtExit" in first
-    assert "--conf spark.driver.memory=1g pyspark-shell" in first
+    """A complete archive. Options of Java come before the user's, and change no setting."""
+    (first,) = spark.run()
+    assert first.startswith(f"-XX:ArchiveClassesAtExit={spark.folder()}/making-")
+    assert first.endswith(" --conf spark.driver.memory=1g pyspark-shell")
     (second,) = spark.run(short=True)
-    assert f"-XX:SharedArchiveFile={spark.folder()}/classes-8.jsa -Xshare:auto" in second
-    assert SHORT_OPTION in second and SHORT_OPTION not in first
+    used = f"-XX:SharedArchiveFile={spark.folder()}/classes-8.jsa -Xshare:auto"
+    assert second.startswith(f"{SHORT_OPTION} {used}") and SHORT_OPTION not in first
 
 
-def test_the_same_jars_in_another_folder(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They start from the same archive, by links that outlive both; others have their own."""
+def test_no_place_for_an_archive(spark: FakeSpark) -> None:
+    """A folder that others can write, since classes are executed; or no folder."""
     spark.run()
-    links = spark.folder() / "jars"
-    other = spark.moved("another spark")
-    shutil.rmtree(spark.home)
-    monkeypatch.setenv("SPARK_HOME", str(other.home))
-    (started,) = other.run()
-    assert "SharedArchiveFile" in started
-    assert f"-cp {links}/first.jar:{links}/* -Xmx1g" in started
-    (links / "spark-core_2.13-4.0.0.jar").unlink()
-    launcher, started = other.run()
-    assert launcher == "launcher" and f"-cp {links}/first.jar" in started
-    assert [each.name for each in links.iterdir()] == ["spark-core_2.13-4.0.0.jar"]
-    assert [each.name for each in spark.folder().glob("tmp*")] == []
-
-
-def test_jars_that_cannot_be_linked(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JVM reads them where they are."""
-    monkeypatch.setattr(os, "link", _refuse)
-    launcher, started = spark.run()
-    assert launcher == "launcher"
-    assert f"-cp {spark.home}/conf:{spark.home}/jars/first.jar" in started and "-XX:" not in started
-    assert not list(spark.folder().iterdir())
-    # Nor can a cache be written that is a file.
-    shutil.rmtree(spark.cache)
+    spark.folder().chmod(0o777)
+    assert "-XX:" not in spark.run()[0]
+    spark.cache.rename(spark.cache.with_name("another"))
     spark.cache.write_text("a file")
-    launcher, started = spark.run()
-    assert (launcher, "-XX:" in started) == ("launcher", False)
-
-
-def _refuse(*_: object) -> None:
-    raise PermissionError
-
-
-def test_an_entry_that_is_of_no_use(spark: FakeSpark) -> None:
-    """Damaged, cut off, of another key or Java, or writable for others: it is made again."""
-    spark.run()
-    kept = spark.folder() / COMMAND_FILE
-    text = kept.read_text()
-    key, java, *words = text.split("\0")
-    foreign = (["0" * 32, java, *words], [key, "/usr/bin/false", *words])
-    for useless in ("", text[:-9], "\xff\xfe", *("\0".join(each) for each in foreign)):
-        kept.write_text(useless, encoding="latin-1")
-        assert spark.run()[0] == "launcher"
-        assert kept.read_text() == text
-    folder = spark.folder()
-    folder.chmod(0o777)
-    launcher, plain = spark.run()
-    assert (launcher, "-XX:" in plain, str(folder) in plain) == ("launcher", False, False)
+    assert "-XX:" not in spark.run()[0]
 
 
 def test_an_archive_that_is_of_no_use(spark: FakeSpark) -> None:
     """If its size is not that of its name, no JVM gets it. A JVM that dies of it is started again
-    with the scripts, and the entry is gone. If the JVM refuses it, the next one makes another."""
+    without, and it is gone. If the JVM refuses it, the next one makes another."""
     spark.run()
     (spark.folder() / "classes-8.jsa").write_text("cl")
     assert "SharedArchiveFile" not in spark.run()[0]
     assert (spark.folder() / "classes-8.jsa").read_text() == "classes\n"
     (spark.folder() / "classes-8.jsa").write_text("Classes\n")
-    assert spark.run()[1:2] == ["scripts"]
-    assert spark.run()[0] == "launcher"
+    died, again = spark.run()
+    assert "SharedArchiveFile" in died and "-XX:" not in again
+    assert "ArchiveClassesAtExit" in spark.run()[0]
     jvm = spark.start()
     jvm.wait()
     log = Path(jvm._directory.name) / "archive.log"
@@ -194,17 +139,17 @@ def test_an_archive_that_is_of_no_use(spark: FakeSpark) -> None:
     assert "ArchiveClassesAtExit" in spark.run()[0]
 
 
-def test_only_scripts_know(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With arguments of the user's own, or a `spark-env.sh`, they start the JVM."""
+def test_what_only_scripts_know(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own arguments come last. With them, or with files of settings such as
+    `spark-env.sh`, there is no archive. Options of the user come after those of this program."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name 'two words' pyspark-shell")
-    scripts, started = spark.run(short=True)
-    assert scripts == "scripts"
-    assert f"spark.driver.extraJavaOptions={SHORT_OPTION}" in started
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=4")
+    (started,) = spark.run(short=True)
+    assert started.startswith(f"{SHORT_OPTION} -XX:TieredStopAtLevel=4 --conf")
     assert started.endswith("--name two words pyspark-shell")
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
-    (spark.home / "conf").mkdir()
-    (spark.home / "conf" / "spark-env.sh").touch()
-    assert spark.run()[0] == "scripts"
+    spark.write("conf/spark-env.sh")
+    assert spark.run()[0].startswith("-XX:TieredStopAtLevel=4 --conf")
     assert not spark.cache.exists()
 
 
@@ -237,43 +182,34 @@ def test_one_archive_is_made_at_a_time(spark: FakeSpark) -> None:
 
 
 def test_the_key(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that the command line and the classes depend on; and no other setting."""
+    """All that the classes depend on; and no other setting. Whatever adds a folder to the class
+    path makes Java archive nothing: Spark's own folder of settings is one if it has files."""
 
-    def key(**settings: str) -> str:
-        found = find_cache(spark.home, str(spark.java_home), settings)
-        assert found is not None
-        return found.key
-
-    def write(name: str) -> None:
-        file = spark.home / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("other")
+    def key(**settings: str) -> str | None:
+        found = find_class_archive(spark.home, str(spark.java_home), settings)
+        return None if found is None else found.folder.name
 
     keys = [key()]
     assert key(**{"spark.app.name": "another"}) == keys[0]
     assert key(**{"spark.driver.memory": "2g"}) != keys[0]
     for change in (
         partial(monkeypatch.setenv, "JAVA_TOOL_OPTIONS", "-Da=b"),
-        partial(monkeypatch.setenv, "SPARK_DIST_CLASSPATH", "/more"),
-        partial(write, "conf/log4j2.properties"),  # the first file there
-        partial(write, "conf/spark-defaults.conf"),
-        partial(write, "jars/another.jar"),
-        partial(write, "../java/release"),
+        partial(monkeypatch.setenv, "SPARK_DRIVER_MEMORY", "3g"),
+        partial(monkeypatch.setenv, "SPARK_CONF_DIR", "/another"),
+        partial(spark.write, "jars/another.jar"),
+        partial(spark.write, "../java/release"),
+        partial(os.utime, spark.home / "jars" / "spark-core_2.13-4.0.0.jar", (1, 1)),
     ):
         change()
-        assert key() not in keys
+        assert key() not in (None, *keys)
         keys.append(key())
-
-
-def test_classes_beside_settings(spark: FakeSpark) -> None:
-    """Java archives nothing when its class path has a folder with files."""
-    folder = spark.home / "conf"
-    folder.mkdir()
-    assert "ArchiveClassesAtExit" in spark.run()[-1]
-    (folder / "log4j2.properties").touch()
-    launcher, started = spark.run()
-    assert launcher == "launcher" and "ArchiveClassesAtExit" not in started
-    assert f"-cp {folder}:{spark.home}/jars/first.jar" in started
+    spark.home = spark.home.rename(spark.home.with_name("moved"))
+    assert key() not in (None, *keys)
+    assert key(**{"spark.driver.extraClassPath": "/more"}) is None
+    for variable, value in (("SPARK_DIST_CLASSPATH", "/more"), ("SPARK_CONF_DIR", str(spark.home))):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, value)
+            assert key() is None
 
 
 def test_signals_to_the_group(spark: FakeSpark) -> None:

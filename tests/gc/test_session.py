@@ -53,8 +53,9 @@ def total():
 def daemons():
     """How many processes Spark forks its Python workers from."""
     below = psutil.Process(pid).children(recursive=True)
-    daemon = "ebbtide.gc.daemon"
-    found = {each.pid: each.ppid() for each in below if daemon in each.cmdline()}
+    # Spark's script leaves a zombie, which has no command line.
+    named = {each: each.as_dict(["cmdline"])["cmdline"] or () for each in below}
+    found = {each.pid: each.ppid() for each, line in named.items() if "ebbtide.gc.daemon" in line}
     return sum(parent not in found for parent in found.values())
 
 try:

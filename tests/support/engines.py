@@ -20,7 +20,7 @@ def shared_session() -> SparkSession:
     Compiling takes longer there than running: queries are interpreted, and the JVM optimizes
     little. What they compute is the same. No archive of classes is made for it.
     """
-    with patch("ebbtide.gc.engines.spark.cache._cache_home", lambda: None):
+    with patch("ebbtide.gc.engines.spark.jvm.find_class_archive", lambda *_: None):
         return _session()
 
 

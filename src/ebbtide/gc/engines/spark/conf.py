@@ -53,7 +53,6 @@ def resolve(
     *,
     driver_memory: str | None = None,
     archive: str | None = None,
-    app_name: str = APP_NAME,
 ) -> dict[str, str]:
     """Returns the settings that a session is started with; Spark itself adds those of the `file`.
 
@@ -70,7 +69,7 @@ def resolve(
     executors = {PYTHON: sys.executable} if archive is None else archive_settings(archive)
     defaults = SQL | {
         MASTER: master,
-        "spark.app.name": app_name,
+        "spark.app.name": APP_NAME,
         "spark.pyspark.driver.python": sys.executable,
         # A run is not a service: nobody opens its page, and the port may be taken.
         "spark.ui.enabled": "false",

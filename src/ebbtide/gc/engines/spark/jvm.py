@@ -1,12 +1,11 @@
-"""Finds a Java, and starts the JVM of Spark in half of the time that PySpark's own scripts take.
+"""Finds a Java, and starts the JVM of Spark with PySpark's own script `spark-submit`.
 
-The scripts start one JVM to find the command line of another. Here the command line is cached
-(`cache`). The JVM maps its classes from a class-data archive, if there is one, or writes one.
+The JVM maps its classes from an archive (`class_archive`), if there is one, or writes one.
 
 Not for: the settings of a session, which `session` chooses. This module does not import PySpark:
 the import takes long, and the JVM can start at the same time.
 
-Source: `org.apache.spark.launcher.Main`, which prints a command line.
+Source: `pyspark.java_gateway.launch_gateway`, which starts the JVM in the same way and waits.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ebbtide.errors import Failed
-from ebbtide.gc.engines.spark.cache import END, MAIN, SHELL, find_cache, has_files
-from ebbtide.gc.engines.spark.conf import JAVA_OPTIONS, MASTER, is_local, spark_home
+from ebbtide.gc.engines.spark.class_archive import find_class_archive
+from ebbtide.gc.engines.spark.conf import MASTER, is_local, spark_home
 
 JAVA_MIN: Final = 17
 
@@ -126,18 +125,15 @@ class Jvm:
         short: bool = False,
         is_shown: bool = False,
     ) -> None:
-        """Starts the JVM with Spark's `settings`. `short`: for runs of up to a few minutes.
-
-        If the command line is not in the cache, Spark's launcher finds it first. This takes some
-        tenths of a second.
-        """
+        """Starts the JVM with Spark's `settings`. `short`: for runs of up to a few minutes."""
         self._settings = dict(settings)
         self._is_shown = is_shown
         self._short = short
         self._home = spark_home()
         self._java_home = java_home
         self._directory = tempfile.TemporaryDirectory(prefix="ebbtide-spark-")
-        self._cache = find_cache(self._home, java_home, settings)
+        self._archive = find_class_archive(self._home, java_home, settings)
+        self.writes_archive = False
         self._has_answered = False
         self.process = self._start()
 
@@ -148,10 +144,10 @@ class Jvm:
         Raises Failed `spark_error` with the reason if the JVM ends before that.
         """
         answer = self._answer()
-        if answer is None and self._cache is not None:
-            # The cache, or the start without PySpark's scripts, may be the reason.
-            self._cache.forget()
-            self._cache = None
+        if answer is None and self._archive is not None:
+            # The archive, or the options for it, may be the reason.
+            self._archive.forget()
+            self._archive = None
             self._close_input()
             self.process = self._start()
             answer = self._answer()
@@ -165,8 +161,8 @@ class Jvm:
     def settle(self) -> None:
         """Removes the files that only the start needs, and an archive that the JVM refused. To be
         called when the session exists."""
-        if self._cache is not None and _is_refused(self._read("archive.log")):
-            self._cache.forget_archive()
+        if self._archive is not None and _REFUSED.search(self._read("archive.log")):
+            self._archive.forget()
         self._directory.cleanup()  # the JVM keeps its output file open
 
     def reason(self) -> str:
@@ -202,69 +198,50 @@ class Jvm:
             self.process.stdin.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        directory = Path(self._directory.name)
-        environment = os.environ | {
-            "SPARK_HOME": str(self._home),
-            "JAVA_HOME": self._java_home,
-            "SPARK_SCALA_VERSION": _scala(self._home),  # the scripts set it
-            "SPARK_CONNECT_MODE": "0",
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / "gateway"),
-        }
-        if is_local(self._settings.get(MASTER, "")):
-            # Spark looks up this machine's name before it reads any setting, and ends if the name
-            # has no address. With this variable it does not.
-            environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        command = self._fast(environment) or self._scripts()
+        directory, archive = Path(self._directory.name), self._archive
+        options = [SHORT_OPTION] if self._short else []
+        command = [_RUN, "sh"]
+        self.writes_archive = False
+        if archive is not None and (file := archive.file()):
+            options += [
+                f"-XX:SharedArchiveFile={file}",
+                "-Xshare:auto",
+                "-XX:+VerifySharedSpaces",  # costs no measurable time
+                f"-Xlog:cds=info:file={directory / 'archive.log'}",
+            ]
+        elif archive is not None and (made := archive.make()):
+            options.append(f"-XX:ArchiveClassesAtExit={made}")
+            command = [_RUN_AND_MAKE, "sh", str(made), str(archive.folder)]
+            self.writes_archive = True
+        command.append(str(self._home / "bin" / "spark-submit"))
+        for name, value in self._settings.items():
+            command += ["--conf", f"{name}={value}"]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         with (directory / "output").open("wb") as output:
             return subprocess.Popen(
-                command,
+                ["/bin/sh", "-c", *command],
                 stdin=subprocess.PIPE,
                 # Standard output is for the results of this program.
                 stdout=2 if self._is_shown else output,
                 stderr=2 if self._is_shown else output,
-                env=environment,
+                env=self._environment(shlex.join(options)),
             )
 
-    def _fast(self, environment: Mapping[str, str]) -> list[str] | None:
-        """Returns the command line without PySpark's scripts, or None if only the scripts can find
-        it."""
-        if self._cache is None:
-            return None
-        program = str(Path(self._java_home) / "bin" / "java")
-        words = self._cache.command(program)
-        if words is None:
-            words = _work_out(program, self._home, environment, self._settings)
-            if words is None or words[0] != program:
-                self._cache = None
-                return None
-            try:
-                words = self._cache.keep(words)
-            except (OSError, ValueError):
-                self._cache = None
-        options = [SHORT_OPTION] if self._short else []
-        arguments = [*words[1:], MAIN, *_as_arguments(self._settings), SHELL]
-        cache = self._cache
-        if cache and (archive := cache.archive()):
-            log = Path(self._directory.name) / "archive.log"
-            options += [
-                f"-XX:SharedArchiveFile={archive}",
-                "-Xshare:auto",
-                "-XX:+VerifySharedSpaces",  # costs no measurable time
-                f"-Xlog:cds=info:file={log}",
-            ]
-        elif cache and _can_be_archived(words) and (made := cache.make_archive()):
-            making = ["/bin/sh", "-c", _RUN_AND_MAKE, "sh", str(made), str(cache.folder)]
-            return [*making, program, f"-XX:ArchiveClassesAtExit={made}", *options, *arguments]
-        return ["/bin/sh", "-c", _RUN, "sh", program, *options, *arguments]
-
-    def _scripts(self) -> list[str]:
-        """Returns the command line with PySpark's scripts, which respect all settings of users."""
-        settings = dict(self._settings)
-        if self._short:
-            settings[JAVA_OPTIONS] = f"{SHORT_OPTION} {settings.get(JAVA_OPTIONS, '')}".strip()
-        submit = str(self._home / "bin" / "spark-submit")
-        submitted = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", SHELL))
-        return ["/bin/sh", "-c", _RUN, "sh", submit, *_as_arguments(settings), *submitted]
+    def _environment(self, options: str) -> dict[str, str]:
+        """Returns the variables of the JVM. `options` are options of Java."""
+        given = os.environ | {
+            "SPARK_HOME": str(self._home),
+            "JAVA_HOME": self._java_home,
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(Path(self._directory.name) / "gateway"),
+            # Spark's script puts these options before those of settings. The last one counts.
+            "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
+        }
+        if is_local(self._settings.get(MASTER, "")):
+            # Spark looks up this machine's name before it reads any setting, and ends if the name
+            # has no address. With this variable it does not.
+            given.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        return given
 
     def _answer(self) -> tuple[int, str] | None:
         """Waits for the port and the secret. Returns None if the JVM has ended."""
@@ -283,44 +260,3 @@ class Jvm:
         with suppress(OSError):
             return (Path(self._directory.name) / name).read_text(errors="replace")
         return ""
-
-
-def _work_out(
-    program: str, home: Path, environment: Mapping[str, str], settings: Mapping[str, str]
-) -> list[str] | None:
-    """Asks Spark's launcher for the command line. Returns it up to the name of the class, or None
-    if the launcher fails."""
-    launcher = [program, "-XX:TieredStopAtLevel=1", "-cp", f"{home}/jars/*"]
-    arguments = ["org.apache.spark.launcher.Main", MAIN, *_as_arguments(settings), SHELL]
-    try:
-        done = subprocess.run(
-            [*launcher, *arguments], env=environment, capture_output=True, check=True
-        )
-        # The output begins with an empty word. Text before that is a message for the user.
-        words = done.stdout.decode().partition(END)[2].lstrip("\n").split(END)
-        return words[: words.index(MAIN)]
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        return None
-
-
-def _can_be_archived(words: Sequence[str]) -> bool:
-    """Whether Java can archive classes with this class path: it must have no folder with files."""
-    with suppress(ValueError, IndexError, OSError):
-        path = words[words.index("-cp") + 1]
-        return not any(has_files(Path(each)) for each in path.split(os.pathsep))
-    return False
-
-
-def _is_refused(log: str) -> bool:
-    """Whether the log says that the JVM could not use the archive."""
-    return _REFUSED.search(log) is not None
-
-
-def _as_arguments(settings: Mapping[str, str]) -> list[str]:
-    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-
-
-def _scala(home: Path) -> str:
-    """Returns the version of Scala that Spark was built with, from the names of its files."""
-    core = next((home / "jars").glob("spark-core_*.jar"), None)
-    return "" if core is None else core.name.removeprefix("spark-core_").partition("-")[0]

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide import interrupts
 from ebbtide.errors import Failed
-from ebbtide.gc.engines.spark.cache import find_cache
 from ebbtide.gc.engines.spark.conf import (
     APP_NAME,
     LOG_LEVEL,
@@ -120,7 +119,6 @@ def launch(
     master: str | None = None,
     driver_memory: str | None = None,
     archive: str | None = None,
-    app_name: str = APP_NAME,
     conf: Mapping[str, str] | None = None,
     short: bool = False,
 ) -> Launched:
@@ -139,12 +137,10 @@ def launch(
     _quiet_py4j()
     explicit = check(conf or {})
     if was_submitted() or _is_active():
-        return Launched(None, {"spark.app.name": app_name} | explicit)
+        return Launched(None, {"spark.app.name": APP_NAME} | explicit)
     explicit |= {} if master is None else {MASTER: master}
     file = read_defaults_file(conf_dir(spark_home()))
-    settings = resolve(
-        explicit, file, driver_memory=driver_memory, archive=archive, app_name=app_name
-    )
+    settings = resolve(explicit, file, driver_memory=driver_memory, archive=archive)
     settings |= logging_of(file | explicit, conf_dir(spark_home()))
     java_home = find_java()
     check_user()
@@ -221,31 +217,19 @@ def end(session: SparkSession) -> None:
     jvm.close()
 
 
-def make_archive(*, driver_memory: str, conf: Mapping[str, str] | None = None) -> Path | None:
-    """Makes the class-data archive that sessions with these arguments start from, and waits for it.
-
-    Returns its path. Returns None if only Spark's scripts can read its settings, if the cache
-    directory is not writable, or if a session is active. On most machines this takes a minute; it
-    takes no time if the archive exists. Raises as `launch` and `Launched.session` do.
-    """
-    settings = resolve(
-        check(conf or {}),
-        read_defaults_file(conf_dir(spark_home())),
-        driver_memory=driver_memory,
-    )
-    cache = find_cache(spark_home(), find_java(), settings)
-    if cache is None or was_submitted() or _is_active():
-        return None
-    if archive := cache.archive():
-        return archive
-    launched = launch(master="local[1]", driver_memory=driver_memory, conf=conf)
+def make_archive(*, driver_memory: str) -> None:
+    """Makes the class-data archive of sessions with this memory, unless it exists or cannot be made
+    here, and waits for it. On most machines this takes a minute. Raises as `launch` and
+    `Launched.session` do."""
+    launched = launch(master="local[1]", driver_memory=driver_memory)
     jvm = launched._jvm
+    if jvm is None or not jvm.writes_archive:
+        launched.close()
+        return
     session = launched.session()
     _use(session)
     end(session)
-    if jvm is not None:
-        jvm.process.wait()
-    return cache.archive()
+    jvm.process.wait()
 
 
 def _is_active() -> bool:
