@@ -1,128 +1,184 @@
-"""The protections and commits that keep one address, nearest first, and when they end."""
+"""What keeps a commit or an address, and until when: refs, kept commits, and protections."""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import datetime
-from functools import cached_property
+from typing import Any, Final
 
-from ebbtide.audit.answers import Keeper, PastHolder
-from ebbtide.audit.history import Surroundings
-from ebbtide.audit.holders import Holders
+from ebbtide.audit.answers import Keeper, PastHolder, ReachingRef
+from ebbtide.audit.search import Holders
 from ebbtide.formats.base import Protector
-from ebbtide.model import Commit
-from ebbtide.retention.outlook import outlook
+from ebbtide.model import Commit, Ref
+from ebbtide.retention.decision import Roots, decide
+from ebbtide.retention.outlook import Outlook, outlook
+
+_KINDS: Final = ("branch", "tag", "collection")
 
 
-@dataclass(frozen=True)
-class AddressKeepers:
-    """The protections of an address, and the trees that hold it."""
+class Surroundings:
+    """The roots of one reading, the decision that a run would make from them, and both by
+    commit."""
 
-    around: Surroundings
-    protectors: Sequence[Protector]
-    held: Holders
-    address: str
+    def __init__(self, roots: Roots) -> None:
+        """Raises as `decide`."""
+        self.roots = roots
+        self.decision = decide(roots)
+        self.commits = {commit.commit_id: commit for commit in roots.commits}
+        self._refs: defaultdict[str, list[Ref]] = defaultdict(list)
+        self._children: defaultdict[str, list[str]] = defaultdict(list)
+        for ref in roots.refs:
+            self._refs[ref.commit_id].append(ref)
+        for commit in roots.commits:
+            for parent_id in commit.parent_ids:
+                self._children[parent_id].append(commit.commit_id)
 
-    @cached_property
-    def _data(self) -> list[Commit]:
-        """The commits that refer to the address."""
-        return self._with_trees(self.held.data)
+    def named(self, name: str) -> str | None:
+        """Returns the commit of the ref with this name, or None. A branch comes before a tag, and a
+        tag before a collection. A ref in the trash is used only if there is no other."""
+        found = [ref for ref in self.roots.refs if ref.name == name]
 
-    @cached_property
-    def _records(self) -> list[Commit]:
-        """The commits that have the address as a file of their records: as the tree, as a node or
-        as a companion."""
-        companions = self.around.roots.companions
-        commits = self.around.roots.commits
-        beside = [c for c in commits if self.address in companions.get(c.commit_id, ())]
-        known = {commit.commit_id for commit in beside}
-        return beside + [c for c in self._with_trees(self.held.files) if c.commit_id not in known]
+        def rank(ref: Ref) -> tuple[bool, int]:
+            is_in_trash = ref.expires_at is not None and ref.expires_at <= self.roots.now
+            return is_in_trash, _KINDS.index(ref.kind)
 
-    def _with_trees(self, trees: frozenset[str]) -> list[Commit]:
-        """Returns the commits with one of these trees. Leaves out commits that an operator gave up,
-        because their trees are not read."""
-        roots = self.around.roots
-        there = trees & roots.tree_checksums.keys()
-        return [commit for commit in roots.commits if commit.tree_id in there]
+        return min(found, key=rank).commit_id if found else None
 
-    @cached_property
-    def _keeping(self) -> list[tuple[Commit, bool]]:
-        """The commits that keep the address, nearest first. The flag is true if a commit keeps it
-        by its data, and false if by its record."""
-        decision, refs_at = self.around.decision, self.around.refs_at
-        found = [(c, True) for c in self._data if c.commit_id in decision.active]
-        found += [(c, False) for c in self._records if c.commit_id in decision.recorded]
-        found.sort(key=lambda each: each[0].commit_id)
-        found.sort(key=lambda each: each[0].created_at, reverse=True)
-        found.sort(key=lambda each: not refs_at(each[0].commit_id))
+    def facts(self, commit: Commit) -> dict[str, Any]:
+        """Returns the fields that `Keeper` and `ExplainedCommit` share: id, date, lease, hold."""
+        policy, lease = self.roots.policy, commit.leased_until
+        return {
+            "commit_id": commit.commit_id,
+            "created_at": commit.created_at,
+            "leased_until": lease if lease is not None and lease > self.roots.now else None,
+            "hold": None if policy is None else policy.holds.get(commit.commit_id),
+        }
+
+    def refs_at(self, commit_id: str) -> tuple[str, ...]:
+        """Returns the refs that point at a commit, in words."""
+        return tuple(f"{ref.kind} {ref.name}" for ref in self._refs.get(commit_id, ()))
+
+    def reaching(self, commit_id: str) -> list[ReachingRef]:
+        """Returns the refs that have a commit in their history, nearest first."""
+        found = [
+            ReachingRef(
+                kind=ref.kind,
+                name=ref.name,
+                distance=distance,
+                expires_at=ref.expires_at,
+                keeps_data=ref.keeps_data,
+            )
+            for descendant, distance in self._distances(commit_id).items()
+            for ref in self._refs.get(descendant, ())
+        ]
+        return sorted(found, key=lambda ref: (ref.distance, _KINDS.index(ref.kind), ref.name))
+
+    def why_recorded(self, commit_id: str) -> str:
+        """Returns the reason why the record of a commit stays, in words."""
+        active = self.decision.active
+        if commit_id in active:
+            return active[commit_id]
+        reaching = self.reaching(commit_id)
+        if reaching:
+            return f"in the history of {reaching[0].kind} {reaching[0].name}"
+        kept = next(each for each in self._distances(commit_id) if each in active)
+        return f"in the history of commit {kept}, which is kept"
+
+    def _distances(self, commit_id: str) -> dict[str, int]:
+        """Returns the distance of a commit and of each of its descendants, nearest first."""
+        found = {commit_id: 0}
+        waiting = deque([commit_id])
+        while waiting:
+            place = waiting.popleft()
+            for child in self._children.get(place, ()):
+                if child not in found:
+                    found[child] = found[place] + 1
+                    waiting.append(child)
         return found
 
-    @property
-    def keeper_count(self) -> int:
-        """The number of protections and commits that keep the address."""
-        return len(self.protectors) + len(self._keeping)
 
-    def keepers(self, limit: int) -> tuple[Keeper, ...]:
-        """Returns the nearest keepers, at most `limit`."""
-        protecting = [
-            Keeper(
-                by="protected",
-                reason=each.reason,
-                where=each.where,
-                since=each.since,
-                until=each.until,
-            )
-            for each in self.protectors[:limit]
+class AddressKeepers:
+    """The protections and commits that keep one address, nearest first, and other commits that
+    hold it."""
+
+    def __init__(
+        self, around: Surroundings, protectors: Sequence[Protector], held: Holders, address: str
+    ) -> None:
+        roots, decision = around.roots, around.decision
+        self._around = around
+        self._protectors = protectors
+        # If an operator gave up a commit, its tree has no checksum and is not read.
+        data, files = (trees & roots.tree_checksums.keys() for trees in (held.data, held.files))
+        self._data = [commit for commit in roots.commits if commit.tree_id in data]
+        self._records = [
+            commit
+            for commit in roots.commits
+            if commit.tree_id in files or address in roots.companions.get(commit.commit_id, ())
         ]
-        commits = self._keeping[: limit - len(protecting)]
-        return (*protecting, *(self._keeper(commit, data=data) for commit, data in commits))
-
-    def _keeper(self, commit: Commit, *, data: bool) -> Keeper:
-        around, lease = self.around, commit.leased_until
-        policy = around.roots.policy
-        commit_id = commit.commit_id
-        return Keeper(
-            by="data" if data else "record",
-            reason=around.decision.active[commit_id] if data else around.why_recorded(commit_id),
-            commit_id=commit_id,
-            created_at=commit.created_at,
-            refs=around.refs_at(commit_id),
-            leased_until=lease if lease is not None and lease > around.roots.now else None,
-            hold=None if policy is None else policy.holds.get(commit_id),
+        found = [(each, True) for each in self._data if each.commit_id in decision.active]
+        found += [(each, False) for each in self._records if each.commit_id in decision.recorded]
+        # Commits that a ref points at come first, and then newest first.
+        self._keeping = sorted(
+            found,
+            key=lambda each: (
+                not around.refs_at(each[0].commit_id),
+                roots.now - each[0].created_at,
+                each[0].commit_id,
+            ),
         )
+        """The commits that keep the address: by their data, or else by their records."""
+
+    @property
+    def count(self) -> int:
+        """The number of protections and commits that keep the address."""
+        return len(self._protectors) + len(self._keeping)
+
+    def nearest(self, limit: int) -> tuple[Keeper, ...]:
+        """Returns the nearest keepers, at most `limit`."""
+        around = self._around
+        found = [Keeper(by="protected", **asdict(each)) for each in self._protectors[:limit]]
+        for commit, is_data in self._keeping[: limit - len(found)]:
+            commit_id = commit.commit_id
+            active = around.decision.active
+            found.append(
+                Keeper(
+                    by="data" if is_data else "record",
+                    reason=active[commit_id] if is_data else around.why_recorded(commit_id),
+                    refs=around.refs_at(commit_id),
+                    **around.facts(commit),
+                )
+            )
+        return tuple(found)
 
     def past_holders(self) -> list[PastHolder]:
         """Returns the commits that were found to hold the address and do not keep it, newest
         first."""
-        keeping = {commit.commit_id for commit, _ in self._keeping}
-        found = {c.commit_id: c for c in (*self._data, *self._records)}
-        past = [commit for commit_id, commit in found.items() if commit_id not in keeping]
-        past.sort(key=lambda commit: (commit.created_at, commit.commit_id), reverse=True)
+        past = {each.commit_id: each.created_at for each in (*self._data, *self._records)}
+        for commit, _ in self._keeping:
+            past.pop(commit.commit_id, None)
         return [
-            PastHolder(
-                commit_id=commit.commit_id,
-                created_at=commit.created_at,
-                refs=self.around.refs_at(commit.commit_id),
-            )
-            for commit in past
+            PastHolder(commit_id=commit_id, created_at=date, refs=self._around.refs_at(commit_id))
+            for date, commit_id in sorted(zip(past.values(), past, strict=True), reverse=True)
         ]
 
-    def ends_at(self) -> tuple[datetime | None, str | None]:
-        """Returns the instant from which on nothing keeps the address, if nothing changes. Returns
-        None and a reason if there is no such instant."""
-        for each in self.protectors:
+    def outlook(self, old_at: datetime) -> Outlook:
+        """Returns the instant from which on nothing keeps the address, if nothing changes. The
+        file is too young for a run before `old_at`."""
+        for each in self._protectors:
             if each.until is None:
-                return None, each.reason if each.where is None else f"{each.reason}: {each.where}"
-        roots = self.around.roots
-        # Nearest first, so that `outlook` names the nearest commit that has no end.
-        near = dict.fromkeys(c.commit_id for c, data in self._keeping if data)
+                where = "" if each.where is None else f": {each.where}"
+                return Outlook(None, f"{each.reason}{where}")
+        roots = self._around.roots
+        # Nearest first, so that the nearest commit that has no end is named.
+        near = [commit.commit_id for commit, is_data in self._keeping if is_data]
         found = outlook(
             roots,
-            data=[*near, *(c.commit_id for c in self._data if c.commit_id not in near)],
+            data=dict.fromkeys([*near, *(commit.commit_id for commit in self._data)]),
             records=[commit.commit_id for commit in self._records],
         )
         if found.ends_at is None:
-            return None, found.reason
-        untils = [each.until for each in self.protectors if each.until is not None]
-        return max(found.ends_at, *untils, roots.now), None
+            return found
+        untils = [each.until for each in self._protectors if each.until is not None]
+        return Outlook(max(found.ends_at, *untils, roots.now, old_at))
