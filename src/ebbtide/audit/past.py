@@ -49,10 +49,10 @@ class PastRuns:
         missing: RunFolder | None = None
         for folder in self._newest_first():
             outcome = self._outcome_in(folder, address)
-            if outcome is not None and outcome != "missing":
+            if outcome == "missing":
+                missing = missing or folder
+            elif outcome is not None:
                 return self._describe(folder, outcome, trees, limit=limit)
-            if outcome is not None and missing is None:
-                missing = folder
         return None if missing is None else self._describe(missing, "missing", trees, limit=limit)
 
     def _newest_first(self) -> Iterator[RunFolder]:

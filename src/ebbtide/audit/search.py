@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -116,6 +116,10 @@ class _Recollection(Index):
         found = self.beside.read(name)
         return Index.read(self, name) if found is None else found
 
+    def readable(self, names: Iterable[str]) -> Iterator[pa.Table]:
+        """Yields the tables of those of the parts that can be read."""
+        return (table for table in map(self.read, names) if table is not None)
+
     def unchanged(self) -> UnchangedFiles:
         """Returns an object that treats all entries as valid."""
         none = np.empty(0, np.int64)
@@ -189,13 +193,11 @@ class _Search:
         index = self.index
 
         def step(names: Sequence[str]) -> Batches:
-            for name in names:
-                nodes = index.read(name)
-                if nodes is not None:
-                    keys = index.key_lists(keys_name(nodes), nodes.num_rows)
-                    if keys is not None:
-                        has = pa.array(having(keys, KeySet(key)))
-                        yield from nodes.select(NODES_SCHEMA.names).filter(has).to_batches()
+            for nodes in index.readable(names):
+                keys = index.key_lists(keys_name(nodes), nodes.num_rows)
+                if keys is not None:
+                    has = pa.array(having(keys, KeySet(key)))
+                    yield from nodes.select(NODES_SCHEMA.names).filter(has).to_batches()
 
         return set(self._rows("nodes", step, NODES_SCHEMA))
 
@@ -206,11 +208,7 @@ class _Search:
         wanted = pa.array(sorted(node_ids), pa.string())
 
         def step(names: Sequence[str]) -> Batches:
-            for name in names:
-                table = index.read(name)
-                if table is None:
-                    continue
-                trees = IndexedTrees.of(table)
+            for trees in map(IndexedTrees.of, index.readable(names)):
                 ids = trees.nodes.column("node_id").combine_chunks()
                 is_file = pc.equal(layout.node_addresses(ids), pa.scalar(address, pa.string()))
                 is_wanted = pc.or_(pc.is_in(ids, value_set=wanted), is_file)
@@ -224,7 +222,9 @@ class _Search:
                 found[node_id].add(tree_id)
         return found
 
-    def _rows(self, family: Family, step: Any, schema: pa.Schema) -> list[tuple[Any, ...]]:
+    def _rows(
+        self, family: Family, step: Callable[[Sequence[str]], Batches], schema: pa.Schema
+    ) -> list[tuple[Any, ...]]:
         """Returns the rows that a step yields for the parts of a family of the index."""
         tasks = split(self.index.now().names(family), tasks=self.engine.task_count)
         found = self.engine.rows(tasks, step, schema).collect()

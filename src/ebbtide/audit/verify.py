@@ -1,15 +1,16 @@
 """Verifies one run, before or after its sweep. Changes nothing but the file of its findings.
 
-The plan and its record are checked by themselves (`planned`), and then compared with what the
-repository needs (`walk`) and with the storage.
+The plan and its record are checked by themselves (`planned`), and then compared with the storage,
+and with what commits need. The walk finds this: the format's `Walk` reads trees and nodes, a few
+files at a time. Addresses are compared as text. The walk holds only the addresses of trees and
+nodes in memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -24,15 +25,14 @@ from ebbtide.audit.planned import (
     is_inside,
     read_planned,
 )
-from ebbtide.audit.walk import Need, Needs, needs_of, reach
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.base import Reading
+from ebbtide.formats.base import Reading, Walk
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
 from ebbtide.gc.planning.plan import REMOVAL, AuditedRun
+from ebbtide.gc.prefetching import ahead
 from ebbtide.gc.runs import FENCE_FILE
-from ebbtide.gc.steps import advance
-from ebbtide.retention.decision import decide
-from ebbtide.storage import ObjectInfo
+from ebbtide.gc.steps import Meter, advance
+from ebbtide.retention.decision import Decision, Roots, decide
 from ebbtide.text import count_text
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 LOOKS_AT_ONCE: Final = 32
 _SECOND: Final = timedelta(seconds=1)
+READERS: Final = 16
+
+Unreadable = NotFound | ValueError
+"""Why a `Walk` cannot read a file: it is missing, or damaged."""
 
 
 def verify(collector: Collector, run_id: str) -> Verification:
@@ -194,29 +198,27 @@ class _Verifying:
         """Compares the candidates that a sweep would delete with the files on the storage. Returns
         the candidates that are too young by the plan or by the storage."""
         run, young = self.run, list[Candidate]()
-
-        def head(candidate: Candidate) -> tuple[Candidate, ObjectInfo | None]:
-            return candidate, run.repository.storage.head(candidate.address)
-
-        going = [each for each in chunk.values() if each.goes and is_inside(each.address)]
-        with run.steps("compare"), ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+        storage = run.repository.storage
+        going = (each for each in chunk.values() if each.goes and is_inside(each.address))
+        with run.steps("compare"):
             run.meter.begin("files", len(chunk))
-            for start in range(0, len(going), LOOKS_AT_ONCE * 32):
-                for each, there in pool.map(head, going[start : start + LOOKS_AT_ONCE * 32]):
-                    advance(1)
-                    if there is None:
-                        self.result.add(each.finding("gone", "the file does not exist"))
-                        continue
-                    dates = (each.last_modified, there.last_modified)
-                    if max(map(_latest, dates)) >= run.plan.cutoff:
-                        young.append(each)
-                    # For files that an incremental run remembers, the plan may have a date that is
-                    # later than the file's own.
-                    is_later = there.last_modified >= each.last_modified + _SECOND
-                    if there.size_bytes != each.size_bytes or is_later:
-                        text = f"the file has {count_text(there.size_bytes, 'byte')}, and is dated "
-                        text += there.last_modified.isoformat()
-                        self.result.add(each.finding("changed", text))
+            for each, there in ahead(
+                lambda each: storage.head(each.address), going, at_once=LOOKS_AT_ONCE
+            ):
+                advance(1)
+                if there is None:
+                    self.result.add(each.finding("gone", "the file does not exist"))
+                    continue
+                dates = (each.last_modified, there.last_modified)
+                if max(map(_latest, dates)) >= run.plan.cutoff:
+                    young.append(each)
+                # For files that an incremental run remembers, the plan may have a date that is
+                # later than the file's own.
+                is_later = there.last_modified >= each.last_modified + _SECOND
+                if there.size_bytes != each.size_bytes or is_later:
+                    text = f"the file has {count_text(there.size_bytes, 'byte')}, and is dated "
+                    text += there.last_modified.isoformat()
+                    self.result.add(each.finding("changed", text))
         return young
 
 
@@ -224,3 +226,106 @@ def _latest(date: datetime) -> datetime:
     """Returns the latest instant that a date can mean: a date in whole seconds can mean any instant
     of that second."""
     return date if date.microsecond else date + timedelta(microseconds=999_999)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The reason why an address is needed, in words. `planned`: by a commit that the plan knew.
+    `required`: by a commit that stays now, so that the file must exist."""
+
+    text: str
+    planned: bool
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The trees that stay by id (`record`), those of them whose data stays (`data`), and other
+    addresses that belong to the records of commits (`companions`)."""
+
+    record: dict[str, Need] = field(default_factory=dict)
+    data: dict[str, Need] = field(default_factory=dict)
+    companions: dict[str, Need] = field(default_factory=dict)
+
+
+def needs_of(planned: Planned, roots: Roots, now: Decision) -> Needs:
+    """Returns the needs of commits: those that the plan keeps, if they still exist, and those that
+    stay `now`."""
+    needs = Needs()
+    known = {c.commit_id: c for c in roots.commits if c.tree_id in roots.tree_checksums}
+    for source, kept in ((planned.roots, planned.kept), (roots, now)):
+        for commit_id in (each.commit_id for each in source.commits if each.commit_id in known):
+            tree_id, by_plan = known[commit_id].tree_id, source is planned.roots
+            is_strict = tree_id not in roots.lenient_trees
+            if commit_id in kept.active:
+                text = f"commit {commit_id}: {kept.active[commit_id]}"
+                need = Need(text, by_plan, is_strict and commit_id in now.active)
+                _merge(needs.data, tree_id, need)
+            if commit_id in kept.active or commit_id in kept.recorded:
+                text = f"the record of commit {commit_id}"
+                need = Need(text, by_plan, is_strict and commit_id in now.recorded)
+                _merge(needs.record, tree_id, need)
+                for address in source.companions.get(commit_id, ()):
+                    _merge(needs.companions, address, need)
+    return needs
+
+
+def _merge(needs: dict[str, Need], key: str, need: Need) -> None:
+    """Adds a need. The first need of a key stays. It becomes required if any need of the key is."""
+    first = needs.setdefault(key, need)
+    if need.required and not first.required:
+        needs[key] = replace(first, required=True)
+
+
+def reach(
+    walk: Walk, needs: Needs, wanted: Container[str], meter: Meter, read: Counter[str]
+) -> Iterator[tuple[str, Need, Unreadable | None]]:
+    """Yields each needed address; an address in a node only if it is `wanted`.
+
+    Yields a required tree or node that cannot be read with the error. Adds the number of trees and
+    nodes that were read to `read`.
+    """
+    nodes: dict[str, Need] = {}
+    seen: set[str] = set()
+    yield from ((address, need, None) for address, need in needs.companions.items())
+    trees = {walk.tree(tree_id): tree_id for tree_id in needs.record}
+    meter.begin("trees", len(trees))
+    for tree, found in ahead(_or_error(walk.nodes), trees, at_once=READERS):
+        advance(1)
+        need, data = needs.record[trees[tree]], needs.data.get(trees[tree])
+        yield tree, need, None
+        if isinstance(found, Exception):
+            if need.required:
+                yield tree, need, found
+            continue
+        read["trees"] += 1
+        for node in found:
+            if node not in seen:
+                yield node, need, None
+            seen.add(node)
+            if data is not None:
+                _merge(nodes, node, data)
+
+    def content(node: str) -> list[str]:
+        return [address for address in walk.content(node) if address in wanted]
+
+    meter.begin("nodes", len(nodes))
+    for node, found in ahead(_or_error(content), nodes, at_once=READERS):
+        advance(1)
+        if not isinstance(found, Exception):
+            read["nodes"] += 1
+            yield from ((address, nodes[node], None) for address in found)
+        elif nodes[node].required:
+            yield node, nodes[node], found
+
+
+def _or_error(function: Callable[[str], list[str]]) -> Callable[[str], list[str] | Unreadable]:
+    """Returns a function that returns the error of an unreadable file in place of raising it."""
+
+    def read(address: str) -> list[str] | Unreadable:
+        try:
+            return function(address)
+        except (NotFound, ValueError) as error:
+            return error
+
+    return read
