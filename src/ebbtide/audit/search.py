@@ -241,10 +241,10 @@ class _Search:
         def work(_number: int, task: Sequence[_Node], answer: PartRows) -> None:
             for node in task:
                 (named,) = place.layout.read_nodes([AskedNode(place.storage, *node)])
-                is_unread = isinstance(named, EbbtideError)
+                has = isinstance(named, EbbtideError) or pc.any(pc.equal(named, wanted)).as_py()
                 if isinstance(named, EbbtideError) and node[0] in needed:
                     answer.failed(named)
-                elif is_unread or pc.any(pc.equal(named, wanted)).as_py():
+                elif has:
                     answer.counted(Count(1), of=node[0])
 
         tasks = split(sorted(nodes), tasks=self.engine.task_count)
