@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit, Keeper
-from ebbtide.audit.explainer import Explainer
+from ebbtide.audit.explain import Explainer
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.gc.collector import Collector
 from ebbtide.store.collecting.preparing import Uncommitted

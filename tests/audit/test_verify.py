@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.audit import candidates as candidates_module
+from ebbtide.audit import planned as candidates_module
 from ebbtide.audit.findings import DIFFERENCES_FILE, Verification
 from ebbtide.audit.verify import verify
 from ebbtide.errors import Refused

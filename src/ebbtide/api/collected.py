@@ -19,7 +19,7 @@ from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_s
 from ebbtide.gc.steps import Observer, silent
 
 if TYPE_CHECKING:
-    from ebbtide.audit.explainer import Explainer
+    from ebbtide.audit.explain import Explainer
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engines.base import Engine
     from ebbtide.settings import Settings
@@ -126,7 +126,7 @@ class Collected:
         engine: Engine | None = None,
     ) -> Explainer:
         """Returns the explainer, whose lists have at most `limit` rows. `grace` is that of runs."""
-        from ebbtide.audit.explainer import Explainer
+        from ebbtide.audit.explain import Explainer
         from ebbtide.gc.engines.duckdb import DuckEngine
 
         engine = DuckEngine() if engine is None else engine

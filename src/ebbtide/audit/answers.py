@@ -12,27 +12,7 @@ from ebbtide.formats.base import ExpiredCommit, PurgedAddress
 from ebbtide.quarantined import Fate
 
 AddressState = Literal["kept", "unneeded", "purged", "gone", "missing", "foreign", "system"]
-"""The state of an address:
-
-- `kept`: a protection or a commit keeps it.
-- `unneeded`: nothing keeps it. A run deletes it when it is older than the grace.
-- `purged`: a purge closed it for good, even if a commit refers to it. Its file may still exist.
-- `gone`: a run deleted it, quarantined it or found it missing.
-- `missing`: a protection or a commit keeps it, and its file does not exist.
-- `foreign`, `system`: runs never delete it.
-"""
-
 CommitState = Literal["kept", "expired", "closed", "unneeded", "forgotten"]
-"""The state of a commit:
-
-- `kept`: its data stays.
-- `expired`: runs delete its data. Its record stays. In a lakeFS repository, a run may have deleted
-  or quarantined its data already.
-- `closed`: a run closed it, or an operator gave it up. Its record stays.
-- `unneeded`: the next run deletes its record too.
-- `forgotten`: a run deleted or quarantined its record.
-"""
-
 
 ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
     "kept": "kept",
@@ -43,7 +23,10 @@ ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
     "foreign": "not the repository's own: never collected",
     "system": "a file of the repository itself: never collected",
 }
-"""The states of an address, in words."""
+"""The states of an address, in words. A protection or a commit keeps an address that is `kept` or
+`missing`. A run deletes an `unneeded` one when it is older than the grace. A `purged` one is closed
+even if a commit refers to it, and its file may still exist. A run deleted an address that is
+`gone`, quarantined it or found it missing."""
 COMMIT_STATES: Final[Mapping[CommitState, str]] = {
     "kept": "kept",
     "expired": "expired: runs delete its data; its record stays",
@@ -53,7 +36,9 @@ COMMIT_STATES: Final[Mapping[CommitState, str]] = {
     ),
     "forgotten": "expired, and so is its record",
 }
-"""The states of a commit, in words."""
+"""The states of a commit, in words. In a lakeFS repository, a run may have deleted or quarantined
+the data of an `expired` commit already. A run closed a `closed` commit, or an operator gave it up.
+A run deleted or quarantined the record of a `forgotten` commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

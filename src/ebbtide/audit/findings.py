@@ -1,4 +1,4 @@
-"""The findings of a verification: the first of each sort for people, and all of them as a file."""
+"""The result of a verification: the first findings of each sort for people, and all as a file."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ NOTES: Final[Mapping[str, str]] = {
 }
 """The sorts of findings that arise as time passes, and do no harm."""
 
+CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
 SHOWN_MAX: Final = 20
 """The number of findings of one sort that are held for people."""
 ROWS_PER_GROUP: Final = 50_000
@@ -77,23 +78,32 @@ class Finding:
         return self.sort in NOTES
 
 
-@dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification. `counts` has the number of findings by sort, and `shown` the
-    first of each sort.
+    """Collects the findings of a verification, and is its result.
 
-    `checked` counts the things that were checked, by the names in verify.CHECKED. `path` is the
-    file with all findings. It is None if there are no findings, or if the file could not be
-    written; `unwritten` then has the reason.
+    `counts` has the number of findings by sort, and `checked` the number of things that were
+    checked, by the names in CHECKED. `path` is the file with all findings. It is None if there are
+    no findings, or if the file could not be written; `unwritten` then has the reason.
     """
 
-    run_id: str
-    repository: str
-    counts: Mapping[str, int]
-    shown: tuple[Finding, ...]
-    checked: Mapping[str, int]
-    path: str | None
-    unwritten: str | None = None
+    def __init__(self, run_id: str, repository: str) -> None:
+        self.run_id = run_id
+        self.repository = repository
+        self.counts: Counter[str] = Counter()
+        self.checked: Counter[str] = Counter(dict.fromkeys(CHECKED, 0))
+        self.path: str | None = None
+        self.unwritten: str | None = None
+        self._shown: list[Finding] = []
+        self._rows: list[dict[str, Any]] = []
+        # Findings are encoded as they come: there may be as many as candidates.
+        self._sink = io.BytesIO()
+        self._writer = pq.ParquetWriter(self._sink, DIFFERENCES_SCHEMA, compression="zstd")
+
+    @property
+    def shown(self) -> list[Finding]:
+        """The first findings of each sort, the worst sorts first."""
+        order = [*DIFFERENCES, *NOTES]
+        return sorted(self._shown, key=lambda each: order.index(each.sort))
 
     @property
     def difference_count(self) -> int:
@@ -120,23 +130,6 @@ class Verification:
             "unwritten": self.unwritten,
         }
 
-
-class Findings:
-    """Collects findings, and encodes them as they come: there may be as many as candidates."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._shown: list[Finding] = []
-        self._rows: list[dict[str, Any]] = []
-        self._sink = io.BytesIO()
-        self._writer = pq.ParquetWriter(self._sink, DIFFERENCES_SCHEMA, compression="zstd")
-
-    @property
-    def shown(self) -> tuple[Finding, ...]:
-        """The first findings of each sort, the worst sorts first."""
-        order = [*DIFFERENCES, *NOTES]
-        return tuple(sorted(self._shown, key=lambda each: order.index(each.sort)))
-
     def add(self, found: Finding) -> None:
         """Adds a finding."""
         if self.counts[found.sort] < SHOWN_MAX:
@@ -146,22 +139,20 @@ class Findings:
         if len(self._rows) >= ROWS_PER_GROUP:
             self._flush()
 
-    def write(self, folder: RunFolder) -> tuple[str | None, str | None]:
-        """Writes all findings into the run's folder, and replaces those of an earlier verification.
-        Returns the path of the file and the reason why it could not be written; either may be
-        None."""
+    def write(self, folder: RunFolder) -> None:
+        """Writes all findings into the run's folder, and replaces those of an earlier
+        verification."""
         self._flush()
         self._writer.close()
         address = folder.address(DIFFERENCES_FILE)
         try:
             if self.counts:
                 folder.storage.put(address, self._sink.getvalue())
-                return f"{folder.path}/{DIFFERENCES_FILE}", None
-            if folder.storage.head(address) is not None:
+                self.path = f"{folder.path}/{DIFFERENCES_FILE}"
+            elif folder.storage.head(address) is not None:
                 folder.storage.delete([address])
         except EbbtideError as error:
-            return None, error.message
-        return None, None
+            self.unwritten = error.message
 
     def _flush(self) -> None:
         self._writer.write_table(pa.Table.from_pylist(self._rows, schema=DIFFERENCES_SCHEMA))

@@ -1,7 +1,7 @@
 """Finds the run that deleted an address or a commit, and the undone runs that protect an address.
 
-It reads the records of runs, newest first. A record that cannot be read is an error, because it may
-have the answer.
+It reads the records of runs, newest first. A record that cannot be read is an error (Refused
+`plan_corrupt`), because it may have the answer.
 """
 
 from __future__ import annotations
@@ -16,75 +16,188 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import make_schema, texts
 from ebbtide.audit.answers import PastHolder, Went
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.base import ExpiredCommit, Protector, RepositoryFormat
+from ebbtide.formats.base import ExpiredCommit, Protector, Reading
 from ebbtide.gc import quarantine
-from ebbtide.gc.counts import Count
-from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.parts import ADDRESS_SCHEMA, PartRows, opened_part, read_part, read_tables, split
+from ebbtide.gc.engines.base import Batches, Engine
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, opened_part, read_part, read_tables, split
 from ebbtide.gc.planning.plan import Plan, read_plan
 from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, REPORT_FILE, RunFolder, RunFolders
 from ebbtide.gc.sweeping.outcomes import OUTCOME_SCHEMA
+from ebbtide.model import Commit
 from ebbtide.quarantined import UNREADABLE, Fate, fate_of
 
 GONE: Final = ("deleted", "quarantined", "missing")
 """The outcomes after which a file does not exist at its address, by rank."""
 _ADDRESS: Final = OUTCOME_SCHEMA.get_field_index("address")
+_COMMIT: Final = ("commit_id", "created_at", "tree_id", "active", "recorded", "tombstoned")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of an address in the record of a run."""
+class PastRuns:
+    """The records of the runs of one repository."""
 
-    run_id: str
-    folder: RunFolder
-    outcome: str
+    engine: Engine
+    folders: RunFolders
 
+    def went(self, address: str, trees: Collection[str], *, limit: int) -> Went | None:
+        """Returns the newest run that deleted or quarantined an address. If no run did, returns the
+        newest run that found it missing. At most `limit` of the commits are named that the run
+        expired, and that had one of these `trees`."""
+        missing: RunFolder | None = None
+        for folder in self._newest_first():
+            outcome = self._outcome_in(folder, address)
+            if outcome == "missing":
+                missing = missing or folder
+            elif outcome is not None:
+                return self._describe(folder, outcome, trees, limit=limit)
+        return None if missing is None else self._describe(missing, "missing", trees, limit=limit)
 
-def find_outcome(engine: Engine, folders: RunFolders, address: str) -> Outcome | None:
-    """Returns the newest run that deleted or quarantined the address. If no run did, returns the
-    newest run that found it missing. Raises Refused `plan_corrupt`."""
-    missing: Outcome | None = None
-    for run_id, folder in _runs(folders):
-        outcome = _outcome_in(engine, folder, address)
-        if outcome is not None and outcome != "missing":
-            return Outcome(run_id, folder, outcome)
-        if outcome is not None and missing is None:
-            missing = Outcome(run_id, folder, outcome)
-    return missing
+    def _newest_first(self) -> Iterator[RunFolder]:
+        for run_id, places in self.folders.recorded().items():
+            with suppress(NotFound):
+                yield self.folders.among(run_id, places)
 
+    def _outcome_in(self, folder: RunFolder, address: str) -> str | None:
+        """Returns the outcome of an address by a run, or None if the file exists after it. Files
+        that were written together have similar addresses, so that the smallest and largest address
+        of a row group exclude most groups."""
+        wanted = pa.scalar(address, pa.string())
 
-def _runs(folders: RunFolders) -> Iterator[tuple[str, RunFolder]]:
-    """Yields the runs with files, newest first, each with its folder."""
-    for run_id, places in folders.recorded().items():
+        def step(names: Sequence[str]) -> Batches:
+            for name in names:
+                with opened_part(folder, name) as file:
+                    for number in range(file.num_row_groups):
+                        if _may_have(file, number, address):
+                            columns = ["address", "outcome"]
+                            rows = file.read_row_group(number, columns=columns, use_threads=False)
+                            rows = rows.filter(pc.equal(rows.column("address"), wanted))
+                            yield from rows.select(["outcome"]).to_batches()
+
+        tasks = split(folder.names("deleted"), tasks=self.engine.task_count)
+        rows = self.engine.rows(tasks, step, make_schema(("outcome", pa.string()))).collect()
+        found = texts(rows.column("outcome"))
+        return next((outcome for outcome in GONE if outcome in found), None)
+
+    def _describe(
+        self, folder: RunFolder, outcome: str, trees: Collection[str], *, limit: int
+    ) -> Went:
+        plan, fence = self._plan_of(folder), folder.get_json(FENCE_FILE)
+        fate = self.fate(folder.name if outcome == "quarantined" else None)
+        commits = [
+            PastHolder(commit_id=row["commit_id"], created_at=row["created_at"])
+            for row in _commits_with(folder, plan, "tree_id", trees)
+            if not row["active"]
+        ]
+        commits.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)
+        return Went(
+            run_id=folder.name,
+            run_path=folder.path,
+            outcome=outcome,
+            at=None if fence is None else datetime.fromisoformat(fence["fenced_at"]),
+            aside_until=None if fate is None else fate.until,
+            fate=fate,
+            planned_at=None if plan is None else plan.started_at,
+            cutoff=None if plan is None else plan.cutoff,
+            policy=None if plan is None else plan.policy,
+            commits=tuple(commits[:limit]),
+            commit_count=len(commits),
+        )
+
+    def _plan_of(self, folder: RunFolder) -> Plan | None:
+        """Returns a run's plan, also of the repository that this one is a copy of; None without
+        one."""
+        if not folder.has(PLAN_FILE):
+            return None
+        checksum = self.folders.repository.plan_checksum(folder.name)
+        return read_plan(folder, identity=None, recorded_checksum=checksum)
+
+    def fate(self, run_id: str | None) -> Fate | None:
+        """Returns what became of the data that a run took; None without a run."""
+        if run_id is None:
+            return None
+        repository, run_state = self.folders.repository, None
         with suppress(NotFound):
-            yield run_id, folders.among(run_id, places)
+            run_state, _ = _end_of(self.folders.of(run_id))
+        return fate_of(
+            repository.storage,
+            run_id,
+            repository=repository.identity.repository_name,
+            run_state=run_state,
+            now=repository.now(),
+        )
 
+    def restored(self, address: str, now: datetime) -> Iterator[Protector]:
+        """Yields the protections of an address that an undo restored."""
+        for record in quarantine.read_all(self.folders.repository.storage):
+            parts = record.back if record.protects(now) else ()
+            if any(self._has(record.run_id, part, address) for part in parts):
+                yield Protector(
+                    reason="restored",
+                    where=f"by an undo of run {record.run_id}",
+                    since=record.back_at,
+                    until=record.back_until,
+                )
 
-def _outcome_in(engine: Engine, folder: RunFolder, address: str) -> str | None:
-    def work(_number: int, task: Sequence[str], answer: PartRows) -> None:
-        for name in task:
-            for outcome in _outcomes(folder, name, address):
-                answer.counted(Count(1), of=outcome)
+    def _has(self, run_id: str, part: Part, address: str) -> bool:
+        """Whether a part of restored files has an address."""
+        folder = quarantine.folder_of_back(self.folders, run_id, part)
+        addresses = next(read_tables(folder, [part], ADDRESS_SCHEMA)).column("address")
+        return bool(pc.any(pc.equal(addresses, pa.scalar(address, pa.string()))).as_py())
 
-    names = folder.names("deleted")
-    answers = engine.run(split(names, tasks=engine.task_count), work)
-    found = {each.of for each in answers.counts}
-    return next((outcome for outcome in GONE if outcome in found), None)
+    def closing(self, commit: Commit, reading: Reading, *, is_active: bool) -> ExpiredCommit | None:
+        """Returns the run that closed a commit, or None for other commits. If the format does not
+        record it, the runs do. In a format that closes nothing, the run that took its data."""
+        found = reading.expired_commit(commit.commit_id) if commit.tombstoned else None
+        if found is None:
+            with suppress(Refused):  # the state of the commit is known without the run
+                if commit.tombstoned:
+                    return self.expired(commit.commit_id, forgotten=False)
+                return None if is_active else self._taken(commit.commit_id)
+        return found
 
+    def expired(self, commit_id: str, *, forgotten: bool) -> ExpiredCommit | None:
+        """Returns the newest run that expired a commit, or None if no run on record did.
+        `forgotten`: the run that expired its record too."""
+        found = (expired for _, expired in self._expiries(commit_id, forgotten=forgotten))
+        return next((each for each in found if each is not None), None)
 
-def _outcomes(folder: RunFolder, name: str, address: str) -> Iterator[str]:
-    """Yields the outcomes of the address in one part. Files that were written together have similar
-    addresses, so that the smallest and largest address of a row group exclude most groups."""
-    with opened_part(folder, name) as file:
-        for number in range(file.num_row_groups):
-            if not _may_have(file, number, address):
+    def _taken(self, commit_id: str) -> ExpiredCommit | None:
+        """Returns the run that took the data of a commit that nothing closes, or None.
+
+        Each run expires such a commit anew: the first one of them that took files is meant. A run
+        that kept the commit, or was undone, ends the search.
+        """
+        taken: ExpiredCommit | None = None
+        for folder, expired in self._expiries(commit_id, forgotten=False):
+            state, took_files = _end_of(folder)
+            if state == "undone" or expired is None:
+                return taken
+            if state != "refused" and took_files:
+                taken = expired
+        return taken
+
+    def _expiries(
+        self, commit_id: str, *, forgotten: bool
+    ) -> Iterator[tuple[RunFolder, ExpiredCommit | None]]:
+        """Yields each run that swept, newest first, with its expiry of a commit. The expiry is None
+        if the run did not expire the commit."""
+        # Runs after the one that closed a commit find it closed.
+        was_gone = "recorded" if forgotten else "tombstoned"
+        for folder in self._newest_first():
+            fence = folder.get_json(FENCE_FILE)
+            plan = None if fence is None else self._plan_of(folder)
+            if fence is None or plan is None or plan.commits is None:
                 continue
-            rows = file.read_row_group(number, columns=["address", "outcome"], use_threads=False)
-            chosen = pc.equal(rows.column("address"), pa.scalar(address, pa.string()))
-            yield from texts(rows.filter(chosen).column("outcome"))
+            expired = None
+            rows = _commits_with(folder, plan, "commit_id", [commit_id])
+            was_expired = any(not row["active"] and not row[was_gone] for row in rows)
+            if was_expired and commit_id not in fence["kept_after_all"]:
+                at = datetime.fromisoformat(fence["fenced_at"])
+                expired = ExpiredCommit(run_id=folder.name, at=at, forgotten=forgotten)
+            yield folder, expired
 
 
 def _may_have(file: pq.ParquetFile, number: int, address: str) -> bool:
@@ -94,150 +207,26 @@ def _may_have(file: pq.ParquetFile, number: int, address: str) -> bool:
     return bool(known.min <= address <= known.max)
 
 
-def describe(folders: RunFolders, outcome: Outcome, trees: Collection[str], *, limit: int) -> Went:
-    """Returns the run of an outcome, with its plan's dates and policy, and with at most `limit` of
-    the commits that it expired and that had one of these `trees`."""
-    plan = _plan_of(folders.repository, outcome.run_id, outcome.folder)
-    is_aside = outcome.outcome == "quarantined"
-    fate = fate_in(folders, outcome.run_id) if is_aside else None
-    found = [] if plan is None else list(_expired_with(outcome.folder, plan, trees))
-    found.sort(key=lambda holder: (holder.created_at, holder.commit_id), reverse=True)
-    return Went(
-        run_id=outcome.run_id,
-        run_path=outcome.folder.path,
-        outcome=outcome.outcome,
-        at=_fenced_at(outcome.folder),
-        aside_until=None if fate is None else fate.until,
-        fate=fate,
-        planned_at=None if plan is None else plan.started_at,
-        cutoff=None if plan is None else plan.cutoff,
-        policy=None if plan is None else plan.policy,
-        commits=tuple(found[:limit]),
-        commit_count=len(found),
-    )
+def _commits_with(
+    folder: RunFolder, plan: Plan | None, column: str, values: Collection[str]
+) -> list[dict[str, Any]]:
+    """Returns the commits of a plan that have one of the values in a column, with the columns of
+    _COMMIT."""
+    if plan is None or plan.commits is None:
+        return []
+    rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=_COMMIT)
+    wanted = pa.array(sorted(values), pa.string())
+    return rows.filter(pc.is_in(rows.column(column), value_set=wanted)).to_pylist()
 
 
-def _plan_of(repository: RepositoryFormat, run_id: str, folder: RunFolder) -> Plan | None:
-    """Returns a run's plan, also of the repository that this one is a copy of; None without one."""
-    if not folder.has(PLAN_FILE):
-        return None
-    checksum = repository.plan_checksum(run_id)
-    return read_plan(folder, identity=None, recorded_checksum=checksum)
-
-
-def _fenced_at(folder: RunFolder) -> datetime | None:
-    fence = folder.get_json(FENCE_FILE)
-    return None if fence is None else datetime.fromisoformat(fence["fenced_at"])
-
-
-def fate_in(folders: RunFolders, run_id: str) -> Fate:
-    """Returns what became of the data that a run took."""
-    repository, folder = folders.repository, None
-    with suppress(NotFound):
-        folder = folders.of(run_id)
-    return fate_of(
-        repository.storage,
-        run_id,
-        repository=repository.identity.repository_name,
-        run_state=None if folder is None else _state_in(folder),
-        now=repository.now(),
-    )
-
-
-def _state_in(folder: RunFolder) -> str:
-    """Returns the state of a run that passed its fence. A run without a report did not end."""
+def _end_of(folder: RunFolder) -> tuple[str, bool]:
+    """Returns the state of a run that passed its fence, and whether it deleted or quarantined a
+    file, as far as its report says. A run without a report did not end."""
     try:
         report = folder.get_json(REPORT_FILE)
     except Refused:
-        return UNREADABLE
-    return "sweeping" if report is None else str(report.get("state"))
-
-
-def brought_back(folders: RunFolders, address: str, now: datetime) -> Iterator[Protector]:
-    """Yields the protections of an address that an undo restored. Raises Refused
-    `plan_corrupt`."""
-    for record in quarantine.read_all(folders.repository.storage):
-        if not record.protects(now):
-            continue
-        wanted = pa.scalar(address, pa.string())
-        for part in record.back:
-            folder = quarantine.folder_of_back(folders, record.run_id, part)
-            table = next(read_tables(folder, [part], ADDRESS_SCHEMA))
-            if pc.any(pc.equal(table.column("address"), wanted)).as_py():
-                yield Protector(
-                    reason="restored",
-                    where=f"by an undo of run {record.run_id}",
-                    since=record.back_at,
-                    until=record.back_until,
-                )
-                break
-
-
-def _expired_with(folder: RunFolder, plan: Plan, trees: Collection[str]) -> Iterator[PastHolder]:
-    if plan.commits is None or plan.commits.name is None:
-        return
-    columns = ("commit_id", "created_at", "tree_id", "active")
-    rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns).to_pylist()
-    for row in rows:
-        if not row["active"] and row["tree_id"] in trees:
-            yield PastHolder(commit_id=row["commit_id"], created_at=row["created_at"])
-
-
-def find_expired(folders: RunFolders, commit_id: str, *, forgotten: bool) -> ExpiredCommit | None:
-    """Returns the newest run that expired a commit, or None if no run on record did. `forgotten`:
-    the run that expired its record too. Raises Refused `plan_corrupt`."""
-    found = (
-        expired
-        for run_id, folder in _runs(folders)
-        for expired in _expired_by(folders, run_id, folder, commit_id, forgotten=forgotten)
-    )
-    return next((expired for expired in found if expired is not None), None)
-
-
-def find_taken(folders: RunFolders, commit_id: str) -> ExpiredCommit | None:
-    """Returns the run that took the data of a commit that nothing closes, or None.
-
-    Each run expires such a commit anew: the first one of them that took files is meant. A run that
-    kept the commit, or was undone, ends the search. Raises Refused `plan_corrupt`.
-    """
-    taken: ExpiredCommit | None = None
-    for run_id, folder in _runs(folders):
-        state = _state_in(folder)
-        for expired in _expired_by(folders, run_id, folder, commit_id, forgotten=False):
-            if state == "undone" or expired is None:
-                return taken
-            if state != "refused" and _took_files(folder):
-                taken = expired
-    return taken
-
-
-def _expired_by(
-    folders: RunFolders, run_id: str, folder: RunFolder, commit_id: str, *, forgotten: bool
-) -> Iterator[ExpiredCommit | None]:
-    """Yields the expiry of a commit by a run, or None if the run did not expire it. Yields nothing
-    for a run that did not sweep."""
-    fence = folder.get_json(FENCE_FILE)
-    plan = None if fence is None else _plan_of(folders.repository, run_id, folder)
-    if fence is None or plan is None or plan.commits is None or plan.commits.name is None:
-        return
-    columns = ("commit_id", "active", "recorded", "tombstoned")
-    rows = read_part(folder, plan.commits.name, plan.commits.checksum, columns=columns)
-    mine = pc.equal(rows.column("commit_id"), pa.scalar(commit_id, pa.string()))
-    # Runs after the one that closed a commit find it closed.
-    was_expired = any(
-        not row["active"] and not (row["recorded"] if forgotten else row["tombstoned"])
-        for row in rows.filter(mine).to_pylist()
-    )
-    at = datetime.fromisoformat(fence["fenced_at"])
-    is_meant = was_expired and commit_id not in fence["kept_after_all"]
-    yield ExpiredCommit(run_id=run_id, at=at, forgotten=forgotten) if is_meant else None
-
-
-def _took_files(folder: RunFolder) -> bool:
-    """Whether a sweep deleted or quarantined a file, as far as its report says."""
-    try:
-        report = folder.get_json(REPORT_FILE)
-    except Refused:
-        return True
-    names = ("deleted_count", "quarantined_count")
-    return report is None or any(report.get(name, 0) for name in names)
+        return UNREADABLE, True
+    if report is None:
+        return "sweeping", True
+    counts = (report.get(name, 0) for name in ("deleted_count", "quarantined_count"))
+    return str(report.get("state")), any(counts)

@@ -1,41 +1,53 @@
-"""Verifies one run, before or after its sweep. Changes nothing but the file of its findings."""
+"""Verifies one run, before or after its sweep. Changes nothing but the file of its findings.
+
+The plan and its record are checked by themselves (`planned`), and then compared with the storage,
+and with what commits need. The walk finds this: the format's `Walk` reads trees and nodes, a few
+files at a time. Addresses are compared as text. The walk holds only the addresses of trees and
+nodes in memory.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
 
 from ebbtide.arrow import texts
-from ebbtide.audit.candidates import Candidate, Candidates, look_at_files
-from ebbtide.audit.commits import (
-    PlannedRoots,
+from ebbtide.audit.findings import Finding, Verification
+from ebbtide.audit.planned import (
+    Candidate,
+    Candidates,
+    Planned,
     check_decision,
     check_present,
+    is_inside,
     read_planned,
 )
-from ebbtide.audit.findings import Finding, Findings, Verification
-from ebbtide.audit.reaching import Need, Needs, reach
-from ebbtide.errors import Refused
-from ebbtide.formats.base import Layout, Reading, RepositoryFormat
+from ebbtide.errors import NotFound, Refused
+from ebbtide.formats.base import Reading, Walk
 from ebbtide.formats.capabilities import purged_among
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
-from ebbtide.gc.planning.plan import REMOVAL, AuditedRun, Plan
-from ebbtide.gc.runs import FENCE_FILE, REPORT_FILE, RunFolder
-from ebbtide.gc.steps import Meter, Steps
-from ebbtide.retention.decision import decide
+from ebbtide.gc.planning.plan import REMOVAL, AuditedRun
+from ebbtide.gc.prefetching import ahead
+from ebbtide.gc.runs import FENCE_FILE
+from ebbtide.gc.steps import Meter, advance
+from ebbtide.retention.decision import Decision, Roots, decide
+from ebbtide.text import count_text
 
-CHECKED: Final = ("candidates", "outcomes", "commits", "trees", "nodes")
+if TYPE_CHECKING:
+    from ebbtide.gc.collector import Collector
+
+LOOKS_AT_ONCE: Final = 32
+_SECOND: Final = timedelta(seconds=1)
+READERS: Final = 16
+
+Unreadable = NotFound | ValueError
+"""Why a `Walk` cannot read a file: it is missing, or damaged."""
 
 
-class Audited(Protocol):
-    """The collector of a repository, also of a gone one."""
-
-    def audited(self, run_id: str) -> AuditedRun:
-        """Returns a run. Raises as `Collector.plan_of`."""
-
-
-def verify(collector: Audited, run_id: str) -> Verification:
+def verify(collector: Collector, run_id: str) -> Verification:
     """Checks the plan of a run, and the record of its sweep. Takes no lease.
 
     Of a plan that deletes all files of a gone repository, it checks that the repository is gone,
@@ -43,177 +55,278 @@ def verify(collector: Audited, run_id: str) -> Verification:
 
     Writes its findings into the run's folder if it can. Raises Refused as a reading of the
     repository does, and `plan_corrupt` if a part is missing or damaged. Raises Refused
-    `plan_foreign` for the plan of a gone repository that is not gone now, and as `audited` does.
+    `plan_foreign` for the plan of a gone repository that is not gone now, and as
+    `Collector.audited` does.
     """
     run = collector.audited(run_id)
-    work = _Verifying(run.repository, run.plan, run.folder, run.layout, run.steps, run.meter)
+    result = Verification(run.plan.run_id, run.plan.identity.repository_name)
+    work = _Verifying(run, result)
     if run.check_removable is None:
-        work.run()
-        return work.result()
-    try:
-        run.check_removable()
-    except Refused as error:
-        work.findings.add(Finding("repository", error.message))
-    for chunk in work.candidates.chunks(run.folder.get_json(REPORT_FILE)):
-        work.count(chunk)
-        work.look_at(chunk)
-    return work.result()
+        work.check()
+    else:
+        try:
+            run.check_removable()
+        except Refused as error:
+            result.add(Finding("repository", error.message))
+        for chunk in work.chunks():
+            work.young_among(chunk)
+    result.write(run.folder)
+    return result
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Verifying:
-    repository: RepositoryFormat
-    plan: Plan
-    folder: RunFolder
-    layout: Layout
-    steps: Steps
-    meter: Meter
-    findings: Findings = field(default_factory=Findings)
-    checked: Counter[str] = field(default_factory=Counter)
-    candidates: Candidates = field(init=False)
+    run: AuditedRun
+    result: Verification
     _unread: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self.candidates = Candidates(self.plan, self.folder, self.layout, self.findings)
-
-    def run(self) -> None:
+    def check(self) -> None:
         """Checks the commits, the candidates and the record. Raises as `verify` does."""
-        plan = self.plan
+        run, plan = self.run, self.run.plan
         if plan.mode == REMOVAL or plan.commits is None or plan.refs is None:
             raise Refused(
                 "plan_foreign",
                 f"the plan of run {plan.run_id} was made while {plan.identity.repository_name} was "
                 "gone, and it is not gone now: plan again",
             )
-        with self.steps("read"):
-            planned = read_planned(self.folder, plan, plan.commits, plan.refs)
-            check_decision(plan, planned, self.findings)
-        self.checked["commits"] = len(planned.commits)
-        is_first = True
-        for chunk in self.candidates.chunks(self.folder.get_json(REPORT_FILE)):
-            self.count(chunk)
-            self._check(chunk, planned, is_first=is_first)
-            is_first = False
+        with run.steps("read"):
+            planned = read_planned(run.folder, plan, plan.commits, plan.refs)
+            check_decision(plan, planned, self.result)
+        self.result.checked["commits"] = len(planned.roots.commits)
+        for number, chunk in enumerate(self.chunks()):
+            self._check_chunk(chunk, planned, is_first=number == 0)
 
-    def count(self, chunk: dict[str, Candidate]) -> None:
-        """Counts candidates that were checked."""
-        self.checked["candidates"] += len(chunk)
-        self.checked["outcomes"] += sum(each.outcome is not None for each in chunk.values())
+    def chunks(self) -> Iterator[dict[str, Candidate]]:
+        """Yields the candidates as `Candidates.chunks` does, and counts them."""
+        for chunk in Candidates(self.run, self.result).chunks():
+            self.result.checked["candidates"] += len(chunk)
+            outcomes = sum(each.outcome is not None for each in chunk.values())
+            self.result.checked["outcomes"] += outcomes
+            yield chunk
 
-    def look_at(self, chunk: dict[str, Candidate]) -> list[Candidate]:
-        """Compares candidates with the files on the storage. Returns those that are too young."""
-        with self.steps("compare"):
-            self.meter.begin("files", len(chunk))
-            return look_at_files(self.repository.storage, self.plan, chunk.values(), self.findings)
-
-    def result(self) -> Verification:
-        """Writes the findings, and returns the result."""
-        path, unwritten = self.findings.write(self.folder)
-        return Verification(
-            run_id=self.plan.run_id,
-            repository=self.plan.identity.repository_name,
-            counts=dict(self.findings.counts),
-            shown=self.findings.shown,
-            checked={name: self.checked[name] for name in CHECKED},
-            path=path,
-            unwritten=unwritten,
-        )
-
-    def _check(self, chunk: dict[str, Candidate], planned: PlannedRoots, *, is_first: bool) -> None:
+    def _check_chunk(
+        self, chunk: dict[str, Candidate], planned: Planned, *, is_first: bool
+    ) -> None:
         """Adds a finding for each of these candidates that is needed, protected or too young."""
-        listed = self._listed_as_protected(chunk)
-        with self.repository.reading(self.plan.cutoff) as reading:
+        run, plan = self.run, self.run.plan
+        judged = {each.judged_by for each in chunk.values()}
+        listed: set[str] = set()
+        for table in read_tables(run.folder, plan.protected, ADDRESS_SCHEMA):
+            listed |= judged.intersection(texts(table.column("address")))
+        with run.repository.reading(plan.cutoff) as reading:
             roots = reading.roots()
             if is_first:
-                swept = self.folder.has(FENCE_FILE)
-                check_present(self.plan, planned, roots, self.findings, swept=swept)
-            self._check_protected(chunk, reading, listed)
-        needed: dict[str, Need] = {}
-
-        def look(address: str, need: Need) -> None:
-            if address in chunk:
-                needed.setdefault(address, need)
-
-        def unread(sort: str, address: str, text: str) -> None:
-            if not (address in chunk and chunk[address].went) and address not in self._unread:
-                self._unread.add(address)
-                self.findings.add(Finding(sort, text, address))
-
-        needs = Needs.of(planned, roots, decide(roots))
-        with self.steps("walk"):
-            read = reach(self.repository.walk, needs, chunk, look, unread, self.meter)
-        young = self.look_at(chunk)
+                is_swept = run.folder.has(FENCE_FILE)
+                check_present(plan, planned, roots, self.result, is_swept=is_swept)
+            self._check_protected(chunk, reading, judged, listed)
+        needs = needs_of(planned, roots, decide(roots))
+        with run.steps("walk"):
+            needed = self._walk(needs, chunk, self.result.checked if is_first else Counter())
+        young = self.young_among(chunk)
         # A purged file is deleted even if a commit needs it or it is young.
         told = sorted({*needed, *(each.address for each in young)})
-        closed = purged_among(self.repository, told)
+        closed = purged_among(run.repository, told)
         for address, need in needed.items():
             if address not in closed:
                 self._name(chunk[address], need)
         for each in young:
             if each.address not in closed:
-                self.findings.add(each.finding("young", f"the plan's cutoff is {self.plan.cutoff}"))
-        self.checked.update(read if is_first else ())
+                self.result.add(each.finding("young", f"the plan's cutoff is {plan.cutoff}"))
+
+    def _check_protected(
+        self, chunk: dict[str, Candidate], reading: Reading, judged: set[str], listed: set[str]
+    ) -> None:
+        """Adds a finding for each candidate that is protected, now or by the plan's own list. The
+        candidates are `judged` by these addresses, of which the plan has `listed` some."""
+        reasons: dict[str, str] = {}
+        was_there: set[str] = set()
+        for table in reading.protected():
+            columns = (table.column(name) for name in ("address", "reason", "created_at"))
+            for address, reason, since in zip(*(c.to_pylist() for c in columns), strict=True):
+                if address in judged:
+                    reasons.setdefault(address, reason)
+                    if since is not None and since < self.run.plan.read_at:
+                        was_there.add(address)
+        stay = listed | reasons.keys()
+        protected = (each for each in chunk.values() if each.judged_by in stay)
+        for each in sorted(protected, key=lambda each: each.address):
+            by = each.judged_by
+            reason = reasons.get(by, "the plan lists it as protected")
+            if by in reasons and self._is_lost(each):
+                self.result.add(each.finding("lost", reason))
+            elif by in listed or (by in was_there and each.goes):
+                self.result.add(each.finding("protected", reason))
+            elif each.goes:
+                self.result.add(each.finding("revived", reason))
+
+    def _walk(
+        self, needs: Needs, chunk: dict[str, Candidate], read: Counter[str]
+    ) -> dict[str, Need]:
+        """Returns the candidates that are needed. Adds a finding for each required file that cannot
+        be read, unless the sweep took it."""
+        needed: dict[str, Need] = {}
+        walk, meter = self.run.repository.walk, self.run.meter
+        for address, need, error in reach(walk, needs, chunk, meter, read):
+            candidate = chunk.get(address)
+            if error is None:
+                if candidate is not None:
+                    needed.setdefault(address, need)
+            elif not (candidate is not None and candidate.went) and address not in self._unread:
+                self._unread.add(address)
+                sort, why = ("damaged", str(error))
+                if isinstance(error, NotFound):
+                    sort, why = ("missing", "the file is not there")
+                self.result.add(Finding(sort, f"{need.text}: {why}", address))
+        return needed
+
+    def _name(self, candidate: Candidate, need: Need) -> None:
+        """Adds a finding for a candidate that is needed, unless it is there again."""
+        if candidate.went:
+            if self._is_lost(candidate):
+                self.result.add(candidate.finding("lost", need.text))
+        elif candidate.goes:
+            sort = "needed" if need.planned else "revived"
+            self.result.add(candidate.finding(sort, need.text))
 
     def _is_lost(self, candidate: Candidate) -> bool:
         """Whether a candidate was deleted. An undo does not change the record. Therefore a
         quarantined file is looked up on the storage."""
         if candidate.outcome == "quarantined":
-            return self.repository.storage.head(candidate.address) is None
+            return self.run.repository.storage.head(candidate.address) is None
         return candidate.went
 
-    def _name(self, candidate: Candidate, need: Need) -> None:
-        if candidate.went:
-            if self._is_lost(candidate):
-                self.findings.add(candidate.finding("lost", need.text))
-        elif candidate.goes:
-            sort = "needed" if need.planned else "revived"
-            self.findings.add(candidate.finding(sort, need.text))
-
-    def _listed_as_protected(self, chunk: dict[str, Candidate]) -> set[str]:
-        """Returns the candidates that the plan itself lists as protected."""
-        judged = _Judged(chunk)
-        found: set[str] = set()
-        for table in read_tables(self.folder, self.plan.protected, ADDRESS_SCHEMA):
-            for address in texts(table.column("address")):
-                found.update(judged.by(address))
-        return found
-
-    def _check_protected(
-        self, chunk: dict[str, Candidate], reading: Reading, listed: set[str]
-    ) -> None:
-        """Adds a finding for each candidate that is protected, by the plan or now."""
-        judged = _Judged(chunk)
-        reasons: dict[str, tuple[str, bool]] = {}
-        for table in reading.protected():
-            columns = (table.column(name) for name in ("address", "reason", "created_at"))
-            for address, reason, since in zip(*(c.to_pylist() for c in columns), strict=True):
-                was_there = since is not None and since < self.plan.read_at
-                for own in judged.by(address):
-                    before = reasons.get(own, (reason, False))
-                    reasons[own] = (before[0], before[1] or was_there)
-        for own in sorted(listed | reasons.keys()):
-            candidate = chunk[own]
-            reason, was_there = reasons.get(own, ("the plan lists it as protected", False))
-            if own in reasons and self._is_lost(candidate):
-                self.findings.add(candidate.finding("lost", reason))
-            elif own in listed or (was_there and candidate.goes):
-                self.findings.add(candidate.finding("protected", reason))
-            elif candidate.goes:
-                self.findings.add(candidate.finding("revived", reason))
+    def young_among(self, chunk: dict[str, Candidate]) -> list[Candidate]:
+        """Compares the candidates that a sweep would delete with the files on the storage. Returns
+        the candidates that are too young by the plan or by the storage."""
+        run, young = self.run, list[Candidate]()
+        storage = run.repository.storage
+        going = (each for each in chunk.values() if each.goes and is_inside(each.address))
+        with run.steps("compare"):
+            run.meter.begin("files", len(chunk))
+            for each, there in ahead(
+                lambda each: storage.head(each.address), going, at_once=LOOKS_AT_ONCE
+            ):
+                advance(1)
+                if there is None:
+                    self.result.add(each.finding("gone", "the file does not exist"))
+                    continue
+                dates = (each.last_modified, there.last_modified)
+                if max(map(_latest, dates)) >= run.plan.cutoff:
+                    young.append(each)
+                # For files that an incremental run remembers, the plan may have a date that is
+                # later than the file's own.
+                is_later = there.last_modified >= each.last_modified + _SECOND
+                if there.size_bytes != each.size_bytes or is_later:
+                    text = f"the file has {count_text(there.size_bytes, 'byte')}, and is dated "
+                    text += there.last_modified.isoformat()
+                    self.result.add(each.finding("changed", text))
+        return young
 
 
-class _Judged:
-    """Candidates by the address that they are judged by: for temporary files, their target."""
+def _latest(date: datetime) -> datetime:
+    """Returns the latest instant that a date can mean: a date in whole seconds can mean any instant
+    of that second."""
+    return date if date.microsecond else date + timedelta(microseconds=999_999)
 
-    def __init__(self, chunk: dict[str, Candidate]) -> None:
-        self._chunk = chunk
-        self._temporary: dict[str, list[str]] = {}
-        for each in chunk.values():
-            if each.target is not None:
-                self._temporary.setdefault(each.target, []).append(each.address)
 
-    def by(self, address: str) -> list[str]:
-        """Returns the addresses of the candidates that are judged by an address."""
-        own = self._chunk.get(address)
-        found = [] if own is None or own.target is not None else [address]
-        return found + self._temporary.get(address, [])
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The reason why an address is needed, in words. `planned`: by a commit that the plan knew.
+    `required`: by a commit that stays now, so that the file must exist."""
+
+    text: str
+    planned: bool
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The trees that stay by id (`record`), those of them whose data stays (`data`), and other
+    addresses that belong to the records of commits (`companions`)."""
+
+    record: dict[str, Need] = field(default_factory=dict)
+    data: dict[str, Need] = field(default_factory=dict)
+    companions: dict[str, Need] = field(default_factory=dict)
+
+
+def needs_of(planned: Planned, roots: Roots, now: Decision) -> Needs:
+    """Returns the needs of commits: those that the plan keeps, if they still exist, and those that
+    stay `now`."""
+    needs = Needs()
+    known = {c.commit_id: c for c in roots.commits if c.tree_id in roots.tree_checksums}
+    for source, kept in ((planned.roots, planned.kept), (roots, now)):
+        for commit_id in (each.commit_id for each in source.commits if each.commit_id in known):
+            tree_id, by_plan = known[commit_id].tree_id, source is planned.roots
+            is_strict = tree_id not in roots.lenient_trees
+            if commit_id in kept.active:
+                text = f"commit {commit_id}: {kept.active[commit_id]}"
+                need = Need(text, by_plan, is_strict and commit_id in now.active)
+                _merge(needs.data, tree_id, need)
+            if commit_id in kept.active or commit_id in kept.recorded:
+                text = f"the record of commit {commit_id}"
+                need = Need(text, by_plan, is_strict and commit_id in now.recorded)
+                _merge(needs.record, tree_id, need)
+                for address in source.companions.get(commit_id, ()):
+                    _merge(needs.companions, address, need)
+    return needs
+
+
+def _merge(needs: dict[str, Need], key: str, need: Need) -> None:
+    """Adds a need. The first need of a key stays. It becomes required if any need of the key is."""
+    first = needs.setdefault(key, need)
+    if need.required and not first.required:
+        needs[key] = replace(first, required=True)
+
+
+def reach(
+    walk: Walk, needs: Needs, wanted: Container[str], meter: Meter, read: Counter[str]
+) -> Iterator[tuple[str, Need, Unreadable | None]]:
+    """Yields each needed address; an address in a node only if it is `wanted`.
+
+    Yields a required tree or node that cannot be read with the error. Adds the number of trees and
+    nodes that were read to `read`.
+    """
+    nodes: dict[str, Need] = {}
+    seen: set[str] = set()
+    yield from ((address, need, None) for address, need in needs.companions.items())
+    trees = {walk.tree(tree_id): tree_id for tree_id in needs.record}
+    meter.begin("trees", len(trees))
+    for tree, found in ahead(_or_error(walk.nodes), trees, at_once=READERS):
+        advance(1)
+        need, data = needs.record[trees[tree]], needs.data.get(trees[tree])
+        yield tree, need, None
+        if isinstance(found, Exception):
+            if need.required:
+                yield tree, need, found
+            continue
+        read["trees"] += 1
+        for node in found:
+            if node not in seen:
+                yield node, need, None
+            seen.add(node)
+            if data is not None:
+                _merge(nodes, node, data)
+
+    def content(node: str) -> list[str]:
+        return [address for address in walk.content(node) if address in wanted]
+
+    meter.begin("nodes", len(nodes))
+    for node, found in ahead(_or_error(content), nodes, at_once=READERS):
+        advance(1)
+        if not isinstance(found, Exception):
+            read["nodes"] += 1
+            yield from ((address, nodes[node], None) for address in found)
+        elif nodes[node].required:
+            yield node, nodes[node], found
+
+
+def _or_error(function: Callable[[str], list[str]]) -> Callable[[str], list[str] | Unreadable]:
+    """Returns a function that returns the error of an unreadable file in place of raising it."""
+
+    def read(address: str) -> list[str] | Unreadable:
+        try:
+            return function(address)
+        except (NotFound, ValueError) as error:
+            return error
+
+    return read

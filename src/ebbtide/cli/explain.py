@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         PastHolder,
         Went,
     )
-    from ebbtide.audit.explainer import Explainer
+    from ebbtide.audit.explain import Explainer
     from ebbtide.quarantined import Fate
 
 LIMIT: Final = 20

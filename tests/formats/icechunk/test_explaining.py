@@ -10,7 +10,7 @@ import pytest
 from icechunk import Repository
 
 from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit
-from ebbtide.audit.explainer import Explainer
+from ebbtide.audit.explain import Explainer
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.retention.decision import Decision, Roots, decide

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.audit.explainer import Explainer
+from ebbtide.audit.explain import Explainer
 from tests.formats.lakefs.test_needed_again import WEEK, lacks, run
 from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit
 from tests.support.engines import INLINE

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
-from ebbtide.audit.explainer import LIMIT
+from ebbtide.audit.explain import LIMIT
 from ebbtide.errors import InvalidInput
 from ebbtide.server.api.base import Segment, Text
 from ebbtide.server.api.routing import Routes
