@@ -387,7 +387,10 @@ def test_a_sweep_goes_on_after_a_power_cut(
 
 
 def test_the_run_after_a_power_cut(planned: PlannedWorld, lost: set[str]) -> None:
-    """What an earlier run remembered is gone: everything is listed."""
+    """The list of what remained after an earlier run is gone: everything is listed."""
+    young = planned.lake.objects.put("main", "young", b"young").address
+    planned.lake.objects.delete("main", "young")
+    os.utime(planned.root / young, ((planned.now + timedelta(hours=9)).timestamp(),) * 2)
     planned.clock.advance(timedelta(hours=3))
     assert planned.collector(mode="auto").run().state == "swept"
     planned.lake.objects.put("main", "later", b"later")

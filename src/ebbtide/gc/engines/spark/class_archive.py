@@ -88,7 +88,7 @@ def find_class_archive(
     """Returns the archive of JVMs with these settings, and makes its folder.
 
     Returns None without a cache directory that only this user can write. Returns None also if the
-    class path may have more than Spark's jars: Java accepts an archive only with the class path
+    class path may have more than Spark's jars. Java accepts an archive only with the class path
     that it was made with, and without folders of files, such as Spark's `conf`.
     """
     chosen = {**os.environ, **settings}
