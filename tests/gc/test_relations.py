@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from ebbtide.arrow import make_schema, rows_in, table_of
 from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.gc.engines.base import Batches, Engine, Query, Relation
 from ebbtide.gc.engines.duckdb import DuckEngine
-from ebbtide.gc.engines.spark.blocks import BLOCKS_SCHEMA, Compare, Pack
 from ebbtide.gc.engines.spark.engine import SparkRelation
 from ebbtide.gc.planning.subtract import (
     ABSENT,
@@ -138,33 +136,6 @@ def test_queries(engine: Engine, seed: int) -> None:
 def test_queries_in_the_process(seed: int) -> None:
     """The same, more often, and with threads."""
     check_queries(DuckEngine(cores=1 + seed % 2), seed)
-
-
-class InBlocks(DuckEngine):
-    """Carries out each partition of a query by itself, as tasks on Spark do."""
-
-    def query(self, query: Query, **relations: Relation) -> Relation:
-        if not query.by:
-            return super().query(query, **relations)
-        packed = (
-            block
-            for name, each in relations.items()
-            for block in Pack(name, query.by[name], 3)(iter(each.collect().to_batches()))
-        )
-        blocks = pa.Table.from_batches(packed, BLOCKS_SCHEMA)
-        compare = Compare(query, {name: each.schema for name, each in relations.items()})
-        found = [
-            batch
-            for number in range(3)
-            for batch in compare(iter(blocks.filter(pc.field("partition") == number).to_batches()))
-        ]
-        return self.rows([found], iter, query.schema)
-
-
-@randomized("queries in the process")
-def test_queries_in_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.gc.engines.spark.blocks.ROWS_AT_ONCE", 3)
-    check_queries(InBlocks(cores=1), seed)
 
 
 def check_queries(engine: Engine, seed: int) -> None:

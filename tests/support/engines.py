@@ -44,8 +44,8 @@ INLINE: Final = DuckEngine(cores=1)
 
 SPARK: Final = SparkEngine(shared_session)
 
-JOINS: Final = SparkEngine(shared_session, held_max=-1, in_blocks=False)
-"""As if no process could hold anything, and with Spark's own joins."""
+JOINS: Final = SparkEngine(shared_session, held_max=-1)
+"""As if no process could hold anything."""
 
 ENGINES: Final[dict[str, Engine]] = {
     "inline": INLINE,

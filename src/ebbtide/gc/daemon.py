@@ -22,7 +22,6 @@ import pyarrow.parquet  # noqa: E402
 import pyspark.worker  # noqa: E402, F401
 from pyspark.daemon import manager  # noqa: E402
 
-import ebbtide.gc.engines.spark.blocks  # noqa: E402
 import ebbtide.gc.planning.making  # noqa: E402
 import ebbtide.gc.sweeping.sweep  # noqa: E402, F401
 

@@ -10,8 +10,8 @@ rows is a `Query`: SQL text, which both engines carry out as it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -40,14 +40,10 @@ class Query:
     where nulls match nothing. A hint such as `/*+ SHUFFLE_HASH(s) */` makes Spark build a hash
     table of each partition of `s`. This takes less time and memory than to sort both sides. For
     DuckDB it is a comment.
-
-    `by` has a column of each relation, of 64-bit integers without nulls. Rows that differ in these
-    columns do not meet in the query, so that it can be carried out for parts of them.
     """
 
     text: str
     schema: pa.Schema
-    by: Mapping[str, str] = field(default_factory=dict)
 
 
 class Relation(ABC):

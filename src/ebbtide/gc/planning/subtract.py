@@ -100,7 +100,6 @@ LEFT: Final = Query(
         ("protected", pa.bool_()),
         ("untraced", pa.bool_()),
     ),
-    by={"store": "judged", "committed": "key", "uncommitted": "key"},
 )
 """The listed files that no commit has, and whether they stay without one."""
 
@@ -110,7 +109,6 @@ NOT_COMMITTED: Final = Query(
     FROM {store} s ANTI JOIN {committed} c ON s.key = c.key
     """,
     make_schema(("part", pa.int32()), ("row", pa.int32())),
-    by={"store": "judged", "committed": "key"},
 )
 """The listed files that no commit has."""
 
@@ -123,7 +121,6 @@ NEEDED: Final = Query(
     ) n ON s.judged = n.key
     """,
     KEYS_SCHEMA,
-    by={"store": "judged", "committed": "key", "uncommitted": "key"},
 )
 """The keys by which files are judged that are needed."""
 
@@ -134,13 +131,10 @@ ABSENT: Final = Query(
     WHERE c.required
     """,
     KEYS_SCHEMA,
-    by={"store": "judged", "committed": "key"},
 )
 """The keys of required addresses that no listed file has."""
 
-JUDGED: Final = Query(
-    "SELECT DISTINCT judged AS key FROM {store}", KEYS_SCHEMA, by={"store": "judged"}
-)
+JUDGED: Final = Query("SELECT DISTINCT judged AS key FROM {store}", KEYS_SCHEMA)
 """The keys by which listed files are judged."""
 
 

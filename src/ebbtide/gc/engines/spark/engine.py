@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from functools import cached_property, reduce
 from itertools import count
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ from ebbtide.gc.engines.base import (
     Relation,
     Step,
 )
-from ebbtide.gc.engines.spark.blocks import BLOCKS_SCHEMA, Compare, Pack
 from ebbtide.gc.engines.spark.watch import EXECUTORS_WAIT, watched
 from ebbtide.gc.prefetching import AT_ONCE
 from ebbtide.gc.steps import Meter, ProgressReading
@@ -48,42 +46,26 @@ _PYTHON_TRACE: Final = "Traceback (most recent call last):"
 
 
 class SparkRelation(Relation):
-    """A relation whose rows are a Spark DataFrame, or what a step yields for them."""
+    """A relation whose rows are a Spark DataFrame."""
 
     def __init__(
-        self,
-        source: DataFrame,
-        schema: pa.Schema,
-        engine: SparkEngine,
-        *,
-        step: Step | None = None,
-        view: str | None = None,
+        self, frame: DataFrame, schema: pa.Schema, engine: SparkEngine, *, view: str | None = None
     ) -> None:
         """`view` is the temporary view whose rows these are, for rows that are kept."""
         self.schema = schema
+        self.frame = frame
         self.view = view
-        self._source = source
-        self._step = step
         self._engine = engine
-
-    @cached_property
-    def frame(self) -> DataFrame:
-        """The rows."""
-        if self._step is None:
-            return self._source
-        return self._source.mapInArrow(_telling(self._step), from_arrow_schema(self.schema))
 
     def map(
         self, step: Step, schema: pa.Schema, *, by: Sequence[str] = (), tasks: int = 1
     ) -> SparkRelation:
-        """Applies a step to each partition, as `Relation.map` says. Two steps without an exchange
-        are one for Spark: rows do not pass through the JVM in between."""
+        """Applies a step to each partition, as `Relation.map` says."""
+        frame = self.frame
         if by:
-            divided = self.frame.repartitionById(tasks, by[0]).sortWithinPartitions(*by)
-            return SparkRelation(divided, schema, self._engine, step=step)
-        before = self._step
-        both = step if before is None else _one_after_the_other(before, step)
-        return SparkRelation(self._source, schema, self._engine, step=both)
+            frame = frame.repartitionById(tasks, by[0]).sortWithinPartitions(*by)
+        mapped = frame.mapInArrow(_telling(step), from_arrow_schema(schema))
+        return SparkRelation(mapped, schema, self._engine)
 
     def kept(self) -> SparkRelation:
         """Returns the same rows, computed once and kept until `SparkEngine.forget`."""
@@ -102,10 +84,6 @@ class SparkRelation(Relation):
             if told is not None:
                 raise pickle.loads(base64.b64decode(told[1])) from error
             raise Failed("spark_error", f"the Spark job failed: {_reason(error)}") from error
-
-
-def _one_after_the_other(first: Step, second: Step) -> Step:
-    return lambda batches: second(first(batches))
 
 
 def _telling(step: Step) -> Step:
@@ -152,11 +130,8 @@ class SparkEngine(Engine):
         *,
         held_max: int = ADDRESSES_HELD_MAX,
         executors_wait: timedelta = EXECUTORS_WAIT,
-        in_blocks: bool = True,
     ) -> None:
-        """`in_blocks`: whether queries are carried out in blocks where they can be (`blocks`)."""
         super().__init__(held_max=held_max)
-        self._in_blocks = in_blocks
         self.meter = self._meter = TaskMeter()
         self._session = session
         self._executors_wait = executors_wait
@@ -269,21 +244,7 @@ class SparkEngine(Engine):
             for name, each in relations.items():
                 assert isinstance(each, SparkRelation)
                 given[name] = each
-            if self._in_blocks and query.by:
-                return self._compared(query, given)
             return SparkRelation(self.select(query.text, given), query.schema, self)
-
-    def _compared(self, query: Query, relations: Mapping[str, SparkRelation]) -> SparkRelation:
-        """Returns the rows of a query that is carried out in blocks."""
-        count = int(str(self.spark().conf.get(_PARTITIONS)))
-        first, *others = (
-            each.map(Pack(name, query.by[name], count), BLOCKS_SCHEMA).frame
-            for name, each in relations.items()
-        )
-        together = reduce(lambda one, other: one.union(other), others, first)
-        divided = together.repartitionById(count, "partition")
-        compare = Compare(query, {name: each.schema for name, each in relations.items()})
-        return SparkRelation(divided, query.schema, self, step=compare)
 
     def select(self, text: str, relations: Mapping[str, SparkRelation]) -> DataFrame:
         """Returns the rows of a SELECT over relations."""
