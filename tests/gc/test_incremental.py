@@ -232,6 +232,19 @@ def test_the_dates_of_dropped_files(world: World) -> None:
     assert run(world, "incremental", grace=DAY).counts["deleted"].objects == 1
 
 
+def test_a_protection_that_ends_without_a_record(world: World) -> None:
+    """What an undo restored stays for a while. Until then each run looks at it."""
+    world.lake.objects.put("main", "a", b"1")
+    world.lake.objects.delete("main", "a")
+    swept = run(world, "clean", quarantine=30 * DAY)
+    assert world.collector().undo(swept.run_id).state == "undone"
+    for mode in ("clean", "incremental"):
+        found = run(world, mode)
+        assert (found.counts["protected"].objects, len(plan_of(world, found).remaining)) == (1, 1)
+    world.clock.advance(8 * DAY)
+    assert incremental(world).counts["deleted"].objects == 1
+
+
 def test_a_longer_grace_opens_slices_again(world: World) -> None:
     """What is listed again goes once."""
     world.lake.objects.put("main", "a", b"1")

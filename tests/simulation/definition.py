@@ -61,7 +61,9 @@ class State:
         heads = [(name, head) for name, head, end in self.branches if _lasts(end, trash, instant)]
         found = {head for _, head in heads} | self.holds
         found |= {head for _, head, end in self.tags if _lasts(end, trash, instant)}
-        found |= {commit_id for commit_id, at in self.left if instant < at + lease}
+        # A collection may have left a content that a run forgot: no stub of it stays.
+        left = {commit_id for commit_id, at in self.left if instant < at + lease}
+        found |= left & self.commits.keys()
         found |= {each for each, row in self.commits.items() if instant < row.leased_until}
         for each in self.kept:
             is_signed = each.ends_at is not None and instant < each.ends_at + lease
