@@ -26,11 +26,7 @@ from ebbtide.gc.runs import RunFolder
 KEYS_SCHEMA: Final = make_schema(
     ("key", pa.int64()),
 )
-"""A part of keys, ascending and each once. The unsigned 64 bits are stored as a signed number."""
-
-KEYS: Final = "keys"
-"""The relation of parts of KEYS_SCHEMA. In parts of other relations, a column `key` can have any
-order."""
+"""Keys. The unsigned 64 bits are stored as a signed number."""
 
 KeyArray: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Keys, in any order unless a docstring says which."""
@@ -61,12 +57,6 @@ def once(keys: KeyArray) -> KeyArray:
         return ordered
     found: KeyArray = ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
     return found
-
-
-def read_keys(folder: RunFolder, part: Part) -> KeyArray:
-    """Returns the keys of one part, ascending and each once. Raises Refused `plan_corrupt`."""
-    keys = read_keys_in_order(folder, part)
-    return keys if part.relation == KEYS else once(keys)
 
 
 def read_keys_in_order(folder: RunFolder, part: Part) -> KeyArray:
@@ -151,12 +141,7 @@ class KeySet:
 def keys_in_parts(folder: RunFolder, parts: Iterable[Part]) -> KeyArray:
     """Returns the keys of all parts, ascending and each once. Raises Refused `plan_corrupt`."""
     none = np.empty(0, np.int64)
-    return once(np.concatenate([none, *(read_keys(folder, part) for part in parts)]))
-
-
-def key_table(keys: KeyArray) -> pa.Table:
-    """Returns keys as a table of KEYS_SCHEMA."""
-    return pa.table([pa.array(keys)], schema=KEYS_SCHEMA)
+    return once(np.concatenate([none, *(read_keys_in_order(folder, part) for part in parts)]))
 
 
 def rows_of(parts: Iterable[Part]) -> int:
