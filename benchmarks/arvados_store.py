@@ -1,8 +1,8 @@
 """Fills a repository with collections of Arvados, straight into tables and storage.
 
 Rows and files are those that the server writes, with other ids.
-`tests/store/arvados/test_listing.py` compares the two. Only OWNER has moved less often. Not for:
-measuring (`arvados`).
+`tests/doors/arvados/store/test_listing.py` compares the two. Only OWNER has moved less often. Not
+for: measuring (`arvados`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
+from ebbtide.doors.arvados.store.collections import MANIFEST
+from ebbtide.doors.arvados.store.manifests import Manifest, parse_manifest
+from ebbtide.doors.arvados.store.queries import ArvadosRow, BlockRow
+from ebbtide.doors.arvados.store.uuids import COLLECTION, cluster_of, uuid_of
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.storage import Content, LocalStorage
-from ebbtide.store.arvados.collections import MANIFEST
-from ebbtide.store.arvados.manifests import Manifest, parse_manifest
-from ebbtide.store.arvados.queries import ArvadosRow, BlockRow
-from ebbtide.store.arvados.uuids import COLLECTION, cluster_of, uuid_of
 from ebbtide.store.collections.contents import summary_of
 from ebbtide.store.collections.queries import CollectionRow
 from ebbtide.store.content.entries import Entry

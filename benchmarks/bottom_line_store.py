@@ -258,7 +258,14 @@ def write(
                 named = sa.update(branches).where(branches.c.name == _name(number))
                 tx.execute(named.values(commit_id=_id(head)))
             else:
-                row = BranchRow(tokens[-1], _name(number), _id(head), tokens[-1], (), now, None)
+                row = BranchRow(
+                    branch_id=tokens[-1],
+                    name=_name(number),
+                    commit_id=_id(head),
+                    staging_token=tokens[-1],
+                    created_at=now,
+                    expires_at=None,
+                )
                 insert_branch(tx, repository_id, row)
         insert_staged(tx, _staged_rows(history, tokens, repository_id, first, rng))
     with store.metadata.engine.connect() as connection:

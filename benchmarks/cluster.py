@@ -30,7 +30,7 @@ from typing import Any, Final
 from benchmarks import results
 from benchmarks.bottom_line import collect, show
 from benchmarks.bottom_line_store import begun, put_back, write
-from ebbtide.gc.engines.spark.archive import write_archive
+from ebbtide.gc.engines.spark.conf import write_archive
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage

@@ -45,8 +45,8 @@ from zarr.buffer.cpu import Buffer
 
 from benchmarks import measuring, results
 from benchmarks.measuring import Measured, measure, mib
-from ebbtide.formats.icechunk.envelope import FileType, unpack
-from ebbtide.formats.icechunk.manifests import manifest_chunks
+from ebbtide.formats.icechunk.files import FileType, unpack
+from ebbtide.formats.icechunk.snapshots import manifest_chunks
 
 SEED: Final = 20_240_607
 CHUNK_VALUES: Final = 128  # float64: 1 KiB, so that a chunk is a file

@@ -74,9 +74,9 @@ def _write(target: Path, table: pa.Table) -> None:
 
 def ours(directory: Path, partitions: int, *, spark: bool = True) -> int:
     """Returns the number of rows that are left, by a plan's own engines."""
+    from ebbtide.gc.candidates import NOT_COMMITTED
     from ebbtide.gc.engines.base import Batches, Engine
     from ebbtide.gc.engines.duckdb import DuckEngine
-    from ebbtide.gc.planning.subtract import NOT_COMMITTED
 
     engine: Engine = DuckEngine()
     if spark:

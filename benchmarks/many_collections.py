@@ -30,13 +30,13 @@ from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.store.collecting.kept_collections import read_kept
 from ebbtide.store.collections.contents import ContentChange, Files
-from ebbtide.store.collections.queries import CollectionRow, find_collection
+from ebbtide.store.collections.queries import COLLECTIONS, CollectionRow
 from ebbtide.store.database.schema import collections
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 
-COLLECTIONS = 100_000
+MADE = 100_000
 BATCH = 10_000
 PAGE = 1_000
 
@@ -49,7 +49,7 @@ def fill(lake: Repository, project_id: str, count: int) -> None:
     )
     metadata = lake.context.metadata
     with metadata.snapshot() as tx:
-        row = find_collection(tx, first.collection_id)
+        row = COLLECTIONS.by_id(tx, first.collection_id)
     assert row is not None
     values = {name: getattr(row, name) for name in CollectionRow.__dataclass_fields__}
     for start in range(1, count, BATCH):
@@ -146,7 +146,7 @@ def check(what: str, found: object, expected: object) -> None:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--collections", type=int, default=COLLECTIONS)
+    parser.add_argument("--collections", type=int, default=MADE)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--database-url")
     results.option(parser)

@@ -34,13 +34,12 @@ from playwright.sync_api import sync_playwright
 from benchmarks.results import option, save
 from benchmarks.server import PROGRAM, Running, served
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.parts import PartRows
-from ebbtide.gc.planning.plan import write_plan
-from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
+from ebbtide.gc.parts import Count, PartRows
+from ebbtide.gc.plan import write_plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.settings import Settings

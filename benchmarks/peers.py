@@ -28,8 +28,8 @@ from obstore.store import LocalStore
 
 from ebbtide.arrow import counts
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc.decisions import trees_of
 from ebbtide.gc.engines.spark.session import launch
-from ebbtide.gc.planning.deciding import trees_of
 from ebbtide.ids import new_id
 from ebbtide.retention.decision import decide
 from ebbtide.settings import Settings

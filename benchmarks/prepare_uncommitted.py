@@ -31,8 +31,8 @@ import psycopg
 
 from benchmarks import measuring, results
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.relations.protected import write_protected
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.uncommitted import write_protected
 from ebbtide.ids import descending_id
 from ebbtide.model import ONE_MICROSECOND
 from ebbtide.settings import Settings
@@ -70,7 +70,14 @@ def fill(directory: Path, database_url: str | None, *, objects: int, branches: i
         for number, token in enumerate(tokens):
             with store.metadata.transaction() as tx:
                 name = f"branch-{number:05d}"
-                row = BranchRow(f"{number:032x}", name, main.commit_id, token, (), START, None)
+                row = BranchRow(
+                    branch_id=f"{number:032x}",
+                    name=name,
+                    commit_id=main.commit_id,
+                    staging_token=token,
+                    created_at=START,
+                    expires_at=None,
+                )
                 insert_branch(tx, lake.info.repository_id, row)
         for turn in range(ROUNDS):
             with store.metadata.transaction() as tx:

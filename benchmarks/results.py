@@ -21,7 +21,7 @@ import psutil
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = Path(__file__).with_name("results")
 PACKAGES: Final = ("ebbtide", "pyspark", "pyarrow", "numpy", "obstore", "SQLAlchemy", "duckdb")
-PACKAGES_OF_PEERS: Final = ("icechunk", "lakefs-sdk")
+PACKAGES_OF_PEERS: Final = ("icechunk", "lakefs-sdk", "pyiceberg", "deltalake")
 LOAD_AT_START: Final = os.getloadavg()[0]
 PREFIX: Final = "EBBTIDE_"
 _RAN: Final = list[list[str]]()

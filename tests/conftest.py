@@ -32,6 +32,7 @@ from tests.support.requirements import require_or_skip
 from tests.support.services import Services, shared
 from tests.support.statements import compiled_once
 
+pytest_plugins = ("tests.support.servers",)
 START = datetime(2030, 1, 1, tzinfo=UTC)
 KINDS: Final = ("sqlite", "postgres")
 DISK_VARIABLE: Final = "EBBTIDE_TEST_DISK"
@@ -293,3 +294,8 @@ def store(database_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Sto
 @pytest.fixture
 def repository(store: Store) -> Repository:
     return store.create_repository("lake", storage_url=f"memory:{new_id()}")
+
+
+@pytest.fixture
+def project_id(repository: Repository) -> str:
+    return repository.projects.create("project").project_id

@@ -29,7 +29,9 @@ from benchmarks import (
     arvados,
     arvados_store,
     bottom_line,
+    delta,
     every,
+    iceberg,
     icechunk,
     lakefs,
     large_objects,
@@ -42,10 +44,10 @@ from benchmarks import (
     server,
     small_objects,
 )
+from benchmarks.iceberg_table import Writer
 from benchmarks.measuring import Measured, Peaks
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
-from ebbtide.formats.lakefs.server import AnsweredRules
-from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.formats.lakefs.server import LOCAL, AnsweredRules, Namespace
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.ids import new_id
@@ -61,6 +63,7 @@ from tests.support.loops import without_loop
 from tests.support.requirements import require_or_skip
 from tests.support.server import WAIT_SECONDS, eventually
 
+DELTA_SPARK = os.environ.get(delta.SPARK_VARIABLE, "")
 SMALLEST = {
     "arvados": ("--collections", "20", "--blocks", "2"),
     "bottom_line": ("--scale", "0.0002", "--runs", "cold", "incremental"),
@@ -69,7 +72,9 @@ SMALLEST = {
         *("--scale", "0.0001", "--runs", "alone", "--master", "none"),
         *("--url", "file://DIR/served", "--served", "DIR/served"),
     ),
+    "delta": ("--files", "200", "--engines", "duckdb"),
     "icechunk": ("--commits", "6", "--chunks", "5", "--array-chunks", "20", "--keep", "2"),
+    "iceberg": ("--files", "60", "--snapshots", "8", "--engines", "duckdb"),
     "join": (
         *("--listed", "0.001", "--kept", "0.001", "--left", "0.0002", "--partitions", "2"),
         *("--ways", "none", "duckdb"),
@@ -94,8 +99,7 @@ SMALLEST = {
 
 @pytest.fixture(autouse=True)
 def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs are forked from a process that has loaded their modules, and start no Java. Results
-    go to a folder of the test."""
+    """Programs are forked where their modules are loaded. Results go to the test's folder."""
     for module in (results, figures):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     monkeypatch.setattr(results, "_RAN", [])
@@ -108,6 +112,8 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in (large_objects, pages, server, small_objects):
         monkeypatch.setattr(each, "served", forked_server)
     monkeypatch.setattr(bottom_line, "DROP_CACHES", tmp_path / "drop_caches")
+    for peer in (delta, iceberg):
+        monkeypatch.delenv(peer.SPARK_VARIABLE, raising=False)
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr(measuring, "GRACE", "0s")
     monkeypatch.setattr(measuring, "AGE_SECONDS", 0)
@@ -168,18 +174,19 @@ def check_result(name: str) -> None:
 UNMEASURED = {
     "bottom_line": {"clean, warm, s", "common method, cold, s"},
     "cluster": {"two workers, s", "workers die, s"},
+    "iceberg": {"processor s, x the procedures"},
     "lakefs": {"lakeFS's job, s", "lakeFS's job, MiB"},
 }
 """The columns that have nothing at the smallest scale."""
 
 
 def test_every_benchmark_has_a_smallest_scale() -> None:
-    """All take three quarters of an hour at most; two need servers that are not started."""
+    """All take less than an hour; two need servers that are not started."""
     folder = Path(measuring.__file__).parent
     programs = {each.stem for each in folder.glob("*.py") if "__main__" in each.read_text()}
-    assert programs - {"every", "peers"} == SMALLEST.keys()
+    assert programs - {"every", "peers", "iceberg_peers"} == SMALLEST.keys()
     plan = list(every.planned())
-    assert sum(minutes for *_, minutes in plan) <= 45
+    assert sum(minutes for *_, minutes in plan) <= 55
     named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
     assert named == SMALLEST.keys() - {"cluster", "lakefs"}
 
@@ -205,6 +212,18 @@ def test_smallest_scale(name: str, tmp_path: Path) -> None:
     check_result(name)
 
 
+def test_smallest_scale_beside_vacuum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's VACUUM deletes the same files."""
+    if not DELTA_SPARK:
+        require_or_skip("delta-spark", f"{delta.SPARK_VARIABLE} names no environment")
+    monkeypatch.setenv(delta.SPARK_VARIABLE, DELTA_SPARK)
+    run("delta", tmp_path)
+    check_result("delta")
+    found = figures.read("delta")
+    assert found is not None
+    assert {f"VACUUM, {each}" for each in delta.STEPS} <= found["figures"]["runs"].keys()
+
+
 def test_smallest_scale_on_s3(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "AGE_SECONDS", 1)  # S3 tells whole seconds
     run("bottom_line_s3", tmp_path, f"{s3_url}/{new_id()}")
@@ -220,8 +239,7 @@ def test_smallest_scale_in_a_browser(tmp_path: Path) -> None:
 
 
 class FakeClient:
-    """A client of a fake lakeFS server: the calls that the benchmark makes, and its runs in this
-    process."""
+    """A client of a fake lakeFS server: the benchmark's calls, and runs in this process."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -252,9 +270,7 @@ class FakeClient:
 
     def run(self, _lake: lakefs.Lake, step: str, *arguments: str) -> Measured:
         settings = Settings(share_max=1.0)
-        repository = LakefsRepository(
-            self.server, self.namespace, self.storage, settings=settings, clock=self.clock
-        )
+        repository = LakefsRepository(self.server, self.namespace, self.storage, clock=self.clock)
         options = RunOptions.of(settings, sessions=GRACE, patience=timedelta(0))
         collector = Collector(repository, engine=INLINE, options=options)
         report = collector.plan() if step == "plan" else collector.sweep(arguments[0])
@@ -289,8 +305,7 @@ def test_lakefs_tells_an_object_that_a_sweep_left(
 
 
 def test_checks_tell_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those on S3 and on a cluster use that of `bottom_line`; small, large and all objects use that
-    of `server`."""
+    """Those on S3 and a cluster use that of `bottom_line`; those by size use that of `server`."""
     monkeypatch.setattr(bottom_line, "show", lambda *_arguments: None)
     history: Any = SimpleNamespace(address=lambda number: "ab"[number])
     cold = bottom_line.Figures("cold", {}, 0)
@@ -302,6 +317,7 @@ def test_checks_tell_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("main", lambda: select_commits.check([Ref("main", "branch", "a")], {"b"})),
         ("0 not reclaimed, 1 lost", lambda: reclaim.check(lake, {"data/a/b"})),
         ("objects listed: 19, not 20", lambda: server.check("objects listed", 19, 20)),
+        ("1 deleted too many, 1 too few", lambda: delta.check("x", "collect", {"a"}, {"b"})),
         (r"the page run .200. does not show '1,000'", lambda: pages.check("run", page, "1,000")),
     )
     for told, check in checks:
@@ -350,6 +366,37 @@ def test_icechunk_tells_another_set_of_files_and_a_damaged_snapshot(
     told = {"kept": "not the same files: 1", "read": "Icechunk damaged"}[broken]
     with pytest.raises(SystemExit, match=told):
         icechunk.check(found, frozenset({deleted}), {"Icechunk": its, "Ebbtide": mine}, "values")
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("orphans", "script on PyIceberg: 0 too many, 1 too few"),
+        ("planned", "Ebbtide, duckdb: 0 too many, 1 too few"),
+        ("freed", "Ebbtide, duckdb: 1 too many, 0 too few"),
+    ],
+)
+def test_iceberg_tells_what_was_not_found_and_what_stayed(
+    broken: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An orphan is young, a program finds one file less, or a file is dead that no run deletes."""
+    build, check = Writer.build, iceberg.check
+
+    def built(self: Writer, *shape: int) -> None:
+        build(self, *shape)
+        if broken == "orphans":
+            os.utime(self.lake.warehouse / max(self.lake.orphans))
+        elif broken == "freed":
+            self.lake.freed.add(min(self.lake.files() - self.lake.freed - self.lake.orphans))
+
+    def checked(program: str, found: set[str], expected: set[str]) -> None:
+        fewer = broken == "planned" and program.startswith("Ebbtide")
+        check(program, found - {min(found)} if fewer else found, expected)
+
+    monkeypatch.setattr(Writer, "build", built)
+    monkeypatch.setattr(iceberg, "check", checked)
+    with pytest.raises(SystemExit, match=told):
+        run("iceberg", tmp_path)
 
 
 COUNTED = {

@@ -1,5 +1,4 @@
-"""What documents claim of Ebbtide is proved: `claims.toml` names the proofs of each claim, and they
-are run here."""
+"""Claims of the documents are proved: `claims.toml` names the proofs, which are run here."""
 
 from __future__ import annotations
 
@@ -134,8 +133,8 @@ GOOD_AND_BAD: Final = {
     "no_setting": ("EBBTIDE_GRACES", "EBBTIDE_GRACE"),
     "route": ("PUT /api/v1/repositories/{}/settings/branch_protection", "PUT /api/v1/nothing"),
     "no_route": ("*/actions*", "*/repositories/{}/purges"),
-    "format": ("icechunk", "iceberg"),
-    "no_format": ("*iceberg*", "*chunk*"),
+    "format": ("icechunk", "hudi"),
+    "no_format": ("*hudi*", "*chunk*"),
     "file": ("deploy/Dockerfile", "deploy/Chart.yaml"),
     "no_file": ("*Chart.yaml", "*.toml"),
     "test": ("tests/test_claims.py::test_claims_are_found", "tests/test_claims.py::test_x"),

@@ -52,8 +52,7 @@ def raised_in(source: str) -> tuple[Raised, Raised]:
 
 
 def _made(tree: ast.AST, derived_from: str = "") -> Iterator[tuple[str, ast.expr]]:
-    """Class and first argument of each call that makes an error; an error's own class is named by
-    the one that it is derived from."""
+    """Class and first argument of each call that makes an error, by the named base class."""
     for node in ast.iter_child_nodes(tree):
         bases = [ast.unparse(b) for b in node.bases] if isinstance(node, ast.ClassDef) else []
         below = next((base for base in bases if base in CLASSES), derived_from)
@@ -99,8 +98,7 @@ def documented() -> dict[tuple[str, str], tuple[int, int, str, str]]:
 
 
 def test_every_kind_is_documented() -> None:
-    """None is missing, of those that are registered nor of those that are raised; and none is
-    there that nothing raises."""
+    """None of those registered or raised is missing, and each is raised somewhere."""
     assert {kind for _, kind in documented()} == set(KINDS)
     assert set(documented()) == everything_raised()
 

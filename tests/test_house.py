@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,3 +76,26 @@ def test_each_package_says_what_it_is_for() -> None:
         if "migrations" not in file.parts and not ast.get_docstring(ast.parse(file.read_text()))
     ]
     assert silent == []
+
+
+def test_packages_keep_to_their_budgets() -> None:
+    """Those of the table in ARCHITECTURE.md. A budget with much room is no budget."""
+    source = prose.ROOT / "src" / "ebbtide"
+    left = {file for file in source.rglob("*.py") if "migrations" not in file.parts}
+    rows = re.findall(
+        r"^\| (.+?) \| (\d+) \| ([\d,]+) \|", (prose.ROOT / "ARCHITECTURE.md").read_text(), re.M
+    )
+    over, loose = [], []
+    for package, modules, lines in rows:
+        places = [source / name for name in re.findall(r"`([\w.]+)`", package)]
+        files = {each for each in left if not {each, *each.parents}.isdisjoint(places)}
+        if not places:  # the modules at the root stand last
+            files = {each for each in left if each.parent == source}
+        left -= files
+        length = sum(len(each.read_text().splitlines()) for each in files)
+        most = int(lines.replace(",", ""))
+        if len(files) > int(modules) or length > most:
+            over.append((package, len(files), length))
+        if len(files) < int(modules) * 0.9 or length < most * 0.9 - 50:
+            loose.append((package, len(files), length))
+    assert (over, loose, left) == ([], [], set())

@@ -42,7 +42,7 @@ from pathlib import Path
 from ebbtide.imports import leave_algebra_alone, leave_pandas_alone
 leave_algebra_alone()
 leave_pandas_alone()
-import ebbtide.gc.collector, ebbtide.notify.telling, ebbtide.program.app, ebbtide.telemetry
+import ebbtide.gc.collector, ebbtide.notify, ebbtide.program.app, ebbtide.telemetry
 assert "opentelemetry" not in sys.modules
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store

@@ -25,10 +25,9 @@ from ebbtide import logs, telemetry
 from ebbtide.errors import Failed
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.counts import Count
 from ebbtide.gc.options import RunOptions
-from ebbtide.notify.samples import FAMILIES, samples_of
-from ebbtide.notify.telling import tell
+from ebbtide.gc.parts import Count
+from ebbtide.notify import FAMILIES, samples_of, tell
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
@@ -183,7 +182,7 @@ def test_without_the_api_nothing_is_made(
     with telemetry.span("step", {"a": 1}) as traced:
         traced.note({"b": 2})
         traced.rename("other")
-        traced.child("inner").end()
+        traced.child("inner", began=0.0).end()
         traced.fail("internal")
     with telemetry.request_span("GET", {}):
         assert telemetry.trace_ids() == {}

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from ebbtide.text import age_text, count_text, one_line, size_text
+from ebbtide.text import age_text, count_text, one_line, short_id, size_text
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,19 @@ def test_one_line() -> None:
     """Nothing that could move a terminal's cursor."""
     assert one_line("\n first\x1b[2J\nsecond") == "first\\x1b[2J"
     assert one_line("") == ""
+
+
+@pytest.mark.parametrize(
+    ("full_id", "text"),
+    [
+        (None, ""),
+        ("fff99e888668288f0513938b20bd9ab7", "fff99e8886"),
+        ("17:sales/orders", "17:sales/orders"),
+        ("2515756522356914855:sales.orders", "2515756522356914855:sales.orders"),
+        ("29J9E6GBWHV2C18MQ9T0", "29J9E6GBWHV2C18MQ9T0"),
+        ("17:a\x1b[2J", "17:a\\x1b[2J"),
+    ],
+)
+def test_ids(full_id: str | None, text: str) -> None:
+    """Only long hexadecimal ids are told apart by their first digits."""
+    assert short_id(full_id) == text

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md.
+"""Draws the pictures of docs/concepts.md and ARCHITECTURE.md.
 
     python -m docs.pictures.draw
 
@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Final, Literal
+
+import grimp
 
 PLACE: Final = Path(__file__).parent
 WIDTH: Final = 800
@@ -319,6 +322,45 @@ def undo() -> Picture:
     return picture
 
 
+def packages() -> Picture:
+    """The packages of the program, and their imports as the code has them. An import that follows
+    from two others is left out. Each package stands below all that import it."""
+    below = imports_of_packages()
+    left, rows = dict(below), list[list[str]]()
+    while left:
+        rows.append(sorted(left.keys() - set[str]().union(*left.values())))
+        left = {name: used for name, used in left.items() if name not in rows[-1]}
+    height = 78
+    picture = Picture(height * len(rows), "The packages, from the commands down to the storage")
+    middles = {
+        name: ((place + 1) * WIDTH / (len(row) + 1), 36 + number * height)
+        for number, row in enumerate(rows)
+        for place, name in enumerate(row)
+    }
+    for row in rows:
+        for place, name in enumerate(row):
+            for other in sorted(below[name] - set[str]().union(*(below[o] for o in below[name]))):
+                (x0, y0), (x, y) = middles[name], middles[other]
+                # Lines of different packages do not lie on each other.
+                bend = y - 24 - 5 * place
+                points = [(x0, y0 + 17), (x0, bend), (x, bend), (x, y - 19)]
+                picture.arrow(*dict.fromkeys(points))
+    for name, (x, y) in middles.items():
+        picture.box(x - 55, y - 17, 110, 34, name, "step" if name == "gc" else "plain")
+    return picture
+
+
+def imports_of_packages() -> dict[str, set[str]]:
+    """Returns each package with those that it needs, also by others."""
+    graph = grimp.build_graph("ebbtide")
+    names = [each for each in graph.find_children("ebbtide") if graph.find_children(each)]
+    found: dict[str, set[str]] = {name.rpartition(".")[2]: set() for name in sorted(names)}
+    for one, other in product(names, names):
+        if one != other and graph.find_shortest_chain(one, other, as_packages=True):
+            found[one.rpartition(".")[2]].add(other.rpartition(".")[2])
+    return found
+
+
 PICTURES: Final[Mapping[str, Callable[[], Picture]]] = {
     "store": store,
     "relations": relations,
@@ -326,6 +368,7 @@ PICTURES: Final[Mapping[str, Callable[[], Picture]]] = {
     "time": time,
     "runs": runs,
     "undo": undo,
+    "packages": packages,
 }
 
 

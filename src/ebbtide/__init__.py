@@ -13,7 +13,7 @@ from typing import Any, Final
 
 _PLACES: Final = {
     "CollectedRepository": "ebbtide.api.repositories",
-    "PlannedRun": "ebbtide.api.planned",
+    "PlannedRun": "ebbtide.api.repositories",
     "Policy": "ebbtide.retention",
     "RunReport": "ebbtide.gc.report",
     "open_repository": "ebbtide.api.repositories",

@@ -1,6 +1,6 @@
 from ebbtide import errors as errors
-from ebbtide.api.planned import PlannedRun as PlannedRun
 from ebbtide.api.repositories import CollectedRepository as CollectedRepository
+from ebbtide.api.repositories import PlannedRun as PlannedRun
 from ebbtide.api.repositories import open_repository as open_repository
 from ebbtide.api.repositories import open_store as open_store
 from ebbtide.gc.report import RunReport as RunReport

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.text import shown
 
 UNITS: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "min": 60, "s": 1}
 """Seconds in each unit. Months and years are no units, because they have no fixed length."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, Final
 
-from ebbtide.escaping import readable
+from ebbtide.text import readable
 
 KINDS: Final[Mapping[str, str]] = {
     # The caller's input.
@@ -118,12 +118,14 @@ KINDS: Final[Mapping[str, str]] = {
     "missing_node": "a range or manifest that is needed is missing",
     "corrupt_tree": "a tree or snapshot that is needed is damaged",
     "corrupt_node": "a range or manifest that is needed is damaged",
-    "missing_object": "a file that a kept commit refers to is missing",
+    "missing_object": "a file that a kept commit refers to is missing, and in no quarantine",
     "corrupt_repo": "the file that lists refs and snapshots is damaged",
     "corrupt_ref": "a branch's or tag's file is damaged",
     "missing_backup": "a copy that shows what was reachable within the grace is missing",
     "repository_readonly": "a repository that is set to allow no changes",
     "repository_mixed": "a repository to which clients of two versions of the format write",
+    "foreign_table": "files of an Iceberg table that the catalog does not know",
+    "prefix_mismatch": "a location that may name the storage in another spelling",
     "repository_rooted": "a repository whose keys begin with a slash",
     "unknown_format_version": "a file or database of a version that this program does not know",
     "plan_corrupt": "a plan that is not as it was written",
@@ -149,6 +151,7 @@ KINDS: Final[Mapping[str, str]] = {
     "database_error": "the metadata database answered with an error",
     "spark_error": "the Spark job failed",
     "lakefs_error": "a lakeFS server does not answer, or answers with an error",
+    "catalog_error": "an Iceberg catalog does not answer, or answers with an error",
     "issuer_error": "the issuer of logins does not answer, or answers with an error",
     "archive_failed": "the archive for Spark's executors could not be written",
     "task_failed": "a step of a run failed unexpectedly",

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast
 
 from ebbtide import telemetry
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-LEVELS: Final[tuple[LogLevel, ...]] = get_args(LogLevel)
 
 HIDDEN: Final = "…"
 SECRET_CHARACTERS_MIN: Final = 6
@@ -140,6 +139,11 @@ def set_up(log_format: LogFormat, level: LogLevel, *, secrets: Iterable[str] = (
     handler.setFormatter(_Formatter(log_format, secrets))
     logging.root.addHandler(handler)
     logging.root.setLevel(level.upper())
+
+
+def level() -> LogLevel:
+    """Returns the level of the log of this process."""
+    return cast("LogLevel", logging.getLevelName(logging.root.level).lower())
 
 
 def take_down() -> None:

@@ -54,3 +54,12 @@ class Ref:
     commit_id: str
     expires_at: datetime | None = None
     keeps_data: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A hold: the commit is kept until the hold is released, whatever the policy says."""
+
+    commit_id: str
+    reason: str
+    created_at: datetime

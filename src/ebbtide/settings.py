@@ -23,9 +23,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from ebbtide.durations import format_duration, parse_duration
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.logs import LogFormat, LogLevel
 from ebbtide.processes import LOCAL_MASTER
+from ebbtide.text import shown
 
 ENV_PREFIX: Final = "EBBTIDE_"
 _OTHER = re.compile(r"PYTHON|TEST_.*|(?:.*_)?SERVICE_(?:HOST|PORT.*)|(?:.*_)?PORT(?:_[0-9]+_.*)?")
@@ -176,6 +176,26 @@ class Settings(BaseSettings):
         description="The grace for Icechunk repositories. It must be longer than the longest "
         "session on them.",
     )
+    delta_grace: Duration = Field(
+        timedelta(days=7),
+        description="The grace for Delta tables. It must be longer than the longest job that "
+        "writes to one.",
+    )
+    iceberg_grace: Duration = Field(
+        timedelta(days=3),
+        description="The grace for Iceberg tables. It must be longer than the longest job that "
+        "writes to one.",
+    )
+    iceberg_root: str | None = Field(
+        None,
+        description="The folder or bucket that has the tables of Iceberg's catalogs, if it is not "
+        "their `warehouse`.",
+    )
+    iceberg_aliases: str | None = Field(
+        None,
+        description="Other spellings of locations in Iceberg's metadata: pairs `PREFIX=URL`, "
+        "separated by commas.",
+    )
     lakefs_endpoint: str | None = Field(
         None, description="Address of the lakeFS server of repositories `lakefs:NAME`."
     )
@@ -274,12 +294,6 @@ class Settings(BaseSettings):
         description="Whether sweeps, purges and online reclaim also delete the versions that a "
         "bucket of S3 keeps of the files that they delete.",
     )
-    class_looks: int = Field(
-        200,
-        ge=0,
-        description="The most candidates in a bucket for whose storage class a plan asks, with one "
-        "request each. 0: none.",
-    )
     tls_certificate: Path | None = Field(
         None,
         description="File with the server's certificate and its chain, PEM. With it, `serve` "
@@ -295,7 +309,8 @@ class Settings(BaseSettings):
     server_repositories: str = Field(
         "",
         description="Repositories elsewhere whose runs the server shows and starts, separated by "
-        "blanks: `lakefs:NAME`, `icechunk:PATH` or `icechunk:URL`.",
+        "blanks: `lakefs:NAME`, `iceberg:CATALOG`, `delta:PATH`, `icechunk:PATH` or "
+        "`icechunk:URL`.",
     )
     server_threads: int = Field(
         32, ge=1, description="The most requests that one server works on at a time."

@@ -3,7 +3,7 @@
 An SDK, which exports them, loads the API before this program starts. Where no SDK has done so,
 nobody could receive a span: then nothing is imported here, and each function returns at once.
 
-Not for: setting up an SDK, the file for Prometheus (`notify/metrics_file.py`), and the server's own
+Not for: setting up an SDK, the file for Prometheus (`notify.py`), and the server's own
 metrics (`server/metrics.py`).
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -30,6 +31,8 @@ REQUEST_ID: Final = "ebbtide.request_id"
 _API: Final = "opentelemetry.trace"
 
 _off: Final = threading.Event()
+_given_ids: Final[dict[str, str]] = {}
+"""What `trace_ids` returns in a process that makes no spans."""
 
 Value = str | int | float | bool
 Attributes = Mapping[str, Value | None]
@@ -41,8 +44,10 @@ def is_on() -> bool:
     return _API in sys.modules and not _off.is_set()
 
 
-def turn_off() -> None:
-    """Makes no spans and gauges in this process from now on: another process makes them."""
+def turn_off(ids: Mapping[str, str]) -> None:
+    """Makes no spans and gauges in this process from now on: another process makes them. `ids` are
+    its `trace_ids`, for the log."""
+    _given_ids.update(ids)
     _off.set()
 
 
@@ -71,18 +76,20 @@ class Traced:
             self._span.set_status(Status(StatusCode.ERROR, kind))
             self._span.set_attribute("error.type", kind)
 
-    def child(self, name: str) -> Traced:
-        """Starts a span within this one, which the caller ends."""
+    def child(self, name: str, began: float) -> Traced:
+        """Returns a span within this one, which the caller ends. It began at this time of the
+        monotonic clock."""
         if self._span is None:
             return Traced(None)
         from opentelemetry.trace import set_span_in_context
 
-        return Traced(_tracer().start_span(name, context=set_span_in_context(self._span)))
+        within = set_span_in_context(self._span)
+        return Traced(_tracer().start_span(name, context=within, start_time=_nanoseconds(began)))
 
-    def end(self) -> None:
-        """Ends the span now."""
+    def end(self, at: float | None = None) -> None:
+        """Ends the span at a time of the monotonic clock; without one, now."""
         if self._span is not None:
-            self._span.end()
+            self._span.end(None if at is None else _nanoseconds(at))
 
 
 @contextmanager
@@ -118,7 +125,7 @@ def trace_ids() -> dict[str, str]:
     """Returns `trace_id` and `span_id` of the present span, in hex as W3C's Trace Context has them.
     Empty outside of spans."""
     if not is_on():
-        return {}
+        return dict(_given_ids)
     from opentelemetry.trace import get_current_span
 
     present = get_current_span().get_span_context()
@@ -147,12 +154,13 @@ def _current(traced: Traced) -> Iterator[Traced]:
         try:
             yield traced
         except BaseException as error:
-            traced.fail(_kind_of(error))
+            traced.fail(error.kind if isinstance(error, EbbtideError) else type(error).__name__)
             raise
 
 
-def _kind_of(error: BaseException) -> str:
-    return error.kind if isinstance(error, EbbtideError) else type(error).__name__
+def _nanoseconds(at: float) -> int:
+    """Returns a time of the monotonic clock in the form of OpenTelemetry."""
+    return time.time_ns() - round((time.monotonic() - at) * 1e9)
 
 
 def _present(attributes: Attributes) -> dict[str, Value]:

@@ -1,15 +1,56 @@
-"""Writes values for people: counts with their nouns, sizes, ages, dates. Not for: printing."""
+"""Text for people: counts with their nouns, sizes, ages and dates, and text from outside made safe.
+
+Text from outside is file names, keys, and messages of other programs. Not for: printing, or HTML,
+JSON or a shell, which have their own escaping.
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ebbtide.escaping import escaped
 from ebbtide.model import EPOCH
+
+_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line and paragraph separators, characters that change the direction of text,
+and surrogates, which stand for bytes that are not UTF-8."""
+_UNSAFE_IN_LINES: Final = re.compile(r"(?![\n\t])" + _UNSAFE.pattern)
+_LONG_WORD: Final = re.compile(r"\S{1100,}")
+SHOWN_MAX: Final = 100
+"""The most characters of a text from outside that a message repeats."""
+
+
+def shown(text: str) -> str:
+    """Returns `text` as messages quote it, cut if it is long."""
+    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
+
+
+def readable(text: str) -> str:
+    """Returns a message on one line: unsafe characters are escaped, and long words are cut. A name
+    from outside may have thousands of characters, and S3 allows 1,024 bytes for a key."""
+    return escaped(_LONG_WORD.sub(lambda word: word[0][:SHOWN_MAX] + "…", text))
+
+
+def escaped(text: str) -> str:
+    r"""Returns `text` on one line: unsafe characters are written as `\n`, `\x1b` and so on."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def escaped_lines(text: str) -> str:
+    """Returns `text` with unsafe characters escaped, except line feeds and tabs. For texts of
+    several lines."""
+    return _UNSAFE_IN_LINES.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
 
 ID_SHOWN: Final = 10
 """Digits of an id in tables. They are enough to distinguish ids, and to be typed in a command."""
+_LONG_ID: Final = re.compile("[0-9a-f]{32,}")
+"""An id of the store, or of a lakeFS commit."""
 
 _IEC: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = (
@@ -83,8 +124,11 @@ def date_text(instant: datetime | None) -> str:
 
 
 def short_id(full_id: str | None) -> str:
-    """Returns the first digits of an id."""
-    return "" if full_id is None else full_id[:ID_SHOWN]
+    """Returns the first digits of a long hexadecimal id. Other ids, such as `17:sales/orders`, stay
+    whole: their first characters may be those of another one."""
+    if full_id is None:
+        return ""
+    return full_id[:ID_SHOWN] if _LONG_ID.fullmatch(full_id) else escaped(full_id)
 
 
 def one_line(text: str) -> str:

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.text import shown
 
 FIELDS: Final = 5
 CRON_CHARACTERS_MAX: Final = 200

@@ -53,8 +53,7 @@ def data_of(planned: ebbtide.PlannedRun) -> list[str]:
 
 
 def test_plan_and_sweep(world: World, lake: CollectedRepository) -> None:
-    """The figures and the candidates are those of the files that the sweep deletes. A run asks with
-    its plan."""
+    """The figures are those of the files that the sweep deletes. A run asks with its plan."""
     before = world.files()
     planned = lake.plan(grace=HOUR, mode="clean")
     assert world.contents() == {"old", "new"}, "a plan deletes nothing"
@@ -110,8 +109,7 @@ def test_candidates_of_spark(world: World) -> None:
 
 
 def test_questions_and_undo(world: World, lake: CollectedRepository) -> None:
-    """What is kept, by ref, by ref and path, and by address; what other policies would free. Files
-    in quarantine come back."""
+    """What is kept, by ref, path and address; what other policies would free; an undo."""
     by_path, tip, old = (lake.explain(*asked) for asked in (("main", "new"), ("main",), OLD))
     assert isinstance(by_path, ExplainedAddress)
     assert lake.explain(by_path.address) == by_path
@@ -174,6 +172,9 @@ def test_lost_commits_are_accepted_once(tmp_path: Path) -> None:
         accepted = lake.run(accept_lost_commits=True, allow_share=True)
         assert accepted.state == "swept"
         assert lake.run().state == "swept"
+        # Only an expiry has rules there.
+        with pytest.raises(NotFound, match="has no policy"):
+            lake.what_if({"default": "7d"})
 
 
 def test_an_incomplete_sweep_is_an_error(world: World, lake: CollectedRepository) -> None:

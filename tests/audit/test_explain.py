@@ -26,7 +26,7 @@ from ebbtide.store.database.schema import pending
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, play
 from tests.support.collections import of, of_files
 from tests.support.engines import INLINE
-from tests.support.icechunk_lake import candidates
+from tests.support.icechunk_lake import candidates, reasons
 from tests.support.purging import SECRET_KEY, purge
 from tests.support.randomized import examples, randomized
 from tests.support.world import DAY, START, World, temporary_world
@@ -475,7 +475,7 @@ class Oracle:
             world.files("data") | world.files("_ebbtide/trees") | world.files("_ebbtide/ranges")
         )
         plan = world.collector().plan()
-        self.reasons = world.collector().reasons(plan.run_id)
+        self.reasons = reasons(plan)
         self.candidates = candidates(plan)
         self.explainer = Explainer(world.format(), engine=world.engine, grace=GRACE, limit=10_000)
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.audit import planned as candidates_module
+from ebbtide.audit import plan_checks as candidates_module
 from ebbtide.audit.findings import DIFFERENCES_FILE, Verification
 from ebbtide.audit.verify import verify
 from ebbtide.errors import Refused
@@ -237,8 +237,7 @@ def test_one_change_each(planned: PlannedWorld, tmp_path: Path) -> None:
 
 
 def test_a_reason_and_the_ref_that_gave_it(planned: PlannedWorld) -> None:
-    """Forged so that nothing contradicts it: what only that commit needs is found all the same, and
-    so does the sweep."""
+    """Forged so that nothing contradicts it: what only that commit needs is found."""
     commit_id = planned.lake.tags.create("t", planned.history.expired).commit_id
     report = planned.collector().plan()
     forgery = forged(planned, report)

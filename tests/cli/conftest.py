@@ -48,8 +48,7 @@ class Result:
 
 
 class Ebbtide:
-    """Runs one command; `code` is the exit code that it must end with. The first argument may be
-    several words."""
+    """Runs one command, which must end with exit code `code`. The first argument may be words."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from ebbtide import program
 from ebbtide.cli.progress import StepProgress
+from ebbtide.gc import deletes
 from ebbtide.gc.runs import epoch_is_ours
-from ebbtide.gc.sweeping import outcomes
 from ebbtide.storage import Storage
 
 LOOK_SECONDS: Final = 0.01
@@ -73,11 +73,11 @@ def main(when: str, number: int, times: str, seconds: float) -> None:
         raise AssertionError("unreachable")
 
     if moment == "stuck":
-        outcomes.texts = for_ever  # type: ignore[attr-defined]
+        deletes.texts = for_ever  # type: ignore[attr-defined]
     StepProgress.__call__ = observed  # type: ignore[method-assign, assignment]
     # What tasks are made of goes with them to worker processes.
-    outcomes.epoch_is_ours = slowly  # type: ignore[attr-defined]
-    outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
+    deletes.epoch_is_ours = slowly  # type: ignore[attr-defined]
+    deletes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
     program.main()
 
 

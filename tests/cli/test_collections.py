@@ -36,6 +36,7 @@ def test_files_of_this_machine(p: Ebbtide, tree: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob("*.partial"))
     for wrong in (
         "get lake p/c",
+        "get lake p/c in/one",  # bytes are no document
         f"create lake p/d {tmp_path / 'no'}",
         "put lake p/c",
         "create lake p/d --from-version 1",

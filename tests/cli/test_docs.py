@@ -135,6 +135,7 @@ def test_variables_are_there(document: Path) -> None:
 
 @cache
 def other_variables() -> set[str]:
-    programs = [*(ROOT / "scripts").rglob("*"), *(ROOT / "tests").rglob("*.py")]
+    folders = (ROOT / each for each in ("benchmarks", "scripts", "tests"))
+    programs = [each for folder in folders for each in folder.rglob("*") if each.suffix != ".md"]
     texts = [path.read_text() for path in programs if path.is_file() and path.suffix != ".pyc"]
     return {name for text in texts for name in re.findall(r"\bEBBTIDE_(?:TEST_\w+|PYTHON)\b", text)}

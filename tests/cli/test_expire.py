@@ -247,6 +247,9 @@ class TestRefusals:
             (f"--policy {text}", "invalid_policy"),
             (f"--policy {unknown}", "invalid_policy"),
             ("--delete-expired-tags", "invalid_argument"),
+            # An expiry of Icechunk has no undo.
+            ("--undo latest", "invalid_argument"),
+            ("--undo latest --keep-last 2", "invalid_argument"),
         ):
             for last in ("--yes", "--dry-run"):
                 words = ("expire", unchanged.name, *options.split(), last)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
 from tests.cli.conftest import AT_ONCE, Ebbtide, Write
 from tests.formats.icechunk.test_explaining import commit
 from tests.support.icechunk import SPEC_VERSIONS, create_repository
@@ -64,3 +67,24 @@ def test_an_icechunk_repository(ebbtide: Ebbtide, tmp_path: Path) -> None:
     assert found["keepers"][0]["commit_id"] == head
     assert "head of branch main" in ebbtide("explain", where, head).out
     ebbtide.refuses("invalid_argument", "explain", where, "main", "a", code=2)
+
+
+def test_the_versions_of_a_delta_table(lake: Ebbtide, tmp_path: Path) -> None:
+    """With the rule that keeps each, or the date since when none does; also when the file is
+    gone."""
+    path = tmp_path / "orders"
+    for number in range(3):
+        write_deltalake(str(path), pa.table({"id": [number]}), mode="overwrite")
+    file = DeltaTable(str(path), version=0).file_uris()[0].rpartition("/")[2]
+    versions = "version 0 needs it; version 1 (WRITE) does not; the policy keeps"
+    shown = lake(f"explain delta:{path}", file).out
+    assert f"{versions} 0 (on branch table, created " in shown
+    lake(f"retention set delta:{path} --default keep_last:2")
+    assert f"{versions} none of them" in lake(f"explain delta:{path}", file).out
+    assert "the policy has not kept it since" in lake(f"explain delta:{path} 0").out
+    found = lake.json(f"explain delta:{path} 0")
+    assert len(found["history"]) == 1
+    lake(f"gc run delta:{path} --yes --grace 0s --unsafe")
+    gone = lake(f"explain delta:{path}", file).out
+    assert "quarantined it" in gone
+    assert "the policy has not kept any of them since" in gone

@@ -31,7 +31,8 @@ def test_stdin_and_stdout(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> Non
     lake("fs put lake main - a")
     assert lake("fs cat lake main a").out == "typed"
     assert lake("fs get lake main a").out == "typed"
-    lake.refuses("invalid_argument", "fs cat lake main a", code=2)
+    for reading in ("cat lake main a", "get lake main a -"):  # bytes are no document
+        lake.refuses("invalid_argument", f"fs {reading}", code=2)
 
 
 def test_a_directory_tree(lake: Ebbtide, tree: Path) -> None:
@@ -47,13 +48,7 @@ def test_a_directory_tree(lake: Ebbtide, tree: Path) -> None:
 
 
 def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("1")
-    for line, kind in {
-        "fs rm lake main a": "object_not_found",
-        f"fs put lake nothing {tmp_path / 'in'} a": "branch_not_found",
-        "fs cp lake main a b": "object_not_found",
-    }.items():
-        assert lake.refuses(kind, line).err.startswith("error: ")
+    assert lake.refuses("object_not_found", "fs rm lake main a").err.startswith("error: ")
     assert lake("fs cat lake main a", code=1).err.startswith("error: ")
     missing = f"fs put lake main {tmp_path / 'nothing'} a"
     told = lake.refuses("invalid_argument", missing, code=2)
@@ -61,8 +56,7 @@ def test_what_is_not_there(lake: Ebbtide, tmp_path: Path) -> None:
 
 
 def test_delete_and_copy(lake: Ebbtide, write: Write) -> None:
-    """A slash ends the name of a directory, and nothing of one whose name only begins so is
-    deleted."""
+    """A slash ends the name of a directory: no name that only begins so is deleted."""
     paths = ("data/r", "data/r/1", "data/r/s/2", "data/raw/3", "data/r.csv", "other")
     write(**dict.fromkeys(paths, "x"))
 

@@ -16,9 +16,9 @@ from ebbtide.api.engines import chosen_master
 from ebbtide.errors import Failed
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome, LocalStorage
-from ebbtide.storage.classes import StorageClass
 from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide, Write
 from tests.cli.test_app import program
+from tests.support.cold import list_as
 from tests.support.engines import shared_session
 
 
@@ -47,13 +47,9 @@ def test_runs_by_the_beginning_of_their_ids_and_the_newest(lake: Ebbtide) -> Non
 @pytest.mark.usefixtures("expired")
 def test_cold_and_locked_files_are_named(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that says what buckets say: a class for each file, and locks."""
-    archived = StorageClass("GLACIER", readable=False)
-    monkeypatch.setattr(LocalStorage, "has_classes", True)
-    monkeypatch.setattr(
-        LocalStorage, "classes", lambda _self, addresses: [archived for _ in addresses]
-    )
+    list_as(monkeypatch, "GLACIER")
     planned = lake("gc plan lake", *SHORT)
-    assert "storage classes of 1 of 1 candidate, chosen at random:" in planned.out
+    assert "storage classes of 1 of 1 candidate, as the listing gives them:" in planned.out
     row = next(line for line in planned.out.splitlines() if line.startswith("GLACIER"))
     assert row.split() == ["GLACIER", "1", "3", "B", "1", "3", "B", "1"]
     assert "a quarantine cannot copy them" in planned.err

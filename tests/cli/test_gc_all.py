@@ -30,7 +30,7 @@ from tests.support.templates import AGE, copy_store, date_files
 RUN = ("gc", "run", "--all", *SHORT)
 SWEEP = ("gc", "run", "--all", *AT_ONCE)
 NAMES = ("east", "north", "west")
-LAST = "last_steps.LastSteps.execute"
+LAST = "collector.LastSteps.execute"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_an_error_after_a_sweep_hides_nothing(
 
     sweep = Collector.sweep
     monkeypatch.setattr(Collector, "sweep", swept)
-    monkeypatch.setattr("ebbtide.cli.collecting_all.confirm", lambda *_given, **_named: True)
+    monkeypatch.setattr("ebbtide.cli.all_repositories.confirm", lambda *_given, **_named: True)
     monkeypatch.setattr("ebbtide.cli.gc.require_answerable", lambda **_named: None)
     yes = ("--yes",) if agreed else ()
     found = three(*RUN, *yes, "--quarantine", "none", "--json", code=code)

@@ -77,8 +77,7 @@ def environment(store: Path) -> dict[str, str]:
 def interrupted(
     store: Path, *command: str, when: str, how: str = "SIGINT", times: str = "once"
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command that is interrupted. Nothing of it is left behind, and it holds the repository
-    only where it was ended at once."""
+    """Interrupts a command. Nothing is left; it holds the repository only if ended at once."""
     process = begun(store, *command, when=when, how=how, times=times)
     return ended(process, store, is_held=times == "until it ends")
 
@@ -121,8 +120,7 @@ def go_on(lake: Ebbtide, told: str, way: str = "Continue with") -> str:
 
 
 def check_outcome(lake: Ebbtide, *, aside: bool = False, exactly: bool = True) -> str:
-    """The newest run is swept as one that nobody interrupted: each file went once, and by the
-    record. Its id."""
+    """The newest run is swept as if nobody had interrupted it, and by the record. Its id."""
     run = lake.json("gc runs lake")["runs"][0]
     went = "quarantined_count" if aside else "deleted_count"
     assert (run["state"], run["candidate_count"]) == ("swept", FILES)
@@ -146,7 +144,8 @@ def test_a_plan(lake: Ebbtide, store: Path, step: str) -> None:
     check_outcome(lake)
 
 
-@pytest.mark.parametrize("seconds", [0, 0.7, 1.2, 1.8, 2.5])
+# A fast machine is done with the whole plan within some two seconds.
+@pytest.mark.parametrize("seconds", [0, 0.4, 0.8, 1.2])
 def test_while_spark_starts(lake: Ebbtide, store: Path, seconds: float) -> None:
     """No JVM stays, and neither PySpark nor Py4J prints a trace, whatever call is interrupted."""
     process = begun(store, "gc", "plan", "lake", *SHORT, "--master", "local[1]")
@@ -158,7 +157,9 @@ def test_while_spark_starts(lake: Ebbtide, store: Path, seconds: float) -> None:
     process.send_signal(signal.SIGINT)
     found = ended(process, store)
     assert (found.returncode, found.stdout) == (INTERRUPTED, "")
-    assert found.stderr.startswith(("Interrupted while ", "Interrupted before it began"))
+    # Between two steps nothing is named.
+    whiles = ("Interrupted while ", "Interrupted before it began", "Interrupted: the plan was not")
+    assert found.stderr.startswith(whiles)
     assert len(found.stderr.splitlines()) <= 2
     assert lake.json("gc runs lake")["runs"] == []
 
@@ -191,8 +192,7 @@ def test_a_sweep_before_it_deletes(lake: Ebbtide, store: Path, moment: str) -> N
 def test_a_sweep_that_deletes(
     lake: Ebbtide, store: Path, command: str, when: str, options: tuple[str, ...], how: str
 ) -> None:
-    """What went is on record, all of it, and the
-    command that is named does the rest."""
+    """All that went is on record, and the command that is named does the rest."""
     if command == "sweep":
         lake("gc plan lake", *SHORT)
     found = interrupted(store, "gc", command, "lake", *SHORT, "--yes", *options, when=when, how=how)

@@ -16,20 +16,6 @@ from tests.support.program import PROGRAM
 from tests.support.server import new_server
 
 
-def test_bytes_are_no_document(lake: Ebbtide, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("text")
-    lake("fs put lake main", file, "a")
-    lake("project create lake p")
-    lake("collection create lake p/c", file)
-    for arguments in (
-        ("fs", "cat", "lake", "main", "a"),
-        ("fs", "get", "lake", "main", "a", "-"),
-        ("collection", "get", "lake", "p/c", "file"),
-    ):
-        lake.refuses("invalid_argument", *arguments, code=2)
-
-
 def test_no_is_a_document_too(lake: Ebbtide, typing: Callable[[str], None]) -> None:
     """Whoever is asked and says no changes nothing, and a program hears of it."""
     planned = lake.json("gc plan lake")

@@ -68,7 +68,3 @@ def test_a_port_that_is_taken(lake: Ebbtide) -> None:
         port = str(taken.getsockname()[1])
         refused = lake("serve --port", port, "--json", code=1)
     assert "cannot listen" in refused.err
-
-
-def test_a_server_without_a_store(ebbtide: Ebbtide) -> None:
-    ebbtide.refuses("store_not_found", "serve")

@@ -15,15 +15,15 @@ import pytest
 
 from ebbtide.errors import Conflict
 from ebbtide.formats.lakefs import scheme
-from ebbtide.formats.lakefs.rules import (
+from ebbtide.formats.lakefs.repository import GRACE
+from ebbtide.formats.notes import (
     POLICY_ADDRESS,
     WRITES_MAX,
     change_policy,
+    read_policy,
     write_policy,
-    written_policy,
 )
-from ebbtide.retention.policy import Policy
-from ebbtide.retention.rules import Rule
+from ebbtide.retention.policy import Policy, Rule
 from tests.cli.conftest import Ebbtide
 from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world
 from tests.support.icechunk_lake import candidates
@@ -41,7 +41,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[LakefsWorld]:
             opened.state.upload("main", "a", content)
             opened.state.commit("main")
             opened.grow_old(10 * DAY)
-        monkeypatch.setattr(scheme, "_open", lambda _name, _settings, **_more: opened.repository())
+        found = opened.repository(), GRACE
+        monkeypatch.setattr(scheme.LakefsScheme, "open", lambda *_, **_more: found)
         yield opened
 
 
@@ -113,12 +114,11 @@ def test_a_policy_that_cannot_be_read(
 
 def test_of_icechunk_there_is_none(ebbtide: Ebbtide) -> None:
     said = ebbtide("retention set icechunk:/data/x --default 1d", code=2)
-    assert "'retention' for lakeFS, and 'expire' for Icechunk" in said.err
+    assert "'retention' and 'hold' for lakeFS and Delta, and 'expire' for Icechunk" in said.err
 
 
 def test_two_changes_of_the_policy_at_once(world: LakefsWorld) -> None:
-    """The second is written while the first is between its reading and its writing. Both rules are
-    there afterwards."""
+    """The second is written between the reading and the writing of the first. Both stay."""
     storage = world.state.storage
     write_policy(storage, Policy.parse({"default": "7d"}))
     read, written = Event(), Event()
@@ -144,7 +144,7 @@ def test_two_changes_of_the_policy_at_once(world: LakefsWorld) -> None:
         changed = earlier.result(WAIT_SECONDS)
     assert [sorted(each.branches) for each in seen] == [[], ["dev"]]
     assert changed.to_mapping()["branches"] == {"main": "1d", "dev": "1d"}
-    assert written_policy(storage) == changed
+    assert read_policy(storage) == changed
 
 
 def test_writers_that_are_always_faster(world: LakefsWorld) -> None:

@@ -106,8 +106,7 @@ def test_a_repository_from_the_trash_to_its_end(
     tmp_path: Path,
     typing: Callable[[str], None],
 ) -> None:
-    """Everything is refused while it is in the trash; once gone it is planned, swept, and its
-    record is what stays."""
+    """In the trash everything is refused; once gone it is planned and swept; its record stays."""
     write(a="1")
     root = tmp_path / "store" / "storage" / "lake"
     deleted = lake.json("repo delete lake")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.formats import schemes
+from ebbtide.plugins import plugins_of
 from tests.cli.conftest import Ebbtide
 from tests.formats import toy
 from tests.formats.test_toy import make_lake
@@ -21,9 +22,9 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(f"[{schemes.GROUP}]\ntoy = {toy.__name__}:ToyScheme\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    schemes._known.cache_clear()
+    plugins_of.cache_clear()
     yield
-    schemes._known.cache_clear()
+    plugins_of.cache_clear()
 
 
 @pytest.mark.usefixtures("distribution")

@@ -10,9 +10,9 @@ from typing import Any, Final, get_args
 import pytest
 
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.counts import Count
+from ebbtide.gc.deletes import LOCKED, OUTCOMES
+from ebbtide.gc.parts import Count
 from ebbtide.gc.report import COUNTED, EXIT_CODES, RunReport, RunState, error_json
-from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES
 from tests.cli.conftest import Ebbtide
 
 STATES: Final[tuple[RunState, ...]] = get_args(RunState)
@@ -24,7 +24,8 @@ ASIDE: Final = {"state": "held", "until": "2031-01-01T00:00:00+00:00", "objects"
 BACK: Final = {"back_objects": 1, "back_bytes": 10, "reopened_commits": 1}
 LEFT_OUT: Final = {"closed_commits": 1, "purged_objects": 1, "lost_objects": 1}
 AT_RISK: Final = {"at_risk_objects": 1, "sweepers": "process 1 on a host"}
-UNDONE: Final = ASIDE | BACK | LEFT_OUT | AT_RISK
+LASTING: Final = {"readable_until": "the log keeps them"}
+UNDONE: Final = ASIDE | BACK | LEFT_OUT | AT_RISK | LASTING
 
 
 def reports(run: RunReport) -> Iterator[RunReport]:

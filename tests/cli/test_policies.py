@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli import policy_effects
-from ebbtide.cli.policies import parse_rule_text
-from ebbtide.cli.policy_effects import PolicyEffect
+from ebbtide.cli import policies
+from ebbtide.cli.policies import PolicyEffect, parse_rule_text
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.retention.policy import Policy
@@ -78,7 +77,7 @@ def test_another_change_between_reading_and_writing(
 ) -> None:
     """Each command keeps the other's rule. The one that was overtaken says so."""
     lake(*SET, "--default", "7d")
-    effect_of = policy_effects.effect_of
+    effect_of = policies.effect_of
     others = [Policy.parse({"default": "7d", "branches": {"other": "3d"}})]
 
     def overtaken(found: WithPolicy, policy: Policy) -> PolicyEffect | None:
@@ -86,7 +85,7 @@ def test_another_change_between_reading_and_writing(
             found.set_policy(others.pop())
         return effect_of(found, policy)
 
-    monkeypatch.setattr(policy_effects, "effect_of", overtaken)
+    monkeypatch.setattr(policies, "effect_of", overtaken)
     said = lake.json("retention branch lake main 1d")
     assert said["policy"]["branches"] == {"main": "1d", "other": "3d"}
     assert "changed by somebody else at the same time" in said["warnings"][-1]

@@ -93,15 +93,6 @@ def test_without_the_name_nothing_goes(
         assert files(tmp_path) == left
 
 
-def test_a_whole_repository(filled: Ebbtide, tmp_path: Path) -> None:
-    whole = ("purge", "run", "lake", "--repository", *WHY, "--yes-i-mean", "lake", "--json")
-    done = filled(*whole).document
-    assert Path(done["record_path"]).is_relative_to(tmp_path / "store" / "purges")
-    assert filled.json("repo list")["repositories"] == []
-    filled("purge verify", done["purge_id"])
-    assert [each["state"] for each in filled.json("purge list lake")["purges"]]
-
-
 def test_nothing_named_and_no_reason(filled: Ebbtide) -> None:
     for options in (WHY, ("--path", "main:a"), ("--path", "main:a", "--reason", "  ")):
         filled("purge run lake", *options, code=2)

@@ -7,16 +7,6 @@ from pathlib import Path
 
 from tests.cli.conftest import Ebbtide
 
-LONG = "x" * 10_000
-
-
-def test_init(ebbtide: Ebbtide, tmp_path: Path) -> None:
-    made = ebbtide.json("init", tmp_path / "store")
-    assert made["store"] == str(tmp_path / "store")
-    ebbtide.refuses("store_exists", "init", tmp_path / "store")
-    again = ebbtide.json("init", tmp_path / "store", "--upgrade")
-    assert again["store_id"] == made["store_id"]
-
 
 def test_repositories(lake: Ebbtide, tmp_path: Path) -> None:
     made = lake("repo create other --storage-url", tmp_path / "root", "--default-branch", "trunk")
@@ -27,14 +17,6 @@ def test_repositories(lake: Ebbtide, tmp_path: Path) -> None:
     assert shown["default_branch"] == "trunk"
     assert shown["storage_url"] == f"file://{tmp_path}/root"
     assert (shown["branches"], shown["policy"]) == (1, None)
-
-
-def test_a_name_that_no_repository_may_have(lake: Ebbtide) -> None:
-    for name in ("", "-x", LONG, "a\nb"):
-        found = lake("repo create --json --", name, code=2)
-        assert found.document["error"]["kind"] == "invalid_name"
-        assert len(found.err) < 500
-    lake.refuses("repository_exists", "repo create lake")
 
 
 def test_adopt_asks(lake: Ebbtide, tmp_path: Path, typing: Callable[[str], None]) -> None:
@@ -63,17 +45,6 @@ def test_branches_and_tags(lake: Ebbtide, write: Callable[..., str]) -> None:
     write(a="2")
     (tag,) = lake.json("tag list lake")["tags"]
     assert (tag["name"], tag["commit_id"]) == ("v1", commit_id)
-
-
-def test_branches_that_cannot_be(lake: Ebbtide) -> None:
-    for words, code, kind in (
-        (f"create lake {LONG}", 2, "invalid_name"),
-        ("create lake main", 1, "branch_exists"),
-        ("create lake dev --source nothing", 1, "ref_not_found"),
-        ("delete lake main", 1, "branch_protected"),
-        ("restore lake nothing", 1, "branch_not_found"),
-    ):
-        lake.refuses(kind, f"branch {words}", code=code)
 
 
 def test_without_trash_a_delete_asks(lake: Ebbtide, typing: Callable[[str], None]) -> None:

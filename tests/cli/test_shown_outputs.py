@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
-from ebbtide.cli.interrupting import sweep_told
-from ebbtide.cli.progress import STEP_TEXT, Step
+from ebbtide.cli.progress import STEP_TEXT, Step, sweep_told
 from ebbtide.errors import ExitCode
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.steps import ProgressReading
 from ebbtide.ids import new_id
-from ebbtide.notify.samples import FAMILIES
+from ebbtide.notify import FAMILIES
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.cli.test_docs import DOCUMENTS, ROOT, environment
@@ -46,8 +45,7 @@ ON_S3 = FAST | {"EBBTIDE_GRACE": "3s", "EBBTIDE_CLOCK_SKEW_MAX": "3s"}
 
 
 def missing(beginning: str, page: str, tmp_path: Path, **settings: str) -> list[str]:
-    """The lines of a page that its commands did not print, after a beginning that it does not
-    show."""
+    """The lines of a page that its commands did not print, after a beginning that it leaves out."""
     directory = tmp_path / "page"
     directory.mkdir()
     variables = forked(environment(**(FAST | settings), EBBTIDE_STORE=str(directory / "store")))
@@ -55,8 +53,7 @@ def missing(beginning: str, page: str, tmp_path: Path, **settings: str) -> list[
 
 
 def forked(variables: dict[str, str]) -> dict[str, str]:
-    """The variables with a program on the path that starts at once. A shell starts it a hundred
-    times for a page."""
+    """The variables with a program that starts at once: a page starts it a hundred times."""
     commands = forks().command("ebbtide", "tests.support.loaded_program")
     return variables | {"PATH": f"{commands}:{variables['PATH']}"}
 
@@ -90,6 +87,7 @@ done
 head -c 330000 /dev/urandom > 1.png
 ebbtide fs put lake main 1.png plots/1.png
 ebbtide commit lake main -m "New colours" {days_ago(2)}
+sleep 1  # the lease of the heads before
 cd - > /dev/null
 """
 
@@ -360,6 +358,37 @@ def test_the_page_on_icechunk(tmp_path: Path) -> None:
         assert old in page, old
         page = page.replace(old, new)
     assert missing(weather("8", "branch"), page, tmp_path, **ICECHUNK) == []
+
+
+TABLES = [
+    pytest.param(
+        (DOCS / "howto" / "iceberg.md").read_text().partition("\n## Keep more"),
+        {"--older-than 30d": "--older-than 1s"},
+        id="iceberg",
+    ),
+    pytest.param(
+        (DOCS / "howto" / "delta.md").read_text().partition("\n## Run it every night"),
+        {},
+        id="delta",
+    ),
+]
+"""Pages on tables, divided before a section that needs others, and changes of their commands. The
+tables of Iceberg are seconds old, and so is what expires."""
+
+
+@pytest.mark.drawn("shown outputs")
+@pytest.mark.parametrize(("page", "changes"), TABLES)
+def test_how_to_use_tables(
+    page: tuple[str, str, str], changes: dict[str, str], tmp_path: Path
+) -> None:
+    """PyIceberg reads its settings when it is loaded, so that each command is a process of its
+    own."""
+    text, heading, _ = page
+    assert heading
+    for old, new in (changes | {"ebbtide gc run": "sleep 1\nebbtide gc run"}).items():
+        text = text.replace(old, new)
+    variables = environment(**FAST, EBBTIDE_ICEBERG_GRACE="1s", EBBTIDE_SHARE_MAX="1")
+    assert follow(text, tmp_path, variables) == []
 
 
 def step_line(name: str, text: str, done: int, seconds: float, total: int | None = None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.cli.undo import _tell_undone
+from ebbtide.cli.runs import _tell_undone
 from tests.cli.conftest import AT_ONCE, SHORT, Ebbtide
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.filesystem.filesystem import EbbtideFileSystem
-from ebbtide.filesystem.places import Place
+from ebbtide.filesystem.lake import Place
 from ebbtide.store.embedded import Store
 from tests.support.errors import raises
 from tests.support.server import Server

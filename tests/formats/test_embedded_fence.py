@@ -8,13 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from ebbtide.errors import Gone
-from ebbtide.formats.base import Fencing
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import new_id
 from ebbtide.retention.decision import Roots
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
-from tests.conftest import START
 from tests.support.errors import raises
 from tests.support.locks import waits_for_a_lock
 
@@ -47,14 +45,14 @@ def test_what_rests_on_a_commit_waits_for_the_fence(
     form = EmbeddedRepository(repository.context, store_id=store.store_id)
     run_id = new_id()
     form.record_run(run_id, state="planned", run_path="memory:")
-    with ThreadPoolExecutor(1) as pool, form.hold(run_id, deletes=True) as hold:
+    with ThreadPoolExecutor(1) as pool, form.hold(run_id) as hold:
         begun: list[Future[object]] = []
 
-        def choose(_roots: Roots) -> Fencing:
+        def choose(_roots: Roots) -> list[str]:
             begun.append(pool.submit(OPERATIONS[name], repository))
             assert waits_for_a_lock(store.metadata, begun[0])
-            return Fencing(tombstone=[commit])
+            return [commit]
 
-        form.fence(hold, run_id, choose, cutoff=START)
+        form.fence(hold, run_id, choose)
         with raises("commit_expired", of=Gone):
             begun[0].result(timeout=20)

@@ -69,8 +69,7 @@ def test_a_root_is_told_by_its_kind(sign: str) -> None:
 
 
 def test_tables_of_other_programs_are_no_roots() -> None:
-    """lakeFS exports such tables into its own namespace, and none of their files has the name of
-    one that a run deletes."""
+    """lakeFS exports such tables into its own namespace; no run deletes files of such names."""
     names = ["t/_delta_log/00000000000000000000.json", "t/metadata/v1.metadata.json", "t/repo"]
     assert [*roots_among(pa.array(names))] == []
 

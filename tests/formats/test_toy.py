@@ -26,7 +26,7 @@ from tests.support.refusals import check_refused
 FILES: Final = {"s1": ["data/a"], "s2": ["data/a", "data/b"], "s3": ["data/b", "data/c"]}
 OLD: Final = 1_500_000_000
 """The date of all files, in seconds since 1970."""
-LINES_MAX: Final = 160
+LINES_MAX: Final = 120
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def make_lake(root: Path) -> Path:
     """s2 is the head of `main`, and s3 of nothing; `data/d` is in no snapshot."""
     content = {f"data/{name}": name for name in "abcd"} | {"notes.txt": "somebody's"}
     content |= {f"snapshots/{name}.json": json.dumps(files) for name, files in FILES.items()}
-    parents = {"s1": None, "s2": "s1", "s3": "s1"}
+    parents: dict[str, list[str]] = {"s1": [], "s2": ["s1"], "s3": ["s1"]}
     snapshots = {
-        name: {"parent": parent, "at": f"2017-01-0{name[1]}T00:00:00+00:00"}
-        for name, parent in parents.items()
+        name: {"parents": those, "at": f"2017-01-0{name[1]}T00:00:00+00:00"}
+        for name, those in parents.items()
     }
     content[LIST] = json.dumps({"refs": {"main": "s2"}, "snapshots": snapshots})
     for name, text in content.items():
@@ -55,7 +55,7 @@ def make_lake(root: Path) -> Path:
 def collector(lake: Path) -> Collector:
     settings = Settings()
     return Collector(
-        ToyRepository(open_storage(str(lake)), settings=settings),
+        ToyRepository(open_storage(str(lake))),
         engine=DuckEngine(cores=1),
         options=RunOptions.of(settings, sessions=timedelta(days=1), allow_share=True),
     )
@@ -97,4 +97,4 @@ def test_a_snapshot_that_cannot_be_read_refuses_the_run(lake: Path) -> None:
 
 def test_it_is_little_code() -> None:
     """CONTRIBUTING says so."""
-    assert len(Path(toy.__file__).read_text().splitlines()) < LINES_MAX
+    assert len(Path(toy.__file__).read_text().splitlines()) <= LINES_MAX

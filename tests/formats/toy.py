@@ -1,6 +1,6 @@
 """A toy format: a directory of files, and a JSON list of snapshots.
 
-snapshots.json       {"refs": {"main": "s2"}, "snapshots": {"s2": {"parent": "s1", "at": "…"}}}
+snapshots.json       {"refs": {"main": "s2"}, "snapshots": {"s2": {"parents": ["s1"], "at": "…"}}}
 snapshots/s2.json    the files of a snapshot: ["data/a", "data/b"]
 data/…               files
 """
@@ -8,49 +8,39 @@ data/…               files
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 
-from ebbtide.arrow import first_match
-from ebbtide.errors import Conflict, NotFound, Refused
-from ebbtide.formats.base import FOREIGN, NODES_SCHEMA, SYSTEM, Identity, RunHold
-from ebbtide.formats.plain import PlainLayout, PlainReading, PlainRepository
+from ebbtide.arrow import Column, around, first_match
+from ebbtide.errors import Conflict
+from ebbtide.formats.base import FOREIGN, NODES_SCHEMA, SYSTEM, Identity, RunHold, changed, refusing
 from ebbtide.formats.schemes import Scheme
 from ebbtide.model import Commit, Ref
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
-from ebbtide.storage.local import TEMPORARY_SUFFIX
 
 LIST: Final = "snapshots.json"
-KINDS: Final = (
-    ("temporary", f"(?:data/.+|snapshots/.+|{LIST}){TEMPORARY_SUFFIX}"),
-    ("snapshot", r"snapshots/[^/]+\.json"),
-    ("file", "data/.+"),
-    (SYSTEM, f"{LIST}|_ebbtide/.+"),
-)
+SYSTEM_FILES: Final = (SYSTEM, f"{LIST}|_ebbtide/.+")
+KINDS: Final = (("snapshot", r"snapshots/[^/]+\.json"), ("file", "data/.+"), SYSTEM_FILES)
 
 
-@dataclass(frozen=True)
-class ToyLayout(PlainLayout):
-    """A snapshot is a tree with one node, which is the same file."""
-
-    delete_order: tuple[str, ...] = ("snapshot", "file", "temporary")
+class ToyLayout:  # a snapshot is a tree with one node, which is the same file
+    delete_order = ("snapshot", "file")
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         return first_match(addresses, KINDS, otherwise=FOREIGN)
 
-    def tree_address(self, tree_id: str) -> str:
-        return f"snapshots/{tree_id}.json"
+    def tree_addresses(self, tree_ids: Column) -> Column:
+        return around("snapshots/", tree_ids, ".json")
 
-    def node_address(self, node_id: str) -> str:
-        return self.tree_address(node_id)
+    node_addresses = tree_addresses
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         count = len(self.read_node(storage, tree_id, checksum, entry_count=-1))
@@ -59,14 +49,9 @@ class ToyLayout(PlainLayout):
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
-        del checksum, entry_count
-        address = self.node_address(node_id)
-        try:
+        address = f"snapshots/{node_id}.json"
+        with refusing(storage, address, what="node", damaged=ValueError):
             return pa.array(json.loads(storage.get(address)), pa.string())
-        except NotFound:
-            raise Refused("missing_node", f"{address} is missing: restore it") from None
-        except (ValueError, TypeError) as error:
-            raise Refused("corrupt_node", f"{address} is damaged: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -83,64 +68,52 @@ class ToyWalk:
         yield from json.loads(self.storage.get(node))
 
 
-@dataclass(frozen=True)
-class ToyReading(PlainReading):
-    listed: dict[str, Any]
-    now: datetime
-    closed: frozenset[str]
+class ToyRepository:
+    layout, landmark = ToyLayout(), LIST
 
-    def roots(self) -> Roots:
-        commits = tuple(
-            Commit(
-                name,
-                (each["parent"],) if each["parent"] else (),
-                datetime.fromisoformat(each["at"]),
-                name,
-                tombstoned=name in self.closed,
-            )
-            for name, each in self.listed["snapshots"].items()
-        )
-        refs = tuple(Ref(name, "branch", head) for name, head in self.listed["refs"].items())
-        policy = Policy.parse({"default": "keep", "mode": "rewrite"})
-        checksums = {commit.tree_id: "" for commit in commits}
-        return Roots(self.now, refs, commits, frozenset(), checksums, policy)
+    def __init__(self, storage: Storage) -> None:
+        self.storage, self.walk = storage, ToyWalk(storage)
+        self.identity = Identity("toy", storage.url, "toy", "toy")
 
-
-class ToyRepository(PlainRepository):
-    layout = ToyLayout()
-    landmark = LIST
-
-    def __init__(self, storage: Storage, *, settings: Settings) -> None:
-        super().__init__(storage, Identity("toy", storage.url, "toy", "toy"), settings=settings)
-        self.walk = ToyWalk(storage)
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
     @contextmanager
-    def reading(self, cutoff: datetime) -> Iterator[ToyReading]:
-        del cutoff
-        yield ToyReading(json.loads(self.storage.get(LIST)), self.now(), self._closed)
+    def reading(self, cutoff: datetime) -> Iterator[ToyRepository]:
+        yield self  # one file has all metadata
+
+    def roots(self) -> Roots:
+        listed = json.loads(self.storage.get(LIST))
+        commits = tuple(
+            Commit(name, tuple(each["parents"]), datetime.fromisoformat(each["at"]), name)
+            for name, each in listed["snapshots"].items()
+        )
+        refs = tuple(Ref(name, "branch", head) for name, head in listed["refs"].items())
+        policy = Policy.parse({"default": "keep", "mode": "rewrite"})
+        return Roots(
+            self.now(), refs, commits, frozenset(), {c.tree_id: "" for c in commits}, policy
+        )
+
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
+        return iter(())  # nothing is needed that no commit refers to
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Drops the snapshots from the list, unless a ref or another snapshot needs one by now."""
-        del run_id
         data, version = self.storage.get_versioned(LIST)
         listed = json.loads(data)
-        going = frozenset(commit_ids)
-        kept = {name: each for name, each in listed["snapshots"].items() if name not in going}
-        parents = {each["parent"] for each in kept.values()}
-        if going & {*listed["refs"].values(), *parents}:
-            raise Refused("repository_changed", "a snapshot is needed again: run again")
+        kept = {name: row for name, row in listed["snapshots"].items() if name not in commit_ids}
+        needed = {*listed["refs"].values(), *(p for row in kept.values() for p in row["parents"])}
+        if not needed.isdisjoint(commit_ids):
+            raise changed("a snapshot is needed again")
         hold.check()
         try:
-            changed = json.dumps(listed | {"snapshots": kept}).encode()
-            self.storage.replace(LIST, changed, version=version)
+            new = json.dumps(listed | {"snapshots": kept}).encode()
+            self.storage.replace(LIST, new, version=version)
         except Conflict:
-            raise Refused("repository_changed", f"{LIST} changed: run again") from None
+            raise changed(f"{LIST} is another") from None
 
 
 class ToyScheme(Scheme):
     def open(
         self, name: str, settings: Settings, *, run_dir: str | None = None, quiet: bool = False
     ) -> tuple[ToyRepository, timedelta]:
-        del run_dir, quiet
-        found = ToyRepository(open_storage(name.removeprefix("toy:")), settings=settings)
-        return found, timedelta(days=1)
+        return ToyRepository(open_storage(name.removeprefix("toy:"))), timedelta(days=1)

@@ -22,9 +22,9 @@ from typing import Final, Literal
 import psutil
 
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import deletes
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.sweeping import outcomes
 from tests.support.copies import OpenedWorld
 from tests.support.engines import ENGINES
 from tests.support.faulty import SharedFaultyStorage
@@ -75,7 +75,7 @@ def main(
     if moment in ("before", "after"):
         kill = Kill(os.getpid(), victim, where)
         repository.storage = SharedFaultyStorage(repository.storage, **{moment: kill})
-        outcomes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
+        deletes.ADDRESSES_PER_BATCH = 1  # type: ignore[misc]
 
     def observe(step: str, event: str) -> None:
         if (event, step) == (moment, where):

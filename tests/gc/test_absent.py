@@ -77,7 +77,7 @@ def test_young_files_are_not_looked_up(world: World, monkeypatch: pytest.MonkeyP
         looked.extend(addresses)
         raise AssertionError("a file is looked up")
 
-    monkeypatch.setattr("ebbtide.gc.planning.absent.exists", noted)
+    monkeypatch.setattr("ebbtide.gc.candidates.exists", noted)
     report = world.collect(mode="clean")
     assert report.state == "swept"
     assert not looked

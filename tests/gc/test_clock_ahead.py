@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from ebbtide.errors import NotFound
-from ebbtide.gc.relations.index import UnchangedFiles
-from ebbtide.gc.relations.keys import keys_of
+from ebbtide.gc.index import UnchangedFiles
+from ebbtide.gc.keys import keys_of
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import FENCE_FILE
 from ebbtide.ids import CLOCKS_APART_MAX, descending_id, is_ahead, newest_first

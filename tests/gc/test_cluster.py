@@ -20,7 +20,7 @@ import pyspark
 import pytest
 
 import ebbtide.__main__
-from ebbtide.gc.engines.spark.archive import archive_settings, write_archive
+from ebbtide.gc.engines.spark.conf import archive_settings, write_archive
 from ebbtide.ids import new_id
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings

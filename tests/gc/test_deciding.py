@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,26 +16,26 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
-from ebbtide.formats.base import PROTECTED_SCHEMA
+from ebbtide.formats.base import PROTECTED_SCHEMA, tree_address
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.counts import Count
-from ebbtide.gc.engines.base import Batches, Engine, Relation
-from ebbtide.gc.parts import ADDRESS_SCHEMA, Part, PartRows, read_part
-from ebbtide.gc.planning import subtract as subtraction
-from ebbtide.gc.planning.deciding import (
+from ebbtide.gc import candidates as subtraction
+from ebbtide.gc import keys
+from ebbtide.gc import uncommitted as protected
+from ebbtide.gc.candidates import Subtracted, subtract
+from ebbtide.gc.committed import LIVE_SCHEMA, Mark, MarkedTrees, write_trees
+from ebbtide.gc.decisions import (
     decide_at_fence,
     decide_behind,
     released_since,
     trees_of,
     write_decision,
 )
-from ebbtide.gc.planning.plan import read_commits
-from ebbtide.gc.planning.subtract import Subtracted, subtract
-from ebbtide.gc.relations import inventory, keys, protected
-from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.relations.live import LIVE_SCHEMA, Mark, MarkedTrees, write_trees
-from ebbtide.gc.relations.protected import protected_among
+from ebbtide.gc.engines.base import Batches, Engine, Relation
+from ebbtide.gc.parts import ADDRESS_SCHEMA, Count, Part, PartRows, read_part
+from ebbtide.gc.plan import read_commits
 from ebbtide.gc.runs import RunFolder, TaskFiles
+from ebbtide.gc.store import INVENTORY_SCHEMA
+from ebbtide.gc.uncommitted import protected_among
 from ebbtide.ids import new_id
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
@@ -165,10 +165,7 @@ def test_all_are_asked_for_some_at_a_time(
     for number, size in enumerate(sizes):
         # Every third is judged by another.
         judged = [next(numbers) for _ in range(size)]
-        rows = [
-            {"address": "tmp", "target": each} if int(each) % 3 == 0 else {"address": each}
-            for each in judged
-        ]
+        rows = [{"address": each if int(each) % 3 else f"{each}#1"} for each in judged]
         table = pa.Table.from_pylist(rows, schema=INVENTORY_SCHEMA)
         answer.wrote(folder, f"part-{number}.parquet", table)
     reading: Any = _Reading()
@@ -196,7 +193,7 @@ def test_trees_that_may_be_missing(world: World) -> None:
         return Mark(INLINE, place, known).live().collect().num_rows
 
     whole = live("whole", lenient=frozenset())
-    storage.delete([layout.tree_address(lost)])
+    storage.delete([tree_address(layout, lost)])
     assert 0 < live("lenient", lenient=frozenset({lost})) < whole
     for lenient in (frozenset[str](), trees - {lost}):
         with pytest.raises(Refused) as refused:
@@ -236,20 +233,18 @@ class Relations:
         *,
         modified: datetime = OLD,
         kind: str = "object",
-        target: str | None = None,
     ) -> None:
-        self.rows.append((address, len(address), modified, kind, None, target))
+        self.rows.append((address, len(address), modified, kind, None, None))
 
     def subtract(
         self,
         *,
         live: list[str],
         protected: list[str],
-        keyed: Callable[[pa.Table], pa.Table] = lambda inventory: inventory,
     ) -> Subtracted:
         rows = [(r[0], None, None, *r[3:]) if r[0] in self.named else r for r in self.rows]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        inventory = self.write("inventory", keyed(pa.table(columns, schema=INVENTORY_SCHEMA)))
+        inventory = self.write("inventory", pa.table(columns, schema=INVENTORY_SCHEMA))
         kinds = ("tree", "object", "temporary")
         listed = [row for row in rows if row[3] in kinds]
         sizes = [row[1] for row in listed]
@@ -262,6 +257,7 @@ class Relations:
             protected=self.write("kept", pa.table([protected], schema=ADDRESS_SCHEMA)),
             kinds=kinds,
             cutoff=CUTOFF,
+            now=CUTOFF,
         )
         return subtract(self.engine, given)
 
@@ -304,25 +300,23 @@ def test_it_finds_what_the_definition_says(tmp_path: Path, seed: int) -> None:
 
 
 def check_subtraction(directory: Path, engine: Engine, seed: int) -> Subtracted:
-    """A time in whole seconds stands for the whole second. A temporary file is protected with its
-    target alone."""
+    """A time in whole seconds is the whole second. A temporary file stays with its target alone."""
     choices = random.Random(seed)
     names = [f"file {number}" for number in range(40)]
     live, protected = ([n for n in names if choices.random() < 0.4] for _ in range(2))
     relations = Relations(directory, engine)
     expected: dict[str, set[str]] = {}
     classes = Counter[str]()
-    for name in choices.sample(names, 30):
+    for number, key in enumerate(choices.sample(names, 30)):
         kind = choices.choice(["object", "tree", "temporary", "foreign"])
-        target = choices.choice(names) if kind == "temporary" else None
+        name = f"{key}#{number}" if kind == "temporary" else key
         seconds = choices.choice([-86400, -1, -0.5, -0.000001, 0, 1])
         modified = CUTOFF + timedelta(seconds=seconds)
-        relations.listed(name, modified=modified, kind=kind, target=target)
+        relations.listed(name, modified=modified, kind=kind)
         latest = modified + timedelta(microseconds=0 if modified.microsecond else 999_999)
-        key = target or name
         if kind == "foreign":
             continue
-        if key in live and target is None:
+        if key in live and kind != "temporary":
             classes["live"] += 1
         elif key in protected:
             classes["protected"] += 1
@@ -354,9 +348,9 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
         for name in names:
             modified = CUTOFF + timedelta(seconds=choices.choice([-86400, 1]))
             kind = choices.choice(["object", "temporary", "foreign"])
-            target = choices.choice(names) if kind == "temporary" else None
-            relations.listed(name, modified=modified, kind=kind, target=target)
-        relations.named = {name for name in names if choices.random() < share}
+            address = f"{name}#1" if kind == "temporary" else name
+            relations.listed(address, modified=modified, kind=kind)
+        relations.named = {row[0] for row in relations.rows if choices.random() < share}
         relations.listed("staged")
         relations.listed("useless")
         if share:
@@ -381,28 +375,3 @@ def test_what_is_asked_for_later_is_judged_alike(tmp_path: Path, engine: Engine,
     for name, count in after.counts.items():
         more = {"young": len(vanished), "candidate": -len(vanished)}.get(name, 0)
         assert count.objects == found[0].counts[name].objects + more
-
-
-@both
-def test_keys_that_an_earlier_run_wrote_are_those_of_the_files(
-    tmp_path: Path, engine: Engine
-) -> None:
-    """Else nothing goes: with keys of another kind all would look dead."""
-    relations = Relations(tmp_path, engine)
-    for name in ("live", "kept", "garbage", "young"):
-        relations.listed(name, modified=CUTOFF if name == "young" else OLD)
-    relations.listed("other#1", kind="temporary", target="live")
-    kept: dict[str, Any] = {"live": ["live"], "protected": ["kept"]}
-
-    def keyed(table: pa.Table) -> pa.Table:
-        return keys.with_keys(table, inventory.judged_by(table))
-
-    def otherwise(table: pa.Table) -> pa.Table:
-        column = keyed(table).column("key")
-        return table.append_column("key", pa.array(column.to_numpy() + 1))
-
-    found = relations.subtract(**kept, keyed=keyed)
-    assert relations.candidates(found) == {"object": {"garbage"}, "temporary": {"other#1"}}
-    with pytest.raises(Refused, match="--mode clean") as refused:
-        relations.subtract(**kept, keyed=otherwise)
-    assert refused.value.kind == "plan_corrupt"

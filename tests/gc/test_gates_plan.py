@@ -18,8 +18,8 @@ import pytest
 
 from ebbtide.errors import Conflict, ExitCode, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RUNS_PREFIX
-from ebbtide.gc.counts import Count
-from ebbtide.gc.planning.gates import check_share
+from ebbtide.gc.gates import check_share
+from ebbtide.gc.parts import Count
 from ebbtide.gc.runs import checksum_of
 from ebbtide.store.embedded import DATABASE_FILE
 from ebbtide.store.repositories.owner import EPOCHS_BEHIND_MAX, OWNER_ADDRESS, Ownership
@@ -382,8 +382,7 @@ def clone(planned: PlannedWorld, tmp_path: Path) -> Iterator[OpenedWorld]:
 
 
 def test_epochs_that_count_alike(planned: PlannedWorld, clone: OpenedWorld) -> None:
-    """The copy has checked OWNER, and would write it after the original did: both count one
-    more."""
+    """The copy has read OWNER, and would write it after the original did: both count one more."""
     context = clone.lake.context
     during = OncePut(OWNER_ADDRESS, planned.lake.context.ownership.move)
     slow = Ownership(

@@ -16,13 +16,13 @@ import pytest
 from ebbtide.errors import ExitCode, Gone, Refused
 from ebbtide.formats.base import RUNS_PREFIX, RunHold, unguarded
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.parts import Answers
+from ebbtide.gc.deletes import delete_parts, tally
+from ebbtide.gc.parts import Count
 from ebbtide.gc.report import EXIT_CODES, RunReport
 from ebbtide.gc.runs import RunFolder, announce_epoch
-from ebbtide.gc.sweeping.outcomes import delete_parts
 from ebbtide.processes import this_process
 from ebbtide.storage import DeleteOutcome, LocalStorage
-from ebbtide.storage.failures import LOCKED
+from ebbtide.storage.clients import LOCKED
 from ebbtide.store.repositories import leases
 from ebbtide.store.repositories.leases import beat
 from tests.support.copies import contents_of, listing, tombstoned, verify
@@ -45,7 +45,7 @@ LEASE = timedelta(seconds=30)
 def taken_over(world: PlannedWorld) -> Iterator[RunHold]:
     """Another run takes the repository after a lease without a heartbeat."""
     world.clock.advance(LEASE)
-    with world.format().hold(OTHER_RUN, deletes=True) as hold:
+    with world.format().hold(OTHER_RUN) as hold:
         announce_epoch(world.lake.storage, run_epoch=hold.run_epoch, run_id=OTHER_RUN)
         yield hold
 
@@ -62,12 +62,12 @@ def sweep_taken_over(world: PlannedWorld, at: str) -> RunReport:
 
 
 def test_second_run(planned: PlannedWorld) -> None:
-    with planned.format().hold(OTHER_RUN, deletes=True) as hold:
+    with planned.format().hold(OTHER_RUN) as hold:
         planned.clock.advance(LEASE - timedelta(seconds=1))
         check_both_refused(planned, "run_in_progress", OTHER_RUN, "29 s ago", "wait for it to end")
         hold.check()
     check_readable(planned)
-    with planned.format().hold(OTHER_RUN, deletes=True) as hold:
+    with planned.format().hold(OTHER_RUN) as hold:
         for _ in range(3):
             planned.clock.advance(LEASE * 0.9)
             beat(planned.store.metadata, hold.lease)
@@ -75,7 +75,7 @@ def test_second_run(planned: PlannedWorld) -> None:
 
 
 def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
-    with planned.format().hold("0" * 32, deletes=True) as old:
+    with planned.format().hold("0" * 32) as old:
         with taken_over(planned) as new:
             assert new.run_epoch > old.run_epoch
             with pytest.raises(Refused) as lost:
@@ -88,18 +88,17 @@ def test_silent_run_is_replaced(planned: PlannedWorld) -> None:
     assert lost.value.kind == beaten.value.kind == "lease_lost"
     assert OTHER_RUN in lost.value.message
     assert "deletes nothing more" in lost.value.message
-    with planned.format().hold(OTHER_RUN, deletes=True) as hold:
+    with planned.format().hold(OTHER_RUN) as hold:
         hold.check()
 
 
 def test_run_of_a_process_on_this_machine(
     planned: PlannedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease lasts as long as it does: a dead one's is free at once. Which is dead:
-    `tests/test_processes.py`."""
-    with planned.format().hold(OTHER_RUN, deletes=True):
+    """Its lease lasts as long as it does. Which process is dead: `tests/test_processes.py`."""
+    with planned.format().hold(OTHER_RUN):
         monkeypatch.setattr(leases, "is_dead", lambda holder: holder == this_process())
-        with planned.format().hold("0" * 32, deletes=True) as hold:
+        with planned.format().hold("0" * 32) as hold:
             hold.check()
 
 
@@ -183,18 +182,19 @@ def test_the_clock_that_is_behind_counts(planned: PlannedWorld) -> None:
 EPOCH = 7
 
 
-def delete_candidates(world: PlannedWorld) -> Answers:
+def delete_candidates(world: PlannedWorld) -> Count:
     """Deletes the candidates of the plan, as executors of its run under EPOCH."""
-    storage = world.lake.storage
-    return delete_parts(
+    folder = RunFolder.inside(world.lake.storage, world.run_id)
+    delete_parts(
         INLINE,
-        storage=storage,
-        folder=RunFolder.inside(storage, world.run_id),
+        storage=folder.storage,
+        folder=folder,
         parts=world.collector().plan_of(world.run_id).candidates,
         epoch=EPOCH,
         run_id=world.run_id,
         guard=unguarded,
     )
+    return tally(INLINE, folder).counts["deleted"]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_hold_that_was_replaced_deletes_nothing(
     assert refused.value.kind == "lease_lost"
     # The hold that the storage names deletes.
     announce_epoch(planned.lake.storage, run_epoch=EPOCH, run_id=planned.run_id)
-    assert any(each.of == "deleted" for each in delete_candidates(planned).counts)
+    assert delete_candidates(planned).objects
 
 
 def break_off(world: PlannedWorld, at: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import EbbtideError
-from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.parts import Count
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
 from ebbtide.store.reclaim.claims import take_apart
@@ -87,9 +87,14 @@ def change(world: World, rng: Random) -> None:
     branch, other = (rng.choice(("main", "one", "two")) for _ in range(2))
 
     def put() -> None:
-        entry = lake.objects.put(branch, path, rng.randbytes(4))
-        if rng.random() < 0.5:  # else it has the real date, and is older than any grace
-            os.utime(world.root / entry.address, (world.now.timestamp(),) * 2)
+        file = world.root / lake.objects.put(branch, path, rng.randbytes(4)).address
+        files = [file]
+        if rng.random() < 0.2:  # a process died while it wrote the file, and another wrote it
+            files.append(file.with_name(f"{file.name}#{rng.randrange(100)}"))
+            files[1].write_bytes(b"half")
+        for each in files:
+            if rng.random() < 0.5:  # else it has the real date, and is older than any grace
+                os.utime(each, (world.now.timestamp(),) * 2)
 
     changes: list[Callable[[], object]] = [
         *(put, put, put),

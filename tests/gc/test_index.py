@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from ebbtide.formats.base import INDEX_PREFIX
 from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.gc import committed as live
+from ebbtide.gc import index as index_module
+from ebbtide.gc import keys
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.engines.duckdb import DuckEngine
-from ebbtide.gc.relations import index as index_module
-from ebbtide.gc.relations import keys, live
-from ebbtide.gc.relations.index import Index
-from ebbtide.gc.relations.keys import (
+from ebbtide.gc.index import Index
+from ebbtide.gc.keys import (
     SET_AT_ONCE,
     KeySet,
-    first_of_each_address,
     keys_of,
 )
 from tests.support.engines import on_engines
@@ -247,7 +247,7 @@ def _size(world: World) -> int:
 
 
 def test_large_parts_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "KEYS_PER_PART", 3)
+    monkeypatch.setattr(index_module, "KEYS_PER_PART", 3)
     fill(world)
     world.swept()
     assert len(index_files(world, "keys")) >= len(PATHS) // 4
@@ -305,29 +305,13 @@ def test_addresses_with_one_key_keep_garbage(world: World, monkeypatch: pytest.M
     world.clock.advance(timedelta(hours=2))
     for module in (keys, index_module, live):
         monkeypatch.setattr(module, "keys_of", lambda addresses: keys_of(addresses) % 3)
-    monkeypatch.setattr(
-        "ebbtide.gc.relations.inventory.keys_of", lambda addresses: keys_of(addresses) % 3
-    )
+    monkeypatch.setattr("ebbtide.gc.candidates.keys_of", lambda addresses: keys_of(addresses) % 3)
     world.swept()
     assert world.contents() >= set(PATHS)
     assert "dropped" in world.contents()
 
 
 KEYS = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=20)
-ROWS = st.lists(st.sampled_from(["a", "b", "c", "a.part", "b.part", "b.more", "d"]), max_size=30)
-
-
-@randomized("properties of values")
-@examples("properties of values")
-@given(addresses=ROWS, pieces=st.integers(1, 4))
-def test_rows_are_told_apart_by_their_addresses(addresses: list[str], pieces: int) -> None:
-    """Also those that have one key because they are judged by one target."""
-    targets = [address.partition(".")[0] for address in addresses]
-    columns = [pa.array(addresses, pa.string()), keys_of(pa.array(targets, pa.string()))]
-    whole = pa.table(columns, names=["address", "key"])
-    starts = range(0, max(1, len(whole)), pieces)
-    found = first_of_each_address(pa.concat_tables(whole.slice(each, pieces) for each in starts))
-    assert found.tolist() == [each not in addresses[:n] for n, each in enumerate(addresses)]
 
 
 @randomized("properties of values")

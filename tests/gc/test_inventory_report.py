@@ -18,16 +18,16 @@ import pytest
 
 from ebbtide.arrow import texts
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.gc.parts import Answers, read_rows
-from ebbtide.gc.relations.inventory import INVENTORY_SCHEMA
-from ebbtide.gc.relations.inventory_report import (
+from ebbtide.gc.inventory_report import (
     InventoryFile,
     InventoryReport,
     open_inventory,
     read_inventory,
 )
+from ebbtide.gc.parts import Answers, read_rows
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.store import INVENTORY_SCHEMA
 from ebbtide.ids import new_id
 from ebbtide.storage import LISTING_SCHEMA, LocalStorage, Storage, open_storage
 from tests.support.engines import INLINE
@@ -285,6 +285,15 @@ def test_inventory_of_something_else(planned: PlannedWorld, tmp_path: Path) -> N
         check_refused(report, "inventory_foreign", says)
 
 
+def not_text(keys: pa.ChunkedArray[Any]) -> pa.StringArray:
+    """The same keys, of which the last byte of the last is not UTF-8."""
+    whole = pa.concat_arrays(keys.chunks)
+    _, offsets, data = whole.buffers()
+    assert offsets is not None and data is not None
+    spoiled = data.to_pybytes()[:-1] + b"\xff"
+    return pa.StringArray.from_buffers(len(whole), offsets, pa.py_buffer(spoiled))
+
+
 def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path) -> None:
     file = inventory / "0.parquet"
     data, table = file.read_bytes(), pq.read_table(file)
@@ -294,6 +303,7 @@ def test_files_that_cannot_be_read(planned: PlannedWorld, inventory: Path) -> No
         table.drop_columns(["last_modified_date"]),
         table.set_column(3, "last_modified_date", dates),
         table.set_column(2, "size", pa.nulls(table.num_rows, pa.int64())),
+        table.set_column(1, "key", not_text(table.column("key"))),
     ):
         if spoiled is None:
             file.write_bytes(data[:-100])

@@ -16,8 +16,13 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.gc.engines.spark import jvm as jvms
-from ebbtide.gc.engines.spark.class_archive import FOLDERS_MAX, find_class_archive
-from ebbtide.gc.engines.spark.jvm import SHORT_OPTION, Jvm, find_java
+from ebbtide.gc.engines.spark.jvm import (
+    FOLDERS_MAX,
+    SHORT_OPTION,
+    Jvm,
+    find_class_archive,
+    find_java,
+)
 from ebbtide.gc.engines.spark.session import launch
 
 SECONDS_MAX = 30
@@ -234,8 +239,7 @@ def answering(spark: FakeSpark, command: str, **settings: Any) -> Failed:
 
 
 def test_the_reason(spark: FakeSpark) -> None:
-    """One line of the JVM's own output. An exception's own line may say nothing: the last cause in
-    its stack trace does."""
+    """One line of the JVM's output: of a stack trace, the last cause."""
     told = answering(spark, "echo 'Error: no room'").message
     assert told.endswith("ended while it started: Error: no room")
     trace = (

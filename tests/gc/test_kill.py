@@ -44,8 +44,7 @@ def kill(
     engine: str,
     victim: Victim = "driver",
 ) -> None:
-    """Run the collector in a process that is killed there, or whose victim is; nothing of it is
-    left behind."""
+    """Runs the collector until it, or its victim, is killed there. No process of it is left."""
     arguments = [str(world.directory), START.isoformat(), engine, action, moment, where, victim]
     run = forks().start("tests.gc.killed_run", *arguments)
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from ebbtide.formats.base import ListingItem, Slices
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.gc.relations import listing as listed
+from ebbtide.gc import store as listed
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import descending_id, new_id
 from ebbtide.model import EPOCH
@@ -87,8 +87,7 @@ def test_names_that_are_no_addresses_are_reported_and_kept(world: World, mode: s
 
 
 def test_units_of_listing(tmp_path: Path) -> None:
-    """Slices are one each, and what is ours beside them is divided; other directories are cut into
-    theirs."""
+    """Slices are one unit each; our other files are divided; other directories are cut."""
     old, young, closed = (descending_id(START - timedelta(hours=n)) for n in (9, 1, 20))
     names = [f"data/{each}/{new_id()}" for each in (old, young, closed)]
     names += ["data/x/1/a", "data/x/2/b", "data/x/c", "top/1/2/d", "e"]
@@ -155,9 +154,9 @@ def lake(tmp_path: Path) -> Iterator[Watched]:
 
 
 def test_few_files(lake: Watched) -> None:
-    """Names come first where nobody knows how many there are; then, each is looked at once."""
+    """Names come first where nobody knows how many there are; then, all are listed with sizes."""
     first = lake.plan()
-    assert lake.sizes == OBJECTS
+    assert lake.sizes == 0
     second = lake.plan()
     assert lake.sizes == 0
     whole = lake.plan(sizes="all")
@@ -182,10 +181,11 @@ def test_many_files(lake: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gone_between_name_and_size(lake: Watched) -> None:
     lake.vanishing = path = lake.dropped()
-    found = lake.plan()
-    assert lake.sizes == OBJECTS
+    found = lake.plan(sizes="candidates")
+    assert lake.sizes == 1
     assert not path.exists()
-    assert found.counts["listed"].objects == FILES - 1
+    assert found.counts["listed"].objects == FILES
+    assert found.counts["young"].objects == 1
     assert found.counts["candidate"].objects == 0
 
 

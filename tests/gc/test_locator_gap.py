@@ -94,8 +94,7 @@ def test_it_lasts_until_its_end(world: World, way: Way) -> None:
 
 
 def sign_while_it_is_lost(world: World, way: Way, collection_id: str) -> Signed:
-    """The locator that was asked for between the write of what takes the name away, and the end of
-    that transaction."""
+    """The locator asked for between the write that takes the name away, and the COMMIT."""
     lose, ask, is_lost = way
     found: list[Signed] = []
     waits = threading.Event()

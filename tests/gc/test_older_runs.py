@@ -15,11 +15,9 @@ import pytest
 from ebbtide.errors import Conflict, EbbtideError, Failed, Incomplete, NotFound, Refused
 from ebbtide.formats.base import RUNS_PREFIX
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc import quarantine
-from ebbtide.gc.recorded import RecordedRuns
-from ebbtide.gc.report import RunReport
+from ebbtide.gc import deletes, quarantine
+from ebbtide.gc.report import RecordedRuns, RunReport
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.sweeping import outcomes
 from ebbtide.ids import descending_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.store.collecting.roots import write_run
@@ -280,18 +278,17 @@ def test_no_error_of_a_last_step_leaves(
 def test_a_sweep_that_is_stopped_tells_its_outcomes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counts until then, in the answer, in the file, and of a process that died; and what is
-    in quarantine can be undone."""
+    """The counts until then, in answer and file. What is in quarantine can be undone."""
     expire(world, "a", "b", "c")
     plan = world.collector().plan()
-    tally = outcomes.tally
+    tally = deletes.tally
 
     def lost(*_given: Any) -> Any:
         raise NotFound("object_not_found", "it broke")
 
-    monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", lost)
+    monkeypatch.setattr("ebbtide.gc.sweep.tally", lost)
     report = world.collector(quarantine=WEEK).sweep(plan.run_id)
-    monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", tally)
+    monkeypatch.setattr("ebbtide.gc.sweep.tally", tally)
     count = plan.counts["candidate"].objects
     assert (report.state, report.counts["quarantined"].objects) == ("incomplete", count)
     assert quarantine_of(report)["objects"] == count
@@ -312,7 +309,7 @@ def test_a_stopped_sweep_leaves_the_report_to_the_run_that_took_over(
         stolen(world)
         raise Refused("lease_lost", "run lost the repository to another run")
 
-    monkeypatch.setattr("ebbtide.gc.sweeping.sweep.tally", stealing)
+    monkeypatch.setattr("ebbtide.gc.sweep.tally", stealing)
     report = world.collector().sweep(plan.run_id)
     assert (report.state, report.counts["deleted"].objects) == (
         "incomplete",
@@ -345,8 +342,7 @@ def test_an_undo_and_a_purge_that_are_stopped(
 
 
 def test_the_database_alone_knows_of_a_folder_elsewhere(world: World, tmp_path: Path) -> None:
-    """Nobody names it again: the older run is found, undone and protected; and the record of the
-    quarantine is not asked."""
+    """The older run is found, undone and protected; the quarantine's record is not asked."""
     old = sweep(world, "old", quarantine=WEEK, run_dir=str(tmp_path / "runs"))
     assert old.run_path == str(tmp_path / "runs" / old.run_id)
     record = record_of(world, old)

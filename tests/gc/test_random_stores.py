@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import get_args
 
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from ebbtide.errors import Conflict
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.options import SIZES, Sizes
 from ebbtide.model import Commit
+from ebbtide.run_request import Sizes
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.trees import read_tree
 from tests.support.engines import INLINE, on_engines
@@ -186,7 +187,7 @@ any_store = given(
     events=st.lists(EVENTS, min_size=3, max_size=14),
     default=PERIODS,
     main=PERIODS,
-    sizes=st.sampled_from(SIZES),
+    sizes=st.sampled_from(get_args(Sizes)),
 )
 
 

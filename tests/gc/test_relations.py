@@ -15,20 +15,19 @@ import pytest
 
 from ebbtide.arrow import make_schema, rows_in, table_of
 from ebbtide.errors import Failed, NotFound, Refused
-from ebbtide.gc.engines.base import Batches, Engine, Query, Relation
-from ebbtide.gc.engines.duckdb import DuckEngine
-from ebbtide.gc.engines.spark.engine import SparkRelation
-from ebbtide.gc.planning.subtract import (
+from ebbtide.gc.candidates import (
     ABSENT,
-    JUDGED,
     LEFT,
     NEEDED,
     NOT_COMMITTED,
     PLACED_SCHEMA,
     UNCOMMITTED_SCHEMA,
 )
+from ebbtide.gc.committed import LIVE_SCHEMA
+from ebbtide.gc.engines.base import Batches, Engine, Query, Relation
+from ebbtide.gc.engines.duckdb import DuckEngine
+from ebbtide.gc.engines.spark.engine import SparkRelation
 from ebbtide.gc.preview import FREED
-from ebbtide.gc.relations.live import LIVE_SCHEMA
 from ebbtide.ids import new_id
 from ebbtide.purge.scanning import RANGES, TREE_RANGES_SCHEMA
 from tests.support.engines import on_engines
@@ -89,7 +88,7 @@ def left(store: Side, committed: Side, uncommitted: Side) -> Iterator[Row]:
     for key, judged, part, row in store:
         if key not in {each[0] for each in committed}:
             mine = [each[1:] for each in uncommitted if each[0] == judged]
-            yield judged, part, row, any(each[0] for each in mine), any(each[1] for each in mine)
+            yield part, row, any(each[0] for each in mine), any(each[1] for each in mine)
 
 
 def not_committed(store: Side, committed: Side) -> Iterator[Row]:
@@ -119,7 +118,6 @@ QUERIES: Final[list[tuple[Query, Callable[..., Iterator[Row]], dict[str, Any]]]]
     (NOT_COMMITTED, not_committed, {"store": STORE, "committed": COMMITTED}),
     (NEEDED, needed, {"store": STORE, "committed": COMMITTED, "uncommitted": UNCOMMITTED}),
     (ABSENT, absent, {"store": STORE, "committed": COMMITTED}),
-    (JUDGED, lambda store: iter({(row[1],) for row in store}), {"store": STORE}),
     (FREED, freed, {"after": STORE, "before": STORE}),
     (RANGES, lambda ranges: iter({row[1:] for row in ranges}), {"ranges": RANGED}),
 ]

@@ -50,8 +50,7 @@ def refusal(report: RunReport) -> str:
 
 
 def test_a_whole_life(world: World) -> None:
-    """Made, filled, trashed, brought back, trashed again, gone, collected: nothing is left, and its
-    place can be used again."""
+    """From its making to its collection: nothing is left, and its place can be used again."""
     repository_id = world.store.catalog.delete("lake").info.repository_id
     world.clock.advance(WEEK - MICROSECOND)
     assert world.store.catalog.find_gone(repository_id) is None
@@ -339,7 +338,7 @@ MOMENTS = [
 def test_broken_off_at_any_moment_it_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str, where: str
 ) -> None:
-    monkeypatch.setattr("ebbtide.gc.sweeping.outcomes.ADDRESSES_PER_BATCH", 1)
+    monkeypatch.setattr("ebbtide.gc.deletes.ADDRESSES_PER_BATCH", 1)
     repository_id = expire_repository(world)
     repository = gone_repository(world.store, repository_id)
     address = min(each for each in files(world) if each.startswith(where)) if "/" in where else ""

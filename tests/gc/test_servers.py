@@ -94,8 +94,7 @@ class Bucket:
         self._owner = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT"])
 
     def allow(self, *, without: str | None = None) -> None:
-        """Sets the policy of the page, without one of its actions. As a policy of a bucket it also
-        names the user."""
+        """Sets the page's policy without one of its actions. For a bucket it names the user too."""
         (text,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
         policy = json.loads(text.replace(":::lakes", f":::{self.name}"))
         for statement in policy["Statement"]:

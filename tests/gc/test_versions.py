@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.counts import Count
+from ebbtide.gc.parts import Count
 from ebbtide.gc.report import RunReport
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository

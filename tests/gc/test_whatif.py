@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.gc.counts import Count
-from ebbtide.gc.parts import total_by_kind
-from ebbtide.gc.planning.whatif import Alternative, WhatIf
+from ebbtide.gc.parts import Count, total_by_kind
 from ebbtide.gc.report import RunReport
+from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.embedded import DATABASE_FILE
 from tests.gc.test_random_stores import EVENTS, Event, History, play
 from tests.support.gone import expire_repository, fill, remover
 from tests.support.histories import make_history
+from tests.support.icechunk_lake import reasons
 from tests.support.randomized import examples, randomized
 from tests.support.world import START, World, temporary_world
 
@@ -98,12 +98,12 @@ def test_figures_agree_with_plans(
         found = ask(world, *others)
         plan = world.collector().plan()
         check_agrees(world, found.present, plan)
-        kept_now = set(world.collector().reasons(plan.run_id))
+        kept_now = set(reasons(plan))
         for written, other in zip(others, found.others, strict=True):
             world.keep(**written)
             report = world.collector().plan()
             check_agrees(world, other, report)
-            kept = set(world.collector().reasons(report.run_id))
+            kept = set(reasons(report))
             assert {each.commit_id for each in other.lost} == kept_now - kept
             assert other.regained_count == len(kept - kept_now)
 
@@ -164,7 +164,7 @@ def test_nothing_is_left_behind(
 
 
 def test_beside_a_run(world: World) -> None:
-    with world.format().hold("a run", deletes=True) as hold:
+    with world.format().hold("a run") as hold:
         before = state_of(world)
         found = ask(world, {"default": "1d"})
         assert found.present.reclaimable.objects

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebbtide.gc.counts import Count
+from ebbtide.gc.parts import Count
 from ebbtide.gc.report import RunReport, RunState
-from ebbtide.notify.ending import RunEnd, end_of_report
+from ebbtide.notify import RunEnd, RunStart
 
 NOON = datetime(2030, 1, 2, 12, tzinfo=UTC)
 
@@ -29,9 +29,8 @@ def run_end(
     report = RunReport(
         run_id="run", repository=repository, state=state, run_path="/runs/run", counts=counts or {}
     )
-    started_at = ended_at - timedelta(seconds=90)
-    document: dict[str, Any] = report.to_json()
-    return end_of_report(repository, "run", document, started_at=started_at, ended_at=ended_at)
+    start = RunStart(repository, "run", ended_at - timedelta(seconds=90))
+    return replace(start.reported(report.to_json()), ended_at=ended_at)
 
 
 def figures_of(path: Path) -> Figures:

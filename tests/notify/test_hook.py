@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import InvalidInput
-from ebbtide.notify.hook import start_hook
+from ebbtide.notify import start_hook
 from ebbtide.settings import Settings
 from tests.notify.ends import run_end
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.gc.counts import Count
+from ebbtide import notify
+from ebbtide.gc.parts import Count
 from ebbtide.gc.report import RunState
-from ebbtide.notify import metrics_file
-from ebbtide.notify.metrics_file import write_metrics
+from ebbtide.notify import write_metrics
 from tests.notify.ends import NOON, Figures, figures_of, run_end
 from tests.support.randomized import examples, randomized
 
@@ -120,8 +120,8 @@ def test_a_file_that_cannot_be_written_is_a_warning(
     assert file.read_text() == "not { of Prometheus", "it may be of another program"
     file.unlink()
 
-    monkeypatch.setattr(metrics_file, "LOCK_TRIES", 2)
-    monkeypatch.setattr(metrics_file, "LOCK_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(notify, "LOCK_TRIES", 2)
+    monkeypatch.setattr(notify, "LOCK_PAUSE_SECONDS", 0)
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from ebbtide.errors import InvalidInput
-from ebbtide.notify.webhook import DELIVERY_HEADER, SIGNATURE_HEADER, post
+from ebbtide.notify import DELIVERY_HEADER, SIGNATURE_HEADER, post
 from ebbtide.settings import Settings
 from tests.notify.ends import run_end
 from tests.notify.loopback import receiver

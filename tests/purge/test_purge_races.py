@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ebbtide.errors import NotFound
 from ebbtide.gc.engines.base import Engine
-from ebbtide.purge import purger, work
+from ebbtide.purge import purger
+from ebbtide.purge.plan import PurgeReport
 from ebbtide.purge.purger import Purges
+from ebbtide.purge.references import ReferenceSearch
 from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.verifying import verify
 from ebbtide.storage import LocalStorage
 from ebbtide.store.collections.contents import ContentChange, FromRef
-from ebbtide.store.commits import committing, publishing
+from ebbtide.store.commits import commits, publishing
 from ebbtide.store.commits.publishing import Publication
 from ebbtide.store.content.layout import OWNER_ADDRESS, RANGES_PREFIX
 from ebbtide.store.embedded import Store
-from ebbtide.store.objects import objects, sharing
+from ebbtide.store.objects import moving, objects
 from ebbtide.store.purges.queries import insert_purged
 from ebbtide.store.repositories.leases import take_lease
 from ebbtide.store.repository import Repository
@@ -28,14 +33,14 @@ from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.dying import Died
 from tests.support.faulty import FaultyStorage, OncePut, fail_deletes, with_storage
+from tests.support.lakes import every_file
 from tests.support.purging import address_of, data_files, in_the_way, purge, request, save
 from tests.support.world import collector_of
 
 
 @contextmanager
 def between_the_look_and_the_lock(action: Callable[[], object]) -> Iterator[None]:
-    """In the block, `action` happens once when a purge that is about to close has looked at all
-    trees that it could see."""
+    """`action` happens once, when a purge that is about to close has looked at all trees."""
     original = TreeScan.look_at
     done: list[bool] = []
 
@@ -57,7 +62,7 @@ def planned(store: Store, *paths: str, all_history: bool = False) -> str:
     return report.row.purge_id
 
 
-def closing_after(store: Store, purge_id: str, action: Callable[[], object]) -> purger.PurgeReport:
+def closing_after(store: Store, purge_id: str, action: Callable[[], object]) -> PurgeReport:
     with between_the_look_and_the_lock(action):
         return Purges(store).carry_out(purge_id)
 
@@ -113,7 +118,7 @@ def test_a_copy_whose_bytes_were_read_before_the_purge_is_refused(
 
 def test_a_shared_copy_after_the_purge_finds_nothing(store: Store, repository: Repository) -> None:
     repository.objects.put("main", "a", b"a")
-    original = sharing.share_staged
+    original = moving.share_staged
 
     def late(*given: object) -> object:
         purge(store, "main:a")
@@ -139,7 +144,7 @@ def test_a_commit_of_what_was_staged_and_purged_meanwhile_is_not_published(
         return original(context, publication)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committing, "publish", late)
+        patch.setattr(commits, "publish", late)
         with raises("branch_moved"):
             repository.commits.commit("main", "slow")
     repository.commits.commit("main", "again")
@@ -181,7 +186,7 @@ def dying_at(place: object, name: str) -> Iterator[None]:
 
 STEPS: dict[str, tuple[object, str]] = {
     "before the plan is written": (purger, "write_plan"),
-    "after the plan": (work, "close"),
+    "after the plan": (ReferenceSearch, "close"),
     "after the transaction": (purger, "delete_objects"),
     "before the first delete": (LocalStorage, "delete"),
     "before the record": (purger, "write_record"),
@@ -192,7 +197,7 @@ STEPS: dict[str, tuple[object, str]] = {
 def test_a_purge_that_was_killed_goes_on(
     store: Store, repository: Repository, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.purge.plan.ROWS_PER_PART", 2)
+    monkeypatch.setattr("ebbtide.purge.objects.ROWS_PER_PART", 2)
     paths = [f"p{number}" for number in range(7)]
     save(repository, *paths, "kept")
     kept = address_of(repository, "main", "kept")
@@ -235,9 +240,8 @@ def test_the_purge_of_a_repository_that_was_killed_goes_on(
     save(repository, "a", "b")
     purges = Purges(store)
     purge_id = purges.begin("lake", request(repository=True)).purge_id
-    module = work if step in ("keep_records", "close_whole") else purger
 
-    with dying_at(module, step):
+    with dying_at(purger, step):
         purges.carry_out(purge_id)
     assert purges.carry_out(purge_id).row.state == "done"
     assert data_files(repository, "") == {OWNER_ADDRESS}
@@ -303,7 +307,7 @@ def test_a_purge_that_lost_the_repository_closes_nothing(
     assert Purges(store).find(purge_id).state == "planned"
 
 
-def collect(store: Store, repository: Repository) -> dict[str, object]:
+def collect(store: Store, repository: Repository) -> dict[str, Any]:
     """A whole run of the collector, however young the files are."""
     return collector_of(store, repository, mode="auto", allow_share=True).run().to_json()
 
@@ -327,8 +331,10 @@ def test_no_run_takes_what_a_killed_purge_left_while_commits_refer_to_it(
 
     assert (report["state"], report["deleted_count"]) == ("swept", 0)
     assert len(data_files(repository)) == 2
+    assert [text for text in report["warnings"] if f"purge resume {purge_id}" in text]
     assert purges.carry_out(purge_id).to_json()["outcomes"] == {"deleted": 1}
     assert data_files(repository) == {kept}
+    assert "purge resume" not in str(collect(store, repository)["warnings"])
 
 
 def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
@@ -356,6 +362,21 @@ def test_what_the_index_knows_is_not_read_and_nothing_is_overlooked(
     read.clear()
     assert purge(store, f"{first}:f00").plan is not None
     assert with_it < set(read)
+
+
+def test_a_range_that_was_written_after_the_index_is_read(
+    store: Store, repository: Repository, clock: ManualClock
+) -> None:
+    """The index says that it has none of the addresses. The file may say something else by now."""
+    save(repository, "a")
+    collect(store, repository)
+    (address,) = every_file(repository, RANGES_PREFIX)
+    repository.storage.put(address, b"damaged")
+    later = (clock.now + timedelta(seconds=1)).timestamp()
+    os.utime(Path(repository.storage.url.removeprefix("file://")) / address, (later, later))
+    repository.objects.put("main", "b", b"b")
+    with raises("corrupt_node"):
+        purge(store, "main:b")
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from ebbtide.errors import Refused
+from ebbtide.formats.base import tree_address
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.gc.engines.base import Engine
-from ebbtide.purge import addresses, scanning
-from ebbtide.purge.addresses import AddressSet
+from ebbtide.purge import scanning
 from ebbtide.purge.references import intact_commits, trees_of
 from ebbtide.purge.scanning import EXAMPLES_MAX, TreeScan
 from ebbtide.store.repository import Repository
@@ -47,9 +44,13 @@ def entries(repository: Repository) -> dict[str, list[tuple[str, str]]]:
 
 
 def scan_of(repository: Repository, addresses: list[str], asked: set[str], by: Engine) -> TreeScan:
-    known = AddressSet([pa.array(sorted(set(addresses)), pa.string())])
-    storage = repository.context.storage
-    return TreeScan(storage, EmbeddedLayout(), known, asked=frozenset(asked), engine=lambda: by)
+    return TreeScan(
+        repository.context.storage,
+        EmbeddedLayout(),
+        frozenset(addresses),
+        asked=frozenset(asked),
+        engine=lambda: by,
+    )
 
 
 @on_engines("inline", "spark")
@@ -89,34 +90,9 @@ def test_what_cannot_be_read_may_refer_to_any(repository: Repository, engine: En
     save(repository, "b")
     there = trees(repository)
     lost = sorted(there)[0]
-    repository.context.storage.delete([EmbeddedLayout().tree_address(lost)])
+    repository.context.storage.delete([tree_address(EmbeddedLayout(), lost)])
     scan = scan_of(repository, ["data/x"], set(), engine)
     with pytest.raises(Refused) as refused:
         scan.look_at(there)
     assert refused.value.kind == "missing_tree"
     assert lost in scan.unseen(there)
-
-
-def few_keys(column: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Keys by the first letter: most addresses share theirs with others."""
-    return np.array([ord(str(text)[0]) for text in column], np.int64)
-
-
-@pytest.mark.parametrize("twins", [False, True])
-def test_addresses_with_one_key_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, twins: bool
-) -> None:
-    monkeypatch.setattr(addresses, "keys_of", few_keys)
-    inside = ["a1", "b1", *(["a2"] if twins else [])]
-    found = AddressSet([pa.array(inside[:1]), pa.chunked_array([inside[1:]])])
-    assert len(found) == len(inside)
-    assert sorted(found) == sorted(inside)
-    asked = ["a1", "a2", "a3", "b1", "b2", "c1"]
-    assert found.matches(asked) == [each in inside for each in asked]
-    assert found.has(pa.chunked_array([asked[:2], asked[2:]])).tolist() == found.matches(asked)
-
-
-def test_a_set_of_none_has_none() -> None:
-    found = AddressSet([])
-    assert list(found) == []
-    assert found.matches(["a"]) == [False]

@@ -15,12 +15,13 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.removing import Remover
+from ebbtide.gc.removal import Remover
 from ebbtide.purge import record as records
 from ebbtide.purge import verifying
-from ebbtide.purge.purger import PurgeReport, Purges
+from ebbtide.purge.deleting import outlast
+from ebbtide.purge.plan import PurgeReport
+from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
-from ebbtide.purge.whole import outlast
 from ebbtide.store.database.schema import purged, purges
 from ebbtide.store.embedded import Store
 from ebbtide.store.purges.queries import insert_purged
@@ -57,7 +58,7 @@ def forge(content: dict[str, Any]) -> None:
     content["signature"] = private.sign(records._signed_bytes(content)).hex()
 
 
-PART: Final = "deleted/part-00000.parquet"
+PART: Final = "deleted/part-00000-000.parquet"
 CHANGES: Final[dict[str, tuple[set[str], Callable[[Path], object]]]] = {
     "not made by a key of this store": ({"signature", "record"}, partial(edit, change=forge)),
     "fewer objects than the plan": (

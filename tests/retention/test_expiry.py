@@ -1,5 +1,4 @@
-"""Expiring: which refs go, what a policy keeps, and what can be asked for. How histories are
-rewritten: `test_rewrite.py`."""
+"""Which refs expire, what a policy keeps, and what can be asked for. Not: `test_rewrite.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ import pytest
 from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError, InvalidInput, Refused
 from ebbtide.model import Commit, Ref, RefKind
-from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
+from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry, plan_rewrite
 from ebbtide.retention.policy import Policy
-from ebbtide.retention.rewrite import plan_rewrite
 from ebbtide.retention.selection import select_commits
 from tests.support.randomized import randomized
 

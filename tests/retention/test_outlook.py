@@ -8,8 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Roots, decide
-from ebbtide.retention.outlook import Outlook, outlook
+from ebbtide.retention.decision import Outlook, Roots, decide, outlook
 from tests.retention.histories import NOW, even
 from tests.support.randomized import randomized
 

@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.errors import InvalidInput, Refused
 from ebbtide.model import Commit, Ref
-from ebbtide.retention import Policy, Selection, counting, select_commits
+from ebbtide.retention import Policy, Selection, rule_parts, select_commits
 from tests.retention import histories, oracle
 from tests.retention.histories import NOW
 from tests.support.randomized import randomized
@@ -42,24 +42,6 @@ def select(
     written = {"default": policy} if isinstance(policy, str) else policy
     named = refs if isinstance(refs, list) else [branch(*pair) for pair in refs.items()]
     return select_commits(commits, named, Policy.parse(written), NOW)
-
-
-class TestCounts:
-    def test_weeks_are_of_iso_and_begin_on_monday(self) -> None:
-        # NOW is Monday 2026-06-01, 00:30: an hour earlier is Sunday, another week.
-        hours = [timedelta(hours=h) for h in (200, 1, 0)]
-        selection = select(chain(*hours), {"main": "c2"}, {"default": {"keep_weekly": 2}})
-        assert set(selection.active) == {"c1", "c2"}
-        assert selection.active["c1"] == "newest of week 2026-W22 on branch main (keep_weekly 2)"
-
-    def test_periods_are_in_utc_whatever_zone_a_date_has(self) -> None:
-        early = commit("c0", timedelta(hours=1))
-        early = replace(early, created_at=early.created_at.astimezone(histories.ELSEWHERE))
-        commits = [early, commit("c1", 0, "c0"), commit("c2", 0, "c1")]
-        assert early.created_at.month == 6, "where it was made it is June already"
-        selection = select(commits, {"main": "c2"}, {"default": {"keep_monthly": 2}})
-        assert selection.active["c0"] == "newest of month 2026-05 on branch main (keep_monthly 2)"
-        assert selection.expired == {"c1"}
 
 
 def test_a_tag_makes_a_commit_no_less_dangling() -> None:
@@ -151,11 +133,13 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("rule", "reason"),
         [
-            ("keep", "whose rule keeps everything"),
+            ("keep", "where everything is kept"),
             ("1h", "was the head of branch main when its 1h window opened"),
             ({"keep_last": 3, "keep_daily": 2}, "one of the last 3 of branch main"),
             ({"keep_hourly": 2, "keep_daily": 2}, "newest of hour 2026-05-30T00Z on branch main"),
             ({"keep_daily": 2, "keep_yearly": 2}, "newest of day 2026-05-30 on branch main"),
+            ({"keep_weekly": 2}, "newest of week 2026-W22 on branch main (keep_weekly 2)"),
+            ({"keep_monthly": 2}, "newest of month 2026-05 on branch main (keep_monthly 2)"),
             ({"keep_yearly": 2}, "newest of year 2026 on branch main (keep_yearly 2)"),
         ],
     )
@@ -253,7 +237,7 @@ def test_long_histories_against_the_oracle(
     seed: int, rung_commits_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts that are large enough for ladders of many rungs, which are then put together."""
-    monkeypatch.setattr(counting, "RUNG_COMMITS_MAX", rung_commits_max)
+    monkeypatch.setattr(rule_parts, "RUNG_COMMITS_MAX", rung_commits_max)
     commits, refs = histories.large(seed)
     policy = {
         "default": {"keep_daily": 7, "keep_hourly": 90},

@@ -60,8 +60,7 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Shown]) -> Non
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Shown]) -> None:
-    """Pages load files of the site; what scripts load besides, a browser tells
-    (`tests/browser/test_docs_site.py`)."""
+    """Pages load files of the site. A browser tells what scripts load."""
     for path, page in pages.items():
         assert page.loads, path
         for place in page.loads:

@@ -36,7 +36,7 @@ build_meta.build_wheel(target)
 build_meta.build_sdist(target)
 """
 """A build as pip's, with the tools that are here. Each build replaces `sys.argv`."""
-EXTRAS = {"all", "aws", "connect", "fsspec", "icechunk", "lakefs"}
+EXTRAS = {"all", "aws", "connect", "fsspec", "iceberg", "icechunk", "lakefs"}
 EXTRAS |= {"oidc", "otel", "postgres", "s3", "server", "spark"}
 BYTES_MAX = 360 * 2**20
 BLOCK = 4096
@@ -58,8 +58,7 @@ main()
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel that is unpacked in `directory`, its metadata, and the files of the source archive,
-    without their first directory."""
+    """An unpacked wheel, its metadata, and the files of the source archive below its directory."""
 
     directory: Path
     metadata: Message

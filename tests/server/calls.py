@@ -252,7 +252,7 @@ _COLLECTING: Final = (
     send("POST", f"{_R}/gc/prepare_commits/async"),
     get(f"{_R}/gc/prepare_commits/status?id={{task}}"),
     send("POST", f"{_R}/gc/prepare_uncommited", {}),
-    send("POST", f"{_R}/refs/main/symlink"),
+    send("POST", f"{_R}/refs/main/symlink", adds="tags"),
     send("POST", f"{_R}/dump"),
     get(f"{_R}/dump?task_id={{dump_task}}"),
     send("POST", f"{_R}/restore", _DUMP),

@@ -43,8 +43,7 @@ def started(http: httpx.Client, lake: lakefs.Repository, **options: Any) -> dict
 
 
 def expire_older(http: httpx.Client, lake: lakefs.Repository) -> str:
-    """Runs the collector by a policy that expires all commits but the newest. The run's id, which
-    errors name from then on."""
+    """Expires all commits but the newest, and runs. The run's id, which errors then name."""
     done(
         http.put(place(lake, "settings/retention"), json={"policy": {"default": {"keep_last": 1}}})
     )

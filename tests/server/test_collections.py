@@ -1,5 +1,4 @@
-"""Projects, collections and their files over HTTP. Names, states, moves, lists and races are the
-store's, and are tested there."""
+"""Projects, collections and files over HTTP. Names, states, lists and races: the store's tests."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from typing import Any
 
 import httpx
 
-from tests.server.conftest import FILES
 from tests.support.clock import ManualClock
 from tests.support.collected import (
     done,
@@ -20,6 +18,7 @@ from tests.support.collected import (
     new_repository,
     refused,
 )
+from tests.support.servers import FILES
 
 
 def paths(found: list[dict[str, Any]]) -> list[str]:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from ebbtide.notify.samples import FAMILIES, OUTCOME
+from ebbtide.notify import FAMILIES, OUTCOME
+from ebbtide.run_request import completed
 from ebbtide.server.metrics import Metrics
-from ebbtide.store.schedules.queries import ScheduleRow
-from ebbtide.store.schedules.schedules import Schedule
+from ebbtide.store.schedules import Schedule
 from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import DOCUMENTS, ROLES, R
 
 _NOW = datetime(2030, 1, 1, tzinfo=UTC)
-SCHEDULE = Schedule.of(
-    ScheduleRow(
-        repository_key="k",
-        repository="lake",
-        cron="0 3 * * *",
-        timezone="UTC",
-        jitter_seconds=0,
-        options={},
-        set_by="me",
-        set_at=_NOW,
-        next_due_at=_NOW,
-        last_due_at=_NOW,
-        last_started_at=_NOW,
-    )
+SCHEDULE = Schedule(
+    repository_key="k",
+    repository="lake",
+    cron="0 3 * * *",
+    timezone="UTC",
+    jitter_seconds=0,
+    options=completed({}),
+    set_by="me",
+    set_at=_NOW,
+    next_due_at=_NOW,
+    last_due_at=_NOW,
+    last_started_at=_NOW,
 )
 
 

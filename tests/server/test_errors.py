@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from collections import Counter
 from contextlib import nullcontext
+from http.client import HTTPResponse
 from typing import Final
 
 import httpx
@@ -81,8 +84,7 @@ BAD: Final[dict[tuple[int, str], tuple[str, ...]]] = {
         'POST {r}/gc/prepare_uncommited {"continuation_token": "x"}',
     ),
 }
-"""Requests by their status and kind of error, which is empty where any kind will do. `{r}` is an
-empty repository."""
+"""Requests by status and kind, which is empty for any. `{r}` is an empty repository."""
 
 
 def test_bad_requests(server: Server, repo: lakefs.Repository) -> None:
@@ -118,6 +120,25 @@ def test_what_has_a_limit(http: httpx.Client, lake: lakefs.Repository) -> None:
         refused(http.post(place, content=content, headers=headers), 413, "too_large")
     long = {"X-Long": "x" * 100_000}
     refused(http.get("/repositories", headers=long), 431, "headers_too_large")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "kind"),
+    [
+        # The parser refuses it: it waits for the rest of a head that is too long already.
+        (b"GET /repositories HTTP/1.1\r\nX-Long: " + b"x" * 100_000, 431, "headers_too_large"),
+        (b"one two three four\r\n\r\n", 400, "invalid_argument"),
+    ],
+)
+def test_what_the_parser_refuses(head: bytes, status: int, kind: str, http: httpx.Client) -> None:
+    with socket.create_connection((http.base_url.host, http.base_url.port or 80)) as client:
+        client.sendall(head)
+        answer = HTTPResponse(client)
+        answer.begin()
+        document = json.loads(answer.read())
+        assert (answer.status, document["kind"]) == (status, kind)
+        assert document["message"]
+        assert answer.getheader("connection") == "close"
 
 
 @pytest.mark.parametrize("cause", [Failed("storage_error", "half way"), KeyError()])

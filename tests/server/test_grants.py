@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from ebbtide.ids import new_id
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
-from tests.server.s3.conftest import Client, s3_client
+from tests.doors.s3.conftest import Client, s3_client
 from tests.server.test_roles import ORDER, ROLES, R, place_of
 from tests.support.collected import new_collection, new_project
 from tests.support.server import Key, Server

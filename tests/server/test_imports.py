@@ -19,7 +19,7 @@ from lakefs.import_manager import ImportManager
 
 from ebbtide.errors import Conflict, Failed
 from ebbtide.ids import new_id
-from ebbtide.server.import_threads import AT_ONCE_MAX, ImportThreads
+from ebbtide.server.serving import AT_ONCE_MAX, ImportThreads
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.commits.publishing import CommitDetails
@@ -27,11 +27,11 @@ from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.embedded import Store
 from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
 from ebbtide.store.importing.sources import ImportSource
-from tests.server.conftest import Servers
 from tests.server.test_streaming import MEGABYTE, forget_peak, peak
 from tests.support.collected import refused
 from tests.support.loops import without_loop
 from tests.support.server import Server, eventually, new_server
+from tests.support.servers import Servers
 from tests.support.stray import put_key
 
 SOON = timedelta(milliseconds=20)
@@ -189,7 +189,7 @@ class Waiting(Imports):
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> tuple[Waiting, ImportThreads, list[str]]:
     """Two imports more than a server carries out at a time."""
-    monkeypatch.setattr("ebbtide.server.import_threads.SIGN_SECONDS", 0.01)
+    monkeypatch.setattr("ebbtide.server.serving.SIGN_SECONDS", 0.01)
     imports, threads = Waiting(), ImportThreads()
     names = [f"{number}" for number in range(AT_ONCE_MAX + 2)]
     source = ImportSource("s3://bucket/a", "a", is_prefix=False)

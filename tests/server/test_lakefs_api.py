@@ -40,8 +40,7 @@ def shape(path: str) -> str:
 
 APIS: Final = [each for name, each in vars(lakefs_sdk).items() if name.endswith("Api")]
 BY_HEADER: Final = {"If-None-Match", "If-Match", "Range"}
-"""Headers that handlers read from the request themselves: tests of conditions and ranges use
-them."""
+"""Headers that handlers read from the request: tests of conditions and ranges use them."""
 
 Operation = tuple[str, str]
 """Method, and path with `{}` for each parameter."""

@@ -26,8 +26,8 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.refs.queries import require_branch
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.queries import page_of_staged
-from tests.server.s3.conftest import s3_client
-from tests.server.s3.users import S3User
+from tests.doors.s3.conftest import s3_client
+from tests.doors.s3.users import S3User
 from tests.support.collected import awaited
 from tests.support.load import BRANCHES, KEEP_LAST, PREFIX, Library, Progress, User
 from tests.support.randomized import randomized

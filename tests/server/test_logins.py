@@ -17,8 +17,7 @@ def pair_of(server: Server, role: str) -> dict[str, str]:
 
 
 def test_a_login_by_lakefs_own_client(server: Server) -> None:
-    """As web tools log in: the low-level client, first with nothing, then with the token, whose
-    role is that of the key."""
+    """As web tools log in: first with nothing, then with a token that has the key's role."""
     nobody = LakeFSClient(lakefs_sdk.Configuration(host=server.url))
     token = nobody.auth_api.login(lakefs_sdk.LoginInformation(**pair_of(server, "writer")))
     assert token.token_expiration is not None

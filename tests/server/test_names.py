@@ -1,5 +1,4 @@
-"""Names of refs with slashes and dots: what lakeFS's interface refuses, and every route with a name
-that other interfaces allow."""
+"""Names of refs with slashes and dots: refused by lakeFS's interface, taken by every route."""
 
 from __future__ import annotations
 

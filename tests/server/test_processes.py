@@ -3,14 +3,12 @@ servers on one PostgreSQL and one storage."""
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import lakefs
@@ -20,15 +18,15 @@ from lakefs.exceptions import ObjectExistsException
 
 from ebbtide.ids import new_id
 from ebbtide.processes import this_process
-from ebbtide.server.job_files import JobFiles
-from ebbtide.server.jobs import Job, Jobs, StepState
+from ebbtide.server.job_files import ENDED_KEPT, add_job, read_jobs
+from ebbtide.server.jobs import Jobs
 from ebbtide.server.metrics import Metrics
 from ebbtide.server.shared import shared_directory
 from ebbtide.server.workers import STARTUP_FAILURE, Worker
 from ebbtide.settings import Settings
-from tests.server.conftest import Servers
 from tests.support.collected import refused
 from tests.support.server import Server, eventually, new_server
+from tests.support.servers import Servers
 
 pytestmark = pytest.mark.xdist_group("several")  # processes, which start once
 
@@ -108,33 +106,39 @@ def test_a_process_that_cannot_start_is_not_started_again(tmp_path: Path) -> Non
     assert process.exitcode == STARTUP_FAILURE
 
 
-def test_states_of_jobs_are_shared(tmp_path: Path) -> None:
-    """In a directory of the server. Jobs of a process that died have ended."""
+def test_all_processes_read_the_files_of_jobs(tmp_path: Path) -> None:
+    """Jobs of a process that died have ended; a line that it did not finish is none."""
     with shared_directory() as shared:
         assert b"ebbtide_requests_total{" not in Metrics(shared / "metrics").render()
     assert not shared.exists()
-    ours, theirs = JobFiles(tmp_path), JobFiles(tmp_path)
-    look = Job("one", None, look_id="look", owner="KEY", found=[{"policy": "present"}])
-    look.steps.append(StepState("list", 1.0, 2.5))
-    run = Job("one", None, run_id="run", report={"state": "planned"}, ended=True)
-    for number, job in enumerate((look, run, Job("two", None, run_id="other"))):
-        ours.write(number, job.state())
-    jobs = Jobs(lambda _count: None, files=theirs)
+    jobs = Jobs(lambda _count: None, directory=tmp_path)
+    look = add_job(tmp_path, "one", look_id="look", owner="KEY")
+    for word, value in (("start", "list"), ("end", "list"), ("found", {"policy": "present"})):
+        look.tell(word, value)
+    run, other = add_job(tmp_path, "one"), add_job(tmp_path, "two")
+    run.tell("run_id", "run")
+    run.tell("report", {"state": "planned"})
+    run.end()
+    other.tell("run_id", "other")
     found = jobs.find_look("one", "look")
-    assert found is not None
-    assert (found.owner, found.found, found.steps) == (look.owner, look.found, look.steps)
-    assert [(job.run_id, job.report) for job in jobs.of("one")] == [("run", run.report)]
-    assert ours.others() == []
-    ours.keep([2])
-    assert jobs.find_look("one", "look") is None
+    assert found is not None and not found.ended
+    assert (found.owner, found.found) == ("KEY", [{"policy": "present"}])
+    assert [(each.step, each.seconds is None) for each in found.steps] == [("list", False)]
+    assert [(job.run_id, job.report) for job in jobs.of("one")] == [("run", {"state": "planned"})]
     assert jobs.find("two", "other") is not None
-    (path,) = tmp_path.glob("*.json")
-    document: dict[str, Any] = json.loads(path.read_text())
-    assert document["holder"] == this_process()
-    dead = f"{document['holder'].rpartition(' ')[0]} 1"
-    path.write_text(json.dumps(document | {"holder": dead}))
-    (state,) = JobFiles(tmp_path).others()
-    assert (state["ended"], state["error"]["kind"]) == (True, "worker_died")
+    look.remove()
+    assert jobs.find_look("one", "look") is None
+    holder = this_process()
+    assert holder is not None
+    dead = f"{holder.rpartition(' ')[0]} 1"
+    other.path.write_text(other.path.read_text().replace(holder, dead) + '[1.0, "report", {')
+    job = other.read()
+    assert job.ended and job.error is not None and job.error["kind"] == "worker_died"
+    for _ in range(ENDED_KEPT + 1):
+        add_job(tmp_path, "three").end()
+    add_job(tmp_path, "one")
+    assert sum(job.ended for job in read_jobs(tmp_path)) == ENDED_KEPT
+    assert jobs.of("one") == []
 
 
 def test_both_serve_one_store(servers: Servers, tmp_path: Path) -> None:

@@ -62,8 +62,7 @@ REFUSED: Final[dict[str, Callable[[LakeFSClient, str], object]]] = {
         r, "main", "main~1", force=True
     ),
 }
-"""Changes of `main`, by name. The store's tests have all of them; these have a `force` or a way of
-their own."""
+"""Changes of `main`, by name, with a `force` or a way of their own. The store tests all."""
 
 
 def test_what_a_protected_branch_refuses(sdk: LakeFSClient, lake: lakefs.Repository) -> None:

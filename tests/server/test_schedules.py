@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import lakefs
 
+from ebbtide.run_request import ScheduledOptions
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.schedules.queries import update_schedule
-from ebbtide.store.schedules.schedules import ScheduledOptions
+from ebbtide.store.schedules import SCHEDULES
 from ebbtide.timetable import Timetable
 from tests.notify.loopback import receiver
 from tests.server.test_collecting import place
@@ -57,7 +57,7 @@ def set_hours_ago(store: Store, name: str) -> None:
     made = store.schedules.put(key, name, Timetable("0 * * * *"), options, by="me")
     assert made.next_due_at is not None
     with store.metadata.transaction() as tx:
-        update_schedule(tx, key, {"next_due_at": made.next_due_at - timedelta(hours=3)})
+        SCHEDULES.update(tx, key, next_due_at=made.next_due_at - timedelta(hours=3))
 
 
 def test_a_server_starts_what_is_due(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import Failed, NotFound, Refused
+from ebbtide.run_request import ScheduledOptions
 from ebbtide.server.scheduling import Ended, Scheduler
 from ebbtide.store.embedded import Store
-from ebbtide.store.schedules.schedules import (
+from ebbtide.store.schedules import (
     CLAIM_LASTS,
     INTERRUPTED,
     RUNNING,
     Claim,
     Schedule,
-    ScheduledOptions,
     Schedules,
 )
 from ebbtide.timetable import Timetable
@@ -97,7 +97,7 @@ class Observed(Schedules):
 
 def check_claim(claim: Claim, now: datetime) -> None:
     """The latest due time has a run unless it is too late, or a start is under way."""
-    row, timetable = claim.schedule.row, claim.schedule.timetable
+    row, timetable = claim.schedule, claim.schedule.timetable
     is_late = now - timetable.start_of(claim.due_at, KEY) > LATE_MAX
     since = row.starting_since
     is_starting = since is not None and abs(now - since) < CLAIM_LASTS
@@ -216,8 +216,7 @@ class History:
         self.clock.advance(self.chances.choice([1, 7, 29, 30, 90, 121, 1440, 5000]) * MINUTE)
 
     def look_at_once(self) -> None:
-        """Something comes between the reading of one server and its claim: most of all the other
-        server."""
+        """Something, mostly the other server, comes between a server's reading and its claim."""
         which = self.draw()
         between = (lambda: self.look(1 - which), self.set_schedule, self.switch)
         self.observed[which].between = self.chances.choice(between)
@@ -271,10 +270,9 @@ class History:
         return found
 
     def check(self) -> None:
-        """Each due time is run, failed, missed or skipped, or a server is about to start it; never
-        two of these. None has two runs."""
+        """Each due time has one end, or a server is about to start it. None has two runs."""
         schedule, told = self.schedule(), self.world.told
-        starting = schedule.row.starting_due_at
+        starting = schedule.starting_due_at
         assert set(told) | ({starting} - {None}) == self.passed()
         assert all(len(ends) == 1 for ends in told.values()), told
         assert starting not in told

@@ -13,11 +13,11 @@ import lakefs
 import lakefs_sdk
 
 from ebbtide.ids import new_id
-from tests.server.conftest import Servers
-from tests.server.s3.test_multipart import files
+from tests.doors.s3.test_multipart import files
 from tests.server.test_client import failed
 from tests.support.collected import done, new_repository, refused
 from tests.support.server import Server
+from tests.support.servers import Servers
 
 
 def test_all_ways_to_a_signed_url(remote: Server) -> None:

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from random import Random
 from threading import Thread
 from typing import Any, Final
@@ -69,8 +68,7 @@ class Answer:
         return str(json.loads(self.text)["kind"])
 
     def tells(self, kinds: Collection[str]) -> bool:
-        """Whether it tells of an error of one of these kinds: in a page that says what is wrong, of
-        one with its status."""
+        """Whether it tells of an error of one of these kinds: on a page, by its status."""
         if self.is_page:
             return self.status in {STATUS[kind] for kind in kinds}
         return self.kind in kinds
@@ -88,49 +86,18 @@ class Normal:
     places: tuple[Place, ...]
 
 
-class Messages:
-    """Both ends of the pipe between a server and a job that is a thread of it."""
-
-    def __init__(self) -> None:
-        self._sent = SimpleQueue[Any]()
-
-    def __enter__(self) -> Messages:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-    def send(self, message: Any) -> None:
-        self._sent.put(message)
-
-    def recv(self) -> Any:
-        message = self._sent.get()
-        if message is None:
-            raise EOFError
-        return message
-
-    def close(self) -> None:
-        """A server closes its copy of the other end: the job has its own."""
-
-
 class InThread:
     """In place of a process for a job: what it does is done in a thread of this process."""
 
-    def __init__(
-        self, target: Callable[[Any, Messages], None], args: tuple[Any, Messages], name: str
-    ) -> None:
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> None:
         self._thread = Thread(target=self._work, args=(target, *args), name=name)
         self.error: BaseException | None = None
 
-    def _work(
-        self, target: Callable[[Any, Messages], None], order: Any, messages: Messages
-    ) -> None:
+    def _work(self, target: Callable[..., None], *args: Any) -> None:
         try:
-            target(order, messages)
+            target(*args)
         except BaseException as error:  # noqa: BLE001 - looked at by whoever asked for it
             self.error = error
-        finally:
-            messages.send(None)
 
     def start(self) -> None:
         self._thread.start()
@@ -150,9 +117,6 @@ class Requests:
         self._normal: dict[Asked, Normal] = {}
         patched.setattr("ebbtide.server.jobs.follow_parent", lambda: None)
         patched.setattr("multiprocessing.context.SpawnContext.Process", self._process)
-        patched.setattr(
-            "multiprocessing.context.SpawnContext.Pipe", lambda *_, **__: (Messages(),) * 2
-        )
 
     def _process(self, **given: Any) -> InThread:
         self.jobs.append(InThread(**given))
@@ -254,8 +218,7 @@ FOUND: Final[tuple[tuple[str, str, Kind], ...]] = (
     ("POST /repositories/lake/purges", r"commit", "down"),
     ("POST /repositories/lake/gc/prepare_commits/async", r"put _ebbtide/gc/exports", "down"),
 )
-"""What was found to be told wrongly once: the beginning of a request, its steps, what befalls
-them."""
+"""What was told wrongly once: the beginning of a request, its steps, what befalls them."""
 
 
 @pytest.mark.parametrize(("words", "place", "kind"), FOUND)

@@ -25,10 +25,10 @@ from boto3.s3.transfer import TransferConfig
 from ebbtide.settings import Settings
 from ebbtide.store.database.schema import pending
 from ebbtide.store.embedded import Store
-from tests.server.conftest import Servers
-from tests.server.s3.conftest import s3_client
+from tests.doors.s3.conftest import s3_client
 from tests.support.app import serving
 from tests.support.server import WAIT_SECONDS, Key, Server, eventually
+from tests.support.servers import Servers
 
 MEGABYTE = 1024 * 1024
 LARGE = 100 * MEGABYTE
@@ -103,8 +103,7 @@ IN_PARTS = 96 * MEGABYTE
 PART = 24 * MEGABYTE
 AT_ONCE = 4
 GROWTH_MAX = {"local": 40 * MEGABYTE, "shared": 90 * MEGABYTE}
-"""On S3, all uploads share 16 MiB for parts. The rest are pieces that arrive, and memory that the
-allocator keeps."""
+"""On S3 all uploads share 16 MiB for parts. The rest are pieces, and what the allocator keeps."""
 
 
 @pytest.mark.twins

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ebbtide.errors import ExitCode
-from tests.server.s3.conftest import s3_client
+from tests.doors.s3.conftest import s3_client
 from tests.support.certificates import Issued, Issuer
 from tests.support.server import API, Server, new_server
 

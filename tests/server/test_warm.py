@@ -113,8 +113,7 @@ def test_runs_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             settings=settings,
             repository="lake",
             repository_id=lake.info.repository_id,
-            unsafe=True,
-            mode="clean",
+            options={"unsafe": True, "mode": "clean"},
         )
         try:
             for number in (1, 1, 2):
@@ -125,6 +124,7 @@ def test_runs_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 job = jobs.start(order)
                 while not job.ended:  # or the time of the test is over
                     time.sleep(0.02)
+                    job = jobs.of(job.repository_id)[0]
                 assert job.report is not None, job.error
                 assert job.report["state"] == "swept", job.report["error"]
                 assert re.fullmatch(r"Spark \S+ on local\[1\]", job.report["engine"])

@@ -124,8 +124,7 @@ class Act(Chances):
     def check_closed(
         self, lake: Repository, before: State | None, began: datetime, run_id: str
     ) -> None:
-        """A run that came to its end closed the commits that had expired, and no others. Raises
-        Violation."""
+        """A run that ended closed the commits that had expired, and no others. Raises Violation."""
         after = self.state(lake)
         if before is not None and after is not None:
             doomed = self.known.doomed.get(run_id, frozenset())

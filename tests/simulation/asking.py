@@ -15,10 +15,10 @@ import anyio.to_thread
 import httpx
 import pytest
 
+from ebbtide.doors.arvados.server.door import ArvadosDoor
+from ebbtide.doors.arvados.server.routing import PREFIX
 from ebbtide.errors import EbbtideError
 from ebbtide.server.api.routing import Segments
-from ebbtide.server.arvados.app import make_arvados
-from ebbtide.server.arvados.routing import PREFIX
 from ebbtide.store.access.keys import GivenKey, Role
 from ebbtide.store.embedded import Store
 from tests.simulation.scheduler import Violation
@@ -58,8 +58,9 @@ class Asking:
     """One process that serves a repository. Refusals are raised as the errors that they name."""
 
     def __init__(self, store: Store, repository: str) -> None:
-        state = SimpleNamespace(store=store, transfers=None)
-        self._transport = httpx.ASGITransport(Segments(make_arvados(state, repository)))
+        settings = store.settings.model_copy(update={"arvados_repository": repository})
+        state = SimpleNamespace(store=store, settings=settings, transfers=None)
+        self._transport = httpx.ASGITransport(Segments(ArvadosDoor(state)))
 
     def put(self, holder: str, md5: str, data: bytes) -> str:
         """Writes a block; its signed locator."""

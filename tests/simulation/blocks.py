@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from ebbtide.doors.arvados.store.manifests import parse_manifest
+from ebbtide.doors.arvados.store.repository import ArvadosRepository
+from ebbtide.doors.arvados.store.uuids import GROUP, uuid_of
 from ebbtide.errors import EbbtideError
-from ebbtide.store.arvados.manifests import parse_manifest
-from ebbtide.store.arvados.uuids import GROUP, uuid_of
 from ebbtide.store.repository import Repository
 from tests.simulation.acting import Act
 from tests.simulation.asking import HOLDERS
@@ -49,7 +50,7 @@ def _signed(act: Act, lake: Repository, found: list[Signature], latest: int | No
     """Somebody got signatures, which last for a lease, or until the collection ends at `latest`."""
     repository_id, began = lake.info.repository_id, act.world.clock.now
     for each in found:
-        located = lake.blocks.find(each.locator, holder=each.holder)
+        located = ArvadosRepository(lake).blocks.find(each.locator, holder=each.holder)
         if located is None:
             raise Violation("answer", f"the block of {each.locator} is not found")
         name = f"signature {len(act.known.signatures)} {each.locator}"
@@ -121,7 +122,7 @@ def steal(act: Act) -> object:
 def _fields(
     lake: Repository, project: Item, name: str, found: list[Signature]
 ) -> dict[str, object]:
-    owner_uuid = uuid_of(lake.owners.cluster, GROUP, project.item_id)
+    owner_uuid = uuid_of(ArvadosRepository(lake).owners.cluster, GROUP, project.item_id)
     return {"owner_uuid": owner_uuid, "name": name, "manifest_text": _manifest(found)}
 
 

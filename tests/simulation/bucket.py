@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from ebbtide.formats.icechunk.layout import LOGS_PREFIX, MANIFESTS_PREFIX, SNAPSHOTS_PREFIX
-from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
+from ebbtide.formats.icechunk.snapshots import CHUNKS_PREFIX
 from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
@@ -32,8 +32,7 @@ COPY_PREFIX: Final = "copy/"
 ON_COPY: Final = "on copy"
 """The kind of an operation that works on a copy, and has no business elsewhere."""
 MOUNTED: Final = "mounted"
-"""Another name of the bucket: after a move, repositories are found by it, and no more by the
-first one."""
+"""The bucket's other name: after a move, repositories are found by it alone."""
 RUNS: Final = "_ebbtide/gc/runs/"
 TOLD: Final = ("deleted", "intended", "quarantine", "fence.json", "report.json", "plan.json")
 """Files of a run that others than the run itself read."""
@@ -201,8 +200,7 @@ class SimulatedStorage(MemoryStorage):
         addresses: Sequence[str],
         take: Callable[[int], builtins.list[DeleteOutcome]],
     ) -> builtins.list[DeleteOutcome]:
-        """One by one. Each part of a batch may fail by itself, and the process sleep between
-        two."""
+        """Each part of a batch may fail by itself, and the process sleep between two."""
         outcomes: builtins.list[DeleteOutcome] = []
         scheduler, count = self._scheduler, len(addresses)
         failed, lost = count, False

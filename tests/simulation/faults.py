@@ -10,19 +10,20 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from ebbtide.clock import Clock
 from ebbtide.errors import Conflict
-from ebbtide.formats.base import EPOCH_ADDRESS, Clocks, unguarded
+from ebbtide.formats.base import EPOCH_ADDRESS, Clocks, storage_clocks, unguarded
 from ebbtide.formats.icechunk import repository as icechunk
+from ebbtide.formats.icechunk import repository as icechunk_repository
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.formats.icechunk.state import read_state
-from ebbtide.gc.planning import making
-from ebbtide.gc.quarantines import Needed, Quarantines
-from ebbtide.gc.sweeping import sweep, undoing
-from ebbtide.gc.sweeping.recovery import Recovered
+from ebbtide.gc import deletes, sweep
+from ebbtide.gc import planner as making
+from ebbtide.gc.quarantine import NO_KEYS
+from ebbtide.gc.quarantines import Needed, Quarantines, Recovered
 from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
 from ebbtide.store.database.commits import CommitRecord
@@ -86,16 +87,13 @@ def _held_by_nothing(repository: IcechunkRepository, expiry: Expiry, _dated: dat
     repository._remember_unreachable(expiry.released, forgetting=False)
 
 
-_clocks = IcechunkRepository._clocks
-
-
-def _clocks_of_a_run(repository: IcechunkRepository, _written: str) -> Clocks:
+def _clocks_of_a_run(storage: Storage, _written: str, clock: Clock) -> Clocks:
     """Takes the file that the last run left for one that was written just now."""
-    return _clocks(repository, EPOCH_ADDRESS)
+    return storage_clocks(storage, EPOCH_ADDRESS, clock)
 
 
 FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
-    "an undo that reads no intents": ((undoing, "unsettled", lambda _folder: []),),
+    "an undo that reads no intents": ((deletes, "unsettled", lambda _folder: []),),
     "a locator of a head that rests on the reflog": ((Locators, "lease", _no_lease_of_heads),),
     "a locator that leaves no trace": ((Locators, "lease", _lease_without_a_trace),),
     "OWNER that moves once a minute": (
@@ -104,17 +102,13 @@ FAULTS: Final[Mapping[str, tuple[Patch, ...]]] = {
     ),
     "OWNER is written over whatever is there": ((owner, "_write", _write),),
     "Icechunk: an expiry that is dated by a run": (
-        (IcechunkRepository, "_clocks", _clocks_of_a_run),
+        (icechunk_repository, "storage_clocks", _clocks_of_a_run),
         (Clocks, "check", lambda *_, **__: None),
         (IcechunkRepository, "_hold_released", _held_by_nothing),
     ),
     "lakeFS: needed files that nobody restores": (
         (sweep.Sweep, "_restore", lambda *_: None),
-        (
-            Quarantines,
-            "rescue",
-            lambda *_: Needed(np.empty(0, np.int64), unguarded, Recovered()),
-        ),
+        (Quarantines, "rescue", lambda *_: Needed(NO_KEYS, unguarded, Recovered())),
     ),
     "lakeFS: a restored database that nobody notices": (
         (making, "check_last_swept", lambda *_: None),

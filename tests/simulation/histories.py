@@ -153,8 +153,7 @@ def _draw_long(vocabulary: Vocabulary, random: Random, words: Words) -> History:
 
 
 def _in_order(random: Random, themes: Sequence[tuple[str, ...]], always: str) -> list[str]:
-    """The kinds of steps of themes, each theme from its beginning, some of them twice; perhaps with
-    something saved in between."""
+    """The kinds of steps of themes in order, some of them twice, perhaps with a save between."""
     names = [
         name
         for theme in themes[:2]
@@ -167,8 +166,7 @@ def _in_order(random: Random, themes: Sequence[tuple[str, ...]], always: str) ->
 
 
 def _early(random: Random, count: int) -> int:
-    """A place below `count`, more likely an early one: an operation that sleeps there meets all
-    later ones."""
+    """A place below `count`, more likely an early one: it meets all later operations."""
     return min(random.randrange(count), random.randrange(count))
 
 

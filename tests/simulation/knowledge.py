@@ -18,8 +18,7 @@ from ebbtide.errors import EbbtideError
 from ebbtide.store.access.signing import verify
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import range_address, tree_address
-from ebbtide.store.content.reading import iterate_entries
-from ebbtide.store.content.trees import read_tree
+from ebbtide.store.content.trees import iterate_entries, read_tree
 from ebbtide.store.repositories.queries import repository_by_id
 from tests.simulation.exact import Value
 from tests.simulation.scheduler import Violation
@@ -108,8 +107,7 @@ class Known:
     outside: set[str] = field(default_factory=set)
     """Files that are nobody's to delete."""
     copied_run: bool = False
-    """Whether a run over a copy of the database got so far that the store's own one may be wrong
-    about what can be opened."""
+    """Whether a run over a copy of the database may have made the store's own one wrong."""
     contents: dict[tuple[str, str], Content] = field(default_factory=dict)
 
     def copy(self) -> Known:
@@ -163,8 +161,7 @@ class Known:
             self.promises[f"{name} before {number}"] = before.lessened(now + LEASE)
 
     def points_at(self, name: str, number: int, repository_id: str, keys: Iterable[str]) -> None:
-        """An answer said that a ref has these files: for good, or for a lease at least where others
-        moved it meanwhile."""
+        """A ref has these files: for good, or for a lease if others moved it meanwhile."""
         since = self.since(name, number)
         self.promise(name, repository_id, keys, None if since is None else since + LEASE)
 
@@ -280,8 +277,7 @@ class Checker:
         return None if row is None else self.content(self._prefix(row[0]), row[1], row[2])
 
     def needed(self, *, staged: bool = True) -> set[str]:
-        """The keys of all that can be opened, and is staged; of closed commits that the log still
-        knows, trees and ranges."""
+        """The keys of what can be opened or is staged; of closed commits, trees and ranges."""
         found: set[str] = set()
         for name, keys in self._open(with_purged_paths=True).items():
             if staged or name != STAGED:

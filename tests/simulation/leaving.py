@@ -66,8 +66,7 @@ def _require_none(checker: Checker, keys: Set[str], may_stay: Set[str]) -> None:
 
 
 def is_record(key: str) -> bool:
-    """Whether it is of those that the documents name as staying: OWNER, runs without what they have
-    aside, records of purges."""
+    """Whether it stays by the documents: OWNER, runs without quarantines, records of purges."""
     _, _, address = key.partition("/")
     if address.startswith("_ebbtide/gc/"):
         return "/quarantine/" not in address

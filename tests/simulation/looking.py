@@ -132,8 +132,7 @@ def require_refused(error: EbbtideError, refused: Refused | None) -> None:
 
 
 def require_readable(checker: Checker, view: View, ref: str) -> None:
-    """A process that has just been started reads what a ref shows, byte for byte, and its history.
-    Raises Violation."""
+    """A new process reads what a ref shows, byte for byte, and its log. Raises Violation."""
     lake = Process(checker.world, checker.world.database).lake()
     expected = view.shown(ref)
     found: dict[str, Value] = {}

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from ebbtide.errors import NotFound
-from ebbtide.gc.options import SIZES
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
+from ebbtide.run_request import Sizes
 from ebbtide.store.collections.contents import ContentChange, FromRef, Located
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
@@ -279,7 +279,7 @@ def _chosen(act: Act) -> dict[str, Any]:
     return {
         "quarantine": aside,
         "mode": ("clean", "auto")[act.numbers[1] % 2],
-        "sizes": act.pick(SIZES, 3),
+        "sizes": act.pick(get_args(Sizes), 3),
     }
 
 
@@ -305,8 +305,7 @@ def run(act: Act) -> object:
 
 
 def _plan_again(act: Act, options: Mapping[str, Any], began: datetime) -> None:
-    """A second plan, now and then: nothing is left for it but what has become old since. Raises
-    Violation."""
+    """A second plan, now and then, names only what has become old since. Raises Violation."""
     if act.numbers[2] % 4 == 0:
         found = act.process.collector(**options).plan()
         count = found.counts["candidate"].objects

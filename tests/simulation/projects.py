@@ -21,6 +21,7 @@ from ebbtide.store.collections.contents import (
     Located,
     Source,
 )
+from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.objects.locators import Signed
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
@@ -490,8 +491,7 @@ def _check_got(lake: Repository, shelves: Shelves, item: Item, *, expired: bool)
 
 
 def _check_found(lake: Repository, shelves: Shelves, item: Item, path: str) -> None:
-    """A collection that can be got is found by its path, and one like it by the hash: a persistent
-    one, if there is one."""
+    """A collection is found by its path, and one like it by the hash, a persistent one first."""
     same = [each for each in shelves.items.values() if each.content_hash == item.content_hash]
     states = {shelves.state(each) for each in same if each.kind == "collection"}
     best = "persistent" if "persistent" in states else "expiring"
@@ -517,13 +517,12 @@ def _check_listed(
 ) -> None:
     if parent_id is not None and shelves.is_hidden(shelves.items[parent_id], expired=expired):
         return
-    page: Callable[..., Any] = partial(
-        lake.projects.page, parent_id=parent_id, include_expired=expired
-    )
+    listed = ListFilter(include_expired=expired)
+    page: Callable[..., Any] = partial(lake.projects.page, parent_id=parent_id, listed=listed)
     said = _listed(page, "project_id")
     expected = shelves.children(parent_id, "project", expired=expired)
     if parent_id is not None:
-        page = partial(lake.collections.page, parent_id, include_expired=expired)
+        page = partial(lake.collections.page, parent_id, listed=listed)
         said += _listed(page, "collection_id")
         expected += shelves.children(parent_id, "collection", expired=expired)
     if said != expected:

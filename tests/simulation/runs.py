@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Final, Protocol
 import pytest
 
 from ebbtide.errors import NotFound
-from ebbtide.formats import lease, plain
 from ebbtide.formats.icechunk import state
-from ebbtide.formats.lakefs import restaged
+from ebbtide.formats.lakefs import needed
+from ebbtide.gc import hold
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from tests.simulation.bucket import COPY_PREFIX, LAKE_PREFIX, ON_COPY, SimulatedBucket
 from tests.simulation.choosing import Chances, Nothing, named
@@ -247,8 +247,7 @@ class RepositoryStage(Stage[K]):
 
 @contextmanager
 def open_repository(stage: Stage[Any], world: RepositoryWorld) -> Iterator[Simulation]:
-    """A simulation of a repository in memory; local files of the program's own lie in a directory
-    for the time."""
+    """A simulation of a repository in memory. Local files lie in a directory for the time."""
     with (
         tempfile.TemporaryDirectory() as directory,
         pytest.MonkeyPatch.context() as patch,
@@ -257,7 +256,7 @@ def open_repository(stage: Stage[Any], world: RepositoryWorld) -> Iterator[Simul
     ):
         one_thread(patch, world.token, Path(directory))
         patch.setattr(state, "ThreadPoolExecutor", InPlace)
-        patch.setattr(restaged, "ThreadPoolExecutor", InPlace)
-        patch.setattr(lease, "threading", NoThreads)
-        patch.setattr(plain, "hold_storage", partial(lease.hold_storage, wait=world.wait))
+        patch.setattr(needed, "ThreadPoolExecutor", InPlace)
+        patch.setattr(hold, "threading", NoThreads)
+        patch.setattr(hold, "hold_storage", partial(hold.hold_storage, wait=world.wait))
         yield made

@@ -193,8 +193,7 @@ class Scheduler:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the task that this thread is was not disturbed, and nothing is or was under way
-        beside it."""
+        """Whether this task was not disturbed, and nothing is or was under way beside it."""
         task, last = self.current, self.tasks[-1]
         return task is last and last.began_alone and not last.was_disturbed
 
@@ -208,8 +207,7 @@ class Scheduler:
     def point(
         self, text: str, *, allowed: frozenset[Fault] = ANY, effect: bool = False
     ) -> Fault | None:
-        """The thread has come to a point, if it is a task: what the call behind it is to do, None
-        for what it always does."""
+        """A point of the thread, if it is a task: the fault of the call behind it, or None."""
         task = self.current
         if task is None:
             return None

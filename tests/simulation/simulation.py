@@ -175,8 +175,7 @@ _ID: Final = re.compile(r"[0-9a-f]{26}([0-9a-f]{6})")
 
 
 def told(outcome: Outcome, *, everything: bool = False) -> str:
-    """A history, one line a step: time, who, what. Of ids the end; without `everything`, only the
-    steps that change what others see."""
+    """A history, one line a step, with the ends of ids; all steps only with `everything`."""
     lines = [line for line in outcome.lines if line.is_told or everything]
     return "\n".join(
         f"{line.time:%d %H:%M:%S.%f}  {line.task:22.22}  {_short(line.text)}" for line in lines

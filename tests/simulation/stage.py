@@ -77,5 +77,4 @@ class Stage(ABC, Generic[K]):
 
     @abstractmethod
     def settle(self, known: K) -> None:
-        """Let all times run out, and collect. Raises Violation for what is left, and for a run
-        that does not come to its end."""
+        """Let all times run out, and collect. Raises Violation for what is left or does not end."""

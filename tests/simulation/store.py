@@ -77,8 +77,7 @@ class StoreStage(Stage[Known]):
 
 
 def clean_up(world: World, scheduler: Scheduler, checker: Checker) -> None:
-    """Let all times run out, and collect. Raises Violation for what is left, and for a run that
-    does not come to its end."""
+    """Let all times run out, and collect. Raises Violation for what is left or does not end."""
     process = Process(world, world.database)
     _end_purges(process, checker.known)
     late = world.bucket.late

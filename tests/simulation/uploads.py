@@ -142,8 +142,7 @@ def _put_outside(act: Act, key: str, data: bytes) -> None:
 
 
 def read_page(act: Act) -> object:
-    """The next page of what is uncommitted. At the end, what was uncommitted all the time was in a
-    page, or is committed by now."""
+    """The next page. In the end, what was uncommitted all the time was in one, or is committed."""
     lake, known = act.process.lake(), act.known
     pages = Uncommitted(lake.context)
     if known.reading is None:

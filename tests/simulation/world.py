@@ -28,15 +28,14 @@ import pytest
 from ebbtide.formats import embedded
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.gone import GoneRepository
-from ebbtide.gc import prefetching as ahead
+from ebbtide.gc import deletes
+from ebbtide.gc import prefetch as ahead
+from ebbtide.gc import uncommitted as protected
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.relations import protected
-from ebbtide.gc.removing import Remover
-from ebbtide.gc.sweeping import outcomes
+from ebbtide.gc.removal import Remover
 from ebbtide.settings import Settings
-from ebbtide.store.access.signing import SigningKey
-from ebbtide.store.access.signing_keys import insert_signing_key
+from ebbtide.store.access.signing import SigningKey, insert_signing_key
 from ebbtide.store.collections import contents
 from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.embedded import Store
@@ -225,8 +224,7 @@ class World(BucketWorld):
         return scheduler
 
     def copy_database(self) -> None:
-        """What a backup has of this instant. It replaces the last one, once no run over that one is
-        about to commit."""
+        """A backup of this instant. It replaces the last one, unless a run over that may commit."""
         self.scheduler.wait_for("the writer of the last copy", lambda: self.copied.writer is None)
         with_now = self.database.copy()
         self.copied.bring_back(with_now)
@@ -282,8 +280,7 @@ class _Lock:
 
 
 class NoHeart:
-    """A heartbeat that is never due: between two points hardly any time passes, and who sleeps
-    sends none."""
+    """A heartbeat that is never due: hardly any time passes, and sleepers send none."""
 
     def __init__(self, **_options: Any) -> None:
         """Takes what a thread takes."""
@@ -300,11 +297,10 @@ NoThreads: Final = SimpleNamespace(Event=threading.Event, Thread=NoHeart)
 
 
 def one_thread(patch: pytest.MonkeyPatch, token: Callable[[int], bytes], directory: Path) -> None:
-    """What runs do in other threads they do in place, random bytes are a history's own, and local
-    files lie in a directory."""
+    """Threads of runs work in place, random bytes and local files are a history's own."""
     patch.setattr(secrets, "token_bytes", lambda length=32: token(length))
     patch.setattr(secrets, "token_hex", lambda length=32: token(length).hex())
-    for module in (ahead, contents, outcomes, protected, uploads):
+    for module in (ahead, contents, deletes, protected, uploads):
         patch.setattr(module, "ThreadPoolExecutor", InPlace)
     patch.setattr(tempfile, "tempdir", str(directory))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.gc.retaining import warnings_of
+from ebbtide.gc.costs import warnings_of
 from ebbtide.ids import new_id
 from ebbtide.storage import Retained, open_storage
 from tests.support.azurite import CONTAINER, find_azurite, set_soft_delete, start_azurite

@@ -20,9 +20,9 @@ from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Failed, Refused
 from ebbtide.formats.icechunk.refs import read_refs
 from ebbtide.ids import new_id
-from ebbtide.storage import RemoteStorage, Storage, asking, clients, deleting, open_storage
+from ebbtide.storage import RemoteStorage, Storage, clients, deletes, open_storage, requests
 from ebbtide.storage.external import list_external
-from ebbtide.storage.keys import _deletion
+from ebbtide.storage.requests import _deletion
 from tests.support.answers import Answer, answering, s3_at
 from tests.support.errors import raises
 from tests.support.proxy import Proxy, proxied
@@ -138,7 +138,7 @@ def _page(asked: dict[str, str]) -> bytes:
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     """Waits of its clients end at once."""
     clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0.0)
-    for module in (asking, deleting):
+    for module in (requests, deletes):
         monkeypatch.setattr(module, "time", clock)
     return Server()
 
@@ -375,6 +375,6 @@ def test_a_document_of_another_kind_is_no_answer() -> None:
     """Whatever it holds: also one that would be read as an empty listing."""
     for found in (HTML, b"<EnumerationResults/>", b"<x:html xmlns:x='y'/>"):
         with pytest.raises(ValueError, match="in place of ListBucketResult"):
-            asking.document(found, "ListBucketResult", "Error")
+            requests.document(found, "ListBucketResult", "Error")
     for found in (b"<ListBucketResult xmlns='y'/>", b"<Error/>"):
-        assert asking.document(found, "ListBucketResult", "Error") is not None
+        assert requests.document(found, "ListBucketResult", "Error") is not None

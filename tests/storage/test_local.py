@@ -19,7 +19,7 @@ import pytest
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.model import EPOCH
 from ebbtide.storage import LocalStorage, base
-from ebbtide.storage.unlinking import OPENED_MAX
+from ebbtide.storage.directories import OPENED_MAX
 from tests.support.errors import raises
 from tests.support.randomized import randomized
 
@@ -98,7 +98,7 @@ def test_a_listing_has_what_walking_finds(
     tmp_path: Path, outside: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Directories are read a few entries at a time, and have entries of all kinds."""
-    monkeypatch.setattr("ebbtide.storage.listing._ENTRIES_AT_ONCE", 4)
+    monkeypatch.setattr("ebbtide.storage.directories._ENTRIES_AT_ONCE", 4)
     root = tmp_path / "root"
     storage = LocalStorage(str(root))
     generator = random.Random(seed)
@@ -272,8 +272,7 @@ def test_other_files_are_listed_as_not_regular(storage: LocalStorage, root: Path
 
 
 def test_a_write_in_progress_is_only_a_temporary_file(storage: LocalStorage, root: Path) -> None:
-    """So a writer that is killed leaves only that, and the old file. It is listed, and can be
-    deleted."""
+    """A writer that is killed leaves only that, listed and deletable, and the old file."""
     seen: list[str] = []
 
     def pieces() -> Iterator[bytes]:
@@ -348,8 +347,7 @@ def test_emptied_directories_go_but_not_the_uppermost(storage: LocalStorage, roo
 
 
 def test_two_empty_the_same_directories(storage: LocalStorage, root: Path) -> None:
-    """Each is told of its own deletions, whoever removes the directory in the end; there are more
-    of them than are open at a time."""
+    """Each is told of its own deletions. There are more directories than are open at a time."""
     directories = [f"data/{number:03d}" for number in range(2 * OPENED_MAX + 40)]
     for directory in directories:
         for name in "ab":

@@ -9,10 +9,10 @@ from urllib.error import HTTPError
 
 import pytest
 
-from ebbtide.gc.retaining import retained_json, retained_of, warnings_of
-from ebbtide.storage import BucketLock, Retained, locks, open_storage
-from ebbtide.storage.failures import LOCKED
-from ebbtide.storage.keys import Bucket
+from ebbtide.gc.costs import retained_json, retained_of, warnings_of
+from ebbtide.storage import BucketLock, Retained, open_storage, retained
+from ebbtide.storage.clients import LOCKED
+from ebbtide.storage.requests import Bucket
 from tests.support.versioned import NEVER, VersionedBucket
 
 ODD = "é b+c/100%&d"
@@ -54,20 +54,20 @@ def test_a_lock_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(Bucket, "ask", refuse)
         monkeypatch.setattr(Bucket, "headers_of", refuse)
         bucket = Bucket("b", ())
-        assert locks.lock_of(bucket).state == "unknown"
-        assert "403" in locks.lock_of(bucket).reason
-        assert locks.locked(bucket, {"a": "1"}) == {}
+        assert retained.lock_of(bucket).state == "unknown"
+        assert "403" in retained.lock_of(bucket).reason
+        assert retained.locked_of(bucket, {"a": "1"}) == {}
 
 
 def test_a_lock_that_is_over_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else forbids the delete then, such as a missing permission."""
     headers = {"x-amz-object-lock-mode": "COMPLIANCE"}
-    monkeypatch.setattr(locks, "lock_of", lambda _bucket: BucketLock("on", "on"))
+    monkeypatch.setattr(retained, "lock_of", lambda _bucket: BucketLock("on", "on"))
     monkeypatch.setattr(Bucket, "headers_of", lambda *_arguments: headers)
     ends = "x-amz-object-lock-retain-until-date"
     found = []
     for headers[ends] in ("2020-01-01T00:00:00Z", "2999-01-01T00:00:00.123456789Z"):
-        found.append(locks.locked(Bucket("b", ()), {"a": "1"}))
+        found.append(retained.locked_of(Bucket("b", ()), {"a": "1"}))
     assert found == [{}, {"a": f"{LOCKED}mode COMPLIANCE, until 2999-01-01 00:00 UTC"}]
 
 

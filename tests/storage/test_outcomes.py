@@ -12,8 +12,8 @@ import obstore
 import pytest
 
 from ebbtide.ids import new_id
-from ebbtide.storage import clients, deleting, open_storage
-from ebbtide.storage.failures import StorageFailure
+from ebbtide.storage import clients, deletes, open_storage
+from ebbtide.storage.clients import StorageFailure
 from tests.support.answers import broken, failed
 
 OPTIONS: Final = {"account_name": "test", "account_key": "dGVzdA=="}
@@ -66,7 +66,7 @@ def expected(*, is_there: bool, script: list[str]) -> str:
         if event != "busy":
             unknown = True
             tries += 1
-            if tries == deleting._TRIES_MAX:
+            if tries == deletes._TRIES_MAX:
                 return "failed"
     # An attempt without an answer may have deleted a key that was absent: nobody can know.
     return "deleted" if is_there or unknown else "missing"
@@ -75,7 +75,7 @@ def expected(*, is_there: bool, script: list[str]) -> str:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(sleep=lambda _seconds: None, monotonic=lambda: 0.0)
-    monkeypatch.setattr(deleting, "time", clock)
+    monkeypatch.setattr(deletes, "time", clock)
 
 
 def cases(count: int) -> list[tuple[set[str], dict[str, list[str]]]]:
@@ -119,13 +119,12 @@ def test_random_failures_and_absent_keys(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("fast")
 def test_throttled_keys_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The storage refuses some keys, and one of them is absent: it was not deleted here. One that
-    is given twice has one outcome."""
+    """One refused key is absent: it was not deleted here. A key given twice has one outcome."""
     names = [f"k{number}" for number in range(40)]
     scripts = {name: ["busy"] * (number % 3) for number, name in enumerate(names)}
     monkeypatch.setattr(obstore, "delete", ReportingStorage({*names} - {"k5"}, scripts))
     storage = open_storage(f"az://{new_id()}", OPTIONS)
-    shared = deleting.deletes_of(storage.url, tuple(sorted(OPTIONS.items())))
+    shared = deletes.deletes_of(storage.url, tuple(sorted(OPTIONS.items())))
     monkeypatch.setattr(shared.pace, "_sleep", lambda _seconds: None)
     monkeypatch.setattr(shared.pace, "delay", lambda _amount: 0.0)
     asked = [*names, "k0"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ebbtide.storage.pace import DECREASE, RATE_MIN, RATE_UNKNOWN, Pace
+from ebbtide.storage.deletes import DECREASE, RATE_MIN, RATE_UNKNOWN, Pace
 
 
 @dataclass

@@ -5,70 +5,95 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from email.message import Message
 from functools import lru_cache
-from types import SimpleNamespace
+from io import BytesIO
+from types import MappingProxyType, SimpleNamespace
+from urllib.error import HTTPError
 
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import MemoryStore
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput
 from ebbtide.ids import new_id
-from ebbtide.storage import DeleteOutcome, RemoteStorage, deleting, open_storage, remote
-from ebbtide.storage.pace import Pace
-from tests.support.answers import answering, broken, failed, s3_at, xml
+from ebbtide.storage import Storage, deletes, open_storage, remote, requests
+from ebbtide.storage.deletes import Pace
+from ebbtide.storage.requests import FailedAnswer
+from tests.support.answers import answering, s3_at, xml
 from tests.support.errors import raises
 
 
-class FaultyDelete:
-    """Bulk deletes that fail as a whole where one key does, as obstore's do; and the first calls
-    that a `busy` storage refuses."""
+class FaultyBucket:
+    """Bulk deletes of S3, in place of the request. In the first `failing_calls`, keys fail, each
+    with its code and message. The first `error_calls` fail as a whole, and all that have a key of
+    `poison`."""
 
     def __init__(
-        self, failing: dict[str, Exception], busy_calls: int = 0, busy: Exception | None = None
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        failing: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        *,
+        failing_calls: int = 10**6,
+        error: Exception | None = None,
+        error_calls: int = 0,
+        poison: frozenset[str] = frozenset(),
     ) -> None:
-        self.failing = failing
-        self.busy_calls, self.busy = busy_calls, busy
+        self.failing, self.failing_calls = failing, failing_calls
+        self.error, self.error_calls, self.poison = error, error_calls, poison
         self.calls: list[list[str]] = []
-        self._real = obstore.delete
+        self.gone: set[str] = set()
+        monkeypatch.setattr(requests.Bucket, "delete", lambda _, objects, **__: self(objects))
 
-    def __call__(self, client: MemoryStore, paths: list[str]) -> None:
-        self.calls.append(paths)
-        if self.busy is not None and len(self.calls) <= self.busy_calls:
-            raise self.busy
-        for path in paths:
-            if path in self.failing:
-                raise self.failing[path]
-            self._real(client, [path])
+    def __call__(self, objects: Sequence[tuple[str, str]]) -> dict[tuple[str, str], object]:
+        addresses = {each: each[0].partition("/")[2] for each in objects}
+        self.calls.append([*addresses.values()])
+        number = len(self.calls)
+        is_poisoned = not self.poison.isdisjoint(addresses.values())
+        if self.error is not None and (number <= self.error_calls or is_poisoned):
+            raise self.error
+        failing = self.failing if number <= self.failing_calls else {}
+        self.gone |= {*addresses.values()} - failing.keys()
+        return {each: failing[name] for each, name in addresses.items() if name in failing}
+
+
+def refused(status: int, code: str = "") -> FailedAnswer:
+    """The exception of a request that a storage answers with an error."""
+    return FailedAnswer(HTTPError("http://x", status, "", Message(), BytesIO(xml(code))))
 
 
 @pytest.fixture
-def storage() -> RemoteStorage:
-    storage = open_storage(f"memory:{new_id()}")
-    assert isinstance(storage, RemoteStorage)
-    for name in names(1_500):
-        storage.put(name, b"")
-    return storage
+def storage() -> Storage:
+    return s3_at("http://127.0.0.1:1", f"/{new_id()}")
 
 
 def names(count: int) -> list[str]:
     return [f"data/{number}" for number in range(count)]
 
 
-def test_one_key_that_fails_fails_alone(
-    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faulty = FaultyDelete({"data/700": BaseError("denied\n\nDebug source:\n…")})
-    monkeypatch.setattr(obstore, "delete", faulty)
+def test_one_key_that_fails_fails_alone(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer says which one: nothing is asked again."""
+    failing = {"data/700": ("AccessDenied", "no")}
+    faulty = FaultyBucket(monkeypatch, failing)
     outcomes = storage.delete(names(1_500))
     assert [each.address for each in outcomes] == names(1_500)
     (failed_one,) = [each for each in outcomes if each.outcome != "deleted"]
-    assert failed_one == DeleteOutcome("data/700", "failed", "denied")
-    assert max(map(len, faulty.calls)) == 1_000
-    assert len(faulty.calls) < 50
-    left = {a for batch in storage.list() for a in batch.column("address").to_pylist()}
-    assert left == set(faulty.failing)
+    assert failed_one.address == "data/700" and "AccessDenied: no" in (failed_one.error or "")
+    assert sorted(map(len, faulty.calls)) == [500, 1_000]
+    assert faulty.gone == {*names(1_500)} - failing.keys()
+
+
+def test_one_key_for_which_a_call_fails_as_a_whole_fails_alone(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a server cannot read the name of one key."""
+    poison = frozenset({"data/700"})
+    faulty = FaultyBucket(monkeypatch, error=refused(400, "MalformedXML"), poison=poison)
+    outcomes = storage.delete(names(1_000))
+    assert [each.address for each in outcomes if each.outcome != "deleted"] == ["data/700"]
+    assert faulty.gone == {*names(1_000)} - poison
+    assert len(faulty.calls) <= 1_001
 
 
 @pytest.fixture
@@ -81,23 +106,22 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return start + sum(found)
 
     shared = lru_cache(
-        lambda url, options: deleting.Deletes(url, options, Pace(clock, found.append))
+        lambda url, options: deletes.Deletes(url, options, Pace(clock, found.append))
     )
     monkeypatch.setattr(remote, "deletes_of", shared)
     # Not in the module itself, which threads that other tests left behind use too.
-    monkeypatch.setattr(deleting, "time", SimpleNamespace(sleep=found.append, monotonic=clock))
+    monkeypatch.setattr(deletes, "time", SimpleNamespace(sleep=found.append, monotonic=clock))
     return found
 
 
 @pytest.mark.parametrize(
-    "error", [failed(200, "SlowDown"), failed(503, ""), failed(429, ""), broken()]
+    "error", [refused(503, "SlowDown"), refused(503), refused(429), TimeoutError("network")]
 )
 def test_a_busy_storage_is_asked_more_slowly_for_the_same(
-    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float], error: Exception
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, waits: list[float], error: Exception
 ) -> None:
     """As is one that broke."""
-    busy = FaultyDelete({}, 3, error)
-    monkeypatch.setattr(obstore, "delete", busy)
+    busy = FaultyBucket(monkeypatch, error_calls=3, error=error)
     outcomes = storage.delete(names(1_000))
     assert {each.outcome for each in outcomes} == {"deleted"}
     # Not in smaller pieces, of which there would be more.
@@ -107,10 +131,21 @@ def test_a_busy_storage_is_asked_more_slowly_for_the_same(
     assert len(waits) >= 2
 
 
-def test_patience_with_a_busy_storage_ends(
-    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+@pytest.mark.parametrize("code", ["SlowDown", "InternalError"])
+def test_only_the_keys_that_fail_are_asked_for_again(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, waits: list[float], code: str
 ) -> None:
-    monkeypatch.setattr(obstore, "delete", FaultyDelete({}, 10**6, failed(503, "SlowDown")))
+    faulty = FaultyBucket(monkeypatch, dict.fromkeys(names(7), (code, "")), failing_calls=3)
+    outcomes = storage.delete(names(1_000))
+    assert {each.outcome for each in outcomes} == {"deleted"}
+    assert list(map(len, faulty.calls)) == [1_000, 7, 7, 7]
+    assert waits
+
+
+def test_patience_with_a_busy_storage_ends(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    FaultyBucket(monkeypatch, error_calls=10**6, error=refused(503, "SlowDown"))
     outcomes = storage.delete(names(1_000))
     assert {each.outcome for each in outcomes} == {"failed"}
     assert all((each.error or "").startswith("throttled: ") for each in outcomes)
@@ -118,63 +153,45 @@ def test_patience_with_a_busy_storage_ends(
 
 
 @pytest.mark.parametrize("count", [7, 1_000])
-@pytest.mark.parametrize("error", [failed(500, "InternalError"), failed(400, "InvalidRequest")])
+@pytest.mark.parametrize("error", [refused(500, "InternalError"), refused(400, "InvalidRequest")])
 def test_where_every_key_fails_the_storage_is_not_asked_for_each(
-    monkeypatch: pytest.MonkeyPatch, waits: list[float], error: Exception, count: int
+    storage: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: list[float],
+    error: FailedAnswer,
+    count: int,
 ) -> None:
-    always = FaultyDelete({}, 10**6, error)
-    monkeypatch.setattr(obstore, "delete", always)
-    outcomes = open_storage(f"memory:{new_id()}").delete(names(count))
-    said = str(error).partition("\n\n")[0]
+    always = FaultyBucket(monkeypatch, error_calls=10**6, error=error)
+    outcomes = storage.delete(names(count))
+    said = f"status {error.code}: {error.told()[0]}: of a test"
     assert {(each.outcome, each.error) for each in outcomes} == {("failed", said)}
-    assert len(always.calls) < 10
+    assert len(always.calls) < 20
     assert sum(waits) < 10
 
 
-def test_a_storage_that_breaks_on_the_way_is_not_asked_for_each(
-    storage: RemoteStorage, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+def test_each_key_has_its_own_outcome_whichever_fail(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one key that fails it is said which, and then nothing works any more."""
-    faulty = FaultyDelete({"data/0": BaseError("denied")})
-
-    def delete(client: MemoryStore, paths: list[str]) -> None:
-        if len(faulty.calls) > 11:
-            faulty.failing |= {path: failed(500, "InternalError") for path in paths}
-        faulty(client, paths)
-
-    monkeypatch.setattr(obstore, "delete", delete)
-    outcomes = storage.delete(names(1_000))
-    assert {each.outcome for each in outcomes} == {"deleted", "failed"}
-    assert len(faulty.calls) < 200
-    assert sum(waits) < 100
-
-
-SWEEPS_MAX = 2_000
-"""Where nearly all keys fail, a sweep finds one of the others every tenth time or so."""
-
-
-def test_each_key_has_its_own_outcome_whichever_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that fail beside each other hide no others for good: what is left is tried again, as by
-    another sweep, until those alone are left that fail."""
-    storage = open_storage(f"memory:{new_id()}")
-    left = names(300)
-    for name in left:
-        storage.put(name, b"")
+    """Keys that fail beside each other hide no others."""
+    asked = names(300)
     first, length = random.randrange(300), random.randrange(150)
-    failing: dict[str, Exception] = dict.fromkeys(left[first : first + length], BaseError("held"))
-    monkeypatch.setattr(obstore, "delete", FaultyDelete(failing))
-    for _ in range(SWEEPS_MAX):
-        left = [each.address for each in storage.delete(left) if each.outcome == "failed"]
-        assert {*left} >= failing.keys()
-        if len(left) == len(failing):
-            break
-    assert {*left} == failing.keys()
+    failing = dict.fromkeys(asked[first : first + length], ("AccessDenied", ""))
+    FaultyBucket(monkeypatch, failing)
+    left = [each.address for each in storage.delete(asked) if each.outcome == "failed"]
+    assert left == list(failing)
 
 
-def test_calls_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_do_not_wait_for_each_other(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     together = threading.Barrier(2, timeout=30)
-    monkeypatch.setattr(obstore, "delete", lambda *_: together.wait())
-    outcomes = open_storage(f"memory:{new_id()}").delete(names(1_500))
+
+    def delete(_bucket: object, _objects: object, **_: object) -> dict[str, object]:
+        together.wait()
+        return {}
+
+    monkeypatch.setattr(requests.Bucket, "delete", delete)
+    outcomes = storage.delete(names(1_500))
     assert {each.outcome for each in outcomes} == {"deleted"}
 
 
@@ -184,8 +201,7 @@ WRITE_ERRORS: list[tuple[Exception, type[EbbtideError], str]] = [
     (FileNotFoundError("404"), Conflict, "object_changed"),
     (AlreadyExistsError("409"), Conflict, "object_changed"),
 ]
-"""Storages answer differently to a condition on an object that is gone, or is being written by
-another."""
+"""Storages answer differently to a condition on what is gone or is being written."""
 
 
 @pytest.mark.parametrize(("error", "of", "kind"), WRITE_ERRORS)
@@ -200,6 +216,7 @@ def test_what_a_conditional_write_raises(
     storage = open_storage(f"memory:{new_id()}")
     storage.put("x", b"0")
     _, version = storage.get_versioned("x")
+    storage.put("x", b"00")
     monkeypatch.setattr(obstore, "put", refused)
     with raises(kind, of=of) as caught:
         storage.replace("x", b"1", version=version)
@@ -207,6 +224,20 @@ def test_what_a_conditional_write_raises(
         assert caught.value.message.endswith("connection reset")
         with raises(kind, "connection reset", of=of):
             storage.put("x", b"1")
+
+
+def test_a_server_that_refuses_the_version_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that another was faster: it would be so each time."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PreconditionError("412")
+
+    storage = open_storage(f"memory:{new_id()}")
+    storage.put("x", b"0")
+    _, version = storage.get_versioned("x")
+    monkeypatch.setattr(obstore, "put", refused)
+    with raises("storage_unconditional", "If-Match", of=Failed):
+        storage.replace("x", b"1", version=version)
 
 
 def test_a_conditional_write_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

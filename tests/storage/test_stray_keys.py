@@ -15,11 +15,10 @@ from ebbtide.storage import (
     LISTING_SCHEMA,
     RemoteStorage,
     Storage,
-    asking,
     base,
     clients,
-    keys,
     open_storage,
+    requests,
 )
 from tests.support.errors import raises
 from tests.support.stray import STRAY, put_key
@@ -98,8 +97,7 @@ def test_one_stray_key_hides_nothing(storage: Storage, key: str) -> None:
 
 
 def test_a_key_that_ends_in_a_slash_is_not_the_object_without_it(storage: Storage) -> None:
-    """Whether that is there or not, and however deep it is asked for. Nor is the key of the root
-    itself regular."""
+    """Whether that is there or not, at any depth. Nor is the key of the root itself regular."""
     slashed = ("folder/x/", "seed/y/", "deep/er/z/", "top/")
     expected = dict.fromkeys(PLAIN, True)
     for more in (slashed, ["seed//x"]):  # alone, and beside a stray key
@@ -155,8 +153,8 @@ def test_a_listing_by_keys_that_fails_is_a_failure_of_the_storage(
     def refused(*_: object, **__: object) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(keys, "urlopen", refused)
+    monkeypatch.setattr(requests, "urlopen", refused)
     # Not in the module itself, which threads that other tests left behind use too.
-    monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(requests, "time", SimpleNamespace(sleep=lambda _: None))
     with raises("storage_error", "no route to host", of=Failed):
         found(storage)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ebbtide.storage import Storage, open_storage, versions
+from ebbtide.storage import Storage, open_storage, retained
 from tests.support.versioned import NEVER, VersionedBucket
 
 KEYS = ("a", "a/b", "a0", "ab", "é b+c", "é b+c&d")
@@ -59,7 +59,7 @@ def test_versions_of_exactly_the_addresses_go(
     bucket: VersionedBucket, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other keys begin with these, and pages end within a key."""
-    monkeypatch.setattr(versions, "_PAGE_ROWS", rows)
+    monkeypatch.setattr(retained, "_PAGE_ROWS", rows)
     storage = filled(bucket)
     gone = ["a", "é b+c"]
     for _ in range(2):  # two markers
@@ -85,7 +85,7 @@ def test_versions_of_an_object_that_exists_stay(bucket: VersionedBucket) -> None
     storage.put("a", b"again")
     before = bucket.left()
     (found,) = storage.delete_versions(["a"])
-    assert (found.outcome, found.error) == ("missing", versions.PRESENT)
+    assert (found.outcome, found.error) == ("missing", retained.PRESENT)
     assert bucket.left() == before
 
 

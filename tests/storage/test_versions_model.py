@@ -12,8 +12,8 @@ from urllib.parse import quote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from ebbtide.storage import versions
-from ebbtide.storage.keys import Bucket
+from ebbtide.storage import retained
+from ebbtide.storage.requests import Bucket
 from tests.support.dying import Died
 from tests.support.randomized import randomized
 
@@ -148,7 +148,7 @@ def test_exactly_the_versions_of_hidden_addresses_go(seed: int) -> None:
     for _ in range(bucket.random.randint(0, 30)):
         bucket.change(bucket.random.choice(KEYS))
     before = {key: list(rows) for key, rows in bucket.history.items()}
-    found = versions.delete_versions(bucket, "r/", ADDRESSES)
+    found = retained.delete_versions(bucket, "r/", ADDRESSES)
     for address, outcome in zip(ADDRESSES, found, strict=True):
         rows = before.get(f"r/{address}", [])
         kept = [row for row in rows if row[0] in bucket.locked]
@@ -166,24 +166,23 @@ def test_exactly_the_versions_of_hidden_addresses_go(seed: int) -> None:
 
 @randomized("versions of buckets")
 def test_failures_ends_and_other_writers_lose_no_object(seed: int) -> None:
-    """Whatever happens in between, objects that exist keep their versions, and a later attempt
-    deletes the rest."""
+    """Objects that exist keep their versions, and a later attempt deletes the rest."""
     bucket = Fake("bucket", (), random.Random(seed), fails=0.2, ends=0.1, writes=0.3)
     for _ in range(bucket.random.randint(0, 30)):
         bucket.change(bucket.random.choice(KEYS))
     untouched = {key: list(bucket.history.get(key, [])) for key in KEYS}
     for _ in range(3):
         with suppress(Died):
-            versions.delete_versions(bucket, "r/", ADDRESSES)
+            retained.delete_versions(bucket, "r/", ADDRESSES)
     for key in KEYS:
         now = bucket.history.get(key, [])
         if key.removeprefix("r/") not in ADDRESSES:
             assert now[: len(untouched[key])] == untouched[key]
     calm = Fake("bucket", (), bucket.random, bucket.history, set())
-    versions.delete_versions(calm, "r/", ADDRESSES)
+    retained.delete_versions(calm, "r/", ADDRESSES)
     for address in ADDRESSES:
         assert not calm.is_hidden(f"r/{address}")
-    assert [name for page in versions.hidden(calm, "r/", "") for name in page] == [
+    assert [name for page in retained.hidden(calm, "r/", "") for name in page] == [
         key.removeprefix("r/")
         for key in sorted(calm.history, key=str.encode)
         if key.startswith("r/") and calm.is_hidden(key)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.store.repository import Repository
 from tests.support.memory_world import Place, open_place
 from tests.support.world import World
 
@@ -18,11 +17,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-def project_id(repository: Repository) -> str:
-    return repository.projects.create("project").project_id
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
-"""Access keys, persons who log in by an issuer, sessions, and grants: who gets in, and what ends
-it."""
+"""Access keys, persons of an issuer, sessions and grants: who gets in, and what ends it."""
 
 from __future__ import annotations
 
@@ -22,9 +21,8 @@ from ebbtide.ids import CLOCKS_APART_MAX, new_id
 from ebbtide.server.rights import Rights
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import PERSON_PREFIX, GivenKey, KeyPair, Role
-from ebbtide.store.access.persons import Person, PersonLogin
 from ebbtide.store.access.secrets import KEY_FILE, SecretBox
-from ebbtide.store.access.sessions import Session, Sessions
+from ebbtide.store.access.sessions import Person, PersonLogin, Session, Sessions
 from ebbtide.store.database.schema import access_key_grants, access_keys, sessions
 from ebbtide.store.embedded import Store
 from tests.support.clock import ManualClock

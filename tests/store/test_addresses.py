@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
+from ebbtide.doors.arvados.store.manifests import parse_manifest
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.storage.external import ExternalObject
-from ebbtide.store.access.signing import SigningKey, sign, verify
-from ebbtide.store.access.signing_keys import read_signing_keys
-from ebbtide.store.arvados.manifests import parse_manifest
+from ebbtide.store.access.signing import SigningKey, read_signing_keys, sign, verify
 from ebbtide.store.collections.contents import summary_of
 from ebbtide.store.commits.publishing import CommitDetails
 from ebbtide.store.content.entries import Entry
@@ -279,8 +278,7 @@ def test_of_two_links_that_have_both_copied_one_wins(repository: Repository) -> 
 def test_what_happens_while_bytes_are_copied(
     repository: Repository, clock: ManualClock, when: str
 ) -> None:
-    """Before the first byte, when there is nothing to copy any more, or after the last: another
-    link is faster, or the token expires."""
+    """Before the first byte or after the last, another link is faster, or the token expires."""
     _, token = uploaded(repository)
     outcomes: list[Entry | str] = []
     overtake = OncePut(DATA_PREFIX, lambda: outcomes.append(outcome_of(repository, token)))

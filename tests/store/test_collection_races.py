@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError
 from ebbtide.store.collections.contents import ContentChange, FromCollection, FromRef, Located
-from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.collections.queries import COLLECTIONS
 from ebbtide.store.database.schema import (
     collection_versions,
     collections,
@@ -114,7 +114,7 @@ def test_what_content_is_made_of_ends_meanwhile(
     repository.objects.put("main", "f", b"1")
     commit_id = repository.commits.commit("main", "").commit_id
     with repository.context.metadata.snapshot() as tx:
-        row = find_collection(tx, made)
+        row = COLLECTIONS.by_id(tx, made)
     assert row is not None
     closed = row.content_id if what == "a source" else commit_id
 
@@ -249,7 +249,7 @@ def test_content_waits_for_the_fence(repository: Repository, project_id: str) ->
             tx.lock_repository(context.repository_id, "exclusive")
             done = pool.submit(repository.collections.update, made, replication_desired=1)
             assert waits_for_a_lock(context.metadata, done)
-            row = find_collection(tx, made)
+            row = COLLECTIONS.by_id(tx, made)
             assert row is not None
             mine = commits.c.commit_id == row.content_id
             tx.execute(sa.update(commits).where(mine).values(tombstoned_by="run7"))

@@ -17,9 +17,10 @@ from ebbtide.store.collections.contents import (
     Located,
     Source,
 )
-from ebbtide.store.collections.queries import find_collection
+from ebbtide.store.collections.queries import COLLECTIONS
 from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.database.schema import commits, reflog
+from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import collect_files, of, of_files, put_collection, raises
@@ -32,7 +33,7 @@ INSTANT = timedelta(microseconds=1)
 
 def content_id(lake: Repository, collection_id: str) -> str:
     with lake.context.metadata.snapshot() as tx:
-        row = find_collection(tx, collection_id)
+        row = COLLECTIONS.by_id(tx, collection_id)
     assert row is not None
     return row.content_id
 
@@ -116,8 +117,7 @@ def test_what_is_replaced_is_remembered(
 def test_what_was_promised_and_goes_into_data_that_is_not_kept(
     repository: Repository, project_id: str, clock: ManualClock
 ) -> None:
-    """The token that kept an upload is used up; whoever has the locator can still read it, whatever
-    becomes of the collection."""
+    """The upload's token is used up. The holder of the locator can read it all the same."""
     lake = repository.collections
 
     def located() -> Located:
@@ -200,17 +200,18 @@ def test_lists_by_name_state_and_date(
     lake.create(repository.projects.create("other").project_id, "elsewhere")
     lake.delete(lake.create(project_id, "never (2)").collection_id)
 
-    def names(**asked: object) -> list[str]:
-        return [each.name for each in lake.page(project_id, **asked)]  # type: ignore[arg-type]
+    def names(name: str | None = None, **asked: object) -> list[str]:
+        listed = ListFilter(**asked)  # type: ignore[arg-type]
+        return [each.name for each in lake.page(project_id, name=name, listed=listed)]
 
     assert names() == ["later", "never", "soon"]
     assert names(name="never") == ["never"]
     assert names(name="never (2)") == []
     assert names(state=LifecycleState.EXPIRING) == ["later", "soon"]
-    assert names(from_date=now + HOUR, to_date=now + 5 * HOUR) == ["soon"]
+    assert names(expires_after=now + HOUR, expires_before=now + 5 * HOUR) == ["soon"]
     assert names(state=LifecycleState.TRASHED, include_expired=True) == ["never (2)"]
     with raises("invalid_argument"):
-        names(amount=0)
+        lake.page(project_id, amount=0)
     repository.projects.delete(project_id)
     with raises("project_not_found"):
         names()
@@ -286,7 +287,7 @@ FILES = {"a": b"1", "b/c": b"22", "b/d": b"", "ü": b"4444", "z" * 700: b"5"}
 def record_of(lake: Repository, collection_id: str) -> CommitRecord:
     repository_id = lake.info.repository_id
     with lake.context.metadata.snapshot() as tx:
-        row = find_collection(tx, collection_id)
+        row = COLLECTIONS.by_id(tx, collection_id)
         assert row is not None
         return find_commits(tx, repository_id, [row.content_id])[row.content_id]
 

@@ -1,5 +1,4 @@
-"""Concurrent operations in every order of their steps: nothing that anybody needs is deleted, and
-nothing stays that nobody needs."""
+"""Concurrent operations in every order of their steps: what is needed stays, and only that."""
 
 from __future__ import annotations
 

@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.ids import new_id
-from ebbtide.store.access.signing import SigningKey, sign
-from ebbtide.store.access.signing_keys import (
+from ebbtide.store.access.signing import (
+    SigningKey,
     date_signing_keys,
     insert_signing_key,
     read_signing_keys,
     retire_signing_keys,
+    sign,
 )
 from ebbtide.store.collections.contents import ContentChange, Located
 from ebbtide.store.database.engine import Transaction
@@ -127,7 +128,7 @@ def test_a_rotation_that_takes_long_retires_no_key_early(
         clock.advance(2 * longest)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ebbtide.store.access.signing_keys.insert_signing_key", insert)
+        patched.setattr("ebbtide.store.access.signing.insert_signing_key", insert)
         first = store.signing_keys.rotate()
     (old,) = first.verifying_ids
     assert first.retirable_at == clock.now + longest
@@ -152,7 +153,7 @@ def test_a_rotation_that_broke_off_retires_no_key(
             raise Died
 
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr("ebbtide.store.access.signing_keys.date_signing_keys", die)
+        patched.setattr("ebbtide.store.access.signing.date_signing_keys", die)
         store.signing_keys.rotate()
     clock.advance(2 * longest)
     assert store.signing_keys.rotate().retired_ids == ()

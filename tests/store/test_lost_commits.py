@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
+from ebbtide.purge.purger import Purges
 from ebbtide.storage import Storage
 from ebbtide.store.collections.contents import Located
 from ebbtide.store.content.entries import is_external
@@ -36,6 +37,7 @@ from ebbtide.store.database.schema import (
     released,
     upload_tokens,
 )
+from ebbtide.store.purges.queries import CLOSED
 from ebbtide.store.reclaim.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.collections import of, of_files
@@ -194,6 +196,11 @@ def check_whole(world: World) -> None:
 def check_settled(world: World) -> None:
     """Once all times have passed, and runs were made, there is what is needed and what the
     collector has to keep, and nothing else."""
+    stopped = Purges(world.store)
+    for row in stopped.list("lake"):
+        if row.state in CLOSED:
+            # No run deletes what a commit refers to.
+            assert stopped.carry_out(row.purge_id).row.state == "done"
     for _ in range(ROUNDS):
         world.clock.advance(world.settings.run_retention + DAY)
         Reclaimer(world.store).once()

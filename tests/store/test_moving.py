@@ -1,5 +1,4 @@
-"""Moves within a branch, new metadata, traces of addresses, and what was purged: which address an
-entry has, and who may refer to it."""
+"""Moves, new metadata, traces of addresses, and what was purged: who may refer to an address."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import new_id
 from ebbtide.store.collecting.tracing import address_at
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
-from ebbtide.store.database import conditions as batches
+from ebbtide.store.database import rows as batches
 from ebbtide.store.database.schema import copies, released
 from ebbtide.store.embedded import Store
 from ebbtide.store.purges.queries import SHOWN_MAX, find_purged, insert_purged, require_not_purged

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import sqlite
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.gc.relations import protected
+from ebbtide.gc import uncommitted as protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
@@ -469,8 +469,7 @@ class Pages:
             self.count += 1
 
     def missed(self) -> set[str]:
-        """What was there before the first page, is needed in the end, and was in no page and no
-        commit afterwards."""
+        """What was there before, is needed in the end, and was in no page and no later commit."""
         self.read()
         return (self.before & held(self.lake)) - self.seen - committed(self.lake)
 

@@ -10,8 +10,10 @@ import pytest
 from ebbtide.errors import NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.collections.project_queries import DEPTH_MAX
+from ebbtide.store.collections.queries import DEPTH_MAX
 from ebbtide.store.embedded import Store
+from ebbtide.store.lifecycle import ListFilter
+from ebbtide.store.names import ITEM_BYTES_MAX
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
@@ -57,6 +59,16 @@ def test_another_repository_knows_nothing_of_it(store: Store, repository: Reposi
         other.projects.update(mine.project_id, name="theirs")
     assert other.projects.page() == []
     assert other.projects.create("mine").name == "mine"
+
+
+def test_a_derived_name_is_a_name(repository: Repository) -> None:
+    """A client that changes other fields sends the name again."""
+    lake = repository.projects
+    for name in ("x" * ITEM_BYTES_MAX, "ä" * (ITEM_BYTES_MAX // 2)):
+        lake.create(name)
+        derived = lake.create(name, ensure_unique_name=True)
+        assert derived.name.endswith(" (2)") and derived.name[:-4] in name
+        assert lake.update(derived.project_id, name=derived.name) == derived
 
 
 def test_names_and_dates_that_are_none(repository: Repository) -> None:
@@ -138,7 +150,8 @@ def test_lists_by_state_and_date(repository: Repository, clock: ManualClock) -> 
     clock.advance(HOUR / 2)
 
     def names(**asked: object) -> list[str]:
-        return [each.name for each in lake.page(**asked)]  # type: ignore[arg-type]
+        listed = ListFilter(**asked)  # type: ignore[arg-type]
+        return [each.name for each in lake.page(listed=listed)]
 
     assert names() == ["later", "never", "soon"]
     assert names(include_expired=True) == ["later", "never", "over", "soon"]
@@ -147,9 +160,9 @@ def test_lists_by_state_and_date(repository: Repository, clock: ManualClock) -> 
     assert names(state=LifecycleState.TRASHED) == []
     assert names(state=LifecycleState.TRASHED, include_expired=True) == ["over"]
     assert names(state=LifecycleState.GONE, include_expired=True) == []
-    assert names(from_date=now + HOUR) == ["later", "soon"]
-    assert names(to_date=now + HOUR, include_expired=True) == ["over"]
-    assert names(from_date=now + HOUR, to_date=now + 5 * HOUR) == ["soon"]
+    assert names(expires_after=now + HOUR) == ["later", "soon"]
+    assert names(expires_before=now + HOUR, include_expired=True) == ["over"]
+    assert names(expires_after=now + HOUR, expires_before=now + 5 * HOUR) == ["soon"]
     clock.advance(TRASH)
     assert names(include_expired=True) == ["later", "never", "soon"], "the other is gone"
     for amount in (0, -1, 1_000_000):

@@ -388,8 +388,7 @@ def test_the_backlog(store: Store, repository: Repository, clock: ManualClock) -
 def test_repositories_that_were_deleted(
     store: Store, repository: Repository, clock: ManualClock
 ) -> None:
-    """What one in the trash released is deleted; a gone one is collected whole, by a run of its
-    own."""
+    """In the trash, what was released is deleted; a gone one is collected by its own run."""
     kept, _, late = (repository.objects.put("main", path, b"1").address for path in "abc")
     repository.objects.delete("main", "b")
     clock.advance(TRASH / 2)

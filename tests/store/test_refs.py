@@ -9,9 +9,8 @@ import pytest
 from ebbtide.errors import NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.refs.branches import Branches
-from ebbtide.store.refs.tags import Tags
-from ebbtide.store.repositories.lifecycle import ListFilter
+from ebbtide.store.lifecycle import ListFilter
+from ebbtide.store.refs.refs import Branches, Tags
 from ebbtide.store.repository import Repository
 from tests.conftest import START
 from tests.support.clock import ManualClock

@@ -15,8 +15,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Gone
 from ebbtide.ids import descending_id
-from ebbtide.retention.policy import Policy
-from ebbtide.retention.rules import Rule
+from ebbtide.retention.policy import Policy, Rule
 from ebbtide.store.collecting.dumping import Dump
 from ebbtide.store.content.layout import DUMPS_PREFIX
 from ebbtide.store.database.schema import commits
@@ -47,8 +46,7 @@ def mark(repository: Repository, commit_id: str, **values: object) -> None:
 
 
 def test_two_changes_of_the_policy_at_once(repository: Repository) -> None:
-    """The second begins while the first is between its reading and its writing. Both rules are
-    there afterwards."""
+    """The second is written between the reading and the writing of the first. Both rules stay."""
     retention = repository.retention
     retention.set({"default": "7d"})
     read, asked = Event(), Event()

@@ -17,7 +17,7 @@ from ebbtide.store.commits.publishing import Overtaken
 from ebbtide.store.commits.retrying import until_published
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
-from ebbtide.store.content.reading import find_entry
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.database.schema import pending
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX

@@ -9,14 +9,14 @@ from threading import Barrier
 import pytest
 
 from ebbtide.errors import Failed, NotFound
+from ebbtide.run_request import ScheduledOptions
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories.removal import close_repository
-from ebbtide.store.schedules.schedules import (
+from ebbtide.store.schedules import (
     FAILED,
     INTERRUPTED,
     RUNNING,
     Schedule,
-    ScheduledOptions,
 )
 from ebbtide.timetable import Timetable
 from tests.support.clock import ManualClock
@@ -62,8 +62,7 @@ def test_first_schedules_that_meet(store: Store) -> None:
 
 
 def test_a_claim_needs_the_schedule_that_was_read(store: Store, clock: ManualClock) -> None:
-    """Nothing is claimed that was set anew, disabled or deleted since, or whose time has not
-    come."""
+    """None that was set anew, disabled or deleted since, or is not due yet is claimed."""
     made = put(store)
     assert store.schedules.claim(made, clock.now, late_max=LATE_MAX) is None
     clock.advance(HOUR)

@@ -293,8 +293,7 @@ class History:
             }
 
     def settle(self) -> None:
-        """When all URLs have ended, the reclaimer alone leaves nothing that nobody needs; or the
-        collector alone."""
+        """When all URLs have ended, reclaimer or collector alone leaves nothing over."""
         self.world.clock.advance(26 * HOUR)
         by_reclaimer = self.random.random() < 0.5
         for _ in range(3):
@@ -364,14 +363,23 @@ def test_ten_thousand_parts(holders: Holders) -> None:
     assert len(holders.world.files("data/")) == 1
 
 
-def test_what_is_written_after_the_end_is_reclaimed_after_the_urls_end(holders: Holders) -> None:
-    """The reclaimer, which lists nothing, must not forget an address that can still be written."""
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_what_is_written_after_the_end_is_reclaimed_after_the_urls_end(
+    holders: Holders, *, is_swept: bool
+) -> None:
+    """The reclaimer, which lists nothing, must not forget an address that can still be written. Nor
+    does a run that has deleted its first file."""
     world, lake = holders.world, holders.lake()
     upload, made = begun(lake, 2)
     wanted = [WantedPart(1, holders.put(made.part_urls[0], b"1"))]
     entry = lake.signed_parts.complete(lake.signed_parts.choose(upload, wanted))
     assert world.files("data/") == {entry.address}
+    if is_swept:
+        holders.put(made.part_urls[1], b"first")
     world.clock.advance(timedelta(hours=11))
+    if is_swept:
+        assert world.collect(**ZERO, mode="clean").state == "swept"
+        assert world.files("data/") == {entry.address}
     Reclaimer(world.store).once()
     for url in made.part_urls:
         holders.put(url, b"late")

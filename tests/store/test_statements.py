@@ -1,5 +1,4 @@
-"""How many statements and commits the database gets for an upload and a read. Each costs time, so
-that a new one should be a decision."""
+"""Statements and commits of an upload and a read: each costs time, and is a decision."""
 
 from __future__ import annotations
 

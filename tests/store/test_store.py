@@ -148,8 +148,7 @@ def test_stores_without_a_directory(database_url: str, clock: ManualClock) -> No
 def test_what_a_creation_that_broke_off_left_is_no_obstacle(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The storage goes away before OWNER is there, or its answer gets lost: the same root is asked
-    for again."""
+    """The storage goes away before OWNER is there, or its answer is lost: it is made again."""
     tree = tmp_path / "root" / "_ebbtide" / "trees" / f"{'0' * 32}.parquet"
     tree.parent.mkdir(parents=True)
     tree.write_bytes(b"half")

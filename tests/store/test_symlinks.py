@@ -1,5 +1,4 @@
-"""Symlink files: what is in them, and random histories of requests that meet, fail, and run beside
-commits and runs."""
+"""Symlink files: what is in them, and random requests beside commits and runs."""
 
 from __future__ import annotations
 

@@ -80,8 +80,7 @@ def http_server(
 
 @contextmanager
 def answering(give: Callable[[str, str], Answer]) -> Iterator[str]:
-    """The endpoint of a server that answers as `give` says of method and path; status 0 breaks the
-    connection."""
+    """An endpoint that answers as `give` says of method and path; status 0 breaks off."""
 
     class Giving(Handler):
         def go(self) -> None:

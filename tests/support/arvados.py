@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from ebbtide.store.arvados.collections import ArvadosCollection
-from ebbtide.store.arvados.manifests import parse_manifest
+from ebbtide.doors.arvados.store.collections import ArvadosCollection
+from ebbtide.doors.arvados.store.manifests import parse_manifest
+from ebbtide.doors.arvados.store.repository import ArvadosRepository
 from ebbtide.store.repository import Repository
 
 HOLDER = "EBBTHOLDER"
@@ -16,7 +17,7 @@ def md5(data: bytes) -> str:
 
 
 def put_block(lake: Repository, data: bytes, *, holder: str = HOLDER) -> str:
-    return lake.blocks.put(md5(data), data, holder=holder, size_bytes=len(data))
+    return ArvadosRepository(lake).blocks.put(md5(data), data, holder=holder, size_bytes=len(data))
 
 
 def manifest_of(locator: str, name: str = "file") -> str:
@@ -24,7 +25,7 @@ def manifest_of(locator: str, name: str = "file") -> str:
 
 
 def read_block(lake: Repository, locator: str, *, holder: str = HOLDER) -> bytes:
-    return b"".join(lake.blocks.read(locator, holder=holder).pieces)
+    return b"".join(ArvadosRepository(lake).blocks.read(locator, holder=holder).pieces)
 
 
 def read_blocks(lake: Repository, text: str) -> list[bytes]:
@@ -36,9 +37,9 @@ def read_blocks(lake: Repository, text: str) -> list[bytes]:
 
 
 def save(lake: Repository, project_id: str, name: str, text: str) -> ArvadosCollection:
-    return lake.arvados_collections.create(project_id, name, text, holder=HOLDER)
+    return ArvadosRepository(lake).collections.create(project_id, name, text, holder=HOLDER)
 
 
 def signed(lake: Repository, found: ArvadosCollection) -> str:
     collection_id = found.listed.collection_id
-    return lake.arvados_collections.signed_manifest(collection_id, holder=HOLDER)
+    return ArvadosRepository(lake).collections.signed_manifest(collection_id, holder=HOLDER)

@@ -63,8 +63,7 @@ class Cluster:
         self.workers.append(self._run(name, [WORKER_CLASS, *options]))
 
     def kill_worker(self) -> int:
-        """Kill the oldest worker and its executors, as if the machine were gone; how many
-        processes."""
+        """Kills the oldest worker and its executors. Returns the number of processes."""
         process = self.workers.pop(0)
         killed = _kill(process)
         process.wait()

@@ -9,6 +9,5 @@ from typing import Any
 
 
 def captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command with these options of `subprocess.run`. Its exit code is the caller's to
-    check."""
+    """Runs a command with options of `subprocess.run`. The caller checks the exit code."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)

@@ -31,10 +31,9 @@ from sqlalchemy.pool import StaticPool
 from ebbtide import ids
 from ebbtide.errors import EbbtideError
 from ebbtide.settings import Settings
-from ebbtide.store.access.signing import SigningKey
-from ebbtide.store.access.signing_keys import insert_signing_key
+from ebbtide.store.access.signing import SigningKey, insert_signing_key
 from ebbtide.store.content.layout import DATA_PREFIX
-from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.content.trees import iterate_entries
 from ebbtide.store.database.commits import find_commits
 from ebbtide.store.database.engine import BEGIN_OPTION, Metadata
 from ebbtide.store.database.migrate import upgrade_schema
@@ -431,8 +430,7 @@ class Search:
     def _follow(
         self, prefix: tuple[int, ...], random: Random | None = None
     ) -> list[tuple[int, ...]]:
-        """Follow a schedule to its end, or to a state that was met; what branches off from it
-        behind `prefix`."""
+        """Follow a schedule to its end or a known state. What branches off behind `prefix`."""
         threads = self.ground.start(list(self.operations.values()))
         taken: list[int] = []
         found: list[tuple[int, ...]] = []

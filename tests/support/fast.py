@@ -27,8 +27,7 @@ SERVERS: Final = frozenset({"postgres", "s3_url", "azure_url"})
 NO_SERVER: Final = "needs a server, which --fast does not start"
 NO_TIME: Final = "no time is left for tests that are further from what was changed"
 IS_ITS_TEST: Final = 40
-"""How much nearer a test is that has the name of a changed module; that imports it; or that shares
-a directory with it."""
+"""How much nearer a test is with a changed module's name, its import, or its directory."""
 IMPORTS_IT: Final = 20
 IN_ITS_DIRECTORY: Final = 4
 
@@ -41,8 +40,7 @@ def needs_more(item: pytest.Item) -> bool:
 
 
 def changed_files(root: Path = ROOT) -> list[str]:
-    """The files that differ from the last commit, or if none does, those that this one changed.
-    Empty without git."""
+    """The files that differ from the last commit, else those that it changed."""
     for asked in (["HEAD"], ["HEAD~1", "HEAD"]):
         command = ["git", "-C", str(root), "diff", "--name-only", *asked]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,8 +50,7 @@ def changed_files(root: Path = ROOT) -> list[str]:
 
 
 def nearest_files(changed: Sequence[str], rng: Random) -> list[Path]:
-    """The files of tests that are nearest to changed files, nearest first. Those that are equally
-    near are in an order of chance."""
+    """The files of tests nearest to changed files. Chance orders the equally near."""
     files = sorted(TESTS.rglob("test_*.py"))
     rng.shuffle(files)
     near = {

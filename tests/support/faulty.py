@@ -78,8 +78,7 @@ class FaultyStorage(Any):  # type: ignore[misc]  # it has all that a storage has
 
 
 class SharedFaultyStorage(FaultyStorage):
-    """One that says that processes share it, though its hooks are in this one alone: so are runs
-    whose tasks are done in place."""
+    """Calls itself shared. Its hooks are in this process, and so are runs without workers."""
 
     @property
     def shared_between_processes(self) -> bool:

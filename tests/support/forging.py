@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebbtide.formats.base import RepositoryFormat
-from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
+from ebbtide.formats.capabilities import slices_of
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.report import RunReport
-from ebbtide.gc.runs import checksum_of
+from ebbtide.gc.runs import RunFolders, checksum_of
 
 Row = dict[str, Any]  # by the columns of a part
 
@@ -75,8 +76,7 @@ class Forgery:
             "size_bytes": found.st_size,
             "last_modified": found.st_mtime_ns // 1000,
             "kind": kind,
-            "slice": layout.slices(named).to_pylist()[0],
-            "target": layout.targets(named).to_pylist()[0],
+            "slice": slices_of(layout, named).to_pylist()[0],
         }
         self.edit_candidates(kind, lambda rows: rows.append(row))
 
@@ -88,9 +88,5 @@ class Forgery:
         }
         self.plan["checksum"] = checksum_of(self.plan)
         (self.folder / "plan.json").write_text(json.dumps(self.plan))
-        self.repository.record_run(
-            self.report.run_id,
-            state="planned",
-            run_path=self.report.run_path,
-            plan_checksum=self.plan["checksum"],
-        )
+        folders = RunFolders(self.repository, str(self.folder.parent))
+        folders.record(folders.of(self.report.run_id), "planned", self.plan["checksum"])

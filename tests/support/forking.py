@@ -163,8 +163,7 @@ def forks() -> Forks:
 
 
 class _Server:
-    """The process that is forked: for each line of standard input, and for each client of the
-    socket."""
+    """The process that is forked for each line of input, and each client of the socket."""
 
     def __init__(self, listening: int) -> None:
         self._listening = socket.socket(fileno=listening)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from ebbtide.formats.gone import GoneRepository
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.removing import Remover
+from ebbtide.gc.removal import Remover
 from ebbtide.gc.steps import Observer, silent
 from ebbtide.store.database.schema import metadata
 from ebbtide.store.embedded import Store
@@ -21,8 +21,7 @@ OUTLASTING = {"store_info", "promised_times", "removals", "signing_keys", "acces
 
 
 def fill(world: World) -> None:
-    """Commits, tags, something staged and deleted, runs with their records, an export, an upload
-    that nobody linked, a hold, a policy."""
+    """Commits, tags, staged and deleted objects, runs, an export, an upload, a hold, a policy."""
     lake = world.lake
     world.save("main", days_ago=30, put=["a", "b", "c"])
     world.save("main", days_ago=20, put=["d"], delete=["a"])
@@ -46,8 +45,7 @@ def fill(world: World) -> None:
 
 
 def expire_repository(world: World) -> str:
-    """Put the repository in the trash, and wait until it is gone and nothing is promised; its
-    id."""
+    """Puts the repository in the trash, and waits until it is gone. Its id."""
     deleted = world.store.catalog.delete("lake")
     settings = world.settings
     world.clock.advance(

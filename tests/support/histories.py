@@ -14,8 +14,7 @@ from tests.support.world import START, World
 
 @dataclass(frozen=True)
 class History:
-    """Commits of a `main` of which `expired` alone has expired, still reached, and a `cut` one
-    that nothing reaches. Policy: a week."""
+    """Commits of `main`: `expired` is reached, `cut` is not. The policy keeps a week."""
 
     expired: str
     opening: str

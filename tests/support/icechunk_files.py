@@ -128,8 +128,7 @@ class SlowSnapshot:
 
 
 def slow_snapshot(payload: bytes) -> SlowSnapshot:
-    """A snapshot: `manifests` has the size and number of references by id, `named` those that
-    arrays refer to."""
+    """`manifests` has size and number of references by id; arrays refer to those `named`."""
     root = Fields(payload)
     data = root.table.Bytes
     manifests = {}

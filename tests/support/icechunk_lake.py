@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 
 from ebbtide.arrow import texts
 from ebbtide.clock import Clock
+from ebbtide.formats.capabilities import CommitHistory
 from ebbtide.formats.icechunk.repository import IcechunkRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.hold import expire
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent
+from ebbtide.retention.expiry import Expiry, ExpiryRequest
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from tests.support.engines import INLINE
@@ -45,7 +48,7 @@ class IcechunkLake:
             name=f"icechunk:{self.url}",
             settings=self.settings,
             quiet=quiet,
-            run_dir=None if run_dir is None else open_storage(str(run_dir)),
+            notes=None if run_dir is None else open_storage(str(run_dir)),
             clock=self.clock,
         )
 
@@ -68,6 +71,9 @@ class IcechunkLake:
             observer=observer,
         )
 
+    def expire(self, request: ExpiryRequest, *, quiet: bool = True) -> tuple[CommitHistory, Expiry]:
+        return expire(self.format(quiet=quiet), request, RunOptions.of(self.settings))
+
     def collect(self, **options: Any) -> RunReport:
         return self.collector(**options).run()
 
@@ -84,6 +90,11 @@ class IcechunkLake:
 
 def candidates(report: RunReport) -> dict[str, int]:
     return {row["address"]: row["size_bytes"] for row in planned_rows(report)}
+
+
+def reasons(report: RunReport) -> dict[str, str]:
+    rows = pq.read_table(BytesIO(open_storage(report.run_path).get("commits.parquet"))).to_pylist()
+    return {row["commit_id"]: row["reason"] for row in rows if row["active"]}
 
 
 def planned_rows(report: RunReport) -> list[dict[str, Any]]:

@@ -94,8 +94,7 @@ def link(lake: Repository, branch: str, path: str) -> Entry:
 
 
 def meanwhile(lake: Repository, action: Callable[[], object], at: str = TREES_PREFIX) -> Repository:
-    """Returns the repository. Its next operation calls `action` when it writes its first file at an
-    address that begins with `at`."""
+    """The repository, whose next operation calls `action` before its first file at `at`."""
     return with_storage(lake, FaultyStorage(lake.storage, before=OncePut(at, action)))
 
 

@@ -48,8 +48,7 @@ Contents = dict[str, str]
 
 
 class Progress:
-    """How many runs of the collector have ended, for those who wait for some, and whether it is
-    time to begin nothing new."""
+    """How many runs have ended, for those who wait, and whether to begin nothing new."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -8,10 +8,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-import ebbtide
-from ebbtide.program import main
+import pyiceberg.catalog
+from pyiceberg.utils.config import Config
 
-__all__ = ["main"]
+import ebbtide
+from ebbtide import program
 
 LEFT: Final = (
     "ebbtide.filesystem",
@@ -32,3 +33,9 @@ def _load(package: str, path: list[str]) -> None:
 
 
 _load("ebbtide", list(ebbtide.__path__))
+
+
+def main() -> None:
+    """The program. PyIceberg has read the environment of the process that is forked."""
+    pyiceberg.catalog._ENV_CONFIG = Config()
+    program.main()

@@ -196,8 +196,7 @@ class Loser:
             proxy.close()
 
     def lose(self, nth: int, moment: Moment, work: Callable[[], object]) -> bool:
-        """Do the work, and lose its `nth` COMMIT. Whether it had so many. The work may fail of it
-        with an error of ours, or get along."""
+        """Loses the `nth` COMMIT of the work, which may fail of it. Whether it had so many."""
         self.cut.nth, self.cut.moment, self.cut.count = nth, moment, 0
         try:
             self._do(work)

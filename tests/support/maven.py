@@ -18,7 +18,7 @@ from tests.support.commands import captured
 
 JARS_OF_SPARK: Final = Path(pyspark.__file__).parent / "jars"
 LIMIT_SECONDS: Final = 600
-_PATTERN: Final = "[organisation]-[artifact]-[revision].[ext]"
+_PATTERN: Final = "[organisation]-[artifact]-[revision](-[classifier]).[ext]"
 
 
 class Unreachable(Exception):
@@ -27,6 +27,8 @@ class Unreachable(Exception):
 
 def fetched_jars(name: str, modules: Sequence[str], *, without: Iterable[str]) -> list[Path]:
     """The jars of modules `GROUP:NAME:VERSION` and of what they need.
+
+    Behind a version, `:CLASSIFIER` names a jar in place of the module's own, which has none.
 
     `without` are the groups, or single modules `GROUP:NAME`, that are left out. They are kept below
     `name` in the user's cache directory. Raises Unreachable.
@@ -48,13 +50,22 @@ def fetched_jars(name: str, modules: Sequence[str], *, without: Iterable[str]) -
 def _description(modules: Iterable[str], without: Iterable[str]) -> str:
     lines = []
     for module in modules:
-        group, name, version = module.split(":")
-        lines.append(f'<dependency org="{group}" name="{name}" rev="{version}"/>')
+        group, name, version, *classifiers = module.split(":")
+        artifacts = (
+            f'<artifact name="{name}" type="jar" ext="jar"'
+            + (f' m:classifier="{each}"/>' if each else "/>")
+            for each in classifiers
+        )
+        lines.append(
+            f'<dependency org="{group}" name="{name}" rev="{version}">{"".join(artifacts)}'
+            "</dependency>"
+        )
     for each in without:
         group, _, name = each.partition(":")
         lines.append(f'<exclude org="{group}" module="{name or "*"}"/>')
     return (
-        '<ivy-module version="2.0"><info organisation="tests" module="jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="tests" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'
         f'<dependencies defaultconfmapping="default->default">{"".join(lines)}</dependencies>'
         "</ivy-module>"

@@ -31,7 +31,6 @@ from ebbtide.storage import (
 )
 from ebbtide.storage import base as storage_base
 from ebbtide.storage.base import chunks, in_share, split_address, split_prefix
-from ebbtide.storage.classes import StorageClass
 from ebbtide.storage.external import ExternalObject
 
 SCHEME: Final = "s3://"
@@ -186,6 +185,7 @@ class MemoryStorage:
                     pa.timestamp("us", "UTC"),
                 ),
                 pa.array([True] * len(rows), pa.bool_()),
+                pa.nulls(len(rows), pa.string()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
 
@@ -220,13 +220,6 @@ class MemoryStorage:
 
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         return [DeleteOutcome(address, "missing") for address in addresses]
-
-    @property
-    def has_classes(self) -> bool:
-        return False
-
-    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
-        return [None] * len(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         split_prefix(prefix)

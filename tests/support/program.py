@@ -93,7 +93,7 @@ def in_world(world: SmallWorld) -> Iterator[Program]:
             patched.setenv(name, value)
         # A server ends when it is interrupted; an archive takes seconds.
         patched.setattr("ebbtide.program.serve._prepared", lambda *_, **__: lambda: None)
-        patched.setattr("ebbtide.gc.engines.spark.archive._needed", dict)
+        patched.setattr("ebbtide.gc.engines.spark.conf._needed", dict)
         stepping = Stepping(patched, world.directory, world.store, world.directory / "ice")
         yield Program(world, stepping, patched)
 

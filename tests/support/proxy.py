@@ -33,8 +33,7 @@ _BETWEEN_TWO: Final = frozenset({"connection", "keep-alive", "transfer-encoding"
 
 @dataclass
 class Proxy:
-    """What it does, which may be changed at any time. `counts` are requests by method, `refused`
-    those answered 503."""
+    """Can be changed at any time. `counts` are requests by method, `refused` answers of 503."""
 
     target: str
     busy_share: float = 0.0

@@ -6,7 +6,8 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from ebbtide.purge.purger import PurgeReport, Purges
+from ebbtide.purge.plan import PurgeReport
+from ebbtide.purge.purger import Purges
 from ebbtide.purge.request import PathTarget, Request
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository

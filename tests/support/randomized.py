@@ -41,7 +41,7 @@ providers.AVAILABLE_PROVIDERS[INDEPENDENT] = providers.HypothesisProvider
 
 FAST_PART: Final = 4
 """A fast run has this part of the cases of a commit."""
-SETS_SHARE: Final = 0.3
+SETS_SHARE: Final = 0.15
 """The part of a long run that sets of alike tests may take."""
 
 OUTCOME: Final = "randomized"

@@ -9,7 +9,7 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from ebbtide.store.content.layout import DATA_PREFIX
-from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.content.trees import iterate_entries
 from ebbtide.store.database.commits import CommitRecord, find_commits
 from ebbtide.store.database.schema import branches, commits, staged
 from ebbtide.store.embedded import Store

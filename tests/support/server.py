@@ -1,5 +1,4 @@
-"""A server in a process of its own: the program that users start, forked where all that it loads is
-loaded."""
+"""A server in a process of its own: the users' program, forked where its modules are loaded."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ import zarr
 from ebbtide.storage import LocalStorage
 from ebbtide.store.commits.publishing import CommitDetails
 from ebbtide.store.content.layout import tree_address
-from ebbtide.store.content.reading import iterate_entries
-from ebbtide.store.content.trees import read_tree
+from ebbtide.store.content.trees import iterate_entries, read_tree
 from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.importing.imports import ImportRequest
 from ebbtide.store.importing.sources import ImportSource
@@ -55,7 +54,9 @@ VIEWS: Final[Mapping[str, str]] = {
     " tombstoned_by IS NULL FROM repositories",
     "branches": "SELECT r.name, x.name, c.message, x.expires_at IS NULL, x.hidden"
     f" FROM branches AS x {_OF} JOIN commits AS c USING (repository_id, commit_id)",
-    "tags": "SELECT r.name, x.name, c.message, x.expires_at IS NULL"
+    # A request for symlink files makes a tag whose name ends in digits of its own.
+    "tags": "SELECT r.name, iif(x.name GLOB 'symlinks/*-*', 'symlinks/…', x.name), c.message,"
+    " x.expires_at IS NULL"
     f" FROM tags AS x {_OF} JOIN commits AS c USING (repository_id, commit_id)",
     "commits": "SELECT r.name, x.message, x.committer, x.tombstoned_by IS NULL,"
     " x.forgotten_by IS NULL, x.given_up_reason"

@@ -81,8 +81,7 @@ class Steps:
     def take(
         self, place: Place, call: Callable[[], Answer], broken: Callable[[], Answer]
     ) -> Answer:
-        """`call`, or what becomes of it: `broken` raises what its failing raises, or answers so.
-        What a step does itself is no step."""
+        """Does `call`, or what befalls it; `broken` answers for it. Steps inside are none."""
         if getattr(self._inside, "yes", False):
             return call()
         if place.service == self._down:
@@ -322,8 +321,7 @@ class _Written:
 
 
 class Stdout(io.RawIOBase):
-    """The file below a stdout, kept in a temporary file. It fails as a full disk does, or, from
-    then on, as a pipe that nobody reads."""
+    """The file below stdout. It fails as a full disk does, or as a pipe that nobody reads."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()

@@ -32,8 +32,7 @@ def copy_store(template: Path, target: Path) -> None:
 
 @contextmanager
 def old_lake(directory: Path, **settings: Any) -> Iterator[Repository]:
-    """The repository `lake` of a new store. What the block writes there is an hour old afterwards:
-    no grace of seconds protects it."""
+    """The repository `lake` of a new store. What the block writes is then an hour old."""
     now = datetime.now(UTC) - AGE
     with Store.init(directory, settings=Settings(**settings), clock=ManualClock(now)) as store:
         yield store.create_repository("lake")

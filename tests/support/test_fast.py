@@ -17,15 +17,17 @@ def near(test: str, *changed: str, imports: frozenset[str] = NONE) -> int:
 
 
 def test_nearer_and_nearer() -> None:
-    changed = "src/ebbtide/gc/planning/absent.py"
+    changed = "src/ebbtide/formats/iceberg/avro.py"
     found = [
         near("tests/store/test_copies.py", changed),
-        near("tests/gc/test_locks.py", changed),
-        near("tests/gc/planning/test_making.py", changed),
+        near("tests/formats/test_toy.py", changed),
+        near("tests/formats/iceberg/test_real_tables.py", changed),
         near(
-            "tests/store/test_copies.py", changed, imports=frozenset({"ebbtide.gc.planning.absent"})
+            "tests/store/test_copies.py",
+            changed,
+            imports=frozenset({"ebbtide.formats.iceberg.avro"}),
         ),
-        near("tests/gc/planning/test_absent.py", changed),
+        near("tests/formats/iceberg/test_avro.py", changed),
         near("tests/gc/test_locks.py", changed, "tests/gc/test_locks.py"),
     ]
     assert found == sorted(set(found))
@@ -67,8 +69,7 @@ def test_what_is_left_out() -> None:
 
 
 def test_no_server_is_started(request: pytest.FixtureRequest) -> None:
-    """pytest itself carries out a skip in place of the fixture. So it remembers it for the second
-    test that asks."""
+    """pytest carries out a skip in place of the fixture, also for a second test."""
     definition = request._get_active_fixturedef("s3_url")
     started = definition.func
     try:

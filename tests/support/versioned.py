@@ -29,8 +29,7 @@ class VersionedBucket:
 
     @classmethod
     def with_lock(cls, mode: str | None = "GOVERNANCE", **period: int) -> VersionedBucket:
-        """Makes a bucket with object lock. `period` is its default, as `Days=1`; none without a
-        mode."""
+        """Makes a bucket with object lock, by default for `period`, as `Days=1`."""
         bucket = cls()
         bucket.client.create_bucket(Bucket=bucket.name, ObjectLockEnabledForBucket=True)
         if mode is not None:

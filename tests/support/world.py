@@ -44,8 +44,7 @@ def collector_of(store: Store, lake: Repository, **options: Any) -> Collector:
 
 
 SLICES_BEFORE: Final = timedelta(days=401)
-"""By how much slices are named older than the injected now: files have dates of the real one, and
-none is older than its slice's name."""
+"""By how much slices are named older than now: files have dates of the real clock."""
 
 
 class AgedSlices(CurrentSlice):

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ebbtide.durations import parse_duration
 from ebbtide.errors import NotFound
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import always_quarantined, require_not_quiet, scheme_of
-from ebbtide.gc.options import RunOptions, parse_mode, parse_quarantine, parse_sizes
+from ebbtide.gc.options import RunOptions, parse_quarantine
 from ebbtide.gc.steps import Observer, silent
+from ebbtide.run_request import Period, RunRequest
 
 if TYPE_CHECKING:
     from ebbtide.audit.explain import Explainer
@@ -55,41 +55,22 @@ class Collected:
             )
         return self.form
 
-    def options(
-        self,
-        *,
-        grace: str | timedelta | None = None,
-        unsafe: bool = False,
-        allow_share: bool = False,
-        run_dir: str | None = None,
-        mode: str = "auto",
-        sizes: str | None = None,
-        inventory: str | None = None,
-        inventory_date: datetime | None = None,
-        quarantine: str | timedelta | None = None,
-        delete_versions: bool | None = None,
-        accept_lost_commits: bool = False,
-    ) -> RunOptions:
-        """Returns the options of a run, from the settings and these arguments.
+    def options(self, **asked: Unpack[RunRequest]) -> RunOptions:
+        """Returns the options of a run, from the settings and what was asked.
 
-        `grace` and `quarantine` are periods. A quarantine of ASKED has an effect only if runs of
-        the repository can be undone. Raises InvalidInput `invalid_duration` or `invalid_argument`.
+        A quarantine of ASKED has an effect only if runs of the repository can be undone. Raises
+        InvalidInput `invalid_duration`, `invalid_date` or `invalid_argument`.
         """
-        return RunOptions.of(
-            self.settings,
-            sessions=self.sessions,
-            grace=parse_duration(grace) if isinstance(grace, str) else grace,
-            unsafe=unsafe,
-            allow_share=allow_share,
-            run_dir=run_dir,
-            mode=parse_mode(mode),
-            sizes=None if sizes is None else parse_sizes(sizes),
-            inventory=inventory,
-            inventory_date=inventory_date,
-            quarantine=parse_quarantine(quarantine or always_quarantined(self.name), self.form),
-            delete_versions=delete_versions,
-            accept_lost_commits=accept_lost_commits,
-        )
+        quarantine = asked.get("quarantine") or always_quarantined(self.name)
+        asked["quarantine"] = parse_quarantine(quarantine, self.form)
+        return RunOptions.of(self.settings, sessions=self.sessions, **asked)
+
+    def running_id(self) -> str | None:
+        """Returns the id of the run that holds the repository now, in any process; or None. Raises
+        Refused `run_in_progress` if the lease's file is damaged."""
+        from ebbtide.gc.hold import running_id
+
+        return running_id(self.form, lease_ttl=self.settings.run_lease_ttl)
 
     def collector(
         self,
@@ -112,8 +93,8 @@ class Collected:
         }
         gone, store = self.form, self.store
         if isinstance(gone, GoneRepository) and store is not None:
-            from ebbtide.gc.removing import Remover
-            from ebbtide.purge.whole import outlast
+            from ebbtide.gc.removal import Remover
+            from ebbtide.purge.deleting import outlast
 
             return Remover(gone, preserve=lambda: outlast(store, gone.context), **given)
         return Collector(self.form, **given)
@@ -122,7 +103,7 @@ class Collected:
         self,
         *,
         limit: int,
-        grace: str | timedelta | None = None,
+        grace: Period | None = None,
         engine: Engine | None = None,
     ) -> Explainer:
         """Returns the explainer, whose lists have at most `limit` rows. `grace` is that of runs."""

@@ -1,37 +1,137 @@
-"""Stores and repositories for programs: policy, plans, sweeps, explanations and undo."""
+"""Stores and repositories for programs: policy, plans, sweeps, explanations and undo.
+
+A program gets a plan as its figures, and its candidates as Arrow or Spark rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self, Unpack
+
+import pyarrow as pa
 
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.api.engines import Hidden, engine_on, make_engine
-from ebbtide.api.planned import PlannedRun, require_done
-from ebbtide.errors import Incomplete
-from ebbtide.gc.planning.whatif import WhatIf
+from ebbtide.errors import Incomplete, Refused
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
+from ebbtide.gc.parts import Count, read_batches
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.whatif import WhatIf
 from ebbtide.retention import Policy
+from ebbtide.run_request import (
+    Period,
+    PlanAndSweepOptions,
+    PlanOptions,
+    SweepOptions,
+    require_known,
+)
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engines.base import Engine
 
-Period = str | timedelta
-"""A period: `timedelta`, or a text such as `"7d"`, `"12h"` or `"0s"`."""
+
+COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
+"""The columns of candidates."""
+SCHEMA: Final = pa.schema([CANDIDATE_SCHEMA.field(name) for name in COLUMNS])
+ROWS_PER_BATCH: Final = 20_000
+
+EXPLAINED_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A plan that `CollectedRepository.plan` made, with its `report`, in `folder`. Nothing is
+    deleted yet.
+
+    `plan` has everything that the plan's file has, such as `by_ref`, `warnings` and `mode`.
+    """
+
+    report: RunReport
+    plan: Plan
+    folder: RunFolder
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.plan.run_id
+
+    @property
+    def file_count(self) -> int:
+        """The number of files that a sweep would delete: the candidates."""
+        return self.plan.candidate_total.objects
+
+    @property
+    def bytes_total(self) -> int | None:
+        """The bytes of the candidates. None if the size of some was not read (option `sizes`)."""
+        return self.plan.candidate_total.known_bytes
+
+    @property
+    def kinds(self) -> Mapping[str, Count]:
+        """The counts of the candidates by kind, such as `data`. A Count has `objects` and
+        `bytes_total`."""
+        return self.plan.kinds
+
+    @property
+    def counts(self) -> Mapping[str, Count]:
+        """The counts of all files by class: listed, live, protected, young and candidate."""
+        return self.plan.counts
+
+    @property
+    def expired_count(self) -> int:
+        """The number of commits that lose their data."""
+        return self.plan.expired_count
+
+    def candidates(self) -> pa.RecordBatchReader:
+        """Returns the candidates as an Arrow reader, part by part; `read_all()` makes a table.
+
+        Columns: `kind` (text), `address` (text, relative to the storage root), `size_bytes` (int64)
+        and `last_modified` (timestamp in UTC, by the storage's clock). Sizes and dates are null if
+        they were not read (option `sizes`). The order is by kind and then arbitrary. While rows are
+        read, raises Refused `plan_corrupt` if a file of the plan is missing or damaged, and Failed
+        `storage_error`.
+        """
+        return pa.RecordBatchReader.from_batches(SCHEMA, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for table in read_batches(
+            self.folder, self.plan.candidates, SCHEMA, rows_max=ROWS_PER_BATCH
+        ):
+            yield from table.to_batches()
+
+    def candidates_spark(self, spark: SparkSession) -> DataFrame:
+        """Returns the candidates as a Spark DataFrame, with the columns of `candidates`.
+
+        The executors read the plan's files, one part in each partition. They need this package, and
+        access to the storage. Nothing is read before an action of the DataFrame.
+        """
+        from ebbtide.gc.engines.spark.engine import frame_of_parts
+
+        return frame_of_parts(spark, self.folder, self.plan.candidates, SCHEMA)
+
+
+def require_done(report: RunReport) -> RunReport:
+    """Returns the report of a run that did its work. Raises Refused with the kind of the gate if
+    the run was refused; the detail `run_id` names the run."""
+    if report.state == "refused" and report.error is not None:
+        raise Refused(report.error["kind"], report.error["message"], run_id=report.run_id)
+    return report
+
+
 Run = str | RunReport | PlannedRun
 """A run: its id, the beginning of its id, `"latest"`, its report, or its plan."""
-EXPLAINED_MAX: Final = 20
 
 
 def open_store(place: str | Path | None = None, *, settings: Settings | None = None) -> Store:
@@ -125,7 +225,7 @@ class CollectedRepository:
     def policy(self) -> Policy | None:
         """The retention policy in force. None: everything is kept.
 
-        Raises NotFound `policy_not_found` for Icechunk, which has no policy.
+        Raises NotFound `policy_not_found` for Icechunk and Iceberg, which have no policy.
         """
         return self._collected.with_policy.policy()
 
@@ -133,93 +233,54 @@ class CollectedRepository:
         """Sets the policy, or removes it (None). A mapping has the form of a policy's JSON.
 
         Returns the patterns that match no branch now. Raises InvalidInput `invalid_policy` or
-        `invalid_duration`, and NotFound `policy_not_found` for Icechunk.
+        `invalid_duration`, and NotFound `policy_not_found` for Icechunk and Iceberg.
         """
         chosen = None if policy is None else _policy(policy)
         return self._collected.with_policy.set_policy(chosen)
 
-    def plan(
-        self,
-        *,
-        grace: Period | None = None,
-        unsafe: bool = False,
-        allow_share: bool = False,
-        mode: str = "auto",
-        sizes: str | None = None,
-        inventory: str | None = None,
-        inventory_date: datetime | None = None,
-        accept_lost_commits: bool = False,
-    ) -> PlannedRun:
-        """Plans which files to delete, and deletes nothing.
-
-        - `grace`: the minimum age of candidates. `unsafe` allows a grace below the safe minimum.
-        - `allow_share`: allow a plan above EBBTIDE_SHARE_MAX of the files or bytes.
-        - `mode`: `auto`, `clean` (look at all files) or `incremental`.
-        - `sizes`: `auto`, `all` or `candidates`: the files whose sizes are read in a directory.
-        - `inventory`, `inventory_date`: an inventory to read instead of a listing.
-        - `accept_lost_commits`: plan although the metadata lack commits that an earlier run knew.
-          Their data can then be deleted.
+    def plan(self, **options: Unpack[PlanOptions]) -> PlannedRun:
+        """Plans which files to delete, and deletes nothing, by `run_request.PlanOptions`.
 
         Raises Refused if a gate refuses; the kind and the message name it, and the detail `run_id`
         names the run. Raises InvalidInput `unsafe_grace`, `invalid_inventory`, `invalid_argument`
         or `invalid_duration`, and Failed.
         """
-        collector = self._collector(
-            grace=grace,
-            unsafe=unsafe,
-            allow_share=allow_share,
-            mode=mode,
-            sizes=sizes,
-            inventory=inventory,
-            inventory_date=inventory_date,
-            accept_lost_commits=accept_lost_commits,
-        )
-        report = require_done(collector.plan())
-        return _planned(collector, report)
+        require_known(options, PlanOptions)
+        collector = self._collector(**options)
+        return _planned(collector, require_done(collector.plan()))
 
-    def sweep(
-        self,
-        run: Run | None = None,
-        *,
-        quarantine: Period | None = None,
-        grace: Period | None = None,
-        unsafe: bool = False,
-        allow_share: bool = False,
-    ) -> RunReport:
+    def sweep(self, run: Run | None = None, **options: Unpack[SweepOptions]) -> RunReport:
         """Carries out a plan: deletes its candidates, except those that are needed again.
+        Its options are `run_request.SweepOptions`.
 
-        Without `run`, the newest plan that was not swept. With a `quarantine`, the files stay for
-        this period, so that `undo` can restore them. Without one they are deleted at once, except
-        for lakeFS, where the default is 7 days; `"none"` switches this off.
+        Without `run`, the newest plan that was not swept. Without a `quarantine` the files are
+        deleted at once, except for lakeFS, where the default is 7 days.
 
         Raises Incomplete `incomplete` if part of the files is left: sweep the same run again.
         Raises Refused if a gate refuses; nothing is deleted then. Raises NotFound `run_not_found`
         and Conflict `plan_used`.
         """
-        collector = self._collector(
-            grace=grace, unsafe=unsafe, allow_share=allow_share, quarantine=quarantine
-        )
+        require_known(options, SweepOptions)
+        collector = self._collector(**options)
         return _whole(collector.sweep(None if run is None else _found(collector, run)))
 
     def run(
         self,
         *,
         confirm: Callable[[PlannedRun], bool] | None = None,
-        quarantine: Period | None = None,
-        **options: Any,  # those of `plan`
+        **options: Unpack[PlanAndSweepOptions],
     ) -> RunReport:
         """Plans a run and sweeps it, with the options of `plan` and `sweep`.
 
         `confirm` is called with the plan. If it returns False, nothing is deleted, and the state of
         the report is `planned`. Raises as `plan` and `sweep` do.
         """
-        planned = self.plan(**options)
+        require_known(options, PlanAndSweepOptions)
+        collector = self._collector(**options)
+        planned = _planned(collector, require_done(collector.plan()))
         if confirm is not None and not confirm(planned):
             return planned.report
-        swept = {
-            name: options[name] for name in ("grace", "unsafe", "allow_share") & options.keys()
-        }
-        return self.sweep(planned, quarantine=quarantine, **swept)
+        return _whole(collector.sweep(planned.run_id))
 
     def explain(
         self,
@@ -248,6 +309,7 @@ class CollectedRepository:
         The result has `present`, and `others` in the order of `policies`: each with `reclaimable`,
         the count of files and bytes that a plan would delete. Raises as `plan` and `set_policy` do.
         """
+        _ = self._collected.with_policy  # raises for a repository that has none
         chosen = [_policy(each) for each in policies]
         return self._collector(grace=grace, unsafe=True, mode="clean").what_if(chosen)
 
@@ -302,7 +364,7 @@ class CollectedRepository:
     def _engine(self) -> Engine:
         return self._make_engine()
 
-    def _collector(self, **options: Any) -> Collector:  # the arguments of `Collected.options`
+    def _collector(self, **options: Unpack[PlanAndSweepOptions]) -> Collector:
         chosen = self._collected.options(run_dir=self._run_dir, **options)
         return self._collected.collector(self._engine, chosen)
 

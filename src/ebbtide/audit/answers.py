@@ -38,7 +38,7 @@ COMMIT_STATES: Final[Mapping[CommitState, str]] = {
 }
 """The states of a commit, in words. In a lakeFS repository, a run may have deleted or quarantined
 the data of an `expired` commit already. A run closed a `closed` commit, or an operator gave it up.
-A run deleted or quarantined the record of a `forgotten` commit."""
+A run deleted or quarantined the record of a `forgotten` commit, or an expiry removed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class ExplainedAddress:
     `collectable_at` is the first instant at which a run may delete the file if nothing changes; it
     includes the grace. If a keeper has no end, `collectable_at` is None, and `kept_by` names this
     keeper. `unread_nodes` is the number of nodes that were not searched; they belong to commits
-    whose data is not kept.
+    whose data is not kept. `history` has sentences, if the format knows more of the address.
     """
 
     address: str
@@ -131,6 +131,7 @@ class ExplainedAddress:
     past_holders: tuple[PastHolder, ...] = ()
     past_holder_count: int = 0
     unread_nodes: int = 0
+    history: tuple[str, ...] = ()
     collectable_at: datetime | None = None
     kept_by: str | None = None
     went: Went | None = None
@@ -162,7 +163,8 @@ class ExplainedCommit:
     which on a run may delete data and record, if nothing changes. `data_until` is None for data
     that is not kept, and for data that is kept without an end. In the second case,
     `data_kept_by` says what keeps it. `record_until` is None in the same cases, without a reason.
-    `fate` says what became of the data that the run in `expired` took.
+    `fate` says what became of the data that the run in `expired` took. `history` has sentences, if
+    the format knows more of the commit.
     """
 
     commit_id: str
@@ -179,6 +181,7 @@ class ExplainedCommit:
     record_until: datetime | None = None
     expired: ExpiredCommit | None = None
     fate: Fate | None = None
+    history: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the answer as JSON."""

@@ -25,17 +25,26 @@ from ebbtide.audit.answers import (
     ReachingRef,
     Went,
 )
-from ebbtide.audit.past import PastRuns
+from ebbtide.audit.past_runs import PastRuns
 from ebbtide.audit.search import Holders, find_holders
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.formats.base import FOREIGN, SYSTEM, Protector, Reading, RepositoryFormat
+from ebbtide.formats.capabilities import (
+    WithPaths,
+    expired_commit,
+    protectors,
+    purged_at,
+    recounted,
+    recounted_gone,
+)
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.relations.inventory import latest_micros
 from ebbtide.gc.runs import RunFolders
+from ebbtide.gc.store import latest_micros
 from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit, Ref
-from ebbtide.retention.decision import Decision, Roots, decide
-from ebbtide.retention.outlook import Outlook, outlook
+from ebbtide.retention.decision import Decision, Outlook, Roots, decide, outlook
 from ebbtide.storage import ObjectInfo
+from ebbtide.storage.local import temporary_targets
+from ebbtide.text import shown
 
 LIMIT: Final = 20
 _KINDS: Final = ("branch", "tag", "collection")
@@ -69,7 +78,7 @@ class Explainer:
         Refused as a run does, if a file that the answer depends on cannot be read.
         """
         if path is not None:
-            return self.address(self._repository.address_at(what, path))
+            return self.address(self._address_at(what, path))
         if self._kind_of(what)[0] in self._repository.layout.delete_order:
             return self.address(what)
         try:
@@ -78,6 +87,23 @@ class Explainer:
             if not self._has_file(what):
                 raise
         return self.address(what)
+
+    def _address_at(self, ref: str, path: str) -> str:
+        if isinstance(self._repository, WithPaths):
+            return self._repository.address_at(ref, path)
+        raise InvalidInput(
+            "invalid_argument",
+            f"{self._repository.identity.repository_name} has no paths of single files: give the "
+            f"address of a file, or only the commit or ref ({shown(ref)})",
+        )
+
+    def _resolve(self, name: str) -> str:
+        if isinstance(self._repository, WithPaths):
+            return self._repository.resolve(name)
+        where = self._repository.storage.url
+        raise NotFound(
+            "ref_not_found", f"there is no branch, tag or snapshot {shown(name)} at {where}"
+        )
 
     def commit(self, name: str) -> ExplainedCommit:
         """Explains the commit that a ref, an id or another expression names. Raises as `explain`
@@ -88,20 +114,26 @@ class Explainer:
             commit_id = around.named(name) or name
             if commit_id not in around.commits and commit_id not in around.roots.stub_ids:
                 try:
-                    commit_id = self._repository.resolve(name)
+                    commit_id = self._resolve(name)
                 except NotFound as error:  # a run may have deleted the record of this id
                     unresolved = error
             if commit_id in around.commits:
                 return self._known_commit(reading, around, around.commits[commit_id])
-            expired = reading.expired_commit(commit_id)
+            expired = expired_commit(reading, commit_id)
         expired = expired or self._past.expired(commit_id, forgotten=True)
-        if expired is None:
+        history = recounted_gone(self._repository, commit_id)
+        if expired is None and not history:
             raise unresolved or NotFound(
                 "commit_not_found",
                 f"commit {commit_id} does not exist, and no run on record deleted it",
             )
-        fate = self._past.fate(expired.run_id)
-        return ExplainedCommit(commit_id=commit_id, state="forgotten", expired=expired, fate=fate)
+        return ExplainedCommit(
+            commit_id=commit_id,
+            state="forgotten",
+            expired=expired,
+            fate=None if expired is None else self._past.fate(expired.run_id),
+            history=history,
+        )
 
     def _known_commit(
         self, reading: Reading, around: Surroundings, commit: Commit
@@ -127,6 +159,7 @@ class Explainer:
             record_until=record.ends_at,
             expired=expired,
             fate=None if expired is None else self._past.fate(expired.run_id),
+            history=recounted(self._repository, None, [commit], around.roots, decision),
         )
 
     def address(self, address: str) -> ExplainedAddress:
@@ -140,17 +173,22 @@ class Explainer:
             return self._uncollected(address, kind)
         with self._repository.reading(self._repository.now() - self._grace) as reading:
             around = Surroundings(reading.roots())
-            protectors = reading.protectors(target or address)
-            protectors += self._past.restored(target or address, around.roots.now)
-            purged = reading.purged_at(address)
+            keeping = protectors(reading, target or address)
+            keeping += self._past.restored(target or address, around.roots.now)
+            purged = purged_at(reading, address)
         held = Holders()
         if target is None:
             roots, decision = around.roots, around.decision
             held = find_holders(self._repository, self._engine, roots, decision, address)
-        found = AddressKeepers(around, protectors, held, address)
+        found = AddressKeepers(around, keeping, held, address)
         info = self._repository.storage.head(address)
         went = None if info or purged else self._went(address, found, held)
         end = found.outlook(self._old_at(info)) if info and not purged else Outlook(None)
+        history: tuple[str, ...] = ()
+        if target is None and not purged:
+            history = recounted(
+                self._repository, address, found.holders, around.roots, around.decision
+            )
         past = found.past_holders()
         return ExplainedAddress(
             **_facts(address, kind, info),
@@ -161,6 +199,7 @@ class Explainer:
             past_holders=tuple(past[: self._limit]),
             past_holder_count=len(past),
             unread_nodes=held.unread_nodes,
+            history=history,
             collectable_at=end.ends_at,
             kept_by=end.reason,
             went=went,
@@ -202,7 +241,7 @@ class Explainer:
     def _kind_of(self, address: str) -> tuple[str, str | None]:
         """Returns the kind of an address, and for a temporary file its final address."""
         layout, asked = self._repository.layout, pa.array([address], pa.string())
-        return texts(layout.classify(asked))[0], layout.targets(asked)[0].as_py()
+        return texts(layout.classify(asked))[0], temporary_targets(asked)[0].as_py()
 
     def _has_file(self, address: str) -> bool:
         try:
@@ -344,6 +383,11 @@ class AddressKeepers:
             ),
         )
         """The commits that keep the address: by their data, or else by their records."""
+
+    @property
+    def holders(self) -> Sequence[Commit]:
+        """The commits that hold the address, whether or not they keep it."""
+        return list(dict.fromkeys([*self._data, *self._records]))
 
     @property
     def count(self) -> int:

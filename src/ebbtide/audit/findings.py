@@ -34,7 +34,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "protected": "would be deleted, and is kept without a commit",
     "young": "would be deleted, and is younger than the grace",
     "changed": "differs from its row in the plan",
-    "shape": "has a wrong kind or target in the plan",
+    "shape": "has a wrong kind in the plan",
     "twice": "is a candidate twice",
     "lost": "was deleted, and is needed",
     "missing": "is needed, and does not exist",

@@ -20,23 +20,30 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import Column, make_schema, rows_in
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.formats.base import NODES_SCHEMA, AskedNode, RepositoryFormat
-from ebbtide.gc.counts import Count
+from ebbtide.formats.base import (
+    NODES_SCHEMA,
+    AskedNode,
+    RepositoryFormat,
+    node_address,
+    tree_address,
+)
+from ebbtide.formats.capabilities import Searching, checked_kinds_of, read_nodes
+from ebbtide.gc.committed import Mark, MarkedTrees, write_trees
+from ebbtide.gc.decisions import trees_of
 from ebbtide.gc.engines.base import Batches, Engine
-from ebbtide.gc.parts import PartRows, split
-from ebbtide.gc.planning.deciding import trees_of
-from ebbtide.gc.relations.index import (
+from ebbtide.gc.index import (
     Family,
     Index,
     IndexedTrees,
     UnchangedFiles,
+    having,
     keys_name,
     parts_in,
 )
-from ebbtide.gc.relations.inventory import micros_of
-from ebbtide.gc.relations.keys import KeyArray, KeySet, keys_of
-from ebbtide.gc.relations.live import Mark, MarkedTrees, having, write_trees
+from ebbtide.gc.keys import KeyArray, KeySet, keys_of
+from ebbtide.gc.parts import Count, PartRows, split
 from ebbtide.gc.runs import RunFolder, TaskFiles
+from ebbtide.gc.store import micros_of
 from ebbtide.retention.decision import Decision, Roots
 from ebbtide.storage import open_storage
 
@@ -77,12 +84,14 @@ def find_holders(
 
     Raises Refused as a run does, for the first tree or node that cannot be read.
     """
+    if isinstance(repository, Searching):
+        return Holders(repository.holding(address))
     with tempfile.TemporaryDirectory(prefix="ebbtide-explain-") as directory:
         folder = RunFolder(open_storage(directory), "work/")
         place = TaskFiles(repository.storage, repository.layout, folder, "kept")
         beside = Index(folder.storage, folder, (), roots.now)
         # A format whose references have no checksum has no index.
-        storage = repository.storage if place.layout.checked_kinds else folder.storage
+        storage = repository.storage if checked_kinds_of(place.layout) else folder.storage
         index = _Recollection(storage, folder, (), roots.now, beside=beside)
         search = _Search(engine, place, index, address, roots.tree_checksums)
         return search.find(trees_of(roots, decision))
@@ -162,8 +171,8 @@ class _Search:
         for node_id in self._confirmed(nodes, needed):
             data |= trees_of_node.get(node_id, set())
         for node_id, found in trees_of_node.items():
-            files |= found if layout.node_address(node_id) == self.address else set()
-        files.update(t for t in self.checksums if layout.tree_address(t) == self.address)
+            files |= found if node_address(layout, node_id) == self.address else set()
+        files.update(t for t in self.checksums if tree_address(layout, t) == self.address)
         return Holders(frozenset(data), frozenset(files), unread)
 
     def _mark(self, place: TaskFiles, trees: MarkedTrees) -> Mark:
@@ -240,7 +249,7 @@ class _Search:
 
         def work(_number: int, task: Sequence[_Node], answer: PartRows) -> None:
             for node in task:
-                (named,) = place.layout.read_nodes([AskedNode(place.storage, *node)])
+                (named,) = read_nodes(place.layout, [AskedNode(place.storage, *node)])
                 has = isinstance(named, EbbtideError) or pc.any(pc.equal(named, wanted)).as_py()
                 if isinstance(named, EbbtideError) and node[0] in needed:
                     answer.failed(named)

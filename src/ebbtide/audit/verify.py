@@ -1,9 +1,9 @@
 """Verifies one run, before or after its sweep. Changes nothing but the file of its findings.
 
-The plan and its record are checked by themselves (`planned`), and then compared with the storage,
-and with what commits need. The walk finds this: the format's `Walk` reads trees and nodes, a few
-files at a time. Addresses are compared as text. The walk holds only the addresses of trees and
-nodes in memory.
+The plan and its record are checked by themselves (`plan_checks`), and then compared with the
+storage, and with what commits need. The walk finds this: the format's `Walk` reads trees and nodes,
+a few files at a time. Addresses are compared as text. The walk holds only the addresses of trees
+and nodes in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbtide.arrow import texts
 from ebbtide.audit.findings import Finding, Verification
-from ebbtide.audit.planned import (
+from ebbtide.audit.plan_checks import (
     Candidate,
     Candidates,
     Planned,
@@ -26,11 +26,11 @@ from ebbtide.audit.planned import (
     read_planned,
 )
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.base import Reading, Walk
-from ebbtide.formats.capabilities import purged_among
+from ebbtide.formats.base import Reading
+from ebbtide.formats.capabilities import Walk, purged_among, walk_of
 from ebbtide.gc.parts import ADDRESS_SCHEMA, read_tables
-from ebbtide.gc.planning.plan import REMOVAL, AuditedRun
-from ebbtide.gc.prefetching import ahead
+from ebbtide.gc.plan import REMOVAL, AuditedRun
+from ebbtide.gc.prefetch import ahead
 from ebbtide.gc.runs import FENCE_FILE
 from ebbtide.gc.steps import Meter, advance
 from ebbtide.retention.decision import Decision, Roots, decide
@@ -165,7 +165,7 @@ class _Verifying:
         """Returns the candidates that are needed. Adds a finding for each required file that cannot
         be read, unless the sweep took it."""
         needed: dict[str, Need] = {}
-        walk, meter = self.run.repository.walk, self.run.meter
+        walk, meter = walk_of(self.run.repository), self.run.meter
         for address, need, error in reach(walk, needs, chunk, meter, read):
             candidate = chunk.get(address)
             if error is None:

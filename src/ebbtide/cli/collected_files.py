@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebbtide.cli import documents
-from ebbtide.cli.collections import CollectionArgument, answer, warn
-from ebbtide.cli.collections import app as app
-from ebbtide.cli.command import Cli, RepositoryArgument, command
-from ebbtide.cli.contents import (
+from ebbtide.cli.collections import (
+    CollectionArgument,
     FilesArgument,
     FromCollectionOption,
     FromRefOption,
@@ -22,16 +20,18 @@ from ebbtide.cli.contents import (
     LocatorsOption,
     PrefixOption,
     Sources,
+    answer,
+    warn,
 )
-from ebbtide.cli.downloading import files_below, save, write_out
+from ebbtide.cli.collections import app as app
+from ebbtide.cli.command import Cli, RepositoryArgument, command
+from ebbtide.cli.commits import show_changes
 from ebbtide.cli.files import show_listing
-from ebbtide.cli.history import show_changes
 from ebbtide.cli.lifecycle import ExpiredOption
+from ebbtide.cli.local_files import Links, LinksOption, files_below, save, write_out
 from ebbtide.cli.progress import ProgressBar
-from ebbtide.cli.trees import Links, LinksOption
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import escaped, shown
-from ebbtide.text import count_text, size_text
+from ebbtide.text import count_text, escaped, shown, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.collections.collections import Collections

@@ -1,24 +1,21 @@
-"""The commands `collection`: named sets of files with a lifecycle. Not for: their files."""
+"""The commands `collection`: named sets of files with a lifecycle, and the sources of their files.
+
+Not for: the commands on their files (`collected_files`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
+from ebbtide.cli import documents, local_files, values
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
-from ebbtide.cli.contents import (
-    FilesArgument,
-    FromCollectionOption,
-    FromRefOption,
-    FromVersionOption,
-    IntoOption,
-    LocatorsOption,
-    PrefixOption,
-    Sources,
-)
 from ebbtide.cli.lifecycle import (
     AfterOption,
     BeforeOption,
@@ -32,11 +29,12 @@ from ebbtide.cli.lifecycle import (
     deleted_text,
     expiry_given,
     expiry_updated,
-    filters_of,
+    filter_of,
     may_delete,
     warn_of_end,
 )
-from ebbtide.cli.parsing import parse_pairs
+from ebbtide.cli.local_files import Links, LinksOption, read_tree
+from ebbtide.cli.progress import ProgressBar
 from ebbtide.cli.projects import (
     DescriptionOption,
     NameOption,
@@ -48,20 +46,76 @@ from ebbtide.cli.projects import (
     lifecycle_fields,
     property_fields,
 )
-from ebbtide.cli.trees import Links, LinksOption
+from ebbtide.cli.values import parse_pairs
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped
-from ebbtide.text import count_text, date_text, size_text
+from ebbtide.text import count_text, date_text, escaped, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.collections.collections import Collections
+    from ebbtide.store.collections.contents import Source
     from ebbtide.store.collections.queries import VersionRow
     from ebbtide.store.collections.reading import Collection
+    from ebbtide.store.lifecycle import ListFilter
+
+
+FilesArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILE…", help="Files to upload, and directories with all their files."),
+]
+IntoOption = Annotated[
+    str,
+    typer.Option("--into", metavar="PREFIX", help="Beginning of the new paths, such as reads/."),
+]
+FromRefOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from-ref",
+        metavar="REF",
+        autocompletion=values.refs,
+        help="Add the files of a branch, tag or commit, without a copy of their bytes.",
+        show_default=False,
+    ),
+]
+FromCollectionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from-collection",
+        metavar="COLLECTION",
+        help="Add the files of another collection, by its path or id, without a copy of their "
+        "bytes.",
+        show_default=False,
+    ),
+]
+FromVersionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--from-version",
+        metavar="N",
+        help="With --from-collection: number of a kept version.",
+        show_default=False,
+    ),
+]
+PrefixOption = Annotated[
+    str,
+    typer.Option(
+        "--prefix",
+        metavar="PREFIX",
+        help="With --from-ref or --from-collection: add only paths that begin with PREFIX, and "
+        "remove PREFIX from them.",
+    ),
+]
+LocatorsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--locators",
+        metavar="FILE",
+        help="Add the files of the locators in a file, as 'collection locators' prints them.",
+        show_default=False,
+    ),
+]
 
 PAGE: int = 1000
-
 app = group("Make, list, read, change, delete and restore collections.")
-
 CollectionArgument = Annotated[
     str,
     typer.Argument(
@@ -87,6 +141,65 @@ NameFilter = Annotated[
     ),
 ]
 _WHEN = "--expires-in PERIOD or --expires-at DATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources of files on the command line."""
+
+    files: list[Path] | None = field(default=None)
+    links: Links = Links.REFUSE
+    into: str = ""
+    from_ref: str | None = None
+    from_collection: str | None = None
+    from_version: int | None = None
+    prefix: str = ""
+    locators: Path | None = None
+
+    @contextmanager
+    def opened(self, cli: Cli, collections: Collections) -> Iterator[list[Source]]:
+        """Yields the sources, lowest precedence first, with a progress bar for uploads.
+
+        Raises InvalidInput `invalid_argument`, and NotFound if another collection is missing.
+        """
+        from ebbtide.store.collections.contents import Files, FromCollection, FromRef, Located
+
+        self._check()
+        found: list[Source] = []
+        if self.from_ref is not None:
+            found.append(FromRef(self.from_ref, self.prefix, self.into))
+        if self.from_collection is not None:
+            other = collections.find(self.from_collection).collection_id
+            found.append(FromCollection(other, self.from_version, self.prefix, self.into))
+        if self.locators is not None:
+            promised = read_locators(self.locators)
+            found.append(Located({self.into + path: token for path, token in promised.items()}))
+        tree = read_tree(self.files or [], into=self.into, links=self.links)
+        with ProgressBar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
+            if self.files:
+                found.append(Files(local_files.new_objects(tree.files, bar)))
+            yield found
+        if tree.told():
+            cli.output.say(tree.told())
+
+    def _check(self) -> None:
+        if self.from_version is not None and self.from_collection is None:
+            raise InvalidInput("invalid_argument", "--from-version needs --from-collection")
+        if self.prefix and self.from_ref is None and self.from_collection is None:
+            raise InvalidInput("invalid_argument", "--prefix needs --from-ref or --from-collection")
+
+
+def read_locators(file: Path) -> dict[str, str]:
+    """Returns the locators in a file, by path. Raises InvalidInput `invalid_argument`."""
+    how = f"{file} is not a file of locators: write one with 'ebbtide collection locators'"
+    try:
+        document = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        raise InvalidInput("invalid_argument", how) from None
+    found = document.get("locators") if isinstance(document, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(token, str) for token in found.values()):
+        raise InvalidInput("invalid_argument", how)
+    return found
 
 
 @command(app, "create")
@@ -158,36 +271,34 @@ def list_all(
 ) -> None:
     """List the collections of a project."""
     found = cli.repository(repository)
-    filters = filters_of(
+    listed = filter_of(
         cli,
         include_expired=include_expired,
         state=state,
         after=expires_after,
         before=expires_before,
     )
-    expired: bool = filters["include_expired"]
+    expired = listed.include_expired
     place = found.projects.find(project, include_expired=expired)
-    listed = list(_pages(found.collections, place.project_id, {**filters, "name": name}))
+    rows = list(_pages(found.collections, place.project_id, name, listed))
 
     def show() -> None:
         headers = ["name", "files", "size", "changed", "state", "expires", "keeps data"]
         cli.output.table(
             [*(["id"] if expired else []), *headers],
-            [[*([each.collection_id] if expired else []), *_cells(each)] for each in listed],
+            [[*([each.collection_id] if expired else []), *_cells(each)] for each in rows],
             right=["files", "size"],
             none="no collections",
         )
 
-    cli.output.answer({"collections": [documents.collection(each) for each in listed]}, show)
+    cli.output.answer({"collections": [documents.collection(each) for each in rows]}, show)
 
 
 def _pages(
-    collections: Collections,
-    project_id: str,
-    filters: dict[str, Any],  # made by `filters_of`
+    collections: Collections, project_id: str, name: str | None, listed: ListFilter
 ) -> Iterable[Collection]:
     after = ("", "")
-    while page := collections.page(project_id, after=after, amount=PAGE, **filters):
+    while page := collections.page(project_id, after=after, amount=PAGE, name=name, listed=listed):
         yield from page
         after = (page[-1].name, page[-1].collection_id)
 

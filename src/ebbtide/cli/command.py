@@ -1,39 +1,55 @@
-"""Declares commands. Every command gets `--store`, `--json`, `--verbose`, and a `Cli`."""
+"""Declares commands. Every command gets `--store`, `--json`, `--verbose`, and a `Cli`.
+
+Options of a run (`ebbtide.run_request`), and other groups of options, become options of commands.
+
+The error about a name that does not exist gets the nearest known names. Only the command line does
+so: its user may read the whole store. The server's answers name nothing that the caller did not
+name.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
+import re
+import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import wraps
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ebbtide import logs
-from ebbtide.cli import completing
-from ebbtide.cli.asking import confirm
+from ebbtide.cli import values
 from ebbtide.cli.examples import examples_of
-from ebbtide.cli.interrupting import command_line
-from ebbtide.cli.output import Output, answering
+from ebbtide.cli.output import Output, answering, confirm
 from ebbtide.cli.progress import StepProgress
-from ebbtide.errors import Gone, InvalidInput, NotFound
-from ebbtide.escaping import escaped_lines
-from ebbtide.formats.schemes import PolicyScheme, is_elsewhere, scheme_of
+from ebbtide.errors import EbbtideError, Gone, InvalidInput, NotFound
+from ebbtide.formats.schemes import is_elsewhere, scheme_of
 from ebbtide.interrupts import exit_code
+from ebbtide.run_request import Option, RunRequest, options_of
+from ebbtide.text import escaped_lines, shown
 
 if TYPE_CHECKING:
-    from ebbtide.formats.capabilities import WithPolicy
+    from ebbtide.formats.capabilities import WithHolds, WithPolicy
+    from ebbtide.formats.holds import HoldableRepository
     from ebbtide.settings import Settings
     from ebbtide.store.embedded import Store
     from ebbtide.store.repository import Repository
 
+NAMES_MAX: Final = 10_000
+"""The most names that are compared. The comparison takes some ten microseconds for each."""
+SUGGESTED_MAX: Final = 3
+_ID_LIKE = re.compile(r"[0-9a-f]{6,}")
+_AFTER_NAME = re.compile(r"[@~^:=]")
 StoreOption = Annotated[
     Path | None,
     typer.Option(
@@ -63,25 +79,26 @@ RepositoryArgument = Annotated[
         metavar="REPO",
         help="Name of the repository.",
         show_default=False,
-        autocompletion=completing.repositories,
+        autocompletion=values.repositories,
     ),
 ]
 CollectedArgument = Annotated[
     str,
     typer.Argument(
         metavar="REPO",
-        help="Name of the repository, or icechunk:PATH, icechunk:URL or lakefs:NAME.",
+        help="Name of the repository, or icechunk:PATH, icechunk:URL, iceberg:CATALOG, "
+        "delta:PATH or lakefs:NAME.",
         show_default=False,
-        autocompletion=completing.repositories,
+        autocompletion=values.repositories,
     ),
 ]
 WithPolicyArgument = Annotated[
     str,
     typer.Argument(
         metavar="REPO",
-        help="Name of the repository, or lakefs:NAME.",
+        help="Name of the repository, or lakefs:NAME or delta:ROOT.",
         show_default=False,
-        autocompletion=completing.repositories,
+        autocompletion=values.repositories,
     ),
 ]
 RefArgument = Annotated[
@@ -90,7 +107,7 @@ RefArgument = Annotated[
         metavar="REF",
         help="A branch, tag or commit id; ~N or ^N after it names an ancestor.",
         show_default=False,
-        autocompletion=completing.refs,
+        autocompletion=values.refs,
     ),
 ]
 BranchArgument = Annotated[
@@ -99,7 +116,7 @@ BranchArgument = Annotated[
         metavar="BRANCH",
         help="Name of the branch.",
         show_default=False,
-        autocompletion=completing.branches,
+        autocompletion=values.branches,
     ),
 ]
 RunArgument = Annotated[
@@ -108,16 +125,162 @@ RunArgument = Annotated[
         metavar="RUN",
         help="Id of the run, the beginning of it, or latest.",
         show_default=False,
-        autocompletion=completing.runs,
+        autocompletion=values.runs,
     ),
 ]
-
-
 SETTING_CUTOFF: Final = 0.85
 """How similar a variable must be to a setting's to count as misspelt. All begin with EBBTIDE_."""
 INTERRUPTED: Final = exit_code(signal.SIGINT)
 TERMINATED: Final = exit_code(signal.SIGTERM)
 """The exit codes that shells expect if Ctrl-C or SIGTERM ended a program."""
+Command = Callable[..., None]
+"""A function with a `Cli` as its first parameter. Typer fills the other parameters."""
+_Parameter: Final = inspect.Parameter
+_ADDED: Final = (
+    _Parameter("store", _Parameter.KEYWORD_ONLY, default=None, annotation=StoreOption),
+    _Parameter("json", _Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),
+    _Parameter("verbose", _Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption),
+)
+
+
+def run_option(name: str) -> Any:  # Typer types options as Any
+    """Returns the option of a run, for a command that takes it alone."""
+    return _typer_option(options_of(RunRequest)[name])
+
+
+def parameters_of(function: Callable[..., None]) -> list[Parameter]:
+    """Returns the parameters of a command.
+
+    `**options: Unpack[X]` of the command stands for the options of the class X, which are those of
+    runs, or Typer's own. They come before its parameters that are keyword-only.
+    """
+    own = list(inspect.signature(function, eval_str=True).parameters.values())
+    if own[-1].kind is not Parameter.VAR_KEYWORD:
+        return own
+    (asked,) = get_args(own.pop().annotation)
+    hints = get_type_hints(asked, include_extras=True)
+    made = [_parameter(name, hint, options_of(asked).get(name)) for name, hint in hints.items()]
+    leading = [each for each in own if each.kind is not Parameter.KEYWORD_ONLY]
+    return [*leading, *made, *own[len(leading) :]]
+
+
+def _parameter(name: str, hint: Any, option: Option | None) -> Parameter:
+    if option is None:
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+    kind: Any = bool if option.is_flag else str | None
+    annotation = Annotated[kind, _typer_option(option)]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation)
+
+
+def _typer_option(option: Option) -> Any:
+    otherwise = f" Default: {option.otherwise}." if option.otherwise else ""
+    return typer.Option(
+        f"--{option.name.replace('_', '-')}",
+        metavar=option.metavar,
+        help=option.help + otherwise,
+        show_default=bool(option.default),
+        autocompletion=values.one_of(*option.choices) if option.choices else None,
+    )
+
+
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Returns the text that suggests the nearest names, or an empty text."""
+    close = get_close_matches(name, sorted(set(known))[:NAMES_MAX], SUGGESTED_MAX, cutoff)
+    listed = " or ".join(shown(each) for each in close)
+    return f"did you mean {listed}?" if close else ""
+
+
+def with_suggestion(store: Store, error: NotFound, arguments: dict[str, Any]) -> NotFound:
+    """Returns the error with the names that are nearest to the missing one, or the same error.
+
+    `arguments` are those of the command line, by name. Ids are never guessed.
+    """
+    repository = arguments.get("repository")
+    if not isinstance(repository, str) or is_elsewhere(repository):
+        return error
+    named = [each for each in _names_of(arguments) if shown(each) in error.message]
+    missing = next((each for each in named if not _ID_LIKE.fullmatch(each)), None)
+    if missing is None:
+        return error
+    try:
+        known = _known_names(store, error.kind, repository)
+    except EbbtideError:
+        return error
+    hint = did_you_mean(missing, known)
+    return NotFound(error.kind, f"{error.message}; {hint}", **error.details) if hint else error
+
+
+def _names_of(arguments: dict[str, Any]) -> Iterator[str]:
+    """Yields the arguments, without what can follow the name of a ref."""
+    for value in arguments.values():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(text, str):
+                yield _AFTER_NAME.split(text, maxsplit=1)[0]
+
+
+def _known_names(store: Store, kind: str, repository: str) -> list[str]:
+    """Returns the names that the missing one could be: live ones alone."""
+    if kind == "repository_not_found":
+        return [each.info.name for each in store.catalog.list()]
+    if kind not in ("branch_not_found", "tag_not_found", "ref_not_found"):
+        return []
+    found = store.repository(repository)
+    names: list[str] = []
+    if kind != "tag_not_found":
+        names += [branch.name for branch in found.branches.list() if not branch.hidden]
+    if kind != "branch_not_found":
+        names += [tag.name for tag in found.tags.list()]
+    return names
+
+
+def command_line(
+    context: typer.Context, words: Sequence[str] = (), arguments: Iterable[str] = ()
+) -> str:
+    """Returns a command as it is typed: the present one, or `words` followed by `arguments`.
+
+    The result has the options that were given to the present command, if that command has them.
+    """
+    root = context.find_root()
+    command: Any = root.command  # from a library inside Typer
+    if words:
+        for word in words:
+            command = command.commands[word]
+        listed = [*words, *arguments]
+    else:
+        command = context.command
+        listed = context.command_path.split()[1:]
+        listed += [text for p in command.params for text in _argument(context, p)]
+    known = {option for p in command.params for option in p.opts}
+    options = [text for p in root.command.params if p.name == "store" for text in _option(root, p)]
+    for parameter in context.command.params:
+        if known.intersection(parameter.opts):
+            options += _option(context, parameter)
+    return shlex.join(["ebbtide", *listed, *options])
+
+
+def _argument(context: typer.Context, parameter: Any) -> list[str]:
+    if parameter.param_type_name != "argument":
+        return []
+    value = context.params.get(parameter.name)
+    if value is None or not _is_given(context, parameter):
+        return []
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def _option(context: Any, parameter: Any) -> list[str]:
+    if parameter.param_type_name != "option" or not _is_given(context, parameter):
+        return []
+    value = context.params.get(parameter.name)
+    name = next((each for each in parameter.opts if each.startswith("--")), parameter.opts[0])
+    if parameter.is_flag:
+        return [name]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [text for each in values for text in (name, str(each))]
+
+
+def _is_given(context: Any, parameter: Any) -> bool:
+    source = context.get_parameter_source(parameter.name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +377,8 @@ class Cli:
             raise InvalidInput(
                 "invalid_argument",
                 f"{name} is not a repository of a store, and this command is only for those: use "
-                "'explain' or 'gc', 'retention' for lakeFS, and 'expire' for Icechunk",
+                "'explain' or 'gc', 'retention' and 'hold' for lakeFS and Delta, and 'expire' for "
+                "Icechunk and Iceberg, where tags keep what a hold would",
             )
         return self.store.repository(name)
 
@@ -229,12 +393,31 @@ class Cli:
     def with_policy(self, name: str) -> WithPolicy:
         """Returns a repository whose policy can be read and set. Raises InvalidInput for any other
         one."""
-        scheme = scheme_of(name)
-        if isinstance(scheme, PolicyScheme):
-            return scheme.open_policy(name, self.settings)
+        outside = self._with_policy_outside(name)
+        if outside is not None:
+            return outside
         from ebbtide.formats.embedded import EmbeddedRepository
 
         return EmbeddedRepository(self.repository(name).context, store_id=self.store.store_id)
+
+    def _with_policy_outside(self, name: str) -> HoldableRepository | None:
+        from ebbtide.formats.capabilities import WithPolicy
+
+        scheme = scheme_of(name)
+        if scheme is None or not scheme.has_policy:
+            return None
+        found, _ = scheme.open(name, self.settings)
+        assert isinstance(found, WithPolicy)
+        return found
+
+    def with_holds(self, name: str) -> WithHolds:
+        """Returns the holds of a repository. Raises InvalidInput for one without a policy."""
+        outside = self._with_policy_outside(name)
+        if outside is None:
+            return self.repository(name).retention
+        from ebbtide.formats.holds import NotedHolds
+
+        return NotedHolds(outside)
 
     def may(self, question: str, *, yes: bool) -> bool:
         """Asks a question, and returns whether the user said yes. If not, prints that nothing was
@@ -252,8 +435,6 @@ class Cli:
         """Returns an error about a missing name with the nearest names that the store has."""
         if self._store is None:
             return error
-        from ebbtide.cli.suggesting import with_suggestion
-
         return with_suggestion(self._store, error, self.context.params)
 
     def _check_variables(self) -> None:
@@ -262,7 +443,6 @@ class Cli:
         if self._checked_variables:
             return
         self._checked_variables = True
-        from ebbtide.cli.suggesting import did_you_mean
         from ebbtide.settings import list_settings, unknown_variables
 
         known = [setting.variable for setting in list_settings()]
@@ -277,17 +457,6 @@ class Cli:
         """Closes the store, if it was opened."""
         if self._store is not None:
             self._store.close()
-
-
-Command = Callable[..., None]
-"""A function with a `Cli` as its first parameter. Typer fills the other parameters."""
-
-_Parameter: Final = inspect.Parameter
-_ADDED: Final = (
-    _Parameter("store", _Parameter.KEYWORD_ONLY, default=None, annotation=StoreOption),
-    _Parameter("json", _Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),
-    _Parameter("verbose", _Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption),
-)
 
 
 class _Command(TyperCommand):
@@ -337,7 +506,8 @@ def group(help_text: str) -> typer.Typer:
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
-    """Registers a function as the command `name` of `app`. Its docstring is the help text."""
+    """Registers a function as the command `name` of `app`. Its docstring is the help text. Its
+    `**options` are options of a run, as `parameters_of` says."""
 
     def register(function: Command) -> Command:
         @wraps(function)
@@ -378,7 +548,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                 cli.output.interrupted(told or cli.told())
                 raise typer.Exit(getattr(interrupt, "exit_code", INTERRUPTED)) from None
 
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        _, *own = parameters_of(function)
         leading = _Parameter("context", _Parameter.POSITIONAL_ONLY, annotation=typer.Context)
         named = [parameter.replace(kind=_Parameter.KEYWORD_ONLY) for parameter in own]
         signature = inspect.Signature([leading, *named, *_ADDED])

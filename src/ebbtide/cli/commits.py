@@ -1,13 +1,18 @@
-"""The commands that change a branch: `commit`, `merge`, `revert`, `reset`."""
+"""The commands on commits: `commit`, `merge`, `revert`, `reset`, `import`, `log` and `diff`.
+
+`import` makes one commit of objects that stay outside the repository.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ebbtide.cli import completing, documents
+from ebbtide.cli import documents, values
 from ebbtide.cli.command import (
     BranchArgument,
     Cli,
@@ -16,15 +21,29 @@ from ebbtide.cli.command import (
     YesOption,
     command,
 )
-from ebbtide.cli.parsing import DATE_FORMS, parse_date, parse_pairs
+from ebbtide.cli.lifecycle import warn_of_expiry
+from ebbtide.cli.values import parse_pairs
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped, shown
-from ebbtide.text import count_text, one_line, short_id
+from ebbtide.retention.dates import DATE_FORMS, parse_date
+from ebbtide.text import (
+    age_at,
+    count_text,
+    date_text,
+    escaped,
+    one_line,
+    short_id,
+    shown,
+    size_text,
+)
 
 if TYPE_CHECKING:
+    from ebbtide.quarantined import Fate
     from ebbtide.store.commits.commits import Commits
+    from ebbtide.store.content.diffing import Change
     from ebbtide.store.database.commits import CommitRecord
+    from ebbtide.store.importing.imports import ImportRequest, Imports
     from ebbtide.store.repository import Repository
+
 
 MessageOption = Annotated[
     str | None,
@@ -51,6 +70,8 @@ CommitterOption = Annotated[
     typer.Option("--committer", metavar="NAME", help="Name of the committer.", show_default=False),
 ]
 
+MARKS = {"added": "+", "removed": "-", "changed": "~"}
+
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
@@ -59,6 +80,9 @@ def register(app: typer.Typer) -> None:
         ("merge", merge),
         ("revert", revert),
         ("reset", reset),
+        ("import", import_objects),
+        ("log", log),
+        ("diff", diff),
     ):
         command(app, name)(function)
 
@@ -177,7 +201,7 @@ def reset(
         str | None,
         typer.Option(
             metavar="REF",
-            autocompletion=completing.refs,
+            autocompletion=values.refs,
             help="Move the branch to this commit. Staged changes refuse it, unless --force is "
             "given.",
             show_default=False,
@@ -246,3 +270,190 @@ def _reset_to(cli: Cli, commits: Commits, branch: str, to: str, *, force: bool, 
 def _answer(cli: Cli, made: CommitRecord, branch: str) -> None:
     text = f"{branch} is at commit {short_id(made.commit_id)}: {one_line(made.message)}"
     cli.output.answer(documents.commit(made), lambda: cli.output.line(text))
+
+
+def import_objects(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="URL or path of an object; or of a prefix or directory, with a slash at the end.",
+            show_default=False,
+        ),
+    ],
+    destination: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEST",
+            help="Path of the object. For a prefix: the directory of the branch that it replaces, "
+            "'' for the whole branch.",
+            show_default=False,
+        ),
+    ],
+    message: MessageOption = None,
+    meta: MetaOption = None,
+    committer: CommitterOption = "",
+) -> None:
+    """Import objects where they are: commit their addresses, and copy nothing.
+
+    The objects must be outside the roots of all repositories, of Icechunk and lakeFS too: there
+    they may be collected. Elsewhere Ebbtide never deletes them. Paths of the branch below DEST that
+    the prefix does not have are deleted by the commit.
+    """
+    from ebbtide.store.commits.publishing import CommitDetails
+    from ebbtide.store.importing.imports import ImportRequest
+    from ebbtide.store.importing.sources import ImportSource
+
+    metadata = parse_pairs(meta or [], option="--meta")
+    source = ImportSource(url, destination, is_prefix=url.endswith("/"))
+    request = ImportRequest(
+        branch=branch,
+        sources=(source,),
+        details=CommitDetails(message or "", committer, None, metadata),
+    )
+    imports = cli.repository(repository).imports
+    made, count = _run_import(cli, imports, request)
+    text = f"imported {count_text(count, 'object')}: {branch} is at commit "
+    text += f"{short_id(made.commit_id)}: {one_line(made.message)}"
+    cli.output.answer(
+        documents.commit(made) | {"object_count": count}, lambda: cli.output.line(text)
+    )
+
+
+def _run_import(cli: Cli, imports: Imports, request: ImportRequest) -> tuple[CommitRecord, int]:
+    """Carries out an import with its progress. Returns the commit, and the number of objects."""
+    from ebbtide.gc.steps import Meter, advance
+    from ebbtide.store.importing.imports import Signs
+
+    import_id = imports.begin(request)
+
+    def done() -> str | None:
+        made = imports.state(request.branch, import_id).commit
+        if made is None:
+            return None
+        return f"Interrupted, but the import is done: commit {made.commit_id}"
+
+    cli.when_interrupted(lambda: "Interrupted: nothing was imported", done=done)
+    meter = Meter()
+    cli.progress.watch(meter)
+    total = 0
+
+    def counted(count: int) -> None:
+        nonlocal total
+        advance(count - total)
+        total = count
+
+    with cli.progress:
+        cli.progress("import", "start")
+        meter.begin("objects")
+        made = imports.run(import_id, request, Signs(counted=counted))
+    return made, total
+
+
+def log(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow only the first parent of each merge.")
+    ] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The most commits to list.")] = 100,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="COMMIT", help="List only commits after this id.", show_default=False),
+    ] = None,
+) -> None:
+    """List a commit and its ancestors, youngest first, also expired ones."""
+    warn_of_expiry(cli, repository, ref)
+    opened = cli.repository(repository)
+    found = opened.commits.log(ref, first_parent=first_parent, after=after, amount=limit)
+    fates = opened.fates({record.closed_by for record in found if record.closed_by})
+
+    def show() -> None:
+        now = datetime.now(UTC)
+        cli.output.table(
+            ["commit", "created", "age", "state", "message"],
+            [
+                [
+                    short_id(record.commit_id),
+                    date_text(record.created_at),
+                    age_at(record.created_at, now),
+                    _state(record, fates),
+                    one_line(record.message),
+                ]
+                for record in found
+            ],
+            right=["age"],
+        )
+        for fate in fates.values():
+            if fate.restore_command is not None:
+                cli.output.say(f"quarantined {fate.end}: '{fate.restore_command}' restores it")
+        if len(found) == limit:
+            cli.output.say(f"more may follow: --after {found[-1].commit_id}")
+
+    cli.output.answer({"commits": [documents.commit(record, fates) for record in found]}, show)
+
+
+def _state(record: CommitRecord, fates: Mapping[str, Fate]) -> str:
+    fate = documents.fate_of_commit(record, fates)
+    is_aside = fate is not None and fate.restore_command is not None
+    return "quarantined" if is_aside else documents.commit_state(record)
+
+
+def diff(
+    cli: Cli,
+    repository: RepositoryArgument,
+    left: RefArgument,
+    right: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RIGHT",
+            help="The ref to compare with. Default: the staged changes of the branch REF.",
+            show_default=False,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str,
+        typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
+    ] = "",
+) -> None:
+    """Show the paths that differ between two refs, or that are staged on a branch."""
+    warn_of_expiry(cli, repository, left, *([] if right is None else [right]))
+    commits = cli.repository(repository).commits
+    changes = (
+        commits.diff_staged(left, prefix=prefix)
+        if right is None
+        else commits.diff(left, right, prefix=prefix)
+    )
+    show_changes(cli, changes)
+
+
+def show_changes(cli: Cli, changes: Iterable[Change]) -> None:
+    """Answers with the paths that differ."""
+    if cli.output.as_json:
+        cli.output.answer(
+            {"changes": [_change_document(change) for change in changes]}, lambda: None
+        )
+        return
+    count = 0
+    for change in changes:
+        count += 1
+        cli.output.line(f"{MARKS[change.kind]} {escaped(change.path)}{_sizes(change)}")
+    cli.output.say(count_text(count, "path differs", "paths differ"))
+
+
+def _change_document(change: Change) -> documents.Document:
+    return {
+        "path": change.path,
+        "kind": change.kind,
+        "left": None if change.left is None else documents.entry(change.left),
+        "right": None if change.right is None else documents.entry(change.right),
+    }
+
+
+def _sizes(change: Change) -> str:
+    sizes = [size_text(side.size_bytes) for side in (change.left, change.right) if side is not None]
+    return f"  ({' → '.join(sizes)})"

@@ -1,25 +1,27 @@
-"""The command `expire`: cuts old history off an Icechunk repository."""
+"""The command `expire`: cuts old history off Icechunk repositories and Iceberg tables."""
 
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, Unpack, cast
 
 import typer
 
 from ebbtide.cli import documents
-from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import make_engine
-from ebbtide.cli.command import Cli, YesOption, command
+from ebbtide.cli.collectors import make_engine
+from ebbtide.cli.command import Cli, YesOption, command, command_line
+from ebbtide.cli.figures import show_block
 from ebbtide.cli.gc import MasterOption
-from ebbtide.cli.interrupting import command_line
-from ebbtide.cli.parsing import DATE_FORMS, parse_when
+from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.runs import LIMIT, show_candidates
-from ebbtide.cli.summary import show_block
+from ebbtide.cli.values import parse_when
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.schemes import ExpiringScheme, scheme_of
+from ebbtide.formats.schemes import has_rules, scheme_of
+from ebbtide.ids import descending_id
+from ebbtide.model import EPOCH
+from ebbtide.retention.dates import DATE_FORMS
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ebbtide.gc.preview import Preview
     from ebbtide.model import RefKind
     from ebbtide.retention.expiry import Expiry, ExpiryRequest
+    from ebbtide.settings import Settings
 
 SHOWN_MAX: Final = 20
 """The most snapshots that are listed for people; `--json` has all."""
@@ -37,13 +40,21 @@ def register(app: typer.Typer) -> None:
     command(app, "expire")(expire)
 
 
-def _keep_option(help_text: str) -> Any:  # Typer types options as Any
+def _keep(help_text: str) -> Any:  # Typer types options as Any
     return typer.Option(metavar="N", min=1, help=help_text, show_default=False)
+
+
+def _keep_of_each(period: str) -> Any:
+    return _keep(f"Keep the newest snapshot of each of the newest N {period}s.")
 
 
 IcechunkArgument = Annotated[
     str,
-    typer.Argument(metavar="REPO", help="icechunk:PATH or icechunk:URL.", show_default=False),
+    typer.Argument(
+        metavar="REPO",
+        help="icechunk:PATH, icechunk:URL or iceberg:CATALOG[.NAMESPACE[.TABLE]].",
+        show_default=False,
+    ),
 ]
 OlderThan = Annotated[
     str | None,
@@ -52,22 +63,6 @@ OlderThan = Annotated[
         help=f"Expire snapshots older than a period, such as 30d, or a date: {DATE_FORMS}.",
         show_default=False,
     ),
-]
-KeepLast = Annotated[int | None, _keep_option("Keep the newest N snapshots of each branch.")]
-KeepHourly = Annotated[
-    int | None, _keep_option("Keep the newest snapshot of each of the newest N hours.")
-]
-KeepDaily = Annotated[
-    int | None, _keep_option("Keep the newest snapshot of each of the newest N days.")
-]
-KeepWeekly = Annotated[
-    int | None, _keep_option("Keep the newest snapshot of each of the newest N weeks.")
-]
-KeepMonthly = Annotated[
-    int | None, _keep_option("Keep the newest snapshot of each of the newest N months.")
-]
-KeepYearly = Annotated[
-    int | None, _keep_option("Keep the newest snapshot of each of the newest N years.")
 ]
 PolicyFile = Annotated[
     str | None,
@@ -99,20 +94,39 @@ Files = Annotated[
 FilesLimit = Annotated[int, typer.Option(metavar="N", min=1, help="The most files to list.")]
 Unsafe = Annotated[
     bool,
-    typer.Option("--unsafe", help="Allow expiring snapshots younger than EBBTIDE_ICECHUNK_GRACE."),
+    typer.Option(
+        "--unsafe", help="Allow expiring snapshots younger than the grace of the repository."
+    ),
 ]
+
+
+Undo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="List the snapshots again that this expiry of Iceberg tables removed; or 'latest'. "
+        "Takes none of the options that select snapshots.",
+        show_default=False,
+    ),
+]
+
+
+class KeepOptions(TypedDict, total=False):
+    """How many snapshots stay reachable, as in a rule of a policy."""
+
+    keep_last: Annotated[int | None, _keep("Keep the newest N snapshots of each branch.")]
+    keep_hourly: Annotated[int | None, _keep_of_each("hour")]
+    keep_daily: Annotated[int | None, _keep_of_each("day")]
+    keep_weekly: Annotated[int | None, _keep_of_each("week")]
+    keep_monthly: Annotated[int | None, _keep_of_each("month")]
+    keep_yearly: Annotated[int | None, _keep_of_each("year")]
 
 
 def expire(
     cli: Cli,
     repository: IcechunkArgument,
     older_than: OlderThan = None,
-    keep_last: KeepLast = None,
-    keep_hourly: KeepHourly = None,
-    keep_daily: KeepDaily = None,
-    keep_weekly: KeepWeekly = None,
-    keep_monthly: KeepMonthly = None,
-    keep_yearly: KeepYearly = None,
+    *,
     policy: PolicyFile = None,
     delete_expired_branches: DeleteExpiredBranches = False,
     delete_expired_tags: DeleteExpiredTags = False,
@@ -120,42 +134,46 @@ def expire(
     files: Files = False,
     limit: FilesLimit = LIMIT,
     unsafe: Unsafe = False,
+    undo: Undo = None,
     master: MasterOption = None,
     yes: YesOption = False,
+    **keep: Unpack[KeepOptions],
 ) -> None:
-    """Cut old snapshots off the history of an Icechunk repository. Deletes no object.
+    """Cut old snapshots off the history of an Icechunk repository, or off Iceberg tables. Deletes
+    no object.
 
-    A snapshot that a branch or tag points at stays, and so does the first snapshot. With --keep
-    options or a policy, chosen older snapshots stay reachable. 'gc run' deletes snapshots that are
-    no longer reachable, and their files.
+    A snapshot that a branch or tag points at stays, and so does the first snapshot of an Icechunk
+    repository. With --keep options or a policy, chosen older snapshots stay. Iceberg tables keep
+    what their own rules keep, too. 'gc run' deletes the files of snapshots that went. --undo lists
+    the snapshots of Iceberg tables again, if all of their files exist.
     """
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
 
     from ebbtide.retention import Policy
     from ebbtide.retention.expiry import ExpiryRequest
 
-    scheme = _scheme_of(repository)
+    rule = {name: cast("int", count) for name, count in keep.items() if count is not None}
+    deleted: dict[RefKind, bool] = {"branch": delete_expired_branches, "tag": delete_expired_tags}
+    if undo is not None:
+        if rule or older_than or policy or dry_run or files or unsafe or any(deleted.values()):
+            raise InvalidInput(
+                "invalid_argument", "--undo brings back what one expiry removed: give it alone"
+            )
+        _undo(cli, repository, undo, yes=yes)
+        return
+    found, sessions = _opened(repository, cli.settings)
     if not dry_run:
         require_answerable(yes=yes)
-    found = scheme.open_expiring(repository, cli.settings)
     now = found.now()
-    rule = {
-        "keep_last": keep_last,
-        "keep_hourly": keep_hourly,
-        "keep_daily": keep_daily,
-        "keep_weekly": keep_weekly,
-        "keep_monthly": keep_monthly,
-        "keep_yearly": keep_yearly,
-    }
-    deleted: dict[RefKind, bool] = {"branch": delete_expired_branches, "tag": delete_expired_tags}
     request = ExpiryRequest.of(
         now=now,
-        sessions=scheme.sessions(cli.settings),
+        sessions=sessions,
         older_than=None if older_than is None else parse_when(older_than, now, before=True),
-        rule={name: count for name, count in rule.items() if count is not None} or None,
+        rule=rule or None,
         policy=None if policy is None else Policy.parse_given(read_policy_file(policy)),
         delete_refs=[kind for kind, wanted in deleted.items() if wanted],
         unsafe=unsafe,
+        has_rules=has_rules(repository),
     )
     if dry_run:
         _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
@@ -163,18 +181,29 @@ def expire(
         _expire(cli, repository, found, request, yes=yes)
 
 
-def _scheme_of(repository: str) -> ExpiringScheme:
+def _opened(
+    repository: str, settings: Settings, *, run_dir: str | None = None
+) -> tuple[WithExpiry, timedelta]:
+    """Returns the repository, and how long clients may use what no ref names."""
+    from ebbtide.formats.capabilities import WithExpiry
+
     scheme = scheme_of(repository)
-    if not isinstance(scheme, ExpiringScheme):
+    if scheme is None or not scheme.has_expiry:
         raise InvalidInput(
             "invalid_argument",
-            f"{repository!r} is not icechunk:PATH or icechunk:URL: for a repository of the store, "
-            "use 'ebbtide retention set'",
+            f"{repository!r} is not icechunk:PATH, icechunk:URL or iceberg:CATALOG: for a "
+            "repository of the store, use 'ebbtide retention set'",
         )
-    return scheme
+    found, sessions = scheme.open(repository, settings, run_dir=run_dir)
+    assert isinstance(found, WithExpiry)
+    return found, sessions
 
 
 def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, yes: bool) -> None:
+    from ebbtide.formats.capabilities import UndoesExpiry
+    from ebbtide.gc.hold import expire as carry_out
+    from ebbtide.gc.options import RunOptions
+
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
         _show_expiry(cli, history, expiry, request)
@@ -189,8 +218,10 @@ def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, y
         )
     )
     cli.progress("expire", "start")
+    expire_id = descending_id(found.now())
     with cli.progress:
-        history, expiry = found.expire(request)
+        options = RunOptions.of(cli.settings)
+        history, expiry = carry_out(found, request, options, expire_id)
         cli.progress("expire", "end")
 
     def show() -> None:
@@ -207,10 +238,35 @@ def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, y
                 ("rewritten", count_text(len(expiry.new_parents), "snapshot")),
                 ("refs deleted", count_text(len(expiry.deleted_refs))),
                 ("collect", command_line(cli.context, ("gc", "run"), (name,))),
+                *(
+                    [("undo", command_line(cli.context, ("expire",), (name, "--undo", expire_id)))]
+                    if isinstance(found, UndoesExpiry)
+                    else []
+                ),
             ],
         )
 
-    cli.output.answer(_document(name, history, expiry, done=True), show)
+    cli.output.answer(_document(name, history, expiry, done=True) | {"id": expire_id}, show)
+
+
+def _undo(cli: Cli, name: str, expire_id: str, *, yes: bool) -> None:
+    from ebbtide.gc.hold import undo_expiry
+    from ebbtide.gc.options import RunOptions
+
+    require_answerable(yes=yes)
+    found, _ = _opened(name, cli.settings)
+    back: dict[str, list[int | str]] = {}
+    if confirm(f"list the snapshots of expiry {expire_id} again?", yes=yes):
+        with cli.progress:
+            options = RunOptions.of(cli.settings)
+            back = {k: list(each) for k, each in undo_expiry(found, expire_id, options).items()}
+    rows = [[table, str(each)] for table, ids in back.items() for each in ids]
+
+    def show() -> None:
+        cli.output.table(["table", "listed again"], rows, none="nothing was changed")
+
+    restored = [{"table": table, "snapshot_id": each} for table, each in rows]
+    cli.output.answer({"repository": name, "done": bool(rows), "restored": restored}, show)
 
 
 def _show_dry_run(
@@ -268,29 +324,23 @@ def _show_dry_run(
 
 def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | None) -> Preview:
     """Returns the files that an expiry makes collectable, when they are older than the grace."""
-    from datetime import timedelta
-
     from ebbtide.gc.options import RunOptions
     from ebbtide.gc.preview import preview
 
-    settings, scheme = cli.settings, _scheme_of(name)
-    progress = cli.progress
+    settings, progress = cli.settings, cli.progress
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as directory, progress:
+        found, sessions = _opened(name, settings, run_dir=directory)
         options = RunOptions.of(
             settings,
-            sessions=scheme.sessions(settings),
+            sessions=sessions,
             grace=timedelta(0),
             unsafe=True,
             allow_share=True,
             run_dir=directory,
         )
-        before, after = (
-            scheme.open_expired(name, settings, run_dir=directory, expiry=each)
-            for each in (None, expiry)
-        )
         return preview(
-            before,
-            after,
+            found.expired(None),
+            found.expired(expiry),
             engine=make_engine(settings, master, progress),
             options=options,
             files_max=files,
@@ -325,6 +375,9 @@ def _show_expiry(cli: Cli, history: CommitHistory, expiry: Expiry, request: Expi
 
 
 def _why_nothing(history: CommitHistory, request: ExpiryRequest) -> str:
+    if request.policy is None and request.older_than == EPOCH:
+        snapshots = count_text(len(history.commits), "snapshot")
+        return f"the rules of the tables keep {snapshots}"
     bound = request.older_than if request.policy is None else request.younger
     older = sum(commit.created_at < bound for commit in history.commits.values())
     if not older:

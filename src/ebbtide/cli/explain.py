@@ -10,8 +10,7 @@ import typer
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import GraceOption, RunDirOption
 from ebbtide.cli.policies import rules_of
-from ebbtide.escaping import escaped
-from ebbtide.text import count_text, date_text, short_id, size_text
+from ebbtide.text import count_text, date_text, escaped, short_id, size_text
 
 if TYPE_CHECKING:
     from ebbtide.audit.answers import (
@@ -106,6 +105,7 @@ def _show_address(cli: Cli, found: ExplainedAddress) -> None:
     facts.append(("state", ADDRESS_STATES[found.state]))
     cli.output.fields(facts)
     _show_keepers(cli, found)
+    _show_history(cli, found.history)
     if found.went is None:
         _show_holders(cli, found)
     else:
@@ -144,6 +144,13 @@ def _keeper_row(keeper: Keeper) -> list[str]:
     why += [ref for ref in keeper.refs if ref not in keeper.reason]
     what = f"commit {short_id(keeper.commit_id)}"
     return [what, date_text(keeper.created_at), "; ".join(why)]
+
+
+def _show_history(cli: Cli, sentences: Sequence[str]) -> None:
+    if sentences:
+        cli.output.line()
+        for each in sentences:
+            cli.output.line(escaped(each))
 
 
 def _show_holders(cli: Cli, found: ExplainedAddress) -> None:
@@ -250,6 +257,7 @@ def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
             ],
             right=["commits above"],
         )
+    _show_history(cli, found.history)
     _show_commit_end(cli, found)
 
 

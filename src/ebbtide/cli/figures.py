@@ -1,18 +1,27 @@
-"""Prints a run's figures for people: the files that it found, its candidates and its outcomes."""
+"""Prints a run's figures for people: the files that it found, its candidates and its outcomes.
+
+The summary at the end of a run is a few plain lines, complete enough for a ticket.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbtide.cli.command import Cli, command_line
 from ebbtide.cli.output import Output
-from ebbtide.text import count_text, date_text, known_size_text
+from ebbtide.formats.schemes import is_elsewhere
+from ebbtide.ids import instant_of
+from ebbtide.processes import DUCKDB, NO_SPARK
+from ebbtide.text import count_text, date_text, escaped, known_size_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from ebbtide.gc.counts import Count
-    from ebbtide.gc.planning.classes import CandidateClasses
-    from ebbtide.gc.planning.plan import Plan
+    from ebbtide.gc.costs import StorageClasses
+    from ebbtide.gc.parts import Count
+    from ebbtide.gc.plan import Plan
     from ebbtide.gc.report import RunReport
+
 
 FOUND: Final = {
     "listed": "all files",
@@ -21,6 +30,7 @@ FOUND: Final = {
     "young": "younger than the grace",
     "candidate": "would be deleted",
 }
+KEPT: Final = ("live", "protected", "young")
 OUTCOMES: Final = {
     "deleted": "deleted",
     "quarantined": "quarantined",
@@ -30,6 +40,10 @@ OUTCOMES: Final = {
 }
 USUAL: Final = frozenset({"STANDARD", "Hot"})
 """The storage classes of which there is nothing to say."""
+DIGITS_SHOWN: Final = 12
+"""The digits that are shown of a policy's checksum. `ebbtide gc show --json` has all."""
+
+Pairs = list[tuple[str, str]]
 
 
 def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
@@ -53,7 +67,7 @@ def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
 
 def show_plan(output: Output, plan: Plan) -> None:
     """Prints the files that a plan found, and its candidates."""
-    from ebbtide.gc.planning.plan import REMOVAL
+    from ebbtide.gc.plan import REMOVAL
 
     if plan.mode == REMOVAL:
         name = plan.identity.repository_name
@@ -68,8 +82,8 @@ def show_plan(output: Output, plan: Plan) -> None:
         output.line()
         slices = count_text(plan.young_slices, "slice")
         output.line(f"not listed: {slices} with nothing older than the grace")
-    if plan.classes is not None:
-        _show_classes(output, plan.classes)
+    if plan.storage_classes is not None:
+        _show_classes(output, plan.storage_classes)
     foreign = plan.kinds.get("foreign")
     if foreign is not None and foreign.objects:
         output.line()
@@ -78,13 +92,13 @@ def show_plan(output: Output, plan: Plan) -> None:
         output.warn(warning)
 
 
-def _show_classes(output: Output, classes: CandidateClasses) -> None:
+def _show_classes(output: Output, classes: StorageClasses) -> None:
     """Prints the storage classes of candidates, if any of them is not the usual one."""
     if {each.name for each in classes.found} <= USUAL:
         return
     output.line()
-    looked_at, total = count_text(classes.looked_at), count_text(classes.of, "candidate")
-    output.line(f"storage classes of {looked_at} of {total}, chosen at random:")
+    known, total = count_text(classes.looked_at), count_text(classes.of, "candidate")
+    output.line(f"storage classes of {known} of {total}, as the listing gives them:")
     rows = [
         [each.name, *_texts(each.count), *_texts(each.early), count_text(each.archived.objects)]
         for each in classes.found
@@ -137,7 +151,7 @@ def show_outcome(output: Output, report: RunReport) -> None:
 
 def candidate_kinds(plan: Plan) -> dict[str, Count]:
     """Returns the candidates of a plan, counted by kind of file."""
-    from ebbtide.gc.counts import Count
+    from ebbtide.gc.parts import Count
 
     kinds: dict[str, Count] = {}
     for part in plan.candidates:
@@ -147,3 +161,115 @@ def candidate_kinds(plan: Plan) -> dict[str, Count]:
 
 def _texts(count: Count) -> tuple[str, str]:
     return count_text(count.objects), known_size_text(count.known_bytes)
+
+
+def show_summary(cli: Cli, report: RunReport) -> None:
+    """Prints the figures of a run, the last steps that failed, and the commands that can
+    follow."""
+    for each in report.unfinished:
+        cli.output.warn(each["message"])
+    pairs: Pairs = [("run", f"{report.run_id} {report.state}"), *place_of(cli, report.repository)]
+    pairs += _when(report)
+    if report.policy_sha256 is not None:
+        pairs.append(("policy", f"sha256 {report.policy_sha256[:DIGITS_SHOWN]}"))
+    if report.has_plan:
+        pairs += _figures(report)
+    if report.quarantine is not None:
+        pairs.append(("quarantine", _quarantine_text(report.quarantine)))
+    if report.error is not None:
+        pairs.append(("error", f"{report.error['kind']}: {report.error['message']}"))
+    if report.run_path:
+        pairs.append(("files", report.run_path))
+    if report.engine not in (None, DUCKDB, NO_SPARK):
+        pairs.append(("engine", report.engine))
+    show_block(cli, pairs + _ways_on(cli, report))
+
+
+def show_block(cli: Cli, pairs: Pairs) -> None:
+    """Prints names and values, with the program's version last."""
+    cli.output.fields([(name, escaped(value)) for name, value in [*pairs, made_by()]])
+
+
+def made_by() -> tuple[str, str]:
+    """Returns the line with the program's version."""
+    from importlib.metadata import version
+
+    return "by", f"ebbtide {version('ebbtide')}"
+
+
+def place_of(cli: Cli, repository: str) -> Pairs:
+    """Returns the lines with the repository and its store."""
+    found = [("repository", repository)]
+    if not is_elsewhere(repository):
+        directory = cli.store.directory
+        where = "the database of EBBTIDE_DATABASE_URL" if directory is None else str(directory)
+        found.append(("store", where))
+    return found
+
+
+def _when(report: RunReport) -> Pairs:
+    started_at = instant_of(report.run_id)
+    seconds = sum(report.seconds.values())
+    began = "" if started_at is None else f"begun {date_text(started_at)} UTC, "
+    took = f"{seconds:.1f} s" if seconds < 60 else time_text(seconds)
+    return [("when", f"{began}{took} at work")]
+
+
+def _figures(report: RunReport) -> Pairs:
+    counts = report.counts
+    kept = [f"{FOUND[name]} {_count_text(counts[name])}" for name in KEPT]
+    total = counts["live"] + counts["protected"] + counts["young"]
+    pairs = [("kept", f"{_files_text(total)}: {', '.join(kept)}")]
+    if not total.sized:
+        pairs.append(("sizes", "only of candidates; --sizes all reads the size of every file"))
+    if "deleted" not in counts:
+        return [*pairs, ("would be deleted", _files_text(counts["candidate"]))]
+    pairs += [
+        (words, _files_text(counts[name]))
+        for name, words in OUTCOMES.items()
+        if counts[name].objects or (name == "deleted" and not counts["quarantined"].objects)
+    ]
+    locked = counts.get("locked")
+    if locked is not None and locked.objects:
+        pairs.append(("kept by a lock", f"versions of {_files_text(locked)}, which failed"))
+    kinds = [f"{kind} {_count_text(count)}" for kind, count in report.deleted_kinds.items()]
+    if kinds:
+        pairs.append(("by kind", ", ".join(kinds)))
+    expired = report.commits.get("expired", 0)
+    if expired and report.state != "undone":
+        pairs.append(("closed", count_text(expired, "commit")))
+    return pairs
+
+
+def _files_text(count: Count) -> str:
+    size = f", {size_text(count.bytes_total)}" if count.sized else ""
+    return count_text(count.objects, "file") + size
+
+
+def _count_text(count: Count) -> str:
+    size = f" ({size_text(count.bytes_total)})" if count.sized else ""
+    return count_text(count.objects) + size
+
+
+def _quarantine_text(quarantine: Mapping[str, Any]) -> str:
+    """Returns the text about a run's quarantine: its files, and until when."""
+    found = f"{count_text(quarantine['objects'], 'file')}, {size_text(quarantine['bytes'])}"
+    if quarantine["state"] == "held":
+        until = datetime.fromisoformat(quarantine["until"])
+        return f"{found}, until {date_text(until)} UTC"
+    done = {"undone": "restored", "purged": "deleted for good"}[quarantine["state"]]
+    return f"{done}, {date_text(datetime.fromisoformat(quarantine['at']))} UTC"
+
+
+def _ways_on(cli: Cli, report: RunReport) -> Pairs:
+    """Returns the commands that can be used on the run next, as they are typed."""
+    if not report.run_path or not report.has_plan:
+        return []
+    words = {}
+    if report.state in ("planned", "incomplete"):
+        words["carry out" if report.state == "planned" else "continue"] = "sweep"
+    if report.quarantine is not None and report.quarantine["state"] == "held":
+        words["undo"] = "undo"
+    words |= {"verify": "verify", "show": "show"}
+    named = (report.repository, report.run_id)
+    return [(name, command_line(cli.context, ("gc", word), named)) for name, word in words.items()]

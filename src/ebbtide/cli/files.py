@@ -1,7 +1,8 @@
-"""The commands `fs`: the objects of a repository."""
+"""The commands `fs`: the objects of a repository, also those that others write to the storage."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -9,20 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents, uploading
+from ebbtide.cli import documents, local_files
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
-from ebbtide.cli.downloading import save, write_out
 from ebbtide.cli.lifecycle import warn_of_expiry
-from ebbtide.cli.parsing import parse_pairs
-from ebbtide.cli.trees import Links, LinksOption
+from ebbtide.cli.local_files import Links, LinksOption, save, write_out
+from ebbtide.cli.values import parse_pairs
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import escaped, shown
-from ebbtide.text import count_text, date_text, size_text
+from ebbtide.text import count_text, date_text, escaped, shown, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.content.entries import Entry
     from ebbtide.store.listing import Page
     from ebbtide.store.objects.objects import Objects
+
 
 PAGE: int = 1000
 MISSING_SHOWN: int = 5
@@ -31,6 +31,17 @@ app = group("Read, list, write and delete objects. Writes are staged until 'ebbt
 
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="Path of the object.", show_default=False)
+]
+
+Row = tuple[int | None, datetime | None, str]
+"""Size, time and path of an object; for a directory, only the path."""
+ContentTypeOption = Annotated[
+    str | None,
+    typer.Option("--content-type", metavar="TYPE", help="Media type.", show_default=False),
+]
+MetaOption = Annotated[
+    list[str] | None,
+    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
 ]
 
 
@@ -70,9 +81,9 @@ def put(
     """Upload a file, or all files below a directory, and stage them on a branch."""
     metadata = parse_pairs(meta or [], option="--meta")
     objects = cli.repository(repository).objects
-    uploading.require_source_first(source, path)
+    local_files.require_source_first(source, path)
     if recursive:
-        uploading.put_tree(
+        local_files.put_tree(
             cli,
             objects,
             branch,
@@ -83,7 +94,7 @@ def put(
             links=links,
         )
         return
-    with uploading.content_of(source) as content:
+    with local_files.content_of(source) as content:
         staged = objects.put(branch, path, content, content_type=content_type, metadata=metadata)
     show_staged(cli, branch, staged)
 
@@ -182,10 +193,6 @@ def show_listing(
         for size, mtime, name in found
     ]
     cli.output.answer({"entries": rows}, lambda: None)
-
-
-Row = tuple[int | None, datetime | None, str]
-"""Size, time and path of an object; for a directory, only the path."""
 
 
 def _listed(
@@ -320,3 +327,107 @@ def show_staged(cli: Cli, branch: str, staged: Entry) -> None:
             f"staged {escaped(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
         ),
     )
+
+
+@command(app, "address")
+def address(
+    cli: Cli, repository: RepositoryArgument, branch: BranchArgument, path: PathArgument
+) -> None:
+    """Get an address for a direct upload, and a token to link the object with."""
+    found = cli.repository(repository).addresses.get(branch, path)
+
+    def show() -> None:
+        line = cli.output.line
+        line(f"upload to  {found.presigned_url or found.url}")
+        line(f"token      {found.token}")
+        line(f"good until {date_text(found.expires_at)}")
+        line(f"then: ebbtide fs link {repository} {branch} {path} TOKEN")
+
+    document = {
+        "branch": found.branch,
+        "path": found.path,
+        "address": found.address,
+        "url": found.url,
+        "presigned_url": found.presigned_url,
+        "token": found.token,
+        "expires_at": documents.instant(found.expires_at),
+    }
+    cli.output.answer(document, show)
+
+
+@command(app, "link")
+def link(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    path: PathArgument,
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKEN", help="The token that came with the address.", show_default=False
+        ),
+    ],
+    size: Annotated[
+        int | None,
+        typer.Option("--size", metavar="BYTES", help="Expected size.", show_default=False),
+    ] = None,
+    checksum: Annotated[
+        str | None,
+        typer.Option("--checksum", metavar="SHA256", help="Expected checksum.", show_default=False),
+    ] = None,
+    content_type: ContentTypeOption = None,
+    meta: MetaOption = None,
+) -> None:
+    """Stage an object that was uploaded to an address. A token can be used once."""
+    staged = cli.repository(repository).addresses.link(
+        branch,
+        path,
+        token,
+        size_bytes=size,
+        checksum=checksum,
+        content_type=content_type,
+        metadata=parse_pairs(meta or [], option="--meta"),
+    )
+    show_staged(cli, branch, staged)
+
+
+@command(app, "stage")
+def stage(
+    cli: Cli,
+    repository: RepositoryArgument,
+    branch: BranchArgument,
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="URL of the object, outside the roots of all repositories.",
+            show_default=False,
+        ),
+    ],
+    path: PathArgument,
+    size: Annotated[
+        int, typer.Option("--size", metavar="BYTES", help="Size of the object.", show_default=False)
+    ],
+    checksum: Annotated[
+        str, typer.Option("--checksum", metavar="TEXT", help="Checksum of the object, of any kind.")
+    ] = "",
+    content_type: ContentTypeOption = None,
+    meta: MetaOption = None,
+) -> None:
+    """Stage an object that stays where it is, outside the storage root. It is never collected."""
+    if "://" in path and "://" not in url:
+        raise InvalidInput(
+            "invalid_argument",
+            f"{shown(url)} is not a URL: the URL comes first, then the path on the branch, as in: "
+            f"ebbtide fs stage REPO BRANCH {shlex.join([path, url])}",
+        )
+    staged = cli.repository(repository).addresses.stage(
+        branch,
+        path,
+        url,
+        size_bytes=size,
+        checksum=checksum,
+        content_type=content_type,
+        metadata=parse_pairs(meta or [], option="--meta"),
+    )
+    show_staged(cli, branch, staged)

@@ -6,14 +6,20 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from ebbtide.cli import completing, documents
-from ebbtide.cli.asking import confirm, require_answerable
-from ebbtide.cli.collecting import Run, open_collector, say_quarantine, say_versions, when_swept
-from ebbtide.cli.collecting_all import collect_all, plan_all
+from ebbtide.cli import documents, values
+from ebbtide.cli.all_repositories import collect_all, plan_all
+from ebbtide.cli.collectors import (
+    Run,
+    open_collector,
+    run_end,
+    say_quarantine,
+    say_versions,
+    when_swept,
+)
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
@@ -21,60 +27,27 @@ from ebbtide.cli.command import (
     RepositoryArgument,
     YesOption,
     command,
+    command_line,
     group,
+    run_option,
 )
-from ebbtide.cli.ending import run_end
-from ebbtide.cli.figures import show_outcome, show_plan
-from ebbtide.cli.interrupting import command_line, planning_told
-from ebbtide.cli.parsing import DATE_FORMS
-from ebbtide.cli.summary import show_summary
+from ebbtide.cli.figures import show_outcome, show_plan, show_summary
+from ebbtide.cli.output import confirm, require_answerable
+from ebbtide.cli.progress import planning_told
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import ASKED, require_not_quiet
+from ebbtide.run_request import PlanOptions, RunRequest, SweepOptions
 from ebbtide.text import count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.gc.planning.plan import Plan
+    from ebbtide.gc.plan import Plan
     from ebbtide.gc.report import RunReport
 
 app = group("Find and delete files that are no longer needed.")
 
-GraceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--grace",
-        metavar="PERIOD",
-        help="Minimum age of candidates. Default: EBBTIDE_GRACE, for Icechunk "
-        "EBBTIDE_ICECHUNK_GRACE.",
-        show_default=False,
-    ),
-]
-UnsafeOption = Annotated[
-    bool,
-    typer.Option("--unsafe", help="Allow a shorter grace than leases, clocks or sessions need."),
-]
-AllowShareOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-share", help="Allow deleting more than EBBTIDE_SHARE_MAX of the files or bytes."
-    ),
-]
-AcceptLostOption = Annotated[
-    bool,
-    typer.Option(
-        "--accept-lost-commits",
-        help="Plan although the metadata lack commits that an earlier run knew. Their data can "
-        "then be deleted.",
-    ),
-]
-RunDirOption = Annotated[
-    str | None,
-    typer.Option(
-        "--run-dir",
-        metavar="DIR",
-        help="Directory or URL for the run's files. Default: the repository's own storage.",
-        show_default=False,
-    ),
-]
+GraceOption = Annotated[str | None, run_option("grace")]
+RunDirOption = Annotated[str | None, run_option("run_dir")]
+DeleteVersionsOption = Annotated[bool, run_option("delete_versions")]
 QuietOption = Annotated[
     bool,
     typer.Option(
@@ -105,41 +78,6 @@ ConfOption = Annotated[
     ),
 ]
 
-ModeOption = Annotated[
-    str,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        autocompletion=completing.one_of("auto", "clean", "incremental"),
-        help="clean: look at all files; incremental: look at changes since the last run that was "
-        "swept; auto: incremental if possible.",
-    ),
-]
-
-SizesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--sizes",
-        metavar="FILES",
-        autocompletion=completing.one_of("auto", "all", "candidates"),
-        help="Files whose size and date a run reads in a directory. all: all files; candidates: "
-        "only candidates, which lists large stores several times as fast; auto: all, up to a "
-        "million files. Default: EBBTIDE_SIZES.",
-        show_default=False,
-    ),
-]
-
-QuarantineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--quarantine",
-        metavar="PERIOD",
-        help="Keep the files in quarantine for this period, so that 'gc undo' can restore them. "
-        "none: delete at once. Default: 7d, also with --yes.",
-        show_default=False,
-    ),
-]
-
 AllOption = Annotated[
     bool,
     typer.Option(
@@ -153,40 +91,13 @@ EveryArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="REPO",
-        help="Name of the repository, or icechunk:PATH, icechunk:URL or lakefs:NAME. Or --all.",
+        help="Name of the repository, or icechunk:PATH, icechunk:URL, iceberg:CATALOG, "
+        "delta:PATH or lakefs:NAME. Or --all.",
         show_default=False,
-        autocompletion=completing.repositories,
+        autocompletion=values.repositories,
     ),
 ]
 
-DeleteVersionsOption = Annotated[
-    bool,
-    typer.Option(
-        "--delete-versions",
-        help="S3: delete the versions that the bucket keeps of these files too, at the end of the "
-        "quarantine. Nothing can undo this. Default: EBBTIDE_DELETE_VERSIONS.",
-    ),
-]
-
-InventoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--inventory",
-        metavar="PLACE",
-        help="Path or URL of an inventory to use instead of a listing: a manifest.json of S3, a "
-        "Parquet file, or a directory of Parquet files. Files newer than the inventory are kept.",
-        show_default=False,
-    ),
-]
-InventoryDateOption = Annotated[
-    str | None,
-    typer.Option(
-        "--inventory-date",
-        metavar="DATE",
-        help=f"Date at which the inventory began: {DATE_FORMS}. A manifest.json contains it.",
-        show_default=False,
-    ),
-]
 MetricsFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -204,16 +115,9 @@ def plan(
     cli: Cli,
     repository: EveryArgument = None,
     every: AllOption = False,
-    grace: GraceOption = None,
-    unsafe: UnsafeOption = False,
-    allow_share: AllowShareOption = False,
-    accept_lost_commits: AcceptLostOption = False,
-    quiet: QuietOption = False,
+    *,
     run_dir: RunDirOption = None,
-    mode: ModeOption = "auto",
-    sizes: SizesOption = None,
-    inventory: InventoryOption = None,
-    inventory_date: InventoryDateOption = None,
+    quiet: QuietOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     metrics_file: MetricsFileOption = None,
@@ -221,26 +125,20 @@ def plan(
         bool,
         typer.Option("--yes", "-y", help="Without effect, because a plan asks no question."),
     ] = False,
+    **options: Unpack[PlanOptions],
 ) -> None:
     """Plan which files to delete. Deletes nothing: 'gc sweep' carries out the plan."""
     del yes
-    _require_one_or_all(cli, repository, every=every, quiet=quiet, inventory=inventory)
+    _require_one_or_all(cli, repository, options, every=every, quiet=quiet)
     opened = partial(
         open_collector,
         cli,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        accept_lost_commits=accept_lost_commits,
         quiet=quiet,
-        run_dir=run_dir,
-        mode=mode,
-        sizes=sizes,
-        inventory=inventory,
-        inventory_date=inventory_date,
         master=master,
         conf=conf or (),
         starting=True,
+        run_dir=run_dir,
+        **options,
     )
     if repository is None:
         plan_all(cli, opened, master=master, conf=conf or (), metrics_file=metrics_file)
@@ -273,7 +171,7 @@ def archive(
     ] = None,
 ) -> None:
     """Write an archive of this program and its packages, for Spark executors on other machines."""
-    from ebbtide.gc.engines.spark.archive import archive_name, write_archive
+    from ebbtide.gc.engines.spark.conf import archive_name, write_archive
 
     target = file or Path(archive_name())
     names = write_archive(target)
@@ -294,43 +192,39 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="RUN",
-            autocompletion=completing.runs,
+            autocompletion=values.runs,
             help="Run to sweep: its id, the beginning of it, or latest. Default: the newest plan "
             "that was not swept.",
             show_default=False,
         ),
     ] = None,
-    grace: GraceOption = None,
-    unsafe: UnsafeOption = False,
-    allow_share: AllowShareOption = False,
-    quiet: QuietOption = False,
+    *,
     run_dir: RunDirOption = None,
-    quarantine: QuarantineOption = None,
     delete_versions: DeleteVersionsOption = False,
+    quiet: QuietOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
+    **options: Unpack[SweepOptions],
 ) -> None:
     """Carry out a plan: delete its candidates, except those that are needed again.
 
     A sweep that was interrupted or incomplete continues.
     """
     require_answerable(yes=yes)
+    options["quarantine"] = options.get("quarantine") or ASKED
     with run_end(cli, repository, "sweep", metrics_file) as ended:
         run = open_collector(
             cli,
             repository,
-            grace=grace,
-            unsafe=unsafe,
-            allow_share=allow_share,
             quiet=quiet,
-            run_dir=run_dir,
-            quarantine=quarantine or ASKED,
-            delete_versions=delete_versions or None,
             master=master,
             conf=conf or (),
             starting=True,
+            run_dir=run_dir,
+            delete_versions=delete_versions,
+            **options,
         )
         run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
         # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
@@ -350,22 +244,13 @@ def run_both(
     cli: Cli,
     repository: EveryArgument = None,
     every: AllOption = False,
-    grace: GraceOption = None,
-    unsafe: UnsafeOption = False,
-    allow_share: AllowShareOption = False,
-    accept_lost_commits: AcceptLostOption = False,
+    *,
     quiet: QuietOption = False,
-    run_dir: RunDirOption = None,
-    mode: ModeOption = "auto",
-    sizes: SizesOption = None,
-    inventory: InventoryOption = None,
-    inventory_date: InventoryDateOption = None,
-    quarantine: QuarantineOption = None,
-    delete_versions: DeleteVersionsOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
+    **options: Unpack[RunRequest],
 ) -> None:
     """Plan a run, show its figures, ask, and sweep it.
 
@@ -373,26 +258,17 @@ def run_both(
     end. With --yes, each one is planned and swept before the next. A failure does not stop the
     others. The exit code is the worst: of 2, 3, 1, 4 and 0 the first that a repository has.
     """
-    _require_one_or_all(cli, repository, every=every, quiet=quiet, inventory=inventory)
+    _require_one_or_all(cli, repository, options, every=every, quiet=quiet)
     require_answerable(yes=yes)
+    options["quarantine"] = options.get("quarantine") or ASKED
     opened = partial(
         open_collector,
         cli,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        accept_lost_commits=accept_lost_commits,
         quiet=quiet,
-        run_dir=run_dir,
-        mode=mode,
-        sizes=sizes,
-        inventory=inventory,
-        inventory_date=inventory_date,
-        quarantine=quarantine or ASKED,
-        delete_versions=delete_versions or None,
         master=master,
         conf=conf or (),
         starting=True,
+        **options,
     )
     if repository is None:
         collect_all(cli, opened, master=master, conf=conf or (), yes=yes, metrics_file=metrics_file)
@@ -429,7 +305,7 @@ def _run_one(
 
 
 def _require_one_or_all(
-    cli: Cli, repository: str | None, *, every: bool, quiet: bool, inventory: str | None
+    cli: Cli, repository: str | None, options: PlanOptions, *, every: bool, quiet: bool
 ) -> None:
     """Raises a usage error unless there is either a repository or `--all`, and InvalidInput
     `invalid_argument` for options that cannot be for all."""
@@ -437,7 +313,7 @@ def _require_one_or_all(
         cli.context.fail("give either the name of a repository or --all")
     if every:
         require_not_quiet(quiet=quiet)
-        if inventory is not None:
+        if options.get("inventory") is not None:
             raise InvalidInput(
                 "invalid_argument",
                 "--inventory is for one repository, because it lists one storage: leave out --all",
@@ -458,7 +334,7 @@ def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) ->
 
 
 def _consequence(plan: Plan) -> str:
-    from ebbtide.gc.planning.plan import REMOVAL
+    from ebbtide.gc.plan import REMOVAL
 
     if plan.mode == REMOVAL:
         return "then the metadata of this repository, which is gone"

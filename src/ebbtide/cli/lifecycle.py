@@ -7,19 +7,21 @@ import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ebbtide.cli.parsing import DATE_FORMS, WHEN_FORMS, later, parse_date, parse_when
+from ebbtide.cli.values import WHEN_FORMS, later, parse_when
 from ebbtide.durations import parse_period
 from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.retention.dates import DATE_FORMS, parse_date
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.text import age_text, date_text
 
 if TYPE_CHECKING:
     from ebbtide.cli.command import Cli
-    from ebbtide.store.collections.updates import Keep
+    from ebbtide.store.collections.items import Keep
+    from ebbtide.store.lifecycle import ListFilter
 
 ExpiredOption = Annotated[
     bool, typer.Option("--include-expired", help="Also show the content of the trash, with ids.")
@@ -101,22 +103,24 @@ def expiry_given(
     return later(now, parse_period(period))
 
 
-def filters_of(
+def filter_of(
     cli: Cli, *, include_expired: bool, state: str | None, after: str | None, before: str | None
-) -> dict[str, Any]:  # arguments of `page`, of several types
-    """Returns the filters of a list. The state `trashed` includes the content of the trash."""
+) -> ListFilter:
+    """Returns the filter of a list. The state `trashed` includes the content of the trash."""
+    from ebbtide.store.lifecycle import ListFilter
+
     wanted: LifecycleState | None = None if state is None else LifecycleState(state)
     dates: list[datetime | None] = [None, None]
     if after is not None or before is not None:
         with cli.store.metadata.snapshot() as tx:
             now = tx.now()
         dates = [None if text is None else parse_when(text, now) for text in (after, before)]
-    return {
-        "include_expired": include_expired or wanted is LifecycleState.TRASHED,
-        "state": wanted,
-        "from_date": dates[0],
-        "to_date": dates[1],
-    }
+    return ListFilter(
+        include_expired=include_expired or wanted is LifecycleState.TRASHED,
+        state=wanted,
+        expires_after=dates[0],
+        expires_before=dates[1],
+    )
 
 
 def expiry_changed(
@@ -137,7 +141,7 @@ def expiry_updated(
 
     None means never. Without any of them, KEEP: the date stays as it is.
     """
-    from ebbtide.store.collections.updates import KEEP
+    from ebbtide.store.collections.items import KEEP
 
     options = "--expires-in PERIOD, --expires-at DATE or --never"
     if period is None and date is None:

@@ -1,4 +1,4 @@
-"""Prints the output of a command: its answer on stdout, all other text on stderr.
+"""Prints the output of a command: its answer on stdout, all other text on stderr. Asks questions.
 
 With `--json`, stdout gets exactly one JSON document. Without it, tables are drawn on a terminal.
 If the output goes to a file or another program, tables are plain columns.
@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from ebbtide.errors import Failed
-from ebbtide.escaping import escaped, escaped_lines
+from ebbtide.errors import Failed, InvalidInput
+from ebbtide.text import escaped, escaped_lines
 
 WIDTH_MAX: Final = 80
 """The most characters that a column of a plain table is padded to."""
@@ -172,3 +172,49 @@ def _print_plain(
             for cell, width, header in zip(row, widths, headers, strict=True)
         ]
         print("  ".join(cells).rstrip())
+
+
+def require_answerable(*, yes: bool) -> None:
+    """Raises InvalidInput `invalid_argument` without `--yes` if there is no terminal to ask at.
+
+    Called before any work, so that a forgotten `--yes` in a script costs nothing.
+    """
+    # A process may have no stdin at all.
+    if not yes and (sys.stdin is None or not sys.stdin.isatty()):
+        raise InvalidInput(
+            "invalid_argument",
+            "this command asks before it continues, and there is no terminal to ask at: add --yes "
+            "to answer every question with yes. Nothing was changed",
+        )
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Asks on stderr, because stdout is for the answer. Returns true at once if `yes` is set."""
+    require_answerable(yes=yes)
+    if yes:
+        return True
+    print(f"{escaped_lines(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def confirm_name(what: str, name: str, *, given: str | None, option: str) -> bool:
+    """Asks the user to type `name`, if a `yes` would not be enough. Returns whether it was typed.
+
+    `given` is the value of the option `option`, or None. Raises InvalidInput `invalid_argument` if
+    it is another name, or if there is no terminal to ask at.
+    """
+    if given is not None:
+        if given != name:
+            raise InvalidInput(
+                "invalid_argument",
+                f"{option} needs the name of the repository, {name!r}. Nothing was changed",
+            )
+        return True
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise InvalidInput(
+            "invalid_argument",
+            f"this cannot be undone, and there is no terminal to ask at: add {option} {name}. "
+            "Nothing was changed",
+        )
+    print(f"{escaped_lines(what)}\ntype {name} to continue: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == name

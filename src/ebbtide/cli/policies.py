@@ -1,41 +1,50 @@
-"""The commands `retention`: the policy, and its decision for each branch and commit."""
+"""The commands `retention` and `hold`: the policy, its decision for each commit, and exceptions.
+
+A new policy is compared with the policy in force by its effect on commits. Files are counted by
+`ebbtide what-if`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import completing, documents
-from ebbtide.cli.command import Cli, WithPolicyArgument, command, group
+from ebbtide.cli import documents, values
+from ebbtide.cli.command import (
+    Cli,
+    RefArgument,
+    WithPolicyArgument,
+    command,
+    group,
+)
 from ebbtide.cli.figures import refs_table
-from ebbtide.cli.parsing import parse_pairs, text_of
-from ebbtide.documents import read_document
-from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import shown
+from ebbtide.cli.values import parse_pairs, text_of
+from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.schemes import is_elsewhere, scheme_of
-from ebbtide.text import age_at, count_text, date_text, one_line, short_id
+from ebbtide.strict_json import read_document
+from ebbtide.text import age_at, count_text, date_text, escaped, one_line, short_id, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ebbtide.cli.output import Output
     from ebbtide.formats.capabilities import WithPolicy
     from ebbtide.model import Commit
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
-    from ebbtide.retention.rules import Rule
+    from ebbtide.retention.policy import Rule
     from ebbtide.store.repository import Repository
 
 app = group("Show and set the retention policy of a repository.")
-
 EXPIRED = "expired"
 OTHERS = (
     "the policy was changed by somebody else at the same time: both changes are in it, and the "
     "effect is that of this change alone"
 )
-
 DefaultRule = Annotated[
     str | None,
     typer.Option(
@@ -85,6 +94,111 @@ UnsetOption = Annotated[bool, typer.Option("--unset", help="Remove the rule inst
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Only show which commits would expire. Changes nothing.")
 ]
+hold_app = group("Keep commits regardless of the policy.")
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEffect:
+    """The number of commits that one branch keeps, under the policy in force and another one."""
+
+    kind: str
+    name: str
+    kept_before: int
+    kept_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEffect:
+    """Counts of commits whose fate another policy changes. Commits whose data is gone already are
+    left out.
+
+    `newly_expired` are kept by the policy in force, and not by the other one. `newly_kept` are the
+    opposite. `branches` has the branches whose counts differ.
+    """
+
+    newly_expired: int
+    newly_kept: int
+    branches: tuple[BranchEffect, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the effect in JSON."""
+        return {
+            "newly_expired_count": self.newly_expired,
+            "newly_kept_count": self.newly_kept,
+            "by_ref": [
+                {
+                    "kind": each.kind,
+                    "name": each.name,
+                    "kept_before_count": each.kept_before,
+                    "kept_after_count": each.kept_after,
+                }
+                for each in self.branches
+            ],
+        }
+
+
+def effect_of(found: WithPolicy, policy: Policy) -> PolicyEffect | None:
+    """Returns the effect of a policy that is not set yet. None if the history is damaged, so that
+    nothing can be decided about it. Raises Failed."""
+    present: Policy | None = None
+    # A repository of lakeFS without rules cannot be collected: it keeps everything.
+    with suppress(Refused):
+        present = found.policy()
+    try:
+        roots = found.roots(policy)
+        before, after = _decided(roots, present), _decided(roots, policy)
+    except Refused:
+        return None
+    intact = {commit.commit_id for commit in roots.commits if not commit.tombstoned}
+    return PolicyEffect(
+        newly_expired=len((after.expired - before.expired) & intact),
+        newly_kept=len((before.expired - after.expired) & intact),
+        branches=_branches(before, after),
+    )
+
+
+def _decided(roots: Roots, policy: Policy | None) -> Decision:
+    from ebbtide.retention.decision import decide
+
+    held = None if policy is None else policy.with_holds(roots.holds)
+    return decide(replace(roots, policy=held))
+
+
+def _branches(before: Decision, after: Decision) -> tuple[BranchEffect, ...]:
+    kept = {(each.kind, each.name): each.kept_count for each in before.by_ref}
+    found = [
+        BranchEffect(
+            each.kind,
+            each.name,
+            kept_before=kept.get((each.kind, each.name), each.commit_count),
+            kept_after=each.kept_count,
+        )
+        for each in after.by_ref
+    ]
+    return tuple(each for each in found if each.kept_before != each.kept_after)
+
+
+def show_effect(output: Output, effect: PolicyEffect | None) -> None:
+    """Prints the effect of a policy."""
+    if effect is None:
+        output.warn("the history is damaged: the effect on commits is unknown")
+        return
+    if not effect.newly_expired and not effect.newly_kept:
+        output.line("compared with the former policy, no commit expires or is kept in addition")
+        return
+    output.line(
+        f"compared with the former policy, {count_text(effect.newly_expired, 'commit')} more "
+        f"expire, and {count_text(effect.newly_kept, 'commit')} more are kept"
+    )
+    output.table(
+        ["branch", "kept before", "kept after"],
+        [
+            [each.name, count_text(each.kept_before), count_text(each.kept_after)]
+            for each in effect.branches
+        ],
+        right=["kept before", "kept after"],
+        none="no branch keeps another number of commits",
+    )
 
 
 @command(app, "set")
@@ -151,7 +265,7 @@ def set_branch(
         typer.Argument(
             metavar="NAME",
             help="Name of a branch, or a glob for several, such as 'user-*'.",
-            autocompletion=completing.branches,
+            autocompletion=values.branches,
             show_default=False,
         ),
     ],
@@ -200,7 +314,6 @@ def _change(
 ) -> None:
     """Sets the policy that `change` makes of the present one, and answers with its effect on
     commits. With `dry_run`, only answers."""
-    from ebbtide.cli.policy_effects import effect_of, show_effect
     from ebbtide.retention import Policy
 
     def changed(before: Policy) -> Policy:
@@ -434,3 +547,61 @@ def _show_commits(cli: Cli, roots: Roots, decision: Decision, messages: Mapping[
         f"{count_text(len(decision.active), 'commit')} kept, "
         f"{count_text(len(decision.expired))} expired"
     )
+
+
+@command(hold_app, "add")
+def add_hold(
+    cli: Cli,
+    repository: WithPolicyArgument,
+    ref: RefArgument,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="The reason, which 'hold list' shows.")
+    ] = "",
+) -> None:
+    """Hold the commit that a ref points at now. If the ref moves, the hold stays."""
+    made = cli.with_holds(repository).hold(ref, reason)
+    commit = _id_shown(repository, made.commit_id)
+    cli.output.answer(
+        documents.hold(made),
+        lambda: cli.output.line(
+            f"commit {commit} is held until 'ebbtide hold remove {repository} {commit}'"
+        ),
+    )
+
+
+@command(hold_app, "list")
+def list_holds(cli: Cli, repository: WithPolicyArgument) -> None:
+    """List the holds."""
+    found = cli.with_holds(repository).holds()
+
+    def show() -> None:
+        cli.output.table(
+            ["commit", "since", "reason"],
+            [
+                [
+                    _id_shown(repository, hold.commit_id),
+                    date_text(hold.created_at),
+                    one_line(hold.reason),
+                ]
+                for hold in found
+            ],
+            none="no holds",
+        )
+
+    cli.output.answer({"holds": [documents.hold(hold) for hold in found]}, show)
+
+
+@command(hold_app, "remove")
+def remove_hold(cli: Cli, repository: WithPolicyArgument, ref: RefArgument) -> None:
+    """Release the hold on a commit. Then the policy decides about the commit again."""
+    commit_id = cli.with_holds(repository).release(ref)
+    commit = _id_shown(repository, commit_id)
+    cli.output.answer(
+        {"commit_id": commit_id, "held": False},
+        lambda: cli.output.line(f"commit {commit} is not held any more"),
+    )
+
+
+def _id_shown(repository: str, commit_id: str) -> str:
+    """Returns the id as the commands take it: only the store knows ids by their first digits."""
+    return escaped(commit_id) if is_elsewhere(repository) else short_id(commit_id)

@@ -1,5 +1,8 @@
 """Shows the progress of a command on stderr: moving lines on a terminal, and plain lines elsewhere
-if `--verbose` asks for them."""
+if `--verbose` asks for them.
+
+An interrupted command says what it has done, by the steps of its progress.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from ebbtide.gc.steps import Meter, ProgressReading
+
 
 STEP_TEXT: Final[Mapping[str, str]] = {
     "start": "starting Spark (a few seconds)",
@@ -61,6 +65,12 @@ LINE_SECONDS: Final = 5.0
 DRAWN_PER_SECOND: Final = 4
 
 logger = logging.getLogger(__name__)
+
+SWEPT: Final = (
+    "Interrupted after the end of the sweep, which is done. The next sweep deletes the files of "
+    "earlier runs whose quarantine has ended"
+)
+"""The text for a sweep whose report is written."""
 
 
 @dataclass(slots=True)
@@ -347,3 +357,46 @@ def _steps(console: Console) -> Progress:
         console=console,
         refresh_per_second=DRAWN_PER_SECOND,
     )
+
+
+def planning_told(progress: StepProgress) -> str:
+    """Returns the text for a plan that was not finished."""
+    step = progress.current
+    doing = "" if step is None else f" while {step.text}"
+    return f"Interrupted{doing}: the plan was not finished, and nothing was deleted"
+
+
+def sweep_told(progress: StepProgress) -> str:
+    """Returns the text for a sweep: how much of its work is done."""
+    deleting = progress.reached("delete ")
+    stays = "Nothing is lost: the plan stays"
+    if deleting is None:
+        return f"Interrupted before any file was deleted. {stays}"
+    done = "quarantined" if progress.quarantines else "deleted"
+    return f"Interrupted in the sweep: {share_text(deleting)} {done}. {stays}"
+
+
+def undo_told(progress: StepProgress) -> str:
+    """Returns the text for an undo."""
+    moving = progress.reached("bring back")
+    share = "0 files" if moving is None else share_text(moving)
+    return (
+        f"Interrupted in the undo: {share} are restored and stay. The rest is still in quarantine"
+    )
+
+
+def purge_told(progress: StepProgress) -> str:
+    """Returns the text for a `gc purge`, which deletes files in quarantine."""
+    deleting = progress.reached("purge")
+    share = "0 files" if deleting is None else share_text(deleting)
+    return f"Interrupted: {share} in quarantine deleted for good. The rest stays in quarantine"
+
+
+def share_text(step: Step) -> str:
+    """Returns the progress of a step, such as `120,000 of 1,000,000 files`."""
+    found = step.reading
+    if found is None:
+        return "0 files"
+    if found.total is None or found.total < found.done:
+        return count_text(found.done, found.unit.removesuffix("s"))
+    return f"{count_text(found.done)} of {count_text(found.total)} {found.unit}"

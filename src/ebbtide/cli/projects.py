@@ -22,21 +22,21 @@ from ebbtide.cli.lifecycle import (
     deleted_text,
     expiry_given,
     expiry_updated,
-    filters_of,
+    filter_of,
     may_delete,
     warn_of_end,
 )
-from ebbtide.cli.parsing import parse_pairs
+from ebbtide.cli.values import parse_pairs
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped, shown
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.text import date_text
+from ebbtide.text import date_text, escaped, shown
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
     from ebbtide.store.collections.projects import Project, Projects
+    from ebbtide.store.lifecycle import ListFilter
 
 PAGE: int = 1000
 
@@ -122,16 +122,16 @@ def list_all(
 ) -> None:
     """List the projects in a project, or at the top."""
     projects = cli.repository(repository).projects
-    filters = filters_of(
+    listed = filter_of(
         cli,
         include_expired=include_expired,
         state=state,
         after=expires_after,
         before=expires_before,
     )
-    expired: bool = filters["include_expired"]
+    expired = listed.include_expired
     parent_id = projects.find(parent, include_expired=expired).project_id if parent else None
-    found = list(_pages(projects, parent_id, filters))
+    found = list(_pages(projects, parent_id, listed))
 
     def show() -> None:
         cli.output.table(
@@ -153,13 +153,9 @@ def list_all(
     cli.output.answer({"projects": [documents.project(each) for each in found]}, show)
 
 
-def _pages(
-    projects: Projects,
-    parent_id: str | None,
-    filters: dict[str, Any],  # made by `filters_of`
-) -> Iterable[Project]:
+def _pages(projects: Projects, parent_id: str | None, listed: ListFilter) -> Iterable[Project]:
     after = ("", "")
-    while page := projects.page(parent_id=parent_id, after=after, amount=PAGE, **filters):
+    while page := projects.page(parent_id=parent_id, after=after, amount=PAGE, listed=listed):
         yield from page
         after = (page[-1].name, page[-1].project_id)
 

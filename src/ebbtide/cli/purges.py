@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import completing
-from ebbtide.cli.asking import confirm_name
-from ebbtide.cli.command import Cli, RepositoryArgument, command, group
+from ebbtide.cli import values
+from ebbtide.cli.command import Cli, RepositoryArgument, command, command_line, group
+from ebbtide.cli.figures import made_by
 from ebbtide.cli.gc import ConfOption, MasterOption
-from ebbtide.cli.interrupting import command_line, share_text
-from ebbtide.cli.summary import made_by
+from ebbtide.cli.output import confirm_name
+from ebbtide.cli.progress import share_text
 from ebbtide.errors import EbbtideError, ExitCode, Failed, Incomplete, InvalidInput, Refused
-from ebbtide.escaping import escaped
-from ebbtide.text import count_text, date_text, one_line, size_text
+from ebbtide.text import count_text, date_text, escaped, one_line, size_text
 
 if TYPE_CHECKING:
     from ebbtide.gc.engines.base import Engine
-    from ebbtide.purge.purger import PurgeReport, Purges
+    from ebbtide.purge.plan import PurgeReport
+    from ebbtide.purge.purger import Purges
     from ebbtide.store.purges.queries import PurgeRow
 
 app = group("Delete named data at once and for good; list, show and verify purges.")
@@ -37,7 +37,7 @@ PurgeArgument = Annotated[
         metavar="PURGE",
         help="Id of the purge.",
         show_default=False,
-        autocompletion=completing.purges,
+        autocompletion=values.purges,
     ),
 ]
 MeantOption = Annotated[
@@ -254,7 +254,7 @@ def list_all(cli: Cli, repository: RepositoryArgument) -> None:
             none="no purges",
         )
 
-    from ebbtide.purge.purger import PurgeReport
+    from ebbtide.purge.plan import PurgeReport
 
     cli.output.answer({"purges": [PurgeReport(row).summary() for row in found]}, show)
 
@@ -325,7 +325,7 @@ def _purges(cli: Cli) -> Purges:
 def _working(cli: Cli, master: str | None, conf: Sequence[str] | None) -> Purges:
     """Returns the purges with an engine: Spark reads the trees of a long history, and is not loaded
     for a short one."""
-    from ebbtide.cli.collecting import make_engine
+    from ebbtide.cli.collectors import make_engine
     from ebbtide.gc.engines.spark.conf import read_pairs
     from ebbtide.purge.purger import Purges
 

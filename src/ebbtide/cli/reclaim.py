@@ -68,11 +68,8 @@ def reclaim(
             if once:
                 raise
     backlog, _ = reclaimer.backlog()
-    cli.output.answer(_document(total, backlog), lambda: _print(cli, total, backlog))
-
-
-def _document(total: Reclaimed, backlog: Backlog) -> dict[str, object]:
-    return asdict(total) | {"backlog_count": backlog.address_count}
+    document = asdict(total) | {"backlog_count": backlog.address_count}
+    cli.output.answer(document, lambda: _print(cli, total, backlog))
 
 
 def _text(total: Reclaimed) -> str:

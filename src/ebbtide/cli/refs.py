@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import completing, documents
+from ebbtide.cli import documents, values
 from ebbtide.cli.command import (
     BranchArgument,
     Cli,
@@ -52,7 +52,7 @@ TagArgument = Annotated[
         metavar="TAG",
         help="Name of the tag.",
         show_default=False,
-        autocompletion=completing.tags,
+        autocompletion=values.tags,
     ),
 ]
 OldBranchArgument = Annotated[
@@ -61,7 +61,7 @@ OldBranchArgument = Annotated[
         metavar="BRANCH",
         help="Name or id of the branch.",
         show_default=False,
-        autocompletion=completing.branches,
+        autocompletion=values.branches,
     ),
 ]
 PatternArgument = Annotated[
@@ -70,7 +70,7 @@ PatternArgument = Annotated[
         metavar="PATTERN",
         help="Name of a branch, or a glob for several, such as 'release/*'.",
         show_default=False,
-        autocompletion=completing.branches,
+        autocompletion=values.branches,
     ),
 ]
 OldTagArgument = Annotated[
@@ -79,7 +79,7 @@ OldTagArgument = Annotated[
         metavar="TAG",
         help="Name or id of the tag.",
         show_default=False,
-        autocompletion=completing.tags,
+        autocompletion=values.tags,
     ),
 ]
 
@@ -93,7 +93,7 @@ def create_branch(
         str | None,
         typer.Option(
             metavar="REF",
-            autocompletion=completing.refs,
+            autocompletion=values.refs,
             help="Branch, tag or commit to begin at. Default: the default branch.",
             show_default=False,
         ),

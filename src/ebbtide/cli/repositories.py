@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import completing, documents
+from ebbtide.cli import documents, values
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.lifecycle import (
     AtOption,
@@ -35,7 +35,7 @@ OldRepositoryArgument = Annotated[
         metavar="REPO",
         help="Name or id of the repository.",
         show_default=False,
-        autocompletion=completing.repositories,
+        autocompletion=values.repositories,
     ),
 ]
 

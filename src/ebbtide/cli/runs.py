@@ -1,4 +1,4 @@
-"""The commands `gc runs` and `gc show`: the recorded runs."""
+"""The commands on recorded runs: `gc runs`, `gc show`, `gc undo`, `gc purge`, `gc verify`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ebbtide.cli.collecting import open_collector
-from ebbtide.cli.command import Cli, CollectedArgument, RunArgument, command
+from ebbtide.cli.collectors import open_collector
+from ebbtide.cli.command import (
+    Cli,
+    CollectedArgument,
+    RunArgument,
+    YesOption,
+    command,
+    command_line,
+)
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import show_outcome, show_plan
-from ebbtide.cli.gc import RunDirOption
-from ebbtide.cli.summary import show_summary
+from ebbtide.cli.figures import place_of, show_block, show_outcome, show_plan, show_summary
+from ebbtide.cli.gc import MasterOption, QuietOption, RunDirOption, finish
+from ebbtide.cli.output import confirm, require_answerable
+from ebbtide.cli.progress import purge_told, undo_told
+from ebbtide.errors import ExitCode
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.ids import LATEST, instant_of
-from ebbtide.text import age_text, count_text, date_text, size_text
+from ebbtide.text import age_text, count_text, date_text, one_line, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.gc.planning.plan import Plan
+    from ebbtide.audit.findings import Finding, Verification
+    from ebbtide.gc.plan import Plan
     from ebbtide.gc.report import RunReport
     from ebbtide.gc.runs import RunFolder
+
 
 LIMIT: Final = 100
 COLUMNS: Final = ("kind", "address", "size_bytes", "last_modified")
@@ -32,6 +43,9 @@ def register(app: typer.Typer) -> None:
     """Adds the commands to the group `gc`."""
     command(app, "runs")(list_runs)
     command(app, "show")(show_run)
+    command(app, "undo")(undo)
+    command(app, "purge")(purge)
+    command(app, "verify")(verify_run)
 
 
 def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = None) -> None:
@@ -156,3 +170,203 @@ def show_candidates(cli: Cli, listed: list[dict[str, Any]]) -> None:
         right=["size"],
         none="no candidates",
     )
+
+
+def undo(
+    cli: Cli,
+    repository: CollectedArgument,
+    run_id: RunArgument,
+    under: Annotated[
+        str,
+        typer.Option(
+            "--under",
+            metavar="ADDRESS",
+            help="Restore only files whose addresses begin with this; commits stay closed.",
+        ),
+    ] = "",
+    sweeps_ended: Annotated[
+        bool,
+        typer.Option(
+            "--sweeps-ended",
+            help="No process of any sweep exists any more, not even a suspended one: also restore "
+            "the files that a sweep was about to delete.",
+        ),
+    ] = False,
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Undo a sweep: restore its files from quarantine, and open its commits again.
+
+    No run deletes the restored files for 7 days. When all are restored, the run cannot be swept
+    again. If an undo was interrupted, run it again. If a sweep began a batch and did not record its
+    end, the files of this batch stay in quarantine: a suspended sweep could still delete them.
+    """
+    run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    run_id = run.collector.find_run(run_id)
+    cli.when_interrupted(lambda: undo_told(run.progress))
+    with run.progress:
+        report = run.collector.undo(run_id, under=under, sweeps_ended=sweeps_ended)
+
+    def show() -> None:
+        if report.state != "refused":
+            _tell_undone(cli, report)
+            cli.output.line()
+        show_summary(cli, report)
+
+    finish(cli, report, show)
+
+
+def _tell_undone(cli: Cli, report: RunReport) -> None:
+    found = report.quarantine or {}
+    size = size_text(found["back_bytes"])
+    restored = count_text(
+        found["back_objects"], f"file ({size}) is restored", f"files ({size}) are restored"
+    )
+    cli.output.line(restored)
+    if found["reopened_commits"] or report.state == "undone":
+        cli.output.line(f"{count_text(found['reopened_commits'], 'commit')} can be read again")
+        if found.get("readable_until"):  # reports of older programs lack it
+            cli.output.line(found["readable_until"])
+    if report.state != "undone":
+        stays = "stays" if found["objects"] == 1 else "stay"
+        cli.output.line(f"{_left(report)} {stays} in quarantine")
+    if found["at_risk_objects"]:
+        count = count_text(
+            found["at_risk_objects"],
+            "file was not restored, and commits that need it stay closed: a sweep had begun to "
+            "delete it",
+            "files were not restored, and commits that need them stay closed: a sweep had begun to "
+            "delete them",
+        )
+        cli.output.warn(
+            f"{count} ({found['sweepers']}), and continues if it is only suspended. When you are "
+            "certain that its process has ended, undo the run again with --sweeps-ended"
+        )
+    if found["lost_objects"]:
+        count = count_text(
+            found["lost_objects"],
+            "file that the run quarantined does not exist any more",
+            "files that the run quarantined do not exist any more",
+        )
+        cli.output.warn(count)
+    if found["closed_commits"]:
+        count = count_text(
+            found["closed_commits"],
+            "commit stays closed: files that it needs",
+            "commits stay closed: files that they need",
+        )
+        cli.output.warn(f"{count} are missing, or can still be deleted by a sweep")
+    if found["purged_objects"]:
+        count = count_text(
+            found["purged_objects"],
+            "file was not restored: an administrator purged it",
+            "files were not restored: an administrator purged them",
+        )
+        cli.output.warn(count)
+
+
+def purge(
+    cli: Cli,
+    repository: CollectedArgument,
+    run_id: RunArgument,
+    run_dir: RunDirOption = None,
+    master: MasterOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Delete a sweep's files in quarantine before their time there ends."""
+    require_answerable(yes=yes)
+    run = open_collector(cli, repository, run_dir=run_dir, master=master)
+    run_id = run.collector.find_run(run_id)
+    if not yes:
+        question = f"delete {_left(run.collector.show_held(run_id))} of run {run_id} for good?"
+        if not confirm(question, yes=yes):
+            cli.declined("nothing was deleted")
+            return
+    cli.when_interrupted(lambda: purge_told(run.progress))
+    with run.progress:
+        report = run.collector.purge(run_id)
+
+    def show() -> None:
+        for incident in report.incidents:
+            cli.output.warn(incident)
+        if (report.quarantine or {}).get("state") == "purged":
+            cli.output.line(f"run {run_id} has no files in quarantine any more")
+            cli.output.line()
+        show_summary(cli, report)
+
+    finish(cli, report, show)
+
+
+def _left(report: RunReport) -> str:
+    found = report.quarantine or {"objects": 0, "bytes": 0}
+    return f"{count_text(found['objects'], 'file')} ({size_text(found['bytes'])})"
+
+
+def verify_run(
+    cli: Cli,
+    repository: CollectedArgument,
+    run_id: RunArgument,
+    run_dir: RunDirOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Check a plan, or the record of its sweep, with an independent reader. Changes nothing.
+
+    Before the sweep, it checks that no candidate is needed, protected or too young. After the
+    sweep, it checks that no deleted file is needed, and that the record is complete. If anything
+    differs, the exit code is 3.
+    """
+    from ebbtide.audit.verify import verify
+
+    run = open_collector(cli, repository, run_dir=run_dir, quiet=quiet, mode="auto", reading=True)
+    run_id = run.collector.find_run(run_id)
+    cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
+    with run.progress:
+        found = verify(run.collector, run_id)
+    cli.output.answer(found.to_json(), lambda: _show_verification(cli, found))
+    if not found.verified:
+        count = count_text(found.difference_count, "difference")
+        cli.output.error(f"run {run_id} of {found.repository} does not pass: {count}")
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _show_verification(cli: Cli, found: Verification) -> None:
+    from ebbtide.audit.findings import DIFFERENCES, NOTES
+
+    for sort, words in [*DIFFERENCES.items(), *NOTES.items()]:
+        shown = [each for each in found.shown if each.sort == sort]
+        if not shown:
+            continue
+        lead = "note: " if sort in NOTES else ""
+        cli.output.line(f"{lead}{sort}: {words}")
+        if any(each.address or each.commit_id for each in shown):
+            rows = [_finding_row(each) for each in shown]
+            cli.output.table(["what", "kind", "size", "why"], rows, right=["size"])
+        else:
+            for each in shown:
+                cli.output.line(one_line(each.text))
+        more = found.counts[sort] - len(shown)
+        if more:
+            cli.output.line(f"and {count_text(more)} more")
+        cli.output.line()
+    if found.path is not None:
+        cli.output.line(f"full list: {found.path}")
+    if found.unwritten is not None:
+        cli.output.warn(f"the full list could not be written: {found.unwritten}")
+    looked = ", ".join(f"{count_text(count)} {name}" for name, count in found.checked.items())
+    result = "passes" if found.verified else count_text(found.difference_count, "difference")
+    named = (found.repository, found.run_id)
+    pairs = [("run", f"{found.run_id} {result}"), *place_of(cli, found.repository)]
+    pairs += [("when", f"{date_text(datetime.now(UTC))} UTC"), ("checked", looked)]
+    notes = sum(count for sort, count in found.counts.items() if sort in NOTES)
+    if notes:
+        pairs.append(("notes", count_text(notes)))
+    show_block(cli, [*pairs, ("show", command_line(cli.context, ("gc", "show"), named))])
+
+
+def _finding_row(found: Finding) -> list[str]:
+    return [
+        found.address or found.commit_id or "",
+        found.kind or "",
+        "" if found.size_bytes is None else size_text(found.size_bytes),
+        one_line(found.text),
+    ]

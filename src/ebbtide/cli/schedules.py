@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from getpass import getuser
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from ebbtide.cli.command import Cli, CollectedArgument, command, group
-from ebbtide.cli.gc import (
-    AllowShareOption,
-    GraceOption,
-    ModeOption,
-    QuarantineOption,
-    SizesOption,
-    UnsafeOption,
-)
+from ebbtide.run_request import ScheduledOptions
 from ebbtide.text import count_text, date_text, short_id
 
 if TYPE_CHECKING:
     from ebbtide.api.collected import Collected
-    from ebbtide.store.schedules.schedules import Schedule
+    from ebbtide.store.schedules import Schedule
 
 app = group("Set when servers start runs, and see what became of the due times.")
 
@@ -55,32 +48,14 @@ def set_one(
     cron: CronArgument,
     timezone: TimezoneOption = "UTC",
     jitter: JitterOption = None,
-    quarantine: QuarantineOption = None,
-    mode: ModeOption = "auto",
-    grace: GraceOption = None,
-    unsafe: UnsafeOption = False,
-    allow_share: AllowShareOption = False,
-    sizes: SizesOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="The runs only plan, and delete nothing.")
-    ] = False,
+    **options: Unpack[ScheduledOptions],
 ) -> None:
     """Set the schedule of a repository. It replaces the present one as a whole.
 
     A server of the store must be running at the due times: 'ebbtide serve'.
     """
-    from ebbtide.api.scheduling import set_schedule
-    from ebbtide.store.schedules.schedules import ScheduledOptions
+    from ebbtide.api.schedules import set_schedule
 
-    options = ScheduledOptions(
-        mode=mode,
-        grace=grace,
-        unsafe=unsafe,
-        allow_share=allow_share,
-        sizes=None if sizes == "auto" else sizes,
-        dry_run=dry_run,
-        quarantine=quarantine,
-    )
     made = set_schedule(
         cli.store,
         _collected(cli, repository),
@@ -112,8 +87,8 @@ def list_all(cli: Cli) -> None:
             [
                 [
                     each.repository,
-                    each.timetable.cron,
-                    each.timetable.timezone,
+                    each.cron,
+                    each.timezone,
                     _next_text(each),
                     "" if each.last_run is None else date_text(each.last_run.started_at),
                     "" if each.last_run is None else each.last_run.outcome,
@@ -168,10 +143,10 @@ def _show(cli: Cli, schedule: Schedule) -> None:
     line, timetable = cli.output.line, schedule.timetable
     line(f"{schedule.repository}: {timetable.describe()} ({timetable.cron}), {timetable.timezone}")
     line(f"next run: {_next_text(schedule)}")
-    if schedule.options.dry_run:
+    if schedule.options["dry_run"]:
         line("runs only plan")
     else:
-        line(f"quarantine: {schedule.options.quarantine}")
+        line(f"quarantine: {schedule.options['quarantine']}")
     last = schedule.last_run
     if last is None:
         line("last run: none yet")

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 import typer
 
-from ebbtide.cli.collecting import open_collector
+from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import (
     GraceOption,
-    InventoryDateOption,
-    InventoryOption,
     MasterOption,
     RunDirOption,
 )
 from ebbtide.cli.policies import read_policy_file
-from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.formats.schemes import has_policy, is_elsewhere
-from ebbtide.text import count_text, date_text, size_text
+from ebbtide.run_request import InventoryOptions
+from ebbtide.strict_json import read_document
+from ebbtide.text import count_text, date_text, shown, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbtide.gc.planning.whatif import Alternative, WhatIf
+    from ebbtide.gc.whatif import Alternative, WhatIf
 
 NAME_SHOWN: Final = 60
 """The most characters that are shown of a policy from the command line."""
@@ -49,9 +47,9 @@ def what_if(
     ],
     grace: GraceOption = None,
     run_dir: RunDirOption = None,
-    inventory: InventoryOption = None,
-    inventory_date: InventoryDateOption = None,
+    *,
     master: MasterOption = None,
+    **options: Unpack[InventoryOptions],
 ) -> None:
     """Compare the files that other policies and the present one would delete. Changes nothing.
 
@@ -74,9 +72,8 @@ def what_if(
         unsafe=True,  # nothing is deleted
         run_dir=run_dir,
         mode="clean",
-        inventory=inventory,
-        inventory_date=inventory_date,
         master=master,
+        **options,
     )
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     with run.progress:
@@ -114,7 +111,7 @@ def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) ->
 
 
 def _row(name: str, found: Alternative, present: Alternative, price: float | None) -> list[str]:
-    from ebbtide.gc.planning.whatif import money
+    from ebbtide.gc.whatif import money
 
     size = found.reclaimable.bytes_total
     more = size - present.reclaimable.bytes_total

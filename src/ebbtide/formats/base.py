@@ -1,16 +1,17 @@
 """The contract between the collector and a repository format.
 
 The collector uses these protocols alone and never names a format. To add a format, implement
-`Layout` and `Walk` (how files are laid out and read), `Reading` (the metadata at one instant) and
-`RepositoryFormat` (everything else). `Layout` is picklable and travels to Spark's executors;
-`RepositoryFormat` stays in the driver. A format without a database builds on `formats.plain`, which
-has most of the methods. What a format may lack is in `formats.capabilities`.
+`Layout` (how files are laid out and read), `Reading` (the metadata at one instant) and
+`RepositoryFormat`, and open repositories by a `schemes.Scheme`. These have fifteen members.
+`Layout` is picklable and travels to Spark's executors; `RepositoryFormat` stays in the driver. What
+a format may have besides is in `formats.capabilities`: it writes nothing for what it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -18,9 +19,10 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, make_schema
+from ebbtide.arrow import Column, make_schema, texts
+from ebbtide.clock import Clock
 from ebbtide.durations import format_duration
-from ebbtide.errors import EbbtideError, Refused
+from ebbtide.errors import NotFound, Refused
 from ebbtide.retention.decision import Roots
 from ebbtide.storage import Storage
 
@@ -45,10 +47,14 @@ AMONG_MAX: Final = 500_000
 """The most addresses in one batch of a query by address. A batch is one parameter of a statement,
 and has some 35 MB."""
 
+_LOOKED_UP: Final = 1_000
+"""The most addresses that one call looks up on the storage."""
 SHARES_MAX: Final = 8
 """The most tasks that list one local directory. Each task reads all names of the directory, so that
 more tasks gain nothing."""
 
+SYSTEM_PREFIX: Final = "_ebbtide/"
+"""The prefix of Ebbtide's own files on the repository's storage."""
 RUNS_PREFIX: Final = "_ebbtide/gc/runs/"
 """The prefix of the folders of runs on the repository's storage."""
 INDEX_PREFIX: Final = "_ebbtide/gc/index/1/"
@@ -119,6 +125,19 @@ class Slices:
     closed_after: str | None = None
     sized: bool = True
 
+    def is_young(self, opened_at: datetime | None) -> bool:
+        """Whether a slice that was opened at this time holds no candidates. None: it is no
+        slice."""
+        return opened_at is not None and self.cutoff <= opened_at <= self.now
+
+    def young_among(
+        self, places: pa.StringArray, opened_at: Callable[[str], datetime | None]
+    ) -> pa.BooleanArray:
+        """Returns whether each of the places is a young slice. A place can be null."""
+        names = texts(places.unique().drop_null())
+        young = [name for name in names if self.is_young(opened_at(name))]
+        return pc.is_in(places, value_set=pa.array(young, pa.string()))
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -159,6 +178,14 @@ class Clocks:
                 f"and only {format_duration(skew_max)} is allowed: the ages of files are not "
                 "reliable; set the clocks right, then run again",
             )
+
+
+def storage_clocks(storage: Storage, written: str, clock: Clock) -> Clocks:
+    """Reads the clocks of a repository without a database. `written` is the address of a file that
+    was just written: its date is the storage's time."""
+    host, info = clock.host_now(), storage.head(written)
+    stored = host if info is None else clock.storage_time(info.last_modified)
+    return Clocks(host=host, database=host, storage=stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,43 +238,14 @@ class Layout(Protocol):
         """The kinds that can be deleted, in order: a file is deleted before the files that it
         refers to."""
 
-    def plan_listing(self, storage: Storage, slices: Slices, *, cores: int) -> Listing:
-        """Returns units that list each file of the storage once, without the slices that may be
-        left out, divided for `cores` tasks."""
-
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the kind of each address: one of `delete_order`, FOREIGN or SYSTEM."""
-
-    def slices(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Returns the slice of each address, or null if it lies in no slice."""
-
-    def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
-        """Returns whether a listing leaves each address out: it is outside the storage root, or in
-        a young slice."""
-
-    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Returns the final address of each temporary file, and null for all other files."""
-
-    def tree_address(self, tree_id: str) -> str:
-        """Returns the address of a tree's file."""
 
     def tree_addresses(self, tree_ids: Column) -> Column:
         """Returns the addresses of many trees' files, in order."""
 
-    def node_address(self, node_id: str) -> str:
-        """Returns the address of a node's file."""
-
     def node_addresses(self, node_ids: Column) -> Column:
         """Returns the addresses of many nodes' files, in order."""
-
-    @property
-    def checked_kinds(self) -> tuple[str, ...]:
-        """The kinds of trees and nodes, if references to them carry a checksum of their content.
-        Runs then remember what these files refer to until the files change.
-
-        Empty if references carry no checksum. A damaged node could then name a wrong address, so
-        that a run refuses unless it finds every live address on the storage.
-        """
 
     def read_tree(self, storage: Storage, tree_id: str, checksum: str) -> pa.Table:
         """Returns the nodes of a tree (NODES_SCHEMA). Raises Refused `missing_tree`, `corrupt_tree`
@@ -256,12 +254,19 @@ class Layout(Protocol):
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
-        """Returns the addresses that a node refers to. Raises Refused `missing_node`,
-        `corrupt_node` or `unknown_format_version`."""
+        """Returns the addresses that a node refers to. An address with `://` is outside the storage
+        root: it is never listed or deleted. Raises Refused `missing_node`, `corrupt_node` or
+        `unknown_format_version`."""
 
-    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
-        """Returns the result of `read_node` for each of several small nodes, or the error that it
-        raises. Use `one_by_one`, unless the format can read many nodes faster together."""
+
+def tree_address(layout: Layout, tree_id: str) -> str:
+    """Returns the address of a tree's file."""
+    return str(layout.tree_addresses(pa.array([tree_id]))[0].as_py())
+
+
+def node_address(layout: Layout, node_id: str) -> str:
+    """Returns the address of a node's file."""
+    return str(layout.node_addresses(pa.array([node_id]))[0].as_py())
 
 
 def outside(addresses: pa.StringArray) -> pa.BooleanArray:
@@ -269,37 +274,43 @@ def outside(addresses: pa.StringArray) -> pa.BooleanArray:
     return pc.match_substring(addresses, "://")
 
 
-def one_by_one(
-    read_node: Callable[..., pa.StringArray], nodes: Sequence[AskedNode]
-) -> Sequence[pa.StringArray | EbbtideError]:
-    """Reads nodes as `Layout.read_nodes` does, by `Layout.read_node`."""
-    found: list[pa.StringArray | EbbtideError] = []
-    for each in nodes:
-        try:
-            count = each.entry_count
-            found.append(read_node(each.storage, each.node_id, each.checksum, entry_count=count))
-        except EbbtideError as error:
-            found.append(error)
-    return found
+def absent_among(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
+    """Yields those of the addresses within the root that have no file, in order."""
+    own = [each for each in addresses if "://" not in each]
+    for start in range(0, len(own), _LOOKED_UP):
+        some = own[start : start + _LOOKED_UP]
+        sizes = storage.sizes(some).column("size_bytes").to_pylist()
+        yield from (each for each, size in zip(some, sizes, strict=True) if size is None)
 
 
-class Walk(Protocol):
-    """A second reader of trees and nodes, for verification. It is plain and slow, and shares no
-    code with the layout, so that both cannot have the same defect. Several threads use it.
+def changed(what: str) -> Refused:
+    """Returns the refusal `repository_changed`, for the caller to raise."""
+    return Refused("repository_changed", f"the repository changed meanwhile: {what}")
 
-    All methods raise NotFound `object_not_found` for a missing file, and ValueError for a damaged
-    one.
-    """
 
-    def tree(self, tree_id: str) -> str:
-        """Returns the address of a tree's file, by the tree's id."""
-
-    def nodes(self, tree: str) -> list[str]:
-        """Returns the addresses of a tree's nodes, by the address of the tree."""
-
-    def content(self, node: str) -> Iterator[str]:
-        """Yields the addresses that a node refers to, by the node's address. This includes
-        addresses outside the storage root."""
+@contextmanager
+def refusing(
+    storage: Storage,
+    address: str,
+    *,
+    what: str,
+    damaged: type[Exception],
+    unknown: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Raises errors of a needed file as Refused. The kind is `missing_` or `corrupt_` followed by
+    `what`. An error of the type `damaged` means that the file is damaged. An error of the types
+    `unknown` means that a newer program wrote it: `unknown_format_version`."""
+    where = f"{storage.url}/{address}"
+    try:
+        yield
+    except NotFound:
+        raise Refused(f"missing_{what}", f"{where} is missing, but needed: restore it") from None
+    except unknown as error:
+        raise Refused(
+            "unknown_format_version", f"{where}: {error}: use a newer version of this program"
+        ) from error
+    except damaged as error:
+        raise Refused(f"corrupt_{what}", f"{where} is damaged: {error}") from error
 
 
 class Reading(Protocol):
@@ -316,16 +327,6 @@ class Reading(Protocol):
         be null.
         """
 
-    def protectors(self, address: str) -> list[Protector]:
-        """Returns the protections of one address."""
-
-    def expired_commit(self, commit_id: str) -> ExpiredCommit | None:
-        """Returns the record of an expired commit, or None. A format without records returns
-        None."""
-
-    def purged_at(self, address: str) -> PurgedAddress | None:
-        """Returns the record of a purged address, or None. Its file may still exist."""
-
 
 class RunHold(Protocol):
     """A run's hold on a repository, kept alive by a heartbeat."""
@@ -338,14 +339,6 @@ class RunHold(Protocol):
         """Raises Refused `lease_lost` if another run has taken the repository."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fencing:
-    """The commits that a fence closes. They are chosen inside its transaction, from metadata that
-    the transaction read."""
-
-    tombstone: Collection[str]
-
-
 Guard = Callable[[Column], None]
 """A check that executors call before each batch of deletes, with the addresses of the batch. It
 raises Refused `repository_changed` to stop the sweep. Picklable."""
@@ -356,11 +349,24 @@ def unguarded(addresses: Column) -> None:
     del addresses
 
 
+class LateNeeds(ABC):
+    """The guard of a format whose clients can come to need any file at any time. Picklable."""
+
+    @abstractmethod
+    def needed(self) -> Mapping[str, str]:
+        """Returns the addresses that came to be needed since the last reading, each with what needs
+        it, in words. Raises Refused `repository_changed` if that cannot be told."""
+
+    def __call__(self, addresses: Column) -> None:
+        """Raises Refused `repository_changed` to stop the sweep."""
+        needed = self.needed()
+        for address in texts(addresses):
+            if address in needed:
+                raise changed(f"{needed[address]} needs {address}")
+
+
 class RepositoryFormat(Protocol):
     """A repository as the collector sees it."""
-
-    on_hold: Callable[[str], None] | None
-    """If set, `hold` calls it with the id of the run that has taken the repository."""
 
     @property
     def identity(self) -> Identity:
@@ -375,88 +381,12 @@ class RepositoryFormat(Protocol):
         """The layout of this repository's files."""
 
     @property
-    def walk(self) -> Walk:
-        """The second reader of trees and nodes, for verification."""
-
-    @property
     def landmark(self) -> str:
         """An address that always exists. An inventory without it belongs to another storage."""
 
     def now(self) -> datetime:
         """Returns the time by which this repository decides (UTC)."""
 
-    def hold(self, run_id: str, *, deletes: bool) -> AbstractContextManager[RunHold]:
-        """Takes the repository for one run, for as long as the context is open.
-
-        A run that does not delete need not write to the storage. Raises Refused `run_in_progress`.
-        """
-
-    def running_id(self) -> str | None:
-        """Returns the id of the run that holds the repository now, in any process; or None."""
-
-    def check_storage(self) -> None:
-        """Raises Refused `storage_foreign` unless the storage belongs to this database. Increases
-        the epoch of OWNER."""
-
-    def clocks(self) -> Clocks:
-        """Reads all three clocks. Called after `check_storage`: the date of the file that it wrote
-        is the storage's clock."""
-
     def reading(self, cutoff: datetime) -> AbstractContextManager[Reading]:
         """Reads the metadata in one snapshot. A format that cannot tell whether a young commit is
         still needed keeps all commits since `cutoff`."""
-
-    def resolve(self, expression: str) -> str:
-        """Returns the id of the commit for an expression such as `main~2` or the first digits of an
-        id. The caller itself handles names of refs and whole ids. Raises NotFound
-        `ref_not_found`."""
-
-    def address_at(self, ref: str, path: str) -> str:
-        """Returns the address of the object at a path of a ref.
-
-        Raises NotFound `ref_not_found` or `object_not_found`, and InvalidInput `invalid_argument`
-        if the format has no paths, or if the object lies outside the storage root.
-        """
-
-    def record_run(
-        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
-    ) -> None:
-        """Records the run's state, and the checksum of its plan if there is one. `run_path` is the
-        path of a folder outside of the repository's own storage, and None for one inside."""
-
-    def plan_checksum(self, run_id: str) -> str | None:
-        """Returns the recorded checksum of a run's plan, or None if no plan was recorded."""
-
-    def drop_run(self, run_id: str) -> None:
-        """Deletes the record of a run."""
-
-    def run_paths(self) -> dict[str, str | None]:
-        """Returns all recorded runs, newest first: run id to the path of the folder, if a database
-        recorded one outside of the repository's own storage. None: the id gives the place."""
-
-    def fence(
-        self,
-        hold: RunHold,
-        run_id: str,
-        choose: Callable[[Roots], Fencing],
-        *,
-        cutoff: datetime,
-    ) -> None:
-        """Reads the roots, tombstones the commits that `choose` names, and drops metadata whose
-        time has ended. All of this is one transaction.
-
-        A format without such transactions closes commits in `forget` instead.
-        """
-
-    def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Removes tombstones that a run has set, if it has deleted nothing since.
-
-        Raises Refused `lease_lost`: another run may have relied on the tombstones and deleted data.
-        """
-
-    def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Deletes the records of unreachable commits. A format with stubs keeps a stub of each.
-
-        Raises Refused `repository_changed`, and deletes nothing, if one of the commits is needed
-        again since the fence.
-        """

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+import pyarrow as pa
+
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.formats.base import RUNS_PREFIX, Clocks, Fencing, Identity, RunHold
+from ebbtide.formats.base import (
+    RUNS_PREFIX,
+    Clocks,
+    ExpiredCommit,
+    Identity,
+    Protector,
+    PurgedAddress,
+    RunHold,
+)
 from ebbtide.formats.embedded_layout import EmbeddedLayout
-from ebbtide.formats.embedded_reading import EmbeddedReading
 from ebbtide.formats.embedded_walk import EmbeddedWalk
 from ebbtide.ids import latest_id, newest_first
 from ebbtide.retention.decision import Roots
+from ebbtide.retention.lifecycle import delete_at
 from ebbtide.retention.policy import Policy
+from ebbtide.settings import Settings
 from ebbtide.store.collecting.records import (
     closed_rows,
     lease_commits,
     put_back_records,
     record_rows,
 )
+from ebbtide.store.collecting.references import staged_places
 from ebbtide.store.collecting.roots import (
     delete_run,
     drop_ended,
@@ -30,19 +42,27 @@ from ebbtide.store.collecting.roots import (
     lift_tombstones,
     list_runs,
     oldest_open_slice,
+    read_roots,
     read_run,
     set_tombstones,
     write_run,
 )
 from ebbtide.store.collecting.tracing import address_at, content_with_id
+from ebbtide.store.collecting.uncommitted import (
+    STAGED,
+    dropped,
+    uncommitted,
+    uncommitted_among,
+    untraced,
+)
 from ebbtide.store.content.layout import (
     OWNER_ADDRESS,
 )
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import find_commits
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.purges.queries import find_purged
+from ebbtide.store.database.rows import in_batches
+from ebbtide.store.purges.queries import PURGES, find_purged
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.repositories.leases import Lease, beat, release_lease, running, take_lease
@@ -95,11 +115,104 @@ class _Hold:
                 continue
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddedReading:
+    """One snapshot of the database. `promised` are the settings, with the store's promised times
+    as they are in this snapshot."""
+
+    tx: Transaction
+    repository_id: str
+    promised: Settings
+    opened_at: datetime  # before the snapshot
+
+    def roots(self) -> Roots:
+        """Returns refs, commits, the policy and holds."""
+        return read_roots(
+            self.tx,
+            self.repository_id,
+            lease_ttl=self.promised.lease_ttl,
+            trash_time=self.promised.trash_time,
+        )
+
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
+        """Yields addresses that are staged, being written, promised by a token, or copied. With
+        `among`, only these addresses."""
+        now, trash_time = self.opened_at, self.promised.trash_time
+        if among is None:
+            return uncommitted(self.tx, self.repository_id, now=now, trash_time=trash_time)
+        return uncommitted_among(self.tx, self.repository_id, among, now=now, trash_time=trash_time)
+
+    def untraced(self) -> Iterator[pa.Table]:
+        """Yields the addresses of writes and tokens, and of staged entries whose address a commit
+        has."""
+        return untraced(self.tx, self.repository_id)
+
+    def dropped(self) -> Iterator[pa.Table]:
+        """Yields addresses that were staged and have lost a staged entry, with their sizes."""
+        return dropped(
+            self.tx,
+            self.repository_id,
+            now=self.opened_at,
+            trash_time=self.promised.trash_time,
+        )
+
+    def protectors(self, address: str) -> list[Protector]:
+        """Returns the protections of an address that do not need a commit."""
+        rows = [row for table in self.protected([[address]]) for row in table.to_pylist()]
+        found = [
+            Protector(reason=row["reason"], since=row["created_at"], until=row["until"])
+            for row in rows
+            if row["reason"] != STAGED.reason
+        ]
+        if len(found) < len(rows):
+            found += self._staged_at(address)
+        return found
+
+    def _staged_at(self, address: str) -> Iterator[Protector]:
+        trash_time = self.promised.trash_time
+        places = staged_places(
+            self.tx, self.repository_id, address, gone_before=self.opened_at - trash_time
+        )
+        for place in places:
+            yield Protector(
+                reason=STAGED.reason,
+                where=f"branch {place.branch}, path {place.path}",
+                since=place.staged_at,
+                until=delete_at(place.branch_expires_at, trash_time),
+            )
+
+    def expired_commit(self, commit_id: str) -> ExpiredCommit | None:
+        """Returns which run closed or forgot a commit, or why an administrator gave it up."""
+        commit = find_commits(self.tx, self.repository_id, [commit_id]).get(commit_id)
+        if commit is None or commit.is_intact:
+            return None
+        if commit.given_up_at is not None and commit.forgotten_by is None:
+            reason = f"given up as damaged: {commit.given_up_reason}"
+            return ExpiredCommit(run_id=None, at=commit.given_up_at, reason=reason)
+        return ExpiredCommit(
+            run_id=commit.closed_by,
+            at=commit.tombstoned_at,
+            forgotten=commit.forgotten_by is not None,
+        )
+
+    def purged_at(self, address: str) -> PurgedAddress | None:
+        """Returns the purge of an address, or None."""
+        purge_id = find_purged(self.tx, self.repository_id, [address]).get(address)
+        row = None if purge_id is None else PURGES.by_id(self.tx, purge_id)
+        if row is None:
+            return None
+        return PurgedAddress(
+            purge_id=row.purge_id,
+            at=row.closed_at or row.started_at,
+            reason=row.request["reason"],
+            state=row.state,
+        )
+
+
 class EmbeddedRepository:
     """A repository of the embedded store, as the collector sees it."""
 
     layout: EmbeddedLayout
-    on_hold: Callable[[str], None] | None = None
 
     def __init__(self, context: RepositoryContext, *, store_id: str) -> None:
         self._context = context
@@ -115,18 +228,15 @@ class EmbeddedRepository:
             return tx.now()
 
     @contextmanager
-    def hold(self, run_id: str, *, deletes: bool) -> Iterator[_Hold]:
+    def hold(self, run_id: str) -> Iterator[_Hold]:
         """Takes the lease, which is a row of the database, and keeps it alive until the block
         ends."""
-        del deletes
         lease = take_lease(
             self._metadata,
             repository_id=self._repository_id,
             run_id=run_id,
             lease_ttl=self._context.settings.run_lease_ttl,
         )
-        if self.on_hold is not None:
-            self.on_hold(run_id)
         hold = _Hold(self._context, lease)
         hold.start()
         try:
@@ -266,23 +376,12 @@ class EmbeddedRepository:
             opened = latest_id(tx.now() - self._context.settings.slice_age_max)
         return max(opened, oldest or opened)
 
-    def fence(
-        self,
-        hold: RunHold,
-        run_id: str,
-        choose: Callable[[Roots], Fencing],
-        *,
-        cutoff: datetime,
-    ) -> None:
+    def fence(self, hold: RunHold, run_id: str, choose: Callable[[Roots], Collection[str]]) -> None:
         """Sets the tombstones in one transaction, which locks the repository's row exclusively."""
-        del cutoff
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             settings = promised(tx, self._context.settings)
             reading = EmbeddedReading(tx, self._repository_id, settings, tx.now())
-            chosen = choose(reading.roots())
-            set_tombstones(tx, self._repository_id, chosen.tombstone, run_id=run_id)
+            set_tombstones(tx, self._repository_id, choose(reading.roots()), run_id=run_id)
             drop_ended(
                 tx,
                 self._repository_id,
@@ -293,16 +392,12 @@ class EmbeddedRepository:
 
     def lift(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Removes the tombstones of `commit_ids`, under the lease."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
 
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Deletes the records of `commit_ids`, except their stubs, under the lease."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             forget_commits(tx, self._repository_id, commit_ids, run_id=run_id)
 
     def forget_dropped(self, hold: RunHold, addresses: Collection[str]) -> None:
@@ -337,9 +432,7 @@ class EmbeddedRepository:
         A lease protects the data of each commit until `until`, as if the commit had been read by
         its id.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             put_back_records(tx, self._repository_id, records, run_id=run_id)
             lift_tombstones(tx, self._repository_id, commit_ids, run_id=run_id)
             lease_commits(tx, self._repository_id, commit_ids, until=until)
@@ -351,6 +444,14 @@ class EmbeddedRepository:
         """Returns the addresses that are in the table `purged`."""
         with self._metadata.snapshot() as tx:
             return frozenset(find_purged(tx, self._repository_id, addresses))
+
+    @contextmanager
+    def _locked(self, hold: RunHold) -> Iterator[Transaction]:
+        """Opens a transaction that locks the repository's row exclusively, under the lease."""
+        with self._metadata.transaction() as tx:
+            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
+            self._check_held(tx, hold)
+            yield tx
 
     def _check_held(self, tx: Transaction, hold: RunHold) -> None:
         assert isinstance(hold, _Hold)

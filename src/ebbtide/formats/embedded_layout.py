@@ -4,7 +4,6 @@ read."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
@@ -12,21 +11,17 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, around, texts
-from ebbtide.errors import EbbtideError
+from ebbtide.arrow import Column, around
 from ebbtide.formats.base import (
     NODES_SCHEMA,
-    AskedNode,
     Listing,
     ListingItem,
     Slices,
     in_shares,
-    one_by_one,
     outside,
 )
 from ebbtide.ids import instant_of
 from ebbtide.storage import Storage
-from ebbtide.storage.local import temporary_targets
 from ebbtide.store.content.layout import (
     COLLECTOR_PREFIX,
     DATA_PREFIX,
@@ -35,8 +30,6 @@ from ebbtide.store.content.layout import (
     RANGES_PREFIX,
     TREES_PREFIX,
     classify,
-    range_address,
-    tree_address,
 )
 from ebbtide.store.content.ranges import read_range_addresses, read_range_files
 from ebbtide.store.content.trees import read_tree_table
@@ -45,6 +38,9 @@ _IN_SLICE: Final = re.compile(f"{DATA_PREFIX}([^/]+)/")
 _RUNS_MAX: Final = 16
 """The most groups of neighbours that are found by comparing prefixes. Later addresses are
 matched one by one."""
+_RUN_MIN: Final = 16
+"""Addresses behind a smaller group are matched one by one, too: those of a range are in no order of
+slices."""
 _SYSTEM_PREFIX: Final = COLLECTOR_PREFIX.split("/")[0] + "/"
 
 
@@ -77,7 +73,7 @@ class EmbeddedLayout:
                     continue
                 if opened_at is None and top == DATA_PREFIX:
                     items += _shards(storage, prefix)
-                elif opened_at is not None and slices.cutoff <= opened_at <= slices.now:
+                elif slices.is_young(opened_at):
                     young += 1
                 elif opened_at is not None:
                     items.append(ListingItem(prefix, recursive=True, sized=slices.sized))
@@ -97,31 +93,12 @@ class EmbeddedLayout:
     def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
         """Returns whether each address is an imported object, or in a slice that is younger than
         the grace."""
-        inside = self.slices(addresses)
-        young = [
-            name
-            for name in texts(inside.unique().drop_null())
-            if (opened_at := instant_of(name)) is not None
-            and slices.cutoff <= opened_at <= slices.now
-        ]
-        is_young = pc.is_in(inside, value_set=pa.array(young, pa.string()))
+        is_young = slices.young_among(self.slices(addresses), instant_of)
         return pc.or_(outside(addresses), is_young)
-
-    def targets(self, addresses: pa.StringArray) -> pa.StringArray:
-        """Returns the final address of each temporary file, and null for all other files."""
-        return temporary_targets(addresses)
-
-    def tree_address(self, tree_id: str) -> str:
-        """Returns the address of a tree, under `_ebbtide/trees/`."""
-        return tree_address(tree_id)
 
     def tree_addresses(self, tree_ids: Column) -> Column:
         """Returns the addresses of many trees, in order."""
         return around(TREES_PREFIX, tree_ids, POINTER_SUFFIX)
-
-    def node_address(self, node_id: str) -> str:
-        """Returns the address of a node, which is a range, under `_ebbtide/ranges/`."""
-        return range_address(node_id)
 
     def node_addresses(self, node_ids: Column) -> Column:
         """Returns the addresses of many ranges, in order."""
@@ -145,10 +122,6 @@ class EmbeddedLayout:
         """Returns the addresses of a range's entries."""
         return read_range_addresses(storage, node_id, checksum, entry_count=entry_count)
 
-    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
-        """Reads ranges one by one."""
-        return one_by_one(self.read_node, nodes)
-
 
 def _slices(addresses: pa.StringArray) -> pa.StringArray:
     """Returns the slice of each address, or null if it lies in no slice."""
@@ -165,6 +138,8 @@ def _slices(addresses: pa.StringArray) -> pa.StringArray:
             break
         place = pc.index(pc.starts_with(rest, match[0]), pa.scalar(False)).as_py()
         count = len(rest) if place < 0 else place
+        if count < _RUN_MIN:
+            break
         found.append(pa.repeat(pa.scalar(match[1]), count))
         rest = rest.slice(count)
     if len(rest):

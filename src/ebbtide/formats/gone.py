@@ -38,11 +38,10 @@ from ebbtide.store.repositories.owner import close_owner
 from ebbtide.store.repositories.promises import promised
 from ebbtide.store.repositories.queries import delete_repository
 from ebbtide.store.repositories.removal import (
+    REMOVALS,
     RemovalRow,
     close_repository,
     finish_removal,
-    insert_removal,
-    read_removal,
     require_removable,
 )
 
@@ -118,11 +117,6 @@ class GoneRepository(EmbeddedRepository):
         """Returns the layout for a run, whose own files stay to the end."""
         return GoneLayout(own_run=run_id)
 
-    @property
-    def last_addresses(self) -> tuple[str, ...]:
-        """The addresses that are deleted after all others."""
-        return (EPOCH_ADDRESS,)
-
     def close_storage(self) -> None:
         """Records in OWNER that the repository ended. OWNER stays, and keeps others from the root.
         Raises Refused `storage_foreign`."""
@@ -140,9 +134,7 @@ class GoneRepository(EmbeddedRepository):
 
         Raises Refused as `check_removable` does, and `lease_lost`.
         """
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             require_removable(tx, self._repository_id, promised(tx, self._context.settings))
             close_repository(tx, self._repository_id, run_id=run_id)
             now = tx.now()
@@ -162,19 +154,17 @@ class GoneRepository(EmbeddedRepository):
     def emptied(self) -> RemovalRow | None:
         """Returns the record of the run that emptied the storage, or None."""
         with self._metadata.snapshot() as tx:
-            return read_removal(tx, self._repository_id)
+            return REMOVALS.by_id(tx, self._repository_id)
 
     def record_emptied(
         self,
         hold: RunHold,
         run_id: str,
         report: Mapping[str, Any],  # JSON
-    ) -> RemovalRow:
+    ) -> None:
         """Records in the database that run `run_id` emptied the storage, with the run's report. The
         run's own files are deleted next. Raises Refused `lease_lost`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             info = self._context.info
             removal = RemovalRow(
                 repository_id=info.repository_id,
@@ -184,14 +174,11 @@ class GoneRepository(EmbeddedRepository):
                 report=report,
                 emptied_at=tx.now(),
             )
-            insert_removal(tx, removal)
-        return removal
+            REMOVALS.insert(tx, removal)
 
     def drop_rows(self, hold: RunHold) -> None:
         """Deletes every row of the repository in one transaction, except the record of its removal.
         Raises Refused `lease_lost`."""
-        with self._metadata.transaction() as tx:
-            tx.lock_repository(self._repository_id, "exclusive", trashed=True)
-            self._check_held(tx, hold)
+        with self._locked(hold) as tx:
             delete_repository(tx, self._repository_id)
             finish_removal(tx, self._repository_id)

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import Column, texts
 from ebbtide.errors import NotFound, Refused
-from ebbtide.escaping import shown
 from ebbtide.storage import Storage
 from ebbtide.store.content.layout import OWNER_ADDRESS
+from ebbtide.text import shown
 
 _OF_A_STORE: Final = "a repository of an Ebbtide store"
 _KINDS: Final = (

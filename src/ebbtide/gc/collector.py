@@ -1,13 +1,13 @@
-"""The collector of one repository: its plans, sweeps, undos and reports.
+"""The collector of one repository: its plans, sweeps, undos, and the last steps of its runs.
 
-Not for: how a plan is made (`planning`) and carried out (`sweeping`).
+Not for: how a plan is made (`planner`) and carried out (`sweep`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -21,41 +21,37 @@ from ebbtide.errors import (
     NotFound,
     Refused,
 )
-from ebbtide.escaping import shown
 from ebbtide.formats.base import RepositoryFormat, RunHold
-from ebbtide.formats.capabilities import undoable
-from ebbtide.gc.ahead import told_ahead
+from ebbtide.formats.capabilities import Sliced, SlicedReading, require_undoable
+from ebbtide.gc.costs import check_deletes_versions
+from ebbtide.gc.deletes import gone_among, unsettled
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.last_steps import LastSteps, staying, with_unfinished
+from ebbtide.gc.gates import check_grace
+from ebbtide.gc.hold import check_storage, hold
+from ebbtide.gc.inventory_report import InventoryReport, open_inventory
 from ebbtide.gc.modes import choose
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.planning.gates import check_grace
-from ebbtide.gc.planning.making import make_plan
-from ebbtide.gc.planning.plan import AuditedRun, Plan, read_commits, write_plan
-from ebbtide.gc.planning.whatif import Alternative, WhatIf, what_if
-from ebbtide.gc.quarantines import Quarantines
-from ebbtide.gc.recorded import RecordedRuns
-from ebbtide.gc.relations.inventory_report import InventoryReport, open_inventory
-from ebbtide.gc.report import (
-    RunReport,
-    outcome_attributes,
-    planned_report,
-    refused_report,
-    swept_report,
-)
-from ebbtide.gc.retaining import check_deletes_versions
+from ebbtide.gc.plan import AuditedRun, Plan, write_plan
+from ebbtide.gc.planner import make_plan
+from ebbtide.gc.quarantine import Quarantine
+from ebbtide.gc.quarantines import Quarantines, Recovered
+from ebbtide.gc.report import RecordedRuns, RunReport, error_json, outcome_attributes
 from ebbtide.gc.runs import (
     FENCE_FILE,
     REPORT_FILE,
     RunFolder,
     RunFolders,
     announce_epoch,
+    told_ahead,
 )
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
-from ebbtide.gc.sweeping.recovery import Recovered
-from ebbtide.gc.sweeping.sweep import Sweep, Swept, incomplete, nothing_deleted
-from ebbtide.ids import LATEST, descending_id, is_ahead, is_id
+from ebbtide.gc.sweep import Sweep, Swept, incomplete, nothing_deleted
+from ebbtide.gc.uncommitted import write_protected
+from ebbtide.gc.undo import Undo
+from ebbtide.gc.whatif import Alternative, WhatIf, what_if
+from ebbtide.ids import LATEST, descending_id, instant_of, is_ahead, is_id
 from ebbtide.retention import Policy
+from ebbtide.text import count_text, shown
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
 """An operation of the collector under a hold. Called with the run's id, its folder and the hold;
@@ -84,7 +80,10 @@ def always(_plan: Plan) -> bool:
 
 
 class Collector:
-    """Collects one repository. `engine` carries out the steps of its runs."""
+    """Collects one repository. `engine` carries out the steps of its runs. If `on_hold` is set, it
+    is called with the id of each run that has taken the repository."""
+
+    on_hold: Callable[[str], None] | None = None
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class Collector:
         given = self._open_inventory(now)
         run_id = descending_id(now)
         work = partial(self._plan, given=given)
-        return self._held("plan", run_id, self._folders.new(run_id), work, deletes=False)
+        return self._held("plan", run_id, self._folders.places(run_id)[0], work, deletes=False)
 
     def sweep(self, run_id: str | None = None) -> RunReport:
         """Carries out the plan of a run, or without `run_id` the plan of `newest_unswept`.
@@ -140,7 +139,7 @@ class Collector:
         `plan_used`, Incomplete `incomplete` and Failed `storage_error`. After the last two, the
         undo can be repeated.
         """
-        undoable(self._repository)
+        require_undoable(self._repository)
         work = partial(self._undo, under=under, sweeps_ended=sweeps_ended)
         folder = self._folder_of_held(run_id, under=under)
         return self._held("undo", run_id, folder, work, deletes=True)
@@ -159,10 +158,11 @@ class Collector:
     def _undo(
         self, run_id: str, folder: RunFolder, hold: RunHold, *, under: str, sweeps_ended: bool
     ) -> RunReport:
-        steps = self._steps(hold, run_id)
-        is_whole, told = self._quarantines.undo(
-            run_id, folder, hold, steps, under=under, sweeps_ended=sweeps_ended
-        )
+        steps, options = self._steps(hold, run_id), self._options
+        undo = Undo(self._engine, self._folders, run_id, folder, hold, steps, options)
+        undo.under, undo.sweeps_ended = under, sweeps_ended
+        undone, is_whole = undo.execute()
+        told = self._quarantines.told(run_id, "undone" if is_whole else "held") | asdict(undone)
         report, home = self._runs.report_or_bare(run_id)
         state = "undone" if is_whole else report.state
         return self._finished(replace(report, state=state, quarantine=told), home)
@@ -171,7 +171,8 @@ class Collector:
         record, steps = self._quarantines.held(run_id), self._steps(hold, run_id)
         needed = self._quarantines.rescue(record, folder, steps)
         report, home = self._runs.report_or_bare(run_id)
-        report = self._quarantines.purge(record, report, needed, steps)
+        told = self._quarantines.purge(record, report.quarantine, needed, steps)
+        report = replace(report, quarantine=told)
         return self._finished(report.with_recovered(needed.recovered, staying(report)), home)
 
     def _steps(self, hold: RunHold, run_id: str) -> Steps:
@@ -180,35 +181,38 @@ class Collector:
     def _held(
         self, action: str, run_id: str, folder: RunFolder, work: Work, *, deletes: bool
     ) -> RunReport:
-        """Does `work` within a span of its own. Returns the report, also of a refused run."""
-        name = self._repository.identity.repository_name
-        about = {telemetry.REPOSITORY: name, telemetry.RUN_ID: run_id}
-        with telemetry.span(f"gc {action}", about) as traced:
-            report = self._held_work(run_id, folder, work, deletes=deletes)
-            traced.note(outcome_attributes(report.to_json()))
-            if report.error is not None:
-                traced.fail(report.error["kind"])
-            return report
-
-    def _held_work(self, run_id: str, folder: RunFolder, work: Work, *, deletes: bool) -> RunReport:
-        """Does `work` while this run holds the repository. Returns the report of `work`, or a
-        refused one.
+        """Does `work` while this run holds the repository, within a span of its own. Returns the
+        report of `work`, or a refused one.
 
         The run announces itself on the storage only after a check that the storage belongs to this
         database. A plan whose files go to another place (`run_dir`) does not announce itself.
         """
         storage = self._repository.storage
-        try:
-            with ExitStack() as until_done:
-                with nothing_deleted():
-                    holding = self._repository.hold(run_id, deletes=deletes)
-                    hold = until_done.enter_context(holding)
-                    self._repository.check_storage()
-                    if deletes or self._options.run_dir is None:
-                        announce_epoch(storage, run_epoch=hold.run_epoch, run_id=run_id)
-                return work(run_id, folder, hold)
-        except Refused as error:
-            return self._refused(run_id, folder, error, {})
+        name = self._repository.identity.repository_name
+        about = {telemetry.REPOSITORY: name, telemetry.RUN_ID: run_id}
+        with telemetry.span(f"gc {action}", about) as traced:
+            try:
+                with ExitStack() as until_done:
+                    with nothing_deleted():
+                        hold = until_done.enter_context(self._holding(run_id, deletes=deletes))
+                        check_storage(self._repository)
+                        if deletes or self._options.run_dir is None:
+                            announce_epoch(storage, run_epoch=hold.run_epoch, run_id=run_id)
+                    report = work(run_id, folder, hold)
+            except Refused as error:
+                report = self._runs.refused(run_id, folder, error)
+            traced.note(outcome_attributes(report.to_json()))
+            if report.error is not None:
+                traced.fail(report.error["kind"])
+            return report
+
+    @contextmanager
+    def _holding(self, run_id: str, *, deletes: bool = True) -> Iterator[RunHold]:
+        """Holds the repository for one run, and tells `on_hold`."""
+        with hold(self._repository, run_id, self._options, deletes=deletes) as held:
+            if self.on_hold is not None:
+                self.on_hold(run_id)
+            yield held
 
     def _open_inventory(self, now: datetime) -> InventoryReport | None:
         if self._options.inventory is None:
@@ -230,10 +234,10 @@ class Collector:
             with nothing_deleted(), _without_rest(folder):
                 plan = self._make_plan(run_id, folder, steps, given)
         except Refused as error:
-            report = self._refused(run_id, folder, error, steps.seconds())
+            report = self._runs.refused(run_id, folder, error, steps.seconds())
             self._runs.finish(folder, report)
             return report
-        report = planned_report(plan, run_path=folder.path, allow_share=self._options.allow_share)
+        report = self._runs.planned(plan, folder, allow_share=self._options.allow_share)
         with nothing_deleted(), _without_rest(folder):
             self._runs.record(folder, report, write_plan(folder, plan))
         return report
@@ -256,7 +260,7 @@ class Collector:
     def _expected(self) -> int | None:
         """Returns the number of files in the newest plan, as an estimate for the new one. None if
         there is no plan, or if it cannot be read."""
-        newest = next(iter(self._repository.run_paths()), None)
+        newest = next(iter(self._folders.paths()), None)
         try:
             return None if newest is None else self.plan_of(newest).whole.objects
         except (NotFound, Refused):
@@ -273,19 +277,9 @@ class Collector:
         except EbbtideError as error:
             if swept is None and not isinstance(error, Incomplete):
                 raise
-            return self._stopped(plan, folder, hold, incomplete(error), attempt.recovered)
-
-    def _stopped(
-        self,
-        plan: Plan,
-        folder: RunFolder,
-        hold: RunHold,
-        error: Incomplete,
-        recovered: Recovered,
-    ) -> RunReport:
-        """Returns the report of a sweep that stopped after its first delete. Writes it, unless
-        another run has the repository and may have swept this plan."""
-        report = self._runs.stopped(plan, folder, error.message).with_recovered(recovered)
+            message = incomplete(error).message
+        report = self._runs.stopped(plan, folder, message).with_recovered(attempt.recovered)
+        # If another run has the repository, it may have swept this plan.
         with suppress(EbbtideError):
             hold.check()
             self._runs.finish(folder, report)
@@ -297,29 +291,10 @@ class Collector:
     def _conclude(
         self, plan: Plan, swept: Swept, folder: RunFolder, hold: RunHold, steps: Steps
     ) -> RunReport:
-        until, seconds = self._quarantines.until(plan.run_id), steps.seconds()
-        report = swept_report(
-            plan,
-            swept,
-            run_path=folder.path,
-            seconds=seconds,
-            engine=self._engine.name,
-            until=until,
-        )
+        report = self._runs.swept(plan, swept, folder, steps.seconds())
         folder.put_json(REPORT_FILE, report.to_json())
         last = LastSteps(self._runs, self._quarantines, self._options, steps, hold, folder, report)
         return last.execute(plan)
-
-    def _refused(
-        self, run_id: str, folder: RunFolder, error: EbbtideError, seconds: Mapping[str, float]
-    ) -> RunReport:
-        return refused_report(
-            run_id=run_id,
-            repository=self._repository.identity.repository_name,
-            run_path=folder.path,
-            error=error,
-            seconds=seconds,
-        )
 
     def run(self, confirm: Confirm = always) -> RunReport:
         """Makes a plan, asks `confirm`, and sweeps the plan. Returns the plan's report if a gate
@@ -343,14 +318,10 @@ class Collector:
 
         Raises Conflict `ref_ambiguous`, and NotFound `run_not_found` for `latest` without a run.
         """
-        known = list(self._repository.run_paths())
+        known = list(self._folders.paths())
         if text == LATEST:
             if not known or self._is_ahead(known[0]):
-                raise NotFound(
-                    "run_not_found",
-                    f"{self._repository.identity.repository_name} has no run yet: make a plan with "
-                    f"'ebbtide gc plan'{self._ahead_hint(known)}",
-                )
+                raise self._without("has no run yet: make a plan", known)
             return known[0]
         found = [run_id for run_id in known if text and run_id.startswith(text)]
         if len(found) > 1 and text not in found:
@@ -373,19 +344,18 @@ class Collector:
                 break
             if report.has_plan:
                 return report.run_id
-        raise NotFound(
-            "run_not_found",
-            f"{self._repository.identity.repository_name} has no plan to sweep: make one with "
-            f"'ebbtide gc plan'{self._ahead_hint([each.run_id for each in reports])}",
-        )
+        known = [each.run_id for each in reports]
+        raise self._without("has no plan to sweep: make one", known)
 
     def _is_ahead(self, run_id: str) -> bool:
         return is_ahead(run_id, self._repository.now())
 
-    def _ahead_hint(self, run_ids: Sequence[str]) -> str:
-        """Returns the end of a message about runs that are dated in the future, or ""."""
+    def _without(self, what: str, run_ids: Sequence[str]) -> NotFound:
+        """Returns the error for a repository whose only runs, if any, are dated in the future."""
         ahead = [each for each in run_ids if self._is_ahead(each)]
-        return f". {told_ahead(ahead[0])}: name it by its id" if ahead else ""
+        hint = f". {told_ahead(ahead[0])}: name it by its id" if ahead else ""
+        name = self._repository.identity.repository_name
+        return NotFound("run_not_found", f"{name} {what} with 'ebbtide gc plan'{hint}")
 
     def show(self, run_id: str) -> RunReport:
         """Returns the report of a run, or a report of its plan if the run has no report yet.
@@ -418,12 +388,6 @@ class Collector:
         """Returns the plan of a run. Raises NotFound `run_not_found`, and Refused if the plan is
         damaged."""
         return self._runs.plan(self._folders.of(run_id))
-
-    def reasons(self, run_id: str) -> Mapping[str, str]:
-        """Returns the reason for each commit whose data the run's plan keeps: commit id to reason.
-        Raises as `plan_of`."""
-        folder = self._folders.of(run_id)
-        return read_commits(folder, self._runs.plan(folder).commits).reasons
 
     def audited(self, run_id: str) -> AuditedRun:
         """Returns a run for `audit.verify`. Takes no lease. Raises as `plan_of`."""
@@ -493,7 +457,7 @@ class Collector:
             if not is_id(run_id) or not self._quarantines.has(run_id):
                 raise
             inside = self._folders.inside(run_id)
-            is_lost = self._repository.run_paths().get(run_id) is not None
+            is_lost = self._folders.is_elsewhere(run_id)
             if under or is_lost or inside.has(FENCE_FILE):
                 return inside
             raise NotFound(
@@ -511,3 +475,128 @@ class Collector:
         except EbbtideError as error:
             return with_unfinished(report, error, f"the report of run {report.run_id} is as before")
         return report
+
+
+def with_unfinished(report: RunReport, error: EbbtideError, what: str) -> RunReport:
+    """Returns a report that also names a step that failed: `what`, and the error."""
+    told = error_json(error.kind, f"{what}: {error.message}")
+    return replace(report, unfinished=(*report.unfinished, told))
+
+
+def staying(report: RunReport) -> tuple[str, ...]:
+    """Returns a warning if needed files stay in a quarantine whose time is over."""
+    told = report.quarantine or {}
+    if told.get("state") != "held":
+        return ()
+    return (
+        f"the quarantine of run {report.run_id} keeps {count_text(told['objects'], 'file')} that "
+        f"are needed and restored: {told['sweepers']} may still delete them. If no process of a "
+        f"sweep exists: 'ebbtide gc undo {report.repository} {report.run_id} --sweeps-ended'",
+    )
+
+
+@dataclass(slots=True)
+class LastSteps:
+    """The last steps of one run, under its hold: records its state, ends older quarantines, and
+    deletes old runs. `report` is the run's report, in `folder`.
+
+    The sweep has ended before, and its report is written. A step that fails here changes nothing
+    about that: the report names it (`unfinished`), and the next run tries again. An older run that
+    cannot be read prevents only its own end. If the lease is lost, the other steps are left to the
+    next run.
+    """
+
+    runs: RecordedRuns
+    quarantines: Quarantines
+    options: RunOptions
+    steps: Steps
+    hold: RunHold
+    folder: RunFolder
+    report: RunReport
+    _is_lost: bool = field(default=False, init=False)
+
+    def execute(self, plan: Plan) -> RunReport:
+        """Does the last steps. Returns the report, which names those that failed, and the needed
+        files that came back from older quarantines."""
+        written = self.report
+        self._try(
+            "the state of the run was not recorded",
+            partial(self.runs.record, self.folder, self.report),
+        )
+        step = partial(self._forget_dropped, plan)
+        self._try("the deleted files are still named as dropped", step)
+        self._try("older quarantines were not ended", partial(self._end_quarantines, plan))
+        self._try("the files of old runs were not deleted", self._drop_old_runs)
+        if self.report != written:
+            # Whoever took the lease may have undone this run by now.
+            with suppress(EbbtideError):
+                self.hold.check()
+                self.folder.put_json(REPORT_FILE, self.report.to_json())
+        return self.report
+
+    def _try(self, what: str, step: Callable[[], None]) -> None:
+        """Does a step while the run holds its lease. If the step fails, notes `what` and why."""
+        if self._is_lost:
+            return
+        try:
+            self.hold.check()
+            step()
+        except EbbtideError as error:
+            self._is_lost = error.kind == "lease_lost"
+            self._note(error, what)
+
+    def _note(self, error: EbbtideError, what: str) -> None:
+        self.report = with_unfinished(self.report, error, what)
+
+    def _forget_dropped(self, plan: Plan) -> None:
+        """Makes later incremental runs look no more at files that this run deleted."""
+        engine, repository = self.runs.engine, self.runs.repository
+        if not isinstance(repository, Sliced):
+            return
+        with repository.reading(plan.cutoff) as reading:
+            assert isinstance(reading, SlicedReading)
+            dropped = write_protected(self.folder, reading.dropped(), name="dropped/after")
+        # So many dropped files make the next run a clean one, which does not look at the names.
+        if dropped and engine.holds(dropped):
+            repository.forget_dropped(self.hold, gone_among(engine, self.folder, dropped))
+
+    def _end_quarantines(self, plan: Plan) -> None:
+        """Ends the quarantines whose time is over, each for itself."""
+        over, damaged = self.quarantines.over(plan)
+        for run_id, error in damaged.items():
+            self._note(error, f"the quarantine of run {run_id} cannot be ended")
+        for record in over:
+            what = f"the quarantine of run {record.run_id} was not ended"
+            self._try(what, partial(self._end_quarantine, record))
+
+    def _end_quarantine(self, record: Quarantine) -> None:
+        needed = self.quarantines.rescue(record, self.folder, self.steps)
+        self.report = self.report.with_recovered(needed.recovered)
+        found, folder = self.runs.report_or_bare(record.run_id)
+        told = self.quarantines.purge(record, found.quarantine, needed, self.steps)
+        report = replace(found, quarantine=told)
+        self.report = self.report.with_recovered(Recovered(), staying(report))
+        if isinstance(folder, RunFolder):
+            self.runs.finish(folder, report)
+            return
+        ended = f"the quarantine of run {record.run_id} has ended, and its files are deleted"
+        self._note(folder, f"{ended}, but its report cannot say so")
+
+    def _drop_old_runs(self) -> None:
+        """Deletes the files and records of runs that are older than `run_retention`. Also deletes
+        the files of old runs that ended before they were recorded."""
+        oldest = self.runs.repository.now() - self.options.run_retention
+        for run_id, places in self.runs.folders.known().items():
+            made_at = instant_of(run_id)
+            if made_at is None or made_at >= oldest:
+                continue
+            what = f"the files of the old run {run_id} were not deleted"
+            self._try(what, partial(self._drop, run_id, places))
+
+    def _drop(self, run_id: str, places: Sequence[RunFolder]) -> None:
+        if self.quarantines.has(run_id):
+            return
+        # An undo of any run needs the record of batches that this run may not have ended.
+        if any(map(unsettled, places)) and self.quarantines.has_any():
+            return
+        self.runs.folders.drop(run_id, places)

@@ -22,8 +22,8 @@ import pyarrow.parquet  # noqa: E402
 import pyspark.worker  # noqa: E402, F401
 from pyspark.daemon import manager  # noqa: E402
 
-import ebbtide.gc.planning.making  # noqa: E402
-import ebbtide.gc.sweeping.sweep  # noqa: E402, F401
+import ebbtide.gc.planner  # noqa: E402
+import ebbtide.gc.sweep  # noqa: E402, F401
 
 if __name__ == "__main__":
     pa.array(np.zeros(1)).to_pylist()

@@ -8,13 +8,12 @@ from datetime import datetime
 from ebbtide.durations import format_duration
 from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.capabilities import Sliced
-from ebbtide.gc.ahead import fence_epoch, told_ahead
+from ebbtide.gc.incremental import Chosen, EarlierRun
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.planning.incremental import Chosen, Earlier, EarlierRun
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.quarantines import Quarantines
-from ebbtide.gc.recorded import RecordedRuns
-from ebbtide.gc.report import RunReport
+from ebbtide.gc.report import RecordedRuns, RunReport
+from ebbtide.gc.runs import fence_epoch, told_ahead
 from ebbtide.ids import instant_of
 
 
@@ -43,7 +42,7 @@ def choose(runs: RecordedRuns, quarantines: Quarantines, options: RunOptions) ->
     reason = _not_from(plan, now, options) or quarantines.undone_since(plan.clean_at)
     if reason is not None:
         return Chosen(reason=reason)
-    return Chosen(Earlier(EarlierRun(plan, folder), plan.whole - newest.counts["deleted"]))
+    return Chosen(EarlierRun(plan, folder, plan.whole - newest.counts["deleted"]))
 
 
 def _newest_swept(runs: RecordedRuns, run_ids: list[str]) -> RunReport | str:

@@ -1,4 +1,4 @@
-"""Parquet parts, which steps read and write, and the answers of tasks.
+"""Counts of files, Parquet parts, which steps read and write, and the answers of tasks.
 
 A task writes parts to the run's folder, and answers with one row for each part (`PARTS_SCHEMA`).
 The driver therefore sees names and counts, and never addresses. Parts are read and written through
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError, Failed, Refused
-from ebbtide.gc.counts import Count
 from ebbtide.gc.runs import RunFolder
 
 ANSWERS_SCHEMA: Final = make_schema(
@@ -42,8 +41,62 @@ ADDRESS_SCHEMA: Final = make_schema(
 """The schema of a part of addresses."""
 
 ERRORS_PER_TASK_MAX: Final = 20
-REPEATING: Final = frozenset({"kind", "slice", "reason", "outcome", "error"})
+REPEATING: Final = frozenset({"kind", "slice", "storage_class", "reason", "outcome", "error"})
 """Columns of parts that have few different values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of files, and the sum of their sizes in bytes.
+
+    If `sized` is false, the sizes of some files are unknown. `bytes_total` is then the sum of the
+    others, and must not be shown.
+    """
+
+    objects: int = 0
+    bytes_total: int = 0
+    sized: bool = True
+
+    def __sub__(self, other: Count) -> Count:
+        return Count(
+            max(0, self.objects - other.objects),
+            max(0, self.bytes_total - other.bytes_total),
+            self.sized and other.sized,
+        )
+
+    def or_more(self, other: Count) -> Count:
+        """Returns the larger value of each figure."""
+        return Count(
+            max(self.objects, other.objects),
+            max(self.bytes_total, other.bytes_total),
+            self.sized and other.sized,
+        )
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.objects + other.objects,
+            self.bytes_total + other.bytes_total,
+            self.sized and other.sized,
+        )
+
+    @property
+    def known_bytes(self) -> int | None:
+        """The bytes of all files, or None if the size of some is unknown."""
+        return self.bytes_total if self.sized else None
+
+    @classmethod
+    def of(cls, objects: int, known_bytes: int | None) -> Count:
+        """Returns the count with these figures; `known_bytes` is None if it is unknown."""
+        return cls(objects, known_bytes or 0, known_bytes is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON for plan.json and reports. `bytes_total` is null if it is unknown."""
+        return {"objects": self.objects, "bytes_total": self.known_bytes}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Count:
+        """Returns the count that `to_json` wrote. Raises KeyError for other content."""
+        return cls.of(content["objects"], content["bytes_total"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +169,6 @@ class Answers:
     parts: list[Part] = field(default_factory=list)
     counts: list[Counted] = field(default_factory=list)
 
-    def __add__(self, other: Answers) -> Answers:
-        return Answers(self.parts + other.parts, self.counts + other.counts)
-
 
 @dataclass(slots=True)
 class PartRows:
@@ -144,17 +194,9 @@ class PartRows:
         part, its checksum does not match, and the part is not used.
         """
         if table.num_rows:
-            self.encoded(
-                folder,
-                name,
-                encode(table),
-                rows=table.num_rows,
-                bytes_total=_bytes(table),
-                sized=_is_sized(table),
-                relation=relation,
-                kind=kind,
-                durable=durable,
-            )
+            data, sized = encode(table), _is_sized(table)
+            part = Part(name, table.num_rows, _bytes(table), "", sized, relation, kind)
+            self._put(folder, part, data, durable=durable)
 
     def encoded(
         self,
@@ -163,17 +205,16 @@ class PartRows:
         data: bytes,
         *,
         rows: int,
-        bytes_total: int = 0,
-        sized: bool = True,
-        relation: str = "",
-        kind: str = "",
+        relation: str,
         durable: bool = False,
     ) -> None:
-        """Writes `data`, the bytes of a Parquet file, as part `name`, and adds the part to the
-        answer."""
-        folder.storage.put(folder.address(name), data, durable=durable)
-        checksum = hashlib.sha256(data).hexdigest()
-        self.rows.append(asdict(Part(name, rows, bytes_total, checksum, sized, relation, kind)))
+        """Writes `data`, the bytes of a Parquet file without sizes, as part `name`, and adds the
+        part to the answer."""
+        self._put(folder, Part(name, rows, 0, "", relation=relation), data, durable=durable)
+
+    def _put(self, folder: RunFolder, part: Part, data: bytes, *, durable: bool) -> None:
+        folder.storage.put(folder.address(part.name), data, durable=durable)
+        self.rows.append({**asdict(part), "checksum": hashlib.sha256(data).hexdigest()})
 
     def copied(
         self, folder: RunFolder, name: str, source: RunFolder, part: Part, *, relation: str
@@ -219,22 +260,18 @@ def encode(table: pa.Table) -> bytes:
 
 
 def encode_all(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
-    """Returns several tables, one after the other, as the bytes of one Parquet file."""
-    sink = io.BytesIO()
-    with parquet_writer(sink, schema) as writer:
-        for table in tables:
-            writer.write_table(table)
-    return sink.getvalue()
-
-
-def parquet_writer(sink: io.BytesIO, schema: pa.Schema) -> pq.ParquetWriter:
-    """Returns a writer of a part, with dictionaries only for the columns in REPEATING.
+    """Returns several tables, one after the other, as the bytes of one Parquet file, with
+    dictionaries only for the columns in REPEATING.
 
     By default Parquet tries a dictionary for every column. Addresses, ids, keys and checksums
     hardly repeat: dictionaries of them would take a third of the time, and space.
     """
+    sink = io.BytesIO()
     repeating: Any = [name for name in schema.names if name in REPEATING]
-    return pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=repeating)
+    with pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=repeating) as writer:
+        for table in tables:
+            writer.write_table(table)
+    return sink.getvalue()
 
 
 def read_part(
@@ -285,6 +322,11 @@ def _corrupt(folder: RunFolder, name: str, error: Exception) -> Refused:
     return Refused(
         "plan_corrupt", f"{folder.path}/{name} is not as it was written ({error}): plan again"
     )
+
+
+def count_of(table: pa.Table) -> Count:
+    """Returns the rows of a table, counted as files, and their bytes."""
+    return Count(table.num_rows, _bytes(table), _is_sized(table))
 
 
 def _bytes(table: pa.Table) -> int:

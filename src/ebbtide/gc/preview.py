@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import RepositoryFormat
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA, NOT_COMMITTED, by_part, placed, rows_at
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.counts import Count
 from ebbtide.gc.engines.base import Batches, Engine, Query, answers_of
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.parts import (
     ANSWERS_SCHEMA,
+    Count,
     Part,
     PartRows,
     read_tables,
     total_by_kind,
 )
-from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA, NOT_COMMITTED, by_part, placed, rows_at
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, silent
 

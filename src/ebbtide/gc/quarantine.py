@@ -13,20 +13,21 @@ repository changes quarantines. Not for: restoring files (`undoing`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import counts, make_schema, texts
+from ebbtide.arrow import Column, counts, make_schema, split_by, texts
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
-from ebbtide.formats.base import RUNS_PREFIX, Guard, unguarded
-from ebbtide.gc.counts import Count
+from ebbtide.formats.base import RUNS_PREFIX, Guard, Layout, unguarded
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.parts import Part, PartRows, read_part, split
+from ebbtide.gc.keys import KeyArray, KeySet, keys_of
+from ebbtide.gc.parts import Count, Part, PartRows, read_part, split
 from ebbtide.gc.runs import RunFolder, RunFolders
 from ebbtide.gc.steps import advance
 from ebbtide.ids import is_id
@@ -45,7 +46,13 @@ from ebbtide.text import count_text
 BACK_SCHEMA: Final = make_schema(
     ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
 )
-"""The schema of restored files."""
+"""The schema of files in a quarantine, and of restored ones."""
+
+Share = tuple[str, bool]
+"""A prefix within a quarantine, and whether files in deeper directories are included."""
+
+NO_KEYS: Final[KeyArray] = np.empty(0, np.int64)
+PURGE_AGAIN: Final = "purge the run again"
 
 _FOLDER: Final = "/quarantine/"
 BACK: Final = "back"
@@ -134,11 +141,6 @@ def read(storage: Storage, run_id: str) -> Quarantine | None:
         raise damaged(storage, run_id, error) from error
 
 
-def is_recorded(storage: Storage, run_id: str) -> bool:
-    """Whether there is a record of a run's quarantine, damaged or not."""
-    return storage.head(record_address(run_id)) is not None
-
-
 def drop(storage: Storage, run_id: str) -> None:
     """Deletes the record of a run's quarantine."""
     storage.delete([record_address(run_id)])
@@ -195,8 +197,6 @@ def move_back(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[D
     their sizes differ, neither is touched, and the outcome is `failed`.
     """
     prefix = prefix_of(run_id)
-    held = _sizes(storage.sizes([prefix + address for address in addresses]))
-    there = _sizes(storage.sizes(addresses))
     found = [
         DeleteOutcome(
             prefix + address,
@@ -206,7 +206,7 @@ def move_back(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[D
         )
         if None not in (held_bytes, there_bytes) and held_bytes != there_bytes
         else None
-        for address, held_bytes, there_bytes in zip(addresses, held, there, strict=True)
+        for address, held_bytes, there_bytes in _both_sizes(storage, run_id, addresses)
     ]
     safe = [each for each, failed in zip(addresses, found, strict=True) if failed is None]
     moved = iter(storage.move([(prefix + address, address) for address in safe]))
@@ -220,16 +220,32 @@ def copy_back(storage: Storage, run_id: str, addresses: Sequence[str]) -> list[s
     The files in quarantine stay: a sweep that was suspended while it moved them may still delete
     the files at their addresses.
     """
-    prefix = prefix_of(run_id)
-    held = _sizes(storage.sizes([prefix + address for address in addresses]))
-    there = _sizes(storage.sizes(addresses))
-    copied = []
-    for address, held_bytes, there_bytes in zip(addresses, held, there, strict=True):
+    prefix, copied = prefix_of(run_id), []
+    for address, held_bytes, there_bytes in _both_sizes(storage, run_id, addresses):
         if held_bytes is not None and there_bytes is None:
             pieces = SizedPieces(storage.stream(prefix + address), held_bytes, is_stored=True)
             storage.put(address, pieces)
             copied.append(address)
     return copied
+
+
+def existing(storage: Storage, run_id: str, addresses: Sequence[str]) -> pa.Array[Any]:
+    """Returns for each address whether its file exists, there or in a run's quarantine."""
+    sizes = (pair for _, *pair in _both_sizes(storage, run_id, addresses))
+    return pa.array([pair != [None, None] for pair in sizes], pa.bool_())
+
+
+def _both_sizes(
+    storage: Storage, run_id: str, addresses: Sequence[str]
+) -> Iterator[tuple[str, int | None, int | None]]:
+    """Yields each address with the size of the file in a run's quarantine and of the file at the
+    address. The size of a file that does not exist is None."""
+    prefix = prefix_of(run_id)
+    held, there = (
+        storage.sizes(names).column("size_bytes").to_pylist()
+        for names in ([prefix + address for address in addresses], addresses)
+    )
+    return zip(addresses, held, there, strict=True)
 
 
 def runs_with_files(storage: Storage) -> list[str]:
@@ -240,33 +256,61 @@ def runs_with_files(storage: Storage) -> list[str]:
     return [each for each in sorted(ids) if storage.list_prefixes(prefix_of(each))]
 
 
-def _sizes(batch: pa.RecordBatch) -> list[int | None]:
-    """Returns the sizes in a batch of `Storage.sizes`."""
-    sizes: list[int | None] = batch.column("size_bytes").to_pylist()
-    return sizes
+def listed(
+    storage: Storage, run_id: str, shares: Iterable[Share] = (("", True),)
+) -> Iterator[pa.Table]:
+    """Yields the files in some shares of a run's quarantine, or in all of it, in batches (columns
+    `address`, `size_bytes`). The addresses are those in the repository."""
+    prefix = prefix_of(run_id)
+    for inner, recursive in shares:
+        for batch in storage.list(prefix + inner, recursive=recursive):
+            table = pa.Table.from_batches([batch])
+            addresses = pc.utf8_slice_codeunits(table.column("address"), len(prefix))
+            yield pa.table([addresses, table.column("size_bytes")], names=["address", "size_bytes"])
 
 
-Share = tuple[str, bool]
-"""A prefix within a quarantine, and whether files in deeper directories are included."""
-
-
-def listed(storage: Storage, run_id: str, share: Share = ("", True)) -> Iterator[pa.Table]:
-    """Yields the files in a share of a run's quarantine, in batches (columns `address`,
-    `size_bytes`). The addresses are those in the repository."""
-    prefix, (inner, recursive) = prefix_of(run_id), share
-    for batch in storage.list(prefix + inner, recursive=recursive):
-        table = pa.Table.from_batches([batch])
-        addresses = pc.utf8_slice_codeunits(table.column("address"), len(prefix))
-        yield pa.table([addresses, table.column("size_bytes")], names=["address", "size_bytes"])
-
-
-def shares(storage: Storage, run_id: str) -> list[Share]:
-    """Divides a run's quarantine into shares, to be listed by several tasks."""
+def _shares(engine: Engine, storage: Storage, run_id: str) -> list[Sequence[Share]]:
+    """Divides a run's quarantine into shares, for several tasks."""
     prefix = prefix_of(run_id)
     tops = storage.list_prefixes(prefix)
     inner = [each for top in tops for each in storage.list_prefixes(top)]
     flat = [(each.removeprefix(prefix), False) for each in (prefix, *tops)]
-    return flat + [(each.removeprefix(prefix), True) for each in inner]
+    shares = flat + [(each.removeprefix(prefix), True) for each in inner]
+    return split(shares, tasks=engine.task_count)
+
+
+def list_held(
+    engine: Engine,
+    storage: Storage,
+    layout: Layout,
+    run_id: str,
+    *,
+    folder: RunFolder,
+    stem: str,
+    under: str = "",
+    but: KeyArray = NO_KEYS,
+) -> list[Part]:
+    """Lists the files in a run's quarantine whose addresses begin with `under`, without those with
+    the keys `but`. Writes them to `folder`, and returns their parts (BACK_SCHEMA) with one kind
+    each."""
+
+    def work(number: int, task: Sequence[Share], answer: PartRows) -> None:
+        left_out = KeySet(but)
+        for place, table in enumerate(listed(storage, run_id, task)):
+            rows = not_among(left_out, table)
+            rows = rows.filter(pc.starts_with(rows.column("address"), under))
+            addresses: Any = rows.column("address").combine_chunks()
+            columns = [addresses, rows.column("size_bytes"), layout.classify(addresses)]
+            for kind, of_kind in split_by(pa.table(columns, schema=BACK_SCHEMA), "kind"):
+                name = f"{stem}-{number:05d}-{place:05d}-{kind}.parquet"
+                answer.wrote(folder, name, of_kind, kind=kind, durable=True)
+
+    return engine.run(_shares(engine, storage, run_id), work).parts
+
+
+def not_among(keys: KeySet, table: pa.Table) -> pa.Table:
+    """Returns the rows whose addresses have none of the keys."""
+    return table.filter(pa.array(~keys.has(keys_of(table.column("address")))))
 
 
 def count(storage: Storage, run_id: str) -> Count:
@@ -277,61 +321,54 @@ def count(storage: Storage, run_id: str) -> Count:
     return found
 
 
-def _all(table: pa.Table) -> pa.Table:
-    return table
-
-
-@dataclass(frozen=True, slots=True)
-class FinalChecks:
-    """What is checked before files in quarantine are deleted: of the rows of `listed`, those that
-    `wanted` chooses are deleted, and `guard` is called before each batch of at most `batch_max`."""
-
-    wanted: Callable[[pa.Table], pa.Table] = _all
-    guard: Guard = unguarded
-    batch_max: int | None = None
-
-
-UNCHECKED: Final = FinalChecks()
+def failure_of(outcomes: Iterable[DeleteOutcome], what: str, then: str) -> Failed | None:
+    """Returns the error for files whose outcome is `failed`, or None if there are none. `what` is a
+    clause about `{files}`, and `then` what the user does next."""
+    failed = [each for each in outcomes if each.outcome == "failed"]
+    if not failed:
+        return None
+    clause = what.format(files=count_text(len(failed), "file"))
+    return Failed("storage_error", f"{clause}, {then}: {failed[0].address}: {failed[0].error}")
 
 
 def delete_held(
-    engine: Engine, storage: Storage, run_id: str, checks: FinalChecks = UNCHECKED
-) -> Count:
-    """Deletes the files in a run's quarantine, if the checks allow it. Returns their count.
+    engine: Engine,
+    storage: Storage,
+    run_id: str,
+    *,
+    but: KeyArray = NO_KEYS,
+    guard: Guard = unguarded,
+    batch_max: int | None = None,
+) -> None:
+    """Deletes the files in a run's quarantine, without those with the keys `but`. `guard` is called
+    before each batch of at most `batch_max` files.
 
     Raises Failed `storage_error` if some files could not be deleted; then it can be called again.
-    Raises the errors of the checks' guard.
+    Raises the errors of `guard`.
     """
     prefix = prefix_of(run_id)
 
-    def batches(share: Share) -> Iterator[pa.Table]:
-        for table in listed(storage, run_id, share):
-            rows, size = checks.wanted(table), checks.batch_max or table.num_rows
-            yield from (rows.slice(start, size) for start in range(0, rows.num_rows, size))
+    def batches(task: Sequence[Share]) -> Iterator[Column]:
+        left_out = KeySet(but)
+        for table in listed(storage, run_id, task):
+            addresses = not_among(left_out, table).column("address")
+            size = batch_max or len(table)
+            yield from (addresses.slice(start, size) for start in range(0, len(addresses), size))
 
     def work(_number: int, task: Sequence[Share], answer: PartRows) -> None:
-        for share in task:
-            for table in batches(share):
-                try:
-                    checks.guard(table.column("address"))
-                except EbbtideError as error:
-                    answer.failed(error)
-                    return
-                names = [prefix + address for address in texts(table.column("address"))]
-                failed = [each for each in storage.delete(names) if each.outcome == "failed"]
-                size = sum(counts(table.column("size_bytes")))
-                answer.counted(Count(table.num_rows, size), of="deleted")
-                advance(table.num_rows)
-                if failed:
-                    reason = f"{failed[0].address}: {failed[0].error}"
-                    message = f"{count_text(len(failed), 'file')} could not be deleted: {reason}"
-                    answer.failed(Failed("storage_error", message))
+        for addresses in batches(task):
+            try:
+                guard(addresses)
+            except EbbtideError as error:
+                answer.failed(error)
+                return
+            outcomes = storage.delete([prefix + address for address in texts(addresses)])
+            advance(len(addresses))
+            failure = failure_of(outcomes, "{files} could not be deleted", PURGE_AGAIN)
+            if failure is not None:
+                answer.failed(failure)
 
-    try:
-        answers = engine.run(split(shares(storage, run_id), tasks=engine.task_count), work)
-    except Failed as error:
-        raise Failed(error.kind, f"{error.message}: purge the run again") from error
-    return sum((each.count for each in answers.counts), Count())
+    engine.run(_shares(engine, storage, run_id), work)
 
 
 def delete_hidden(storage: Storage, run_id: str) -> None:
@@ -341,35 +378,32 @@ def delete_hidden(storage: Storage, run_id: str) -> None:
     The versions in quarantine go last, since they are the list of files: so this can be called
     again. Raises Failed `storage_error`.
     """
-    prefix = prefix_of(run_id)
+    prefix, what = prefix_of(run_id), "the versions of {files} could not be deleted"
     for names in storage.hidden(prefix):
         for some in ([name.removeprefix(prefix) for name in names], names):
-            failed = [each for each in storage.delete_versions(some) if each.outcome == "failed"]
-            if failed:
-                files = count_text(len(failed), "file")
-                raise Failed(
-                    "storage_error",
-                    f"the versions of {files} could not be deleted: {failed[0].address}: "
-                    f"{failed[0].error}: purge the run again",
-                )
+            failure = failure_of(storage.delete_versions(some), what, PURGE_AGAIN)
+            if failure is not None:
+                raise failure
 
 
 def delete_copies(
     storage: Storage, addresses: Sequence[str], *, with_versions: bool = False
-) -> dict[str, DeleteOutcome]:
-    """Deletes the files with these addresses from the quarantines of all runs. Returns the deletes
-    that failed, by address. `with_versions` includes the versions that a bucket keeps of them."""
-    failed: dict[str, DeleteOutcome] = {}
+) -> dict[str, str]:
+    """Deletes the files with these addresses from the quarantines of all runs. Returns the errors
+    of the deletes that failed, by address. `with_versions` includes the versions that a bucket
+    keeps of them."""
+    failed: dict[str, str] = {}
     for run_id in recorded_ids(storage):
         prefix = prefix_of(run_id)
         names = [prefix + address for address in addresses]
         found = storage.delete(names)
         if with_versions:
             found += storage.delete_versions(names)
-        for each in found:
-            if each.outcome == "failed":
-                address = each.address.removeprefix(prefix)
-                failed[address] = DeleteOutcome(address, "failed", each.error)
+        failed |= {
+            each.address.removeprefix(prefix): each.error or "failed"
+            for each in found
+            if each.outcome == "failed"
+        }
     return failed
 
 
@@ -384,47 +418,32 @@ def hidden_copies(storage: Storage) -> Iterator[dict[str, str]]:
 def held_back(folders: RunFolders, folder: RunFolder, *, now: datetime, name: str) -> list[Part]:
     """Copies the parts of restored files that are still protected to `folder`. Returns the copies,
     which have a column `address`. If the record of a quarantine is damaged, all files that its run
-    restored are protected. Raises Refused `plan_corrupt`."""
+    restored, or was about to, are protected. Raises Refused `plan_corrupt`."""
     records, damaged = read_each(folders.repository.storage)
     answer = PartRows()
     for found in records:
+        source = folders.inside(found.run_id)
         for number, part in enumerate(found.back if found.protects(now) else ()):
             target = f"{name}/back-{found.run_id}-{number:05d}.parquet"
-            source = folder_of_back(folders, found.run_id, part)
             answer.copied(folder, target, source, part, relation="protected")
     for run_id, error in damaged.items():
-        for number, table in enumerate(_all_back(folders, run_id, error)):
-            target = f"{name}/back-{run_id}-{number:05d}.parquet"
-            answer.wrote(folder, target, table, relation="protected")
+        source = _folder_of_damaged(folders, run_id, error)
+        for number, listed in enumerate(source.names(BACK)):
+            if not listed.startswith(f"{BACK}/incomplete-"):
+                target = f"{name}/back-{run_id}-{number:05d}.parquet"
+                table = read_part(source, listed, columns=["address"])
+                answer.wrote(folder, target, table, relation="protected")
     return answer.parts()
 
 
-def folder_of_back(folders: RunFolders, run_id: str, part: Part) -> RunFolder:
-    """Returns the folder that has a part of restored files. An earlier version wrote it to the
-    run's folder, wherever this was. Raises Refused `plan_corrupt` if no known folder has it."""
-    for folder in (folders.inside(run_id), *folders.places(run_id)):
-        if folder.has(part.name):
-            return folder
-    raise Refused(
-        "plan_corrupt",
-        f"an undo of run {run_id} restored files, and their list {part.name} is missing: it is not "
-        f"in {folders.inside(run_id).path}. If the run's files are in another directory, name it "
-        "with --run-dir; or restore the list from a backup",
-    )
-
-
-def _all_back(folders: RunFolders, run_id: str, error: Refused) -> Iterator[pa.Table]:
-    """Yields all lists of files that undos of a run restored, or were about to. `error` is that of
-    the run's record, which would name them. Raises it if the run's folder is not known."""
+def _folder_of_damaged(folders: RunFolders, run_id: str, error: Refused) -> RunFolder:
+    """Returns the folder with the lists of files that undos of a run restored. `error` is that of
+    the run's record, which would name them. Raises it if the run has no files any more."""
     try:
-        home = folders.of(run_id)
+        folders.of(run_id)
     except NotFound as missing:
         raise Refused(error.kind, f"{error.message}. And {missing.message}") from missing
-    inside = folders.inside(run_id)
-    for folder in [inside] if home == inside else [inside, home]:
-        for name in folder.names(BACK):
-            if not name.startswith(f"{BACK}/incomplete-"):
-                yield read_part(folder, name, columns=["address"])
+    return folders.inside(run_id)
 
 
 def keep_records(folder: RunFolder, run_epoch: int, records: Sequence[dict[str, Any]]) -> None:
@@ -435,11 +454,6 @@ def keep_records(folder: RunFolder, run_epoch: int, records: Sequence[dict[str, 
 
 def kept_records(folder: RunFolder) -> list[dict[str, Any]]:
     """Returns all commit records that a run deleted. Raises Refused `plan_corrupt`."""
-    found: dict[str, dict[str, Any]] = {}
-    for batch in folder.storage.list(folder.address(f"{FORGOTTEN}/")):
-        for address in sorted(texts(batch.column("address"))):
-            name = address.removeprefix(folder.prefix)
-            content = folder.get_json(name) if name.endswith(".json") else None
-            for record in (content or {}).get("records", ()):
-                found[record["commit_id"]] = record
-    return list(found.values())
+    contents = (folder.get_json(name) or {} for name in folder.names(FORGOTTEN, suffix=".json"))
+    records = (record for content in contents for record in content.get("records", ()))
+    return list({record["commit_id"]: record for record in records}.values())

@@ -1,19 +1,30 @@
-"""The report of a run: the command line prints it, a file keeps it, and programs read it."""
+"""The report of a run, and the recorded runs of a repository.
+
+The command line prints a report, a file keeps it, and programs read it. What a file of a run says
+about its own place and repository is not used: the folder that was opened and the repository that
+was opened count. A copied or moved repository therefore shows its own. Not for: choosing a run
+(`collector`), or its folder (`runs.RunFolders`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
-from ebbtide.errors import EbbtideError, ExitCode, Refused
-from ebbtide.gc.counts import Count
-from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.retaining import retained_json, warnings_of
-from ebbtide.gc.sweeping.outcomes import LOCKED, OUTCOMES, Outcomes
-from ebbtide.gc.sweeping.recovery import Recovered
-from ebbtide.gc.sweeping.sweep import Swept
+from ebbtide.errors import EbbtideError, ExitCode, NotFound, Refused
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.capabilities import NotingPlans, NotingSweeps
+from ebbtide.gc import quarantine
+from ebbtide.gc.costs import retained_json, warnings_of
+from ebbtide.gc.deletes import LOCKED, OUTCOMES, Outcomes, tally
+from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.parts import Count
+from ebbtide.gc.plan import Plan, read_plan
+from ebbtide.gc.quarantines import Recovered
+from ebbtide.gc.runs import FENCE_FILE, PLAN_FILE, REPORT_FILE, RunFolder, RunFolders
+from ebbtide.gc.sweep import Swept
 from ebbtide.text import count_text
 
 RunState = Literal["planned", "swept", "incomplete", "refused", "undone"]
@@ -31,6 +42,24 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 }
 
 
+_KINDS: Final = ("kinds", "deleted_kinds")
+_LATER_FIELDS: Final = frozenset(
+    [
+        "inventory_url",
+        "engine",
+        "quarantine",
+        "policy_sha256",
+        "retained",
+        "versions_deleted",
+        "storage_classes",
+        "recovered",
+        "incidents",
+        "unfinished",
+    ]
+)
+"""The fields that reports of earlier versions lack."""
+
+
 class _NoCounts(dict[str, Count]):
     """The counts of a run that counted nothing: each is zero."""
 
@@ -46,6 +75,8 @@ class RunReport:
       quarantined, missing, failed, revived and locked. Locked files are failed ones: they are
       hidden, and an object lock keeps their versions.
     - `kinds`: the listed files by kind, including foreign files. `deleted_kinds`: the deleted ones.
+    - `commits`: `active` commits keep their data, `expired` commits lose it by this plan, and
+      `gone` commits lost it to earlier runs. `forgettable` commits also lose their records.
     - `mode`: clean, incremental (continued from run `previous_id`) or removal. `mode_reason` says
       why a run is clean. Both are None for a run without a plan.
     - `young_slices`: the number of slices that were not listed, because all their files are younger
@@ -113,7 +144,7 @@ class RunReport:
 
     def with_recovered(self, found: Recovered, warnings: tuple[str, ...] = ()) -> RunReport:
         """Returns the report with more files that were absent, and more warnings."""
-        known = Recovered.from_json(self.recovered)
+        known = Recovered(**(self.recovered or {}))
         total = known + found
         others = [each for each in self.warnings if each not in known.warnings]
         told = [each for each in self.incidents if each not in known.warnings]
@@ -122,11 +153,12 @@ class RunReport:
             self,
             warnings=(*others, *new),
             incidents=(*told, *new),
-            recovered=None if total == Recovered() else total.to_json(),
+            recovered=None if total == Recovered() else asdict(total),
         )
 
     def interrupted(self, message: str) -> RunReport:
-        """Returns the report of a sweep that passed its fence and did not end."""
+        """Returns the report of a sweep that passed its fence, and did not end or deleted only a
+        part of the candidates."""
         return replace(self, state="incomplete", error=error_json("incomplete", message))
 
     @classmethod
@@ -143,76 +175,39 @@ class RunReport:
 
     @classmethod
     def _of(cls, content: Mapping[str, Any]) -> RunReport:
-        return cls(
-            run_id=content["run_id"],
-            repository=content["repository"],
-            state=content["state"],
-            run_path=content["run_path"],
-            counts={
-                n: Count.of(content[f"{n}_count"], content[f"{n}_bytes"])
-                for n in COUNTED
-                if f"{n}_count" in content
-            },
-            kinds={n: Count.from_json(count) for n, count in content["kinds"].items()},
-            deleted_kinds={
-                n: Count.from_json(count) for n, count in content["deleted_kinds"].items()
-            },
-            commits=content["commits"],
-            by_ref=tuple(content["by_ref"]),
-            warnings=tuple(content["warnings"]),
-            seconds=content["seconds"],
-            mode=content["mode"],
-            mode_reason=content["mode_reason"],
-            previous_id=content["previous_id"],
-            young_slices=content["young_slices"],
-            inventory_url=content.get("inventory_url"),
-            engine=content.get("engine"),
-            quarantine=content.get("quarantine"),
-            policy_sha256=content.get("policy_sha256"),
-            retained=content.get("retained"),
-            versions_deleted=content.get("versions_deleted", False),
-            storage_classes=content.get("storage_classes"),
-            recovered=content.get("recovered"),
-            incidents=tuple(content.get("incidents", ())),
-            error=content["error"],
-            unfinished=tuple(content.get("unfinished", ())),
-        )
+        found: dict[str, Any] = {
+            each.name: tuple(content[each.name]) if each.default == () else content[each.name]
+            for each in fields(cls)
+            if each.name != "counts" and (each.name in content or each.name not in _LATER_FIELDS)
+        }
+        for name in _KINDS:
+            found[name] = {kind: Count.from_json(count) for kind, count in found[name].items()}
+        counted = [name for name in COUNTED if f"{name}_count" in content]
+        counts = {n: Count.of(content[f"{n}_count"], content[f"{n}_bytes"]) for n in counted}
+        return cls(**found, counts=counts)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of the report file and of `--json`. Each count is two flat fields,
         for programs."""
-        flat: dict[str, Any] = {
-            "run_id": self.run_id,
-            "repository": self.repository,
-            "state": self.state,
-            "run_path": self.run_path,
-        }
-        for name in COUNTED:
-            count = self.counts.get(name, Count())
-            flat[f"{name}_count"], flat[f"{name}_bytes"] = count.objects, count.known_bytes
-        return flat | {
-            "kinds": {name: count.to_json() for name, count in self.kinds.items()},
-            "deleted_kinds": {n: count.to_json() for n, count in self.deleted_kinds.items()},
-            "commits": dict(self.commits),
-            "by_ref": [dict(summary) for summary in self.by_ref],
-            "warnings": list(self.warnings),
-            "seconds": dict(self.seconds),
-            "mode": self.mode,
-            "mode_reason": self.mode_reason,
-            "previous_id": self.previous_id,
-            "young_slices": self.young_slices,
-            "inventory_url": self.inventory_url,
-            "engine": self.engine,
-            "quarantine": None if self.quarantine is None else dict(self.quarantine),
-            "policy_sha256": self.policy_sha256,
-            "retained": None if self.retained is None else dict(self.retained),
-            "versions_deleted": self.versions_deleted,
-            "storage_classes": self.storage_classes and dict(self.storage_classes),
-            "recovered": self.recovered and dict(self.recovered),
-            "incidents": list(self.incidents),
-            "error": dict(self.error) if self.error else None,
-            "unfinished": [dict(each) for each in self.unfinished],
-        }
+        content: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "counts":
+                for name in COUNTED:
+                    count = value.get(name, Count())
+                    content |= {f"{name}_count": count.objects, f"{name}_bytes": count.known_bytes}
+            elif each.name in _KINDS:
+                content[each.name] = {kind: count.to_json() for kind, count in value.items()}
+            else:
+                content[each.name] = _plain(value)
+        return content
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of a report as JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def report_corrupt(run_id: str | None, why: str) -> Refused:
@@ -231,138 +226,15 @@ def outcome_attributes(report: Mapping[str, Any]) -> dict[str, Any]:
     return {f"ebbtide.{name}": report[name] for name in ("state", "mode", *counted)}
 
 
-def refused_report(
-    *,
-    run_id: str,
-    repository: str,
-    run_path: str,
-    error: EbbtideError,
-    seconds: Mapping[str, float],
-) -> RunReport:
-    """Returns the report of a run that a gate refused."""
-    return RunReport(
-        run_id=run_id,
-        repository=repository,
-        state="refused",
-        run_path=run_path,
-        seconds=seconds,
-        error=error_json(error.kind, error.message),
-    )
-
-
-def planned_report(plan: Plan, *, run_path: str, allow_share: bool = False) -> RunReport:
-    """Returns the report of a plan that was not swept. Its state is `refused` if the plan exceeds
-    the allowed share, unless `allow_share`."""
-    refusal = None if allow_share else plan.refusal
-    return RunReport(
-        run_id=plan.run_id,
-        repository=plan.identity.repository_name,
-        state="refused" if refusal else "planned",
-        run_path=run_path,
-        counts=plan.counts,
-        kinds=plan.kinds,
-        commits=commit_counts(plan),
-        by_ref=plan.by_ref,
-        warnings=plan.all_warnings,
-        seconds=plan.seconds,
-        mode=plan.mode,
-        mode_reason=plan.mode_reason,
-        previous_id=plan.previous_id,
-        young_slices=plan.young_slices,
-        inventory_url=plan.inventory_url,
-        engine=plan.engine,
-        policy_sha256=plan.policy_sha256,
-        retained=None if plan.retained is None else retained_json(plan.retained),
-        storage_classes=None if plan.classes is None else plan.classes.to_json(),
-        error=error_json(*refusal) if refusal else None,
-    )
-
-
-def swept_report(
-    plan: Plan,
-    swept: Swept,
-    *,
-    run_path: str,
-    seconds: Mapping[str, float],
-    engine: str,
-    until: datetime | None = None,
-) -> RunReport:
-    """Returns the report of a sweep. `until` is the end of its quarantine, or None without one."""
-    held = swept.outcomes.by_outcome["quarantined"]
-    failed = swept.outcomes.by_outcome["failed"].objects
-    complete = not failed and not swept.untried
-    report = RunReport(
-        run_id=plan.run_id,
-        repository=plan.identity.repository_name,
-        state="swept" if complete else "incomplete",
-        run_path=run_path,
-        counts={**plan.counts, **swept.outcomes.by_outcome, LOCKED: swept.outcomes.locked},
-        kinds=plan.kinds,
-        deleted_kinds=swept.outcomes.deleted_by_kind,
-        commits=commit_counts(plan) | {"forgotten": swept.forgotten_count},
-        by_ref=plan.by_ref,
-        warnings=(
-            *plan.own_warnings,
-            *warnings_of(swept.retained, versions_deleted=swept.versions_deleted),
-        ),
-        seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
-        mode=plan.mode,
-        mode_reason=plan.mode_reason,
-        previous_id=plan.previous_id,
-        young_slices=plan.young_slices,
-        inventory_url=plan.inventory_url,
-        engine=engine,
-        policy_sha256=plan.policy_sha256,
-        retained=retained_json(swept.retained),
-        versions_deleted=swept.versions_deleted,
-        storage_classes=None if plan.classes is None else plan.classes.to_json(),
-        quarantine=_held(until, held),
-        error=None
-        if complete
-        else error_json(
-            "incomplete",
-            f"{count_text(failed, 'deletion')} failed, {swept.untried:,} not tried: look at the "
-            f"parts under deleted/ for the reasons, then sweep the run again{_locked(swept)}",
-        ),
-    )
-    return report.with_recovered(swept.recovered)
-
-
-def stopped_report(
-    plan: Plan,
-    outcomes: Outcomes | None,
-    *,
-    run_path: str,
-    until: datetime | None,
-    message: str | None = None,
-) -> RunReport:
-    """Returns the report of a sweep that passed its fence and did not end. `outcomes` are those on
-    record, or None if the record cannot be read; `until` is the end of its quarantine."""
-    report = planned_report(plan, run_path=run_path, allow_share=True)
-    if outcomes is not None:
-        counts = {**plan.counts, **outcomes.by_outcome, LOCKED: outcomes.locked}
-        held = _held(until, outcomes.by_outcome["quarantined"])
-        report = replace(
-            report, counts=counts, deleted_kinds=outcomes.deleted_by_kind, quarantine=held
-        )
-    return report.interrupted(message or INTERRUPTED)
-
-
-def _held(until: datetime | None, held: Count) -> dict[str, Any] | None:
-    """Returns the field `quarantine` of a report whose files are in quarantine until then."""
-    if until is None:
-        return None
-    return {
-        "state": "held",
-        "until": until.isoformat(),
-        "objects": held.objects,
-        "bytes": held.bytes_total,
-    }
+def _with_outcomes(report: RunReport, outcomes: Outcomes) -> RunReport:
+    """Returns the report of a plan with the outcomes of its sweep."""
+    counts = {**report.counts, **outcomes.counts}
+    return replace(report, counts=counts, deleted_kinds=outcomes.deleted_by_kind)
 
 
 def _locked(swept: Swept) -> str:
     """Returns what an error adds if object locks keep versions."""
-    locked = swept.outcomes.locked.objects
+    locked = swept.outcomes.counts[LOCKED].objects
     if not locked:
         return ""
     lock = swept.retained.lock
@@ -375,18 +247,189 @@ def _locked(swept: Swept) -> str:
     )
 
 
-def commit_counts(plan: Plan) -> dict[str, int]:
-    """Returns numbers of commits. `active` commits keep their data, `expired` commits lose it by
-    this plan, and `gone` commits lost it to earlier runs. `forgettable` commits also lose their
-    records."""
-    return {
-        "active": plan.active_count,
-        "expired": plan.expired_count,
-        "gone": plan.gone_count,
-        "forgettable": plan.forgettable_count,
-    }
-
-
 def error_json(kind: str, message: str) -> dict[str, str]:
     """Returns an error in the form that all reports use."""
     return {"kind": kind, "message": message}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRuns:
+    """The plans and reports of one repository's runs: makes reports, reads and writes them."""
+
+    engine: Engine
+    folders: RunFolders
+
+    @property
+    def repository(self) -> RepositoryFormat:
+        """The repository of the runs."""
+        return self.folders.repository
+
+    def plan(self, folder: RunFolder, *, to_sweep: bool = False) -> Plan:
+        """Returns the plan in a run's folder. A plan `to_sweep` must have been made for this very
+        repository; others may be of the one that this is a copy of.
+
+        Raises Refused `plan_missing`, `plan_corrupt`, `plan_foreign` or `unknown_format_version`.
+        """
+        run_id = folder.name
+        plan = read_plan(
+            folder,
+            identity=self.repository.identity if to_sweep else None,
+            recorded_checksum=self.folders.plan_checksum(folder),
+        )
+        if plan.run_id != run_id:
+            raise Refused(
+                "plan_foreign", f"{folder.path} holds the plan of run {plan.run_id}, not {run_id}"
+            )
+        return plan
+
+    def report(self, folder: RunFolder) -> RunReport:
+        """Returns the report in a run's folder, or a report of its plan if the run has no report
+        yet. If the sweep was interrupted, the report has the outcomes that are on record.
+
+        Raises Refused if the report or the plan is damaged.
+        """
+        try:
+            content = folder.get_json(REPORT_FILE)
+        except Refused as error:
+            raise report_corrupt(folder.name, error.message) from error
+        if content is not None:
+            report = RunReport.from_json(content, run_id=folder.name)
+            return replace(report, run_path=folder.path, repository=self._name)
+        plan = self.plan(folder)
+        is_fenced = folder.get_json(FENCE_FILE) is not None
+        return self.stopped(plan, folder) if is_fenced else self.planned(plan, folder)
+
+    def all(self) -> Iterator[RunReport]:
+        """Yields the reports of all recorded runs, newest first. A run whose files are damaged or
+        missing has a refused report, so that it does not hide the others."""
+        for run_id, places in self.folders.recorded().items():
+            try:
+                yield self.report(self.folders.among(run_id, places))
+            except (NotFound, Refused) as error:
+                yield self.refused(run_id, places[0], error)
+
+    @property
+    def _name(self) -> str:
+        return self.repository.identity.repository_name
+
+    def refused(
+        self,
+        run_id: str,
+        folder: RunFolder,
+        error: EbbtideError,
+        seconds: Mapping[str, float] | None = None,
+    ) -> RunReport:
+        """Returns the report of a run that a gate refused."""
+        return RunReport(
+            run_id=run_id,
+            repository=self._name,
+            state="refused",
+            run_path=folder.path,
+            seconds=seconds or {},
+            error=error_json(error.kind, error.message),
+        )
+
+    def planned(self, plan: Plan, folder: RunFolder, *, allow_share: bool = False) -> RunReport:
+        """Returns the report of a plan that was not swept. Its state is `refused` if the plan
+        exceeds the allowed share, unless `allow_share`."""
+        refusal, classes = None if allow_share else plan.refusal, plan.storage_classes
+        return RunReport(
+            run_id=plan.run_id,
+            repository=self._name,
+            state="refused" if refusal else "planned",
+            run_path=folder.path,
+            counts=plan.counts,
+            kinds=plan.kinds,
+            commits={
+                "active": plan.active_count,
+                "expired": plan.expired_count,
+                "gone": plan.gone_count,
+                "forgettable": plan.forgettable_count,
+            },
+            by_ref=plan.by_ref,
+            warnings=plan.all_warnings,
+            seconds=plan.seconds,
+            mode=plan.mode,
+            mode_reason=plan.mode_reason,
+            previous_id=plan.previous_id,
+            young_slices=plan.young_slices,
+            inventory_url=plan.inventory_url,
+            engine=plan.engine,
+            policy_sha256=plan.policy_sha256,
+            retained=None if plan.retained is None else retained_json(plan.retained),
+            storage_classes=None if classes is None else classes.to_json(),
+            error=error_json(*refusal) if refusal else None,
+        )
+
+    def swept(
+        self, plan: Plan, swept: Swept, folder: RunFolder, seconds: Mapping[str, float]
+    ) -> RunReport:
+        """Returns the report of a sweep."""
+        failed = swept.outcomes.counts["failed"].objects
+        report = self.planned(plan, folder, allow_share=True)
+        report = self._with_quarantine(_with_outcomes(report, swept.outcomes))
+        retained = warnings_of(swept.retained, versions_deleted=swept.versions_deleted)
+        report = replace(
+            report,
+            state="swept",
+            commits={**report.commits, "forgotten": swept.forgotten_count},
+            warnings=(*plan.own_warnings, *retained),
+            seconds={**plan.seconds, **{f"sweep: {name}": s for name, s in seconds.items()}},
+            engine=self.engine.name,
+            retained=retained_json(swept.retained),
+            versions_deleted=swept.versions_deleted,
+        )
+        if failed or swept.untried:
+            report = report.interrupted(
+                f"{count_text(failed, 'deletion')} failed, {swept.untried:,} not tried: look at "
+                "the parts under deleted/ for the reasons, then sweep the run again"
+                f"{_locked(swept)}",
+            )
+        return report.with_recovered(swept.recovered)
+
+    def stopped(self, plan: Plan, folder: RunFolder, message: str = INTERRUPTED) -> RunReport:
+        """Returns the report of a sweep that passed its fence and did not end, with the outcomes
+        that are on record. `message` says why it did not end."""
+        report = self.planned(plan, folder, allow_share=True)
+        with suppress(EbbtideError):
+            report = _with_outcomes(report, tally(self.engine, folder))
+            report = self._with_quarantine(report)
+        return report.interrupted(message)
+
+    def _with_quarantine(self, report: RunReport) -> RunReport:
+        """Returns the report of a sweep with its quarantine, if it has one. Raises Refused
+        `plan_corrupt`."""
+        record = quarantine.read(self.repository.storage, report.run_id)
+        if record is None:
+            return report
+        held, until = report.counts["quarantined"], record.until.isoformat()
+        told = {"state": "held", "until": until, "objects": held.objects, "bytes": held.bytes_total}
+        return replace(report, quarantine=told)
+
+    def report_or_bare(self, run_id: str) -> tuple[RunReport, RunFolder | EbbtideError]:
+        """Returns the report of a run that has files in quarantine, and its folder. If its report
+        cannot be read, returns a report without figures, and the error: nobody should write this
+        report in place of the other."""
+        places = self.folders.places(run_id)
+        try:
+            folder = self.folders.among(run_id, places)
+            return self.report(folder), folder
+        except (NotFound, Refused) as error:
+            path = places[0].path
+            bare = RunReport(run_id=run_id, repository=self._name, state="swept", run_path=path)
+            return bare, error
+
+    def finish(self, folder: RunFolder, report: RunReport) -> None:
+        """Writes a report to a run's folder, and records the run's state."""
+        folder.put_json(REPORT_FILE, report.to_json())
+        self.record(folder, report)
+
+    def record(self, folder: RunFolder, report: RunReport, checksum: str | None = None) -> None:
+        """Records the run's state, the place of its folder, and the checksum of a new plan."""
+        repository = self.repository
+        if checksum is not None and isinstance(repository, NotingPlans):
+            repository.note_plan()
+        self.folders.record(folder, report.state, checksum)
+        plan = folder.get_json(PLAN_FILE) if isinstance(repository, NotingSweeps) else None
+        if isinstance(repository, NotingSweeps) and plan is not None and report.state == "swept":
+            repository.note_sweep(plan, report.to_json())

@@ -1,49 +1,32 @@
 """The folder of a run: its files, and how they are read and written.
 
-```
-<run_id>/plan.json         the plan, with the checksum of each part and of itself
-<run_id>/commits.parquet   the commits, with the plan's decision on each
-<run_id>/refs.parquet      the refs
-<run_id>/trees.parquet     the trees of the commits
-<run_id>/inventory/        the listed files
-<run_id>/uncommitted/      the protected addresses
-<run_id>/untraced/         protected addresses whose end the format does not report
-<run_id>/candidates/       the candidates
-<run_id>/remaining/        files that stay without being live; the next run looks at them
-<run_id>/absent/           needed files that are not on the storage
-<run_id>/recovered/        needed files that were restored from a quarantine, or are lost
-<run_id>/ending/<run_id>/  the files in a quarantine that ends, and which of them are needed
-<run_id>/dropped/          addresses that the format reports as dropped
-<run_id>/expired/          the files of commits that expired since an earlier run
-<run_id>/fence.json        the sweep's fence: its time, epoch, and expired commits that it keeps
-<run_id>/intended/         batches that a sweep was about to delete, until their outcome is recorded
-<run_id>/deleted/          the outcome of each candidate
-<run_id>/report.json       the report
-```
-
-Not for: the content of these files (`plan`, `sweep`, `report`).
+docs/files.md lists the files. Not for: their content (`plan`, `deletes`, `report`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ebbtide.arrow import texts
 from ebbtide.errors import NotFound, Refused
-from ebbtide.escaping import shown
 from ebbtide.formats.base import EPOCH_ADDRESS, RUNS_PREFIX, Layout, RepositoryFormat
-from ebbtide.ids import is_id, newest_first
+from ebbtide.formats.capabilities import Held
+from ebbtide.ids import instant_of, is_ahead, is_id, newest_first
 from ebbtide.storage import Storage, open_storage
+from ebbtide.text import shown
 
 PLAN_FILE: Final = "plan.json"
 FENCE_FILE: Final = "fence.json"
 REPORT_FILE: Final = "report.json"
+RECORD_FILE: Final = "record.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +86,29 @@ class RunFolder:
         """Whether the folder has a file of this name, damaged or not."""
         return self.storage.head(self.address(name)) is not None
 
+    def get_record(self) -> dict[str, Any] | None:
+        """Returns the run's record; None if there is none, or if it is damaged."""
+        try:
+            found = self.get_json(RECORD_FILE)
+        except Refused:
+            return None
+        return found if found is not None and "plan_checksum" in found else None
+
     def delete(self) -> None:
         """Deletes all files of the run."""
         for batch in self.storage.list(self.prefix):
             self.storage.delete(texts(batch.column("address")))
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str, *, suffix: str = ".parquet") -> list[str]:
         """Returns the names of the parts under `folder`, such as "candidates", sorted. The names
         are relative to the run's folder.
 
-        Temporary files, which a killed writer left, are not parts.
+        Temporary files, which a killed writer left, do not end in `suffix`.
         """
         found: list[str] = []
         for batch in self.storage.list(self.address(f"{folder}/")):
             found += texts(batch.column("address"))
-        return sorted(name.removeprefix(self.prefix) for name in found if name.endswith(".parquet"))
+        return sorted(name.removeprefix(self.prefix) for name in found if name.endswith(suffix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +123,6 @@ class RunFolders:
 
     repository: RepositoryFormat
     run_dir: str | None = None
-
-    def new(self, run_id: str) -> RunFolder:
-        """Returns the folder for a new run."""
-        return self.places(run_id)[0]
 
     def of(self, run_id: str) -> RunFolder:
         """Returns the folder of a run: of its places, the first that has its plan or its report.
@@ -157,7 +144,15 @@ class RunFolders:
     def places(self, run_id: str) -> list[RunFolder]:
         """Returns the folders that a run can have, the likeliest first. Raises NotFound
         `run_not_found` for a text that is no id."""
-        return self._places(run_id, self.repository.run_paths().get(run_id))
+        return self._places(run_id, self._path_of(run_id))
+
+    def is_elsewhere(self, run_id: str) -> bool:
+        """Whether a database recorded a place of the run's folder outside of the storage."""
+        return self._path_of(run_id) is not None
+
+    def _path_of(self, run_id: str) -> str | None:
+        repository = self.repository
+        return repository.run_paths().get(run_id) if isinstance(repository, Held) else None
 
     def inside(self, run_id: str) -> RunFolder:
         """Returns the place of a run in the repository's own storage. Files of an undo lie there
@@ -168,16 +163,50 @@ class RunFolders:
         """Returns the places of all runs that are recorded, or have files in the repository's own
         storage, newest first: run id to places."""
         found = self.recorded()
-        for prefix in self.repository.storage.list_prefixes(RUNS_PREFIX):
-            run_id = prefix.removeprefix(RUNS_PREFIX).rstrip("/")
-            if run_id not in found and is_id(run_id):
-                found[run_id] = self._places(run_id, None)
+        for folder in _folders_in(self.repository.storage, RUNS_PREFIX):
+            if folder.name not in found:
+                found[folder.name] = self._places(folder.name, None)
         return {each: found[each] for each in newest_first(found, self.repository.now())}
 
     def recorded(self) -> dict[str, list[RunFolder]]:
         """Returns the places of all recorded runs, newest first: run id to places."""
-        paths = self.repository.run_paths().items()
-        return {run_id: self._places(run_id, path) for run_id, path in paths}
+        return {run_id: self._places(run_id, path) for run_id, path in self.paths().items()}
+
+    def paths(self) -> Mapping[str, str | None]:
+        """Returns all recorded runs, newest first: run id to the path of the folder, if a database
+        recorded one outside of the storage. Other folders have the record themselves."""
+        if isinstance(self.repository, Held):
+            return self.repository.run_paths()
+        folders = _folders_in(self.repository.storage, RUNS_PREFIX)
+        if self.run_dir is not None:
+            folders += _folders_in(open_storage(self.run_dir), "")
+        found = {each.name for each in folders if each.get_record() is not None}
+        return dict.fromkeys(newest_first(found, self.repository.now()))
+
+    def plan_checksum(self, folder: RunFolder) -> str | None:
+        """Returns the recorded checksum of a run's plan, or None if no plan was recorded."""
+        if isinstance(self.repository, Held):
+            return self.repository.plan_checksum(folder.name)
+        record = folder.get_record()
+        return None if record is None else record["plan_checksum"]
+
+    def record(self, folder: RunFolder, state: str, plan_checksum: str | None) -> None:
+        """Records the run's state, and the checksum of its plan if it is a new one."""
+        if isinstance(self.repository, Held):
+            path = None if folder == self.inside(folder.name) else folder.path
+            self.repository.record_run(
+                folder.name, state=state, run_path=path, plan_checksum=plan_checksum
+            )
+        else:
+            checksum = plan_checksum or self.plan_checksum(folder)
+            folder.put_json(RECORD_FILE, {"state": state, "plan_checksum": checksum})
+
+    def drop(self, run_id: str, places: Sequence[RunFolder]) -> None:
+        """Deletes the files and the record of a run."""
+        for folder in places:
+            folder.delete()
+        if isinstance(self.repository, Held):
+            self.repository.drop_run(run_id)
 
     def _places(self, run_id: str, path: str | None) -> list[RunFolder]:
         if not is_id(run_id):
@@ -187,6 +216,12 @@ class RunFolders:
         if self.run_dir is None:
             return found
         return [RunFolder(open_storage(self.run_dir), f"{run_id}/"), *found]
+
+
+def _folders_in(storage: Storage, prefix: str) -> list[RunFolder]:
+    """Returns the folders of runs under a prefix."""
+    folders = (RunFolder(storage, each) for each in storage.list_prefixes(prefix))
+    return [each for each in folders if is_id(each.name)]
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
@@ -228,3 +263,32 @@ class TaskFiles:
     def prefixed(self, stem: str) -> str:
         """Returns a common prefix for the names of parts that are written together."""
         return f"{self.name}/{stem}-"
+
+
+def told_ahead(run_id: str) -> str:
+    """Returns a clause about a run that is dated in the future."""
+    return f"run {run_id} is dated {instant_of(run_id):%Y-%m-%d %H:%M} UTC, in the future"
+
+
+def ahead_warnings(run_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
+    """Returns a warning for each run that is dated in the future."""
+    return tuple(
+        f"{told_ahead(each)}: a clock was ahead when it was made. It does not count as the latest "
+        "run, and no run continues from it"
+        for each in run_ids
+        if is_ahead(each, now)
+    )
+
+
+def fence_epoch(places: Iterable[RunFolder]) -> int:
+    """Returns the epoch of a run's last fence, or 0 if it has none. `places` are the folders that
+    the run can have.
+
+    Epochs tell the order of sweeps, whatever the clocks say. A fence that cannot be read counts as
+    newer than all others.
+    """
+    try:
+        fences = [folder.get_json(FENCE_FILE) for folder in places]
+    except Refused:
+        return sys.maxsize
+    return max((int(each["run_epoch"]) for each in fences if each is not None), default=0)

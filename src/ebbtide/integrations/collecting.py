@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ebbtide.api.planned import PlannedRun
-from ebbtide.api.repositories import open_repository
+from ebbtide.api.repositories import PlannedRun, open_repository
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.report import RunReport
 

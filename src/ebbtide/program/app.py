@@ -14,16 +14,12 @@ import typer
 
 from ebbtide import interrupts
 from ebbtide.cli import (
-    addresses,
     collected_files,
     commits,
     expire,
     explain,
+    files,
     gc,
-    history,
-    holds,
-    importing,
-    keys,
     policies,
     projects,
     purges,
@@ -33,13 +29,11 @@ from ebbtide.cli import (
     runs,
     schedules,
     stores,
-    undo,
-    verifying,
     whatif,
 )
 from ebbtide.cli.command import INTERRUPTED, CommandGroup, Given, StoreOption, VerboseOption
-from ebbtide.cli.completing import VARIABLE
 from ebbtide.cli.output import answering, drop_output, print_error
+from ebbtide.cli.values import VARIABLE
 from ebbtide.errors import EbbtideError, ExitCode, Failed, InvalidInput, quarantine_fields
 from ebbtide.program import serve
 
@@ -92,17 +86,13 @@ stores.register(app)
 app.add_typer(repositories.app, name="repo")
 app.add_typer(refs.branch_app, name="branch")
 app.add_typer(refs.tag_app, name="tag")
-app.add_typer(addresses.app, name="fs")
+app.add_typer(files.app, name="fs")
 app.add_typer(projects.app, name="project")
 app.add_typer(collected_files.app, name="collection")
 commits.register(app)
-importing.register(app)
-history.register(app)
 app.add_typer(policies.app, name="retention")
-app.add_typer(holds.app, name="hold")
+app.add_typer(policies.hold_app, name="hold")
 runs.register(gc.app)
-undo.register(gc.app)
-verifying.register(gc.app)
 app.add_typer(gc.app, name="gc")
 app.add_typer(schedules.app, name="schedule")
 explain.register(app)
@@ -111,7 +101,7 @@ whatif.register(app)
 app.add_typer(purges.app, name="purge")
 reclaim.register(app)
 serve.register(app)
-app.add_typer(keys.app, name="key")
+app.add_typer(stores.key_app, name="key")
 
 
 def main() -> None:

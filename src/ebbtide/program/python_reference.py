@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from ebbtide.api.planned import PlannedRun
-from ebbtide.api.repositories import CollectedRepository, open_repository, open_store
+from ebbtide.api.repositories import CollectedRepository, PlannedRun, open_repository, open_store
 from ebbtide.filesystem.filesystem import EbbtideFileSystem
+from ebbtide.run_request import Option, PlanAndSweepOptions, SweepOptions, options_of
 
 INTRODUCTION: Final = """\
 # Python
@@ -68,7 +68,22 @@ def render() -> str:
         lead = "" if each is EbbtideFileSystem else "ebbtide."
         sections.append(f"## {lead}{each.__name__}\n\n{_text(each)}\n")
         sections += [_section(name, member, level=3) for name, member in _members(each)]
-    return INTRODUCTION + "\n" + "\n".join(sections)
+    return INTRODUCTION + "\n" + "\n".join([*sections, _options()])
+
+
+def _options() -> str:
+    """Returns the section about the options of runs."""
+    lines = [
+        f"- `{_named(each)}`: {each.help}" for each in options_of(PlanAndSweepOptions).values()
+    ]
+    of_a_sweep = ", ".join(f"`{name}`" for name in options_of(SweepOptions))
+    lead = f"`run` takes all of them, `sweep` {of_a_sweep}, and `plan` all but `quarantine`."
+    lead += ' A PERIOD is a `timedelta` or a text such as `"7d"`, and a DATE a `datetime`.'
+    return f"## Options\n\n{lead}\n\n" + "\n".join(lines) + "\n"
+
+
+def _named(option: Option) -> str:
+    return f"{option.name} {option.metavar}" if option.metavar else option.name
 
 
 def _members(owner: type) -> Iterator[tuple[str, Any]]:

@@ -1,29 +1,41 @@
 """The objects of a purge: each address once, with its size, checksum and all its paths.
 
-Rows come by path, in no order. They are grouped by address in buckets on a local disk, so that only
-one bucket is in memory. Not for: the commits that have the objects (`naming`).
+Rows come by path, in no order. The engine divides them by address, so that only the rows of some
+addresses are in memory. Not for: the commits that have the objects (`request`).
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ebbtide.arrow import make_schema
 from ebbtide.errors import Refused
-from ebbtide.gc.relations.keys import keys_of
-from ebbtide.purge.naming import NamedObjects
-from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.layout import classify
+from ebbtide.formats.base import FOREIGN, Layout
+from ebbtide.formats.gone import GoneLayout
+from ebbtide.gc.engines.base import Batches, Engine, Relation, answers_of
+from ebbtide.gc.engines.duckdb import DuckEngine
+from ebbtide.gc.keys import keys_of, rows_of
+from ebbtide.gc.parts import (
+    ANSWERS_SCHEMA,
+    Count,
+    Part,
+    PartRows,
+    read_tables,
+    split,
+    total_by_kind,
+)
+from ebbtide.gc.runs import RunFolder
+from ebbtide.gc.store import EVERYTHING, LISTED, list_inventory
+from ebbtide.purge.request import NamedObjects
+from ebbtide.storage import Storage
+from ebbtide.store.content.layout import OWNER_ADDRESS, classify
 from ebbtide.store.content.ranges import RangeInfo, read_range_columns
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
@@ -35,6 +47,11 @@ ENTRIES_SCHEMA: Final = make_schema(
     ("checksum", pa.string()),
 )
 """Entries, with columns of ranges. `path` is null in a row that comes from a listing."""
+_SHARED: Final = pa.schema([pa.field("share", pa.int32()), *ENTRIES_SCHEMA])
+"""Entries, divided by address into shares."""
+_FILES: Final = make_schema(
+    ("address", pa.string()), ("size_bytes", pa.int64()), ("kind", pa.string())
+)
 
 OBJECTS_SCHEMA: Final = make_schema(
     ("address", pa.string()),
@@ -44,107 +61,94 @@ OBJECTS_SCHEMA: Final = make_schema(
 )
 """Each address once. `checksum` is SHA-256 in hexadecimal, or empty if it is not known."""
 
-ROWS_PER_BUCKET: Final = 250_000
+OBJECTS_STEM: Final = "objects/part"
+LEFT_STEM: Final = "objects/left-"
+"""The beginning of the names of parts with files that are not in the plan."""
+ROWS_PER_SHARE: Final = 250_000
+ROWS_PER_PART: Final = 10_000
+"""The most addresses in one part. The outcomes of a part are recorded before the next is
+deleted."""
 
 
-class Buckets:
-    """Rows of ENTRIES_SCHEMA, divided by address. A context manager: its files exist within the
-    block."""
-
-    def __init__(self, rows_expected: int) -> None:
-        self._count = 1 + rows_expected // ROWS_PER_BUCKET
-        self._stack = ExitStack()
-        self._paths: list[Path] = []
-        self._writers: list[pq.ParquetWriter] = []
-
-    def __enter__(self) -> Self:
-        directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self._paths = [directory / f"{number}.parquet" for number in range(self._count)]
-        self._writers = [
-            self._stack.enter_context(pq.ParquetWriter(path, ENTRIES_SCHEMA))
-            for path in self._paths
-        ]
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
-
-    def add(self, table: pa.Table) -> None:
-        """Adds rows."""
-        if self._count == 1:
-            self._writers[0].write_table(table)
-            return
-        buckets = keys_of(table.column("address")).view(np.uint64) % np.uint64(self._count)
-        for number in np.unique(buckets):
-            self._writers[int(number)].write_table(table.filter(pa.array(buckets == number)))
-
-    def objects(self, *, listed: bool = False) -> Iterator[pa.Table]:
-        """Yields all rows grouped by address (OBJECTS_SCHEMA), one table for each bucket, sorted
-        within it. With `listed`, only addresses from a listing are returned: they have a row
-        without a path."""
-        for writer in self._writers:
-            writer.close()
-        for path in self._paths:
-            yield _by_address(pq.read_table(path, use_threads=False), listed=listed)
-
-
-def _by_address(entries: pa.Table, *, listed: bool) -> pa.Table:
-    """Groups entries by address. If sizes or checksums of one address differ, the larger value is
-    used."""
-    nulls = pc.CountOptions(mode="only_null")
-    grouped = entries.group_by("address", use_threads=False).aggregate(
-        [("size_bytes", "max"), ("checksum", "max"), ("path", "distinct"), ("path", "count", nulls)]
-    )
-    if listed:
-        grouped = grouped.filter(pc.greater(grouped.column("path_count"), pa.scalar(0)))
-    columns: list[Any] = [
-        grouped.column("address"),
-        grouped.column("size_bytes_max"),
-        grouped.column("checksum_max"),
-        _sorted_lists(grouped.column("path_distinct").combine_chunks()),
-    ]
-    return pa.table(columns, schema=OBJECTS_SCHEMA).sort_by("address")
-
-
-def _sorted_lists(lists: Any) -> pa.Array[Any]:
-    """Returns lists of text with the values of each list sorted, and without nulls."""
-    flat = pa.table({"list": pc.list_parent_indices(lists), "value": pc.list_flatten(lists)})
-    flat = flat.filter(pc.is_valid(flat.column("value")))
-    flat = flat.sort_by([("list", "ascending"), ("value", "ascending")])
-    counts = np.bincount(flat.column("list").to_numpy(), minlength=len(lists))
-    offsets = np.concatenate(([0], np.cumsum(counts)))
-    values: Any = flat.column("value").combine_chunks()
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
-
-
-def gather(context: RepositoryContext, resolved: NamedObjects) -> Generator[pa.Table, None, None]:
-    """Yields the objects (OBJECTS_SCHEMA) that a request names, in batches. Objects outside the
-    storage root are left out: they are never touched. Close the generator: it has files on the
-    local disk.
+def gather(
+    context: RepositoryContext, named: NamedObjects, folder: RunFolder, *, stem: str
+) -> list[Part]:
+    """Writes the objects that a request names as parts `stem` (OBJECTS_SCHEMA). Objects outside the
+    storage root are left out: they are never touched.
 
     Raises Refused (`missing_tree` and so on) if a commit cannot be read.
     """
-    ranges = distinct_ranges(context, resolved.commits)
-    with Buckets(sum(info.entry_count for info in ranges)) as buckets:
-        for info in ranges:
-            buckets.add(own_entries(context, info))
-        buckets.add(_own(_table(resolved.entries)))
-        yield from buckets.objects()
+    engine = DuckEngine()
+    rows = [{name: getattr(each, name) for name in ENTRIES_SCHEMA.names} for each in named.entries]
+    table = _own(pa.Table.from_pylist(rows, schema=ENTRIES_SCHEMA))
+    entries = engine.rows([table], lambda task: iter(task.to_batches()), ENTRIES_SCHEMA)
+    ranges = distinct_ranges(context, named.commits)
+    return _write(engine, context.storage, folder, entries, ranges, stem=stem)
+
+
+def gather_files(
+    storage: Storage,
+    folder: RunFolder,
+    *,
+    stem: str = OBJECTS_STEM,
+    ranges: Sequence[RangeInfo] = (),
+    hidden: bool = False,
+) -> tuple[list[Part], int]:
+    """Writes a repository's own files under the root, without OWNER, as parts `stem`
+    (OBJECTS_SCHEMA). Returns the parts, and the number of foreign files.
+
+    Checksums and paths come from the `ranges`; damaged ones are passed over. `hidden` includes
+    files of which the storage keeps only versions. Their sizes are not known, and 0 stands for
+    them.
+    """
+    engine, layout = DuckEngine(), GoneLayout()
+    answers, _ = list_inventory(engine, storage, layout, folder, EVERYTHING)
+    kinds = total_by_kind(each for each in answers.counts if each.of == LISTED)
+    try:
+        files = engine.rows(answers.parts, partial(_listed, folder), ENTRIES_SCHEMA)
+        prefixes = [""] if hidden else []
+        versions = engine.rows(prefixes, partial(_hidden, storage, layout), ENTRIES_SCHEMA)
+        entries = engine.union(files, versions)
+        rows = rows_of(answers.parts)
+        parts = _write(engine, storage, folder, entries, ranges, rows=rows, stem=stem, listed=True)
+    finally:
+        folder.storage.delete([folder.address(part.name) for part in answers.parts])
+    return parts, kinds.get(FOREIGN, Count()).objects
+
+
+def _listed(folder: RunFolder, part: Part) -> Batches:
+    for table in read_tables(folder, [part], _FILES):
+        own = table.filter(pc.not_equal(table.column("kind"), pa.scalar(FOREIGN, pa.string())))
+        yield from _without_paths(own.column("address"), own.column("size_bytes"))
+
+
+def _hidden(storage: Storage, layout: Layout, prefix: str) -> Batches:
+    for names in storage.hidden(prefix):
+        addresses = pa.array(names, pa.string())
+        is_own = pc.not_equal(layout.classify(addresses), pa.scalar(FOREIGN, pa.string()))
+        own = addresses.filter(is_own)
+        yield from _without_paths(own, pa.repeat(pa.scalar(0, pa.int64()), len(own)))
+
+
+def _without_paths(addresses: Any, sizes: Any) -> Batches:  # arrays or columns
+    """Yields files without OWNER as rows of ENTRIES_SCHEMA without paths."""
+    count = len(addresses)
+    columns: list[Any] = [
+        pa.nulls(count, pa.string()),
+        addresses,
+        sizes,
+        pa.repeat(pa.scalar("", pa.string()), count),
+    ]
+    table = pa.table(columns, schema=ENTRIES_SCHEMA)
+    is_owner = pc.equal(table.column("address"), pa.scalar(OWNER_ADDRESS, pa.string()))
+    yield from table.filter(pc.invert(is_owner)).to_batches()
 
 
 def distinct_ranges(
     context: RepositoryContext, commits: Iterable[CommitRecord], *, damaged: bool = False
 ) -> list[RangeInfo]:
     """Returns the ranges of the commits' trees, each once. With `damaged`, unreadable trees are
-    skipped.
-
-    Raises Refused (`missing_tree` and so on).
-    """
+    skipped. Raises Refused (`missing_tree` and so on)."""
     found: dict[str, RangeInfo] = {}
     for commit in commits:
         with _passing_over(damaged), context.reading(commit):
@@ -153,19 +157,19 @@ def distinct_ranges(
     return list(found.values())
 
 
-def own_entries(context: RepositoryContext, info: RangeInfo, *, damaged: bool = False) -> pa.Table:
-    """Returns the entries of a range (ENTRIES_SCHEMA) under the storage root. With `damaged`, an
-    unreadable range has none. Raises as `read_range` does."""
-    with _passing_over(damaged):
-        table = read_range_columns(
-            context.storage,
-            info.range_id,
-            info.checksum,
-            entry_count=info.entry_count,
-            columns=ENTRIES_SCHEMA.names,
-        )
-        return _own(table.select(ENTRIES_SCHEMA.names).cast(ENTRIES_SCHEMA))
-    return ENTRIES_SCHEMA.empty_table()
+def _entries(storage: Storage, damaged: bool, ranges: Sequence[RangeInfo]) -> Batches:
+    """Yields the entries of ranges (ENTRIES_SCHEMA) under the storage root. With `damaged`, an
+    unreadable range has none."""
+    for info in ranges:
+        with _passing_over(damaged):
+            table = read_range_columns(
+                storage,
+                info.range_id,
+                info.checksum,
+                entry_count=info.entry_count,
+                columns=ENTRIES_SCHEMA.names,
+            )
+            yield from _own(table.select(ENTRIES_SCHEMA.names).cast(ENTRIES_SCHEMA)).to_batches()
 
 
 @contextmanager
@@ -177,22 +181,77 @@ def _passing_over(damaged: bool) -> Iterator[None]:
             raise
 
 
-def _table(entries: Iterable[Entry]) -> pa.Table:
-    rows = [
-        {
-            "path": entry.path,
-            "address": entry.address,
-            "size_bytes": entry.size_bytes,
-            "checksum": entry.checksum,
-        }
-        for entry in entries
-    ]
-    return pa.Table.from_pylist(rows, schema=ENTRIES_SCHEMA)
-
-
 def _own(table: pa.Table) -> pa.Table:
     """Returns the rows whose addresses are objects under the storage root."""
     addresses: Any = table.column("address").combine_chunks()
     if not len(addresses):
         return table
     return table.filter(pc.equal(classify(addresses), pa.scalar("object", pa.string())))
+
+
+def _write(
+    engine: Engine,
+    storage: Storage,
+    folder: RunFolder,
+    entries: Relation,
+    ranges: Sequence[RangeInfo],
+    *,
+    stem: str,
+    rows: int = 0,
+    listed: bool = False,
+) -> list[Part]:
+    """Writes `entries`, of which there are about so many `rows`, and the entries of ranges, grouped
+    by address, as parts (OBJECTS_SCHEMA). With `listed`, damaged ranges are passed over, and only
+    addresses from a listing are written: they have a row without a path."""
+    shares = 1 + (rows + sum(info.entry_count for info in ranges)) // ROWS_PER_SHARE
+
+    def share(batches: Batches) -> Batches:
+        for batch in batches:
+            keys = keys_of(batch.column("address")).view(np.uint64)
+            numbers = pa.array((keys % np.uint64(shares)).astype(np.int32))
+            yield pa.record_batch([numbers, *batch.columns], schema=_SHARED)
+
+    def write(batches: Batches) -> Batches:
+        found, answer = pa.Table.from_batches(batches, _SHARED), PartRows()
+        objects = _by_address(found, listed=listed)
+        name = f"{stem}-{found.column('share')[0].as_py():05d}"
+        write_objects(answer, folder, objects, stem=name)
+        yield answer.batch()
+
+    of_ranges = partial(_entries, storage, listed)
+    tasks = split(ranges, tasks=engine.task_count)
+    all_entries = engine.union(entries, engine.rows(tasks, of_ranges, ENTRIES_SCHEMA))
+    divided = all_entries.map(share, _SHARED)
+    return answers_of(divided.map(write, ANSWERS_SCHEMA, by=("share",), tasks=shares)).parts
+
+
+def write_objects(answer: PartRows, folder: RunFolder, objects: pa.Table, *, stem: str) -> None:
+    """Writes objects (OBJECTS_SCHEMA) as parts of at most ROWS_PER_PART rows."""
+    for number, start in enumerate(range(0, objects.num_rows, ROWS_PER_PART)):
+        piece = objects.slice(start, ROWS_PER_PART)
+        answer.wrote(folder, f"{stem}-{number:03d}.parquet", piece, durable=True)
+
+
+def read_objects(folder: RunFolder, parts: Iterable[Part]) -> Iterator[pa.Table]:
+    """Yields the objects (OBJECTS_SCHEMA), part by part. Raises Refused `plan_corrupt`."""
+    return read_tables(folder, parts, OBJECTS_SCHEMA)
+
+
+def _by_address(entries: pa.Table, *, listed: bool) -> pa.Table:
+    """Groups entries by address. If sizes or checksums of one address differ, the larger value is
+    used."""
+    nulls = pc.CountOptions(mode="only_null")
+    grouped = entries.group_by("address", use_threads=False).aggregate(
+        [("size_bytes", "max"), ("checksum", "max"), ("path", "distinct"), ("path", "count", nulls)]
+    )
+    if listed:
+        grouped = grouped.filter(pc.greater(grouped.column("path_count"), pa.scalar(0)))
+    lists: list[Any] = grouped.column("path_distinct").to_pylist()
+    paths = [sorted(path for path in found if path is not None) for found in lists]
+    columns: list[Any] = [
+        grouped.column("address"),
+        grouped.column("size_bytes_max"),
+        grouped.column("checksum_max"),
+        pa.array(paths, pa.list_(pa.string())),
+    ]
+    return pa.table(columns, schema=OBJECTS_SCHEMA).sort_by("address")

@@ -1,4 +1,5 @@
-"""The plan of a purge: the named things and their objects, on storage before the first delete.
+"""The plan of a purge: the named things and their objects, on storage before the first delete. Also
+the report, which shows the plan and the outcome.
 
 ```
 <purge_id>/plan.json            named things, figures, the checksums of all parts and of itself
@@ -14,8 +15,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,31 +25,74 @@ import pyarrow as pa
 from ebbtide.arrow import make_schema, texts
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
-from ebbtide.gc.parts import Part, PartRows, read_part
-from ebbtide.gc.retaining import retained_json, retained_of
+from ebbtide.gc.costs import retained_json, retained_of, warnings_of
+from ebbtide.gc.keys import rows_of
+from ebbtide.gc.parts import Part, PartRows
+from ebbtide.gc.plan import as_json
+from ebbtide.gc.report import error_json
 from ebbtide.gc.runs import RunFolder, checksum_of
-from ebbtide.purge.naming import Named
 from ebbtide.purge.objects import OBJECTS_SCHEMA
-from ebbtide.purge.references import Reference, count_by_kind, to_table
+from ebbtide.purge.references import (
+    COLLECTION,
+    COMMIT,
+    COPY,
+    HOLD,
+    STAGED,
+    WRITE,
+    Reference,
+    count_by_kind,
+    to_table,
+)
+from ebbtide.purge.request import Named, Request
 from ebbtide.storage import Retained
+from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.text import count_text
 
 PLAN_FILE: Final = "plan.json"
 REFERENCES_FILE: Final = "references.parquet"
 KEPT_REFERENCES_FILE: Final = "kept-references.parquet"
-OBJECTS_STEM: Final = "objects/part"
 NAMED_STEM: Final = "named/part"
 """The objects of a purge before those that other data needs were left out."""
 KEPT_STEM: Final = "kept/part"
 FORMAT_VERSION: Final = 1
-ROWS_PER_PART: Final = 10_000
-"""The most addresses in one part. The outcomes of a part are recorded before the next is
-deleted."""
 REFERENCES_SHOWN: Final = 20
+
+KINDS: Final = {
+    COMMIT: ("commit", "commits"),
+    COLLECTION: ("collection", "collections"),
+    HOLD: ("hold", "holds"),
+    STAGED: ("branch on which an object is staged", "branches on which objects are staged"),
+    WRITE: ("write in progress", "writes in progress"),
+    COPY: ("copy that a reading needs", "copies that a reading needs"),
+}
+"""The name of each kind of reference, in the singular and in the plural."""
 
 DELETED_SCHEMA: Final = pa.schema(
     [*OBJECTS_SCHEMA, *make_schema(("outcome", pa.string()), ("error", pa.string()))]
 )
 """`outcome` is `deleted`, `missing` or `failed`. `error` says why a delete failed."""
+
+
+_IDENTITY: Final = ("format_name", "store_id", "repository_id", "repository_name")
+"""The fields of the identity, which are fields of the plan in JSON."""
+
+
+def _parts(content: Sequence[dict[str, Any]]) -> tuple[Part, ...]:
+    return tuple(map(Part.from_json, content))
+
+
+def _references(content: Sequence[Mapping[str, Any]]) -> tuple[Reference, ...]:
+    return tuple(map(Reference.from_json, content))
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("planned_at", "promised_until"), datetime.fromisoformat),
+    "named": Named.from_json,
+    **dict.fromkeys(("parts", "kept"), _parts),
+    **dict.fromkeys(("references", "kept_references"), _references),
+    "retained": retained_of,
+}
+"""Reads the fields of a plan that JSON has in another form. Null stays None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +125,7 @@ class PurgePlan:
     @property
     def kept_count(self) -> int:
         """The number of named objects that stay."""
-        return sum(part.rows for part in self.kept)
+        return rows_of(self.kept)
 
     @property
     def kept_bytes(self) -> int:
@@ -91,7 +135,7 @@ class PurgePlan:
     @property
     def object_count(self) -> int:
         """The number of objects in the plan."""
-        return sum(part.rows for part in self.parts)
+        return rows_of(self.parts)
 
     @property
     def bytes_total(self) -> int:
@@ -105,63 +149,27 @@ class PurgePlan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON, without the checksum."""
-        return {
-            "format": FORMAT_VERSION,
-            "purge_id": self.purge_id,
-            "format_name": self.identity.format_name,
-            "store_id": self.identity.store_id,
-            "repository_id": self.identity.repository_id,
-            "repository_name": self.identity.repository_name,
-            "storage_url": self.storage_url,
-            "planned_at": self.planned_at.isoformat(),
-            "whole": self.whole,
-            "named": self.named.to_json(),
-            "parts": [part.to_json() for part in self.parts],
-            "foreign_count": self.foreign_count,
-            "references": [reference.to_json() for reference in self.references],
-            "reference_counts": dict(self.reference_counts),
-            "kept": [part.to_json() for part in self.kept],
-            "kept_references": [reference.to_json() for reference in self.kept_references],
-            "kept_reference_counts": dict(self.kept_reference_counts),
-            "promised_until": self.promised_until and self.promised_until.isoformat(),
-            "retained": None if self.retained is None else retained_json(self.retained),
-        }
+        values = {each.name: as_json(getattr(self, each.name)) for each in fields(self)}
+        identity = values.pop("identity")
+        return {"format": FORMAT_VERSION, **{name: identity[name] for name in _IDENTITY}, **values}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PurgePlan:
-        """Parses the JSON that `to_json` returned. Raises KeyError, TypeError or ValueError for
-        other JSON."""
-        # Plans that were made before these fields existed do not have them.
-        promised_until, retained = content.get("promised_until"), content.get("retained")
-        return cls(
-            purge_id=content["purge_id"],
-            identity=Identity(
-                content["format_name"],
-                content["store_id"],
-                content["repository_id"],
-                content["repository_name"],
-            ),
-            storage_url=content["storage_url"],
-            planned_at=datetime.fromisoformat(content["planned_at"]),
-            whole=content["whole"],
-            named=Named.from_json(content["named"]),
-            parts=tuple(map(Part.from_json, content["parts"])),
-            foreign_count=content["foreign_count"],
-            references=tuple(map(Reference.from_json, content["references"])),
-            reference_counts=content["reference_counts"],
-            kept=tuple(map(Part.from_json, content.get("kept", ()))),
-            kept_references=tuple(map(Reference.from_json, content.get("kept_references", ()))),
-            kept_reference_counts=content.get("kept_reference_counts", {}),
-            promised_until=promised_until and datetime.fromisoformat(promised_until),
-            retained=None if retained is None else retained_of(retained),
-        )
+        """Parses the JSON that `to_json` returned, or an older program without later fields. Raises
+        KeyError, TypeError or ValueError for other JSON."""
+        names = [each.name for each in fields(cls) if each.name in content]
+        values = {name: content[name] for name in names}
+        for name in _READERS.keys() & values:
+            values[name] = None if values[name] is None else _READERS[name](values[name])
+        identity = Identity(**{name: content[name] for name in _IDENTITY})
+        return cls(identity=identity, **values)
 
     def without_shared(
         self,
         shared: Container[str],
         parts: Iterable[Part],
         kept: Iterable[Part],
-        found: list[Reference],
+        found: Sequence[Reference],
     ) -> PurgePlan:
         """Returns this plan with the objects of `parts` alone. `kept` are its other objects, which
         have the addresses `shared`. `found` are the references to these. Their named staged
@@ -176,7 +184,7 @@ class PurgePlan:
             kept_reference_counts=count_by_kind(found),
         )
 
-    def with_references(self, found: list[Reference]) -> PurgePlan:
+    def with_references(self, found: Sequence[Reference]) -> PurgePlan:
         """Returns this plan with the references that prevent it."""
         return replace(
             self,
@@ -185,27 +193,7 @@ class PurgePlan:
         )
 
 
-def write_objects(
-    folder: RunFolder, tables: Iterable[pa.Table], *, stem: str = OBJECTS_STEM
-) -> list[Part]:
-    """Writes objects (tables of OBJECTS_SCHEMA) as parts of at most ROWS_PER_PART rows."""
-    answer = PartRows()
-    number = 0
-    for table in tables:
-        for start in range(0, table.num_rows, ROWS_PER_PART):
-            piece = table.slice(start, ROWS_PER_PART)
-            answer.wrote(folder, f"{stem}-{number:05d}.parquet", piece, durable=True)
-            number += 1
-    return answer.parts()
-
-
-def read_objects(folder: RunFolder, parts: Iterable[Part]) -> Iterator[pa.Table]:
-    """Yields the objects (OBJECTS_SCHEMA), part by part. Raises Refused `plan_corrupt`."""
-    for part in parts:
-        yield read_part(folder, part.name, part.checksum).cast(OBJECTS_SCHEMA)
-
-
-def write_plan(folder: RunFolder, plan: PurgePlan, found: list[Reference]) -> str:
+def write_plan(folder: RunFolder, plan: PurgePlan, found: Sequence[Reference]) -> str:
     """Writes the plan, and all references that prevent it. Returns the plan's checksum."""
     PartRows().wrote(folder, REFERENCES_FILE, to_table(found), durable=True)
     content = plan.to_json()
@@ -233,3 +221,86 @@ def read_plan(folder: RunFolder, checksum: str) -> PurgePlan:
 def outcome_counts(table: pa.Table) -> dict[str, int]:
     """Returns the number of rows (DELETED_SCHEMA) for each outcome."""
     return dict(Counter(texts(table.column("outcome"))))
+
+
+def refusal_of(plan: PurgePlan) -> dict[str, str] | None:
+    """Returns the reason why a plan cannot be carried out, or None."""
+    if not plan.reference_count:
+        return None
+    counts = plan.reference_counts
+    first = plan.references[0]
+    if set(counts) == {HOLD}:
+        return error_json(
+            "purge_held",
+            f"commit {first.id} is held ({', '.join(first.names)}), and has objects of this purge"
+            f"{_more(plan)}: release the hold first. Nothing was deleted",
+        )
+    listed = ", ".join(count_text(count, *KINDS[kind]) for kind, count in sorted(counts.items()))
+    return error_json(
+        "purge_in_use",
+        f"other data refers to the objects of this purge ({listed}): name that data too (the whole "
+        "history names every commit with these objects), or remove the references. Nothing was "
+        "deleted",
+    )
+
+
+def _more(plan: PurgePlan) -> str:
+    others = plan.reference_count - 1
+    return f" (and {count_text(others, 'more hold')})" if others else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReport:
+    """The state of a purge. `plan` is None before the purge is planned, and `record` before its
+    record is written."""
+
+    row: PurgeRow
+    plan: PurgePlan | None = None
+    record: dict[str, Any] | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the fields that the database has, for lists."""
+        row = self.row
+        return {
+            "purge_id": row.purge_id,
+            "repository": row.repository_name,
+            "repository_id": row.repository_id,
+            "state": row.state,
+            "request": row.request,
+            "record_path": row.record_url,
+            "record_sha256": row.record_checksum,
+            "started_at": row.started_at.isoformat(),
+            "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
+            "finished_at": None if row.finished_at is None else row.finished_at.isoformat(),
+            "error": row.error,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all fields as JSON, as `ebbtide purge show --json` prints them."""
+        plan, record = self.plan, self.record or {}
+        return self.summary() | {
+            "object_count": record.get("object_count", plan.object_count if plan else 0),
+            "size_bytes": record.get("size_bytes", plan.bytes_total if plan else 0),
+            "foreign_count": plan.foreign_count if plan else 0,
+            "outcomes": record.get("outcomes", {}),
+            "reference_count": plan.reference_count if plan else 0,
+            "reference_counts": dict(plan.reference_counts) if plan else {},
+            "references": [each.to_json() for each in plan.references] if plan else [],
+            "kept_count": plan.kept_count if plan else 0,
+            "kept_bytes": plan.kept_bytes if plan else 0,
+            "kept_reference_counts": dict(plan.kept_reference_counts) if plan else {},
+            "kept_references": [each.to_json() for each in plan.kept_references] if plan else [],
+            "promised_until": (
+                plan.promised_until.isoformat() if plan and plan.promised_until else None
+            ),
+            "retained": retained_json(plan.retained) if plan and plan.retained else None,
+            "warnings": list(self.warnings()),
+        }
+
+    def warnings(self) -> tuple[str, ...]:
+        """Returns the warnings for what the storage keeps of the objects. None before the purge is
+        planned."""
+        if self.plan is None or self.plan.retained is None:
+            return ()
+        is_asked = Request.from_json(self.row.request).delete_versions
+        return warnings_of(self.plan.retained, versions_deleted=is_asked)

@@ -16,112 +16,190 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Incomplete, NotFound, Refused
-from ebbtide.escaping import shown
-from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.base import Identity
+from ebbtide.formats.embedded import FORMAT_NAME, EmbeddedRepository
+from ebbtide.formats.embedded_layout import EmbeddedLayout
+from ebbtide.gc.costs import check_deletes_versions
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.engines.duckdb import DuckEngine
-from ebbtide.gc.retaining import check_deletes_versions, retained_json, warnings_of
+from ebbtide.gc.parts import PartRows
+from ebbtide.gc.report import error_json
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Meter
 from ebbtide.ids import descending_id
-from ebbtide.purge.deleting import Deleted, delete_objects
-from ebbtide.purge.naming import resolve_request
-from ebbtide.purge.plan import PurgePlan, read_objects, read_plan, write_plan
+from ebbtide.purge.deleting import (
+    Deleted,
+    close_whole,
+    delete_objects,
+    delete_whole,
+    gather_whole,
+    holds_in_the_way,
+    keep_records,
+    records_storage,
+)
+from ebbtide.purge.objects import OBJECTS_STEM, gather, read_objects, write_objects
+from ebbtide.purge.plan import (
+    KEPT_REFERENCES_FILE,
+    KEPT_STEM,
+    NAMED_STEM,
+    PurgePlan,
+    PurgeReport,
+    read_plan,
+    refusal_of,
+    write_plan,
+)
 from ebbtide.purge.record import make_record, read_record, write_record
-from ebbtide.purge.references import COLLECTION, COMMIT, COPY, HOLD, STAGED, WRITE
-from ebbtide.purge.request import Request
-from ebbtide.purge.whole import delete_whole, folder_at, records_storage
-from ebbtide.purge.work import Notice, Work, inside_folder, silent
+from ebbtide.purge.references import Reference, ReferenceSearch, to_table
+from ebbtide.purge.request import Named, Request, resolve_request
+from ebbtide.purge.scanning import TreeScan
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.content.layout import PURGES_PREFIX
+from ebbtide.store.context import RepositoryContext
 from ebbtide.store.embedded import Store
 from ebbtide.store.purges.keys import PurgeKeys
 from ebbtide.store.purges.queries import (
     CLOSED,
+    PURGES,
     PurgeRow,
-    find_purge,
-    insert_purge,
     list_purges,
-    update_purge,
 )
 from ebbtide.store.repositories.leases import Lease
 from ebbtide.store.repository import Repository
-from ebbtide.text import count_text
+from ebbtide.text import shown
 
 logger = logging.getLogger(__name__)
 
 ENDED: Final = ("refused", "failed", "done")
-KINDS: Final = {
-    COMMIT: ("commit", "commits"),
-    COLLECTION: ("collection", "collections"),
-    HOLD: ("hold", "holds"),
-    STAGED: ("branch on which an object is staged", "branches on which objects are staged"),
-    WRITE: ("write in progress", "writes in progress"),
-    COPY: ("copy that a reading needs", "copies that a reading needs"),
-}
-"""The name of each kind of reference, in the singular and in the plural."""
+Notice = Callable[[str], None]
+"""A function that is called with the name of each step as it begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeReport:
-    """The state of a purge. `plan` is None before the purge is planned, and `record` before its
-    record is written."""
+def silent(_step: str) -> None:
+    """A notice that does nothing."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt to plan and close one purge, under the repository's lease. `engine` returns the
+    engine that reads the trees, if there are many."""
 
     row: PurgeRow
-    plan: PurgePlan | None = None
-    record: dict[str, Any] | None = None
+    store: Store
+    repository: Repository
+    folder: RunFolder
+    engine: Callable[[], Engine]
+    notice: Notice
+    _search: ReferenceSearch | None = None
 
-    def summary(self) -> dict[str, Any]:
-        """Returns the fields that the database has, for lists."""
-        row = self.row
-        return {
-            "purge_id": row.purge_id,
-            "repository": row.repository_name,
-            "repository_id": row.repository_id,
-            "state": row.state,
-            "request": row.request,
-            "record_path": row.record_url,
-            "record_sha256": row.record_checksum,
-            "started_at": row.started_at.isoformat(),
-            "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
-            "finished_at": None if row.finished_at is None else row.finished_at.isoformat(),
-            "error": row.error,
-        }
+    @property
+    def context(self) -> RepositoryContext:
+        """The repository's context."""
+        return self.repository.context
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns all fields as JSON, as `ebbtide purge show --json` prints them."""
-        plan, record = self.plan, self.record or {}
-        return self.summary() | {
-            "object_count": record.get("object_count", plan.object_count if plan else 0),
-            "size_bytes": record.get("size_bytes", plan.bytes_total if plan else 0),
-            "foreign_count": plan.foreign_count if plan else 0,
-            "outcomes": record.get("outcomes", {}),
-            "reference_count": plan.reference_count if plan else 0,
-            "reference_counts": dict(plan.reference_counts) if plan else {},
-            "references": [each.to_json() for each in plan.references] if plan else [],
-            "kept_count": plan.kept_count if plan else 0,
-            "kept_bytes": plan.kept_bytes if plan else 0,
-            "kept_reference_counts": dict(plan.kept_reference_counts) if plan else {},
-            "kept_references": [each.to_json() for each in plan.kept_references] if plan else [],
-            "promised_until": (
-                plan.promised_until.isoformat() if plan and plan.promised_until else None
+    def plan(self) -> tuple[PurgePlan, Sequence[Reference]]:
+        """Finds the objects, writes them into the folder, and finds the references that prevent the
+        purge.
+
+        Raises as `resolve_request` does, and Refused if a tree cannot be read.
+        """
+        row, request = self.row, Request.from_json(self.row.request)
+        with self.context.metadata.snapshot() as tx:
+            planned_at = tx.now()
+        self.notice("objects")
+        named, foreign_count = Named(), 0
+        if request.repository:
+            parts, foreign_count = gather_whole(self.context, self.folder)
+        else:
+            resolved = resolve_request(self.repository, request)
+            stem = NAMED_STEM if request.keep_shared else OBJECTS_STEM
+            named = resolved.named
+            parts = gather(self.context, resolved, self.folder, stem=stem)
+        plan = PurgePlan(
+            purge_id=row.purge_id,
+            identity=Identity(
+                FORMAT_NAME, self.store.store_id, row.repository_id, row.repository_name
             ),
-            "retained": retained_json(plan.retained) if plan and plan.retained else None,
-            "warnings": list(self.warnings()),
-        }
+            storage_url=self.context.storage.url,
+            planned_at=planned_at,
+            whole=request.repository,
+            named=named,
+            parts=tuple(parts),
+            foreign_count=foreign_count,
+            reference_counts={},
+            retained=self.context.storage.retained(),
+        )
+        self.notice("references")
+        if plan.whole:
+            with self.context.metadata.snapshot() as tx:
+                holds = holds_in_the_way(tx, row.repository_id)
+            return plan.with_references(holds), holds
+        if request.keep_shared:
+            plan = self._without_shared(plan)
+        found = self._searching(plan).find()
+        plan = replace(plan, promised_until=found.promised_until)
+        return plan.with_references(found.references), found.references
 
-    def warnings(self) -> tuple[str, ...]:
-        """Returns the warnings for what the storage keeps of the objects. None before the purge is
-        planned."""
-        if self.plan is None or self.plan.retained is None:
-            return ()
-        is_asked = Request.from_json(self.row.request).delete_versions
-        return warnings_of(self.plan.retained, versions_deleted=is_asked)
+    def close(self, plan: PurgePlan, lease: Lease) -> Sequence[Reference]:
+        """Closes the named addresses, or the whole repository. If a reference prevents this,
+        changes nothing, and returns all such references."""
+        self.notice("close")
+        if plan.whole:
+            keep_records(self.context, records_storage(self.store))
+            return close_whole(self.context, lease, plan.purge_id)
+        return self._searching(plan).close(lease, plan.purge_id)
+
+    def _without_shared(self, plan: PurgePlan) -> PurgePlan:
+        """Returns the plan without the objects that other data needs, which are written into files
+        of their own."""
+        search = self._searching(plan)
+        found = search.find()
+        shared = search.shared(found)
+        PartRows().wrote(
+            self.folder, KEPT_REFERENCES_FILE, to_table(found.references), durable=True
+        )
+        known, parts, kept = pa.array(list(shared), pa.string()), PartRows(), PartRows()
+        for number, objects in enumerate(read_objects(self.folder, plan.parts)):
+            is_shared = pc.is_in(objects.column("address"), value_set=known)
+            for answer, stem, chosen in (
+                (parts, OBJECTS_STEM, objects.filter(pc.invert(is_shared))),
+                (kept, KEPT_STEM, objects.filter(is_shared)),
+            ):
+                write_objects(answer, self.folder, chosen, stem=f"{stem}-{number:05d}")
+        reduced = plan.without_shared(shared, parts.parts(), kept.parts(), found.references)
+        addresses = search.addresses - shared
+        scan = search.scan.narrowed(addresses)
+        self._search = replace(search, addresses=addresses, named=reduced.named, scan=scan)
+        return reduced
+
+    def _searching(self, plan: PurgePlan) -> ReferenceSearch:
+        """Returns the search of this purge. If this attempt also planned the purge, the results of
+        that search are reused."""
+        if self._search is None:
+            tables = read_objects(self.folder, plan.parts)
+            addresses = frozenset(
+                address for table in tables for address in texts(table.column("address"))
+            )
+            scan = TreeScan(
+                self.context.storage,
+                EmbeddedLayout(),
+                addresses,
+                asked=frozenset(path for paths in plan.named.paths.values() for path in paths),
+                engine=self.engine,
+            )
+            with self.context.metadata.snapshot() as tx:
+                now = tx.now()
+            scan.recall(self.folder, now=now)
+            self._search = ReferenceSearch(self.context, addresses, plan.named, scan)
+        return self._search
 
 
 class Purges:
@@ -158,6 +236,9 @@ class Purges:
         if not request.repository:
             resolve_request(repository, request)
         self.keys.current()
+        storage, prefix = repository.storage, PURGES_PREFIX
+        if request.repository:
+            storage, prefix = records_storage(self._store), ""
         with self._metadata.transaction() as tx:
             now = tx.now()
             purge_id = descending_id(now)
@@ -167,10 +248,10 @@ class Purges:
                 repository_name=repository.info.name,
                 state="planning",
                 request=request.to_json(),
-                record_url=self._new_folder(repository, request, purge_id).path,
+                record_url=RunFolder(storage, f"{prefix}{purge_id}/").path,
                 started_at=now,
             )
-            insert_purge(tx, row)
+            PURGES.insert(tx, row)
         return row
 
     def carry_out(self, purge_id: str, *, dry_run: bool = False) -> PurgeReport:
@@ -190,21 +271,17 @@ class Purges:
             return self.show(purge_id)
         repository = self._repository(row)
         form = EmbeddedRepository(repository.context, store_id=self._store.store_id)
-        with form.hold(purge_id, deletes=not dry_run) as hold:
+        with form.hold(purge_id) as hold:
             form.check_storage()
-            work = Work(
-                self._store,
-                repository,
-                self.folder(row),
-                engine=self._engine,
-                notice=self._notice,
+            attempt = _Attempt(
+                row, self._store, repository, self.folder(row), self._engine, self._notice
             )
             if row.state == "planning":
-                row = self._plan(row, work)
+                row = self._plan(row, attempt)
             if row.state == "planned" and not dry_run:
-                row = self._close(row, work, hold.lease)
+                row = self._close(row, attempt, hold.lease)
             if row.state in CLOSED:
-                self._delete(row, None if work.is_whole(row) else hold.check)
+                self._delete(row, None if row.request["repository"] else hold.check)
         return self.show(purge_id)
 
     def carry_out_alone(self, purge_id: str, *, dry_run: bool = False) -> None:
@@ -214,10 +291,10 @@ class Purges:
         try:
             self.carry_out(purge_id, dry_run=dry_run)
         except EbbtideError as error:
-            self._keep(purge_id, _error(error.kind, error.message))
+            self._keep(purge_id, error_json(error.kind, error.message))
         except Exception as error:
             text = f"a defect in this program: {type(error).__name__}: {error}"
-            self._keep(purge_id, _error("internal", text))
+            self._keep(purge_id, error_json("internal", text))
             raise
 
     def _keep(self, purge_id: str, error: dict[str, str]) -> None:
@@ -259,7 +336,7 @@ class Purges:
     def find(self, purge_id: str) -> PurgeRow:
         """Returns the database's row of a purge. Raises NotFound `purge_not_found`."""
         with self._metadata.snapshot() as tx:
-            row = find_purge(tx, purge_id)
+            row = PURGES.by_id(tx, purge_id)
         if row is None:
             raise NotFound("purge_not_found", f"there is no purge {shown(purge_id)}")
         return row
@@ -277,41 +354,42 @@ class Purges:
     def folder(self, row: PurgeRow) -> RunFolder:
         """Returns the folder with the files of a purge."""
         try:
-            inside = inside_folder(self._repository(row), row.purge_id)
+            storage = self._repository(row).storage
         except NotFound:
             return RunFolder.at(row.record_url)
         # The rest of the path may be that of an earlier place of the repository.
-        is_inside = row.record_url.endswith(f"{PURGES_PREFIX}{row.purge_id}")
-        return inside if is_inside else RunFolder.at(row.record_url)
+        prefix = f"{PURGES_PREFIX}{row.purge_id}"
+        is_inside = row.record_url.endswith(prefix)
+        return RunFolder(storage, f"{prefix}/") if is_inside else RunFolder.at(row.record_url)
 
-    def _plan(self, row: PurgeRow, work: Work) -> PurgeRow:
+    def _plan(self, row: PurgeRow, attempt: _Attempt) -> PurgeRow:
         try:
-            plan, found = work.plan(row)
-            checksum = write_plan(work.folder, plan, found)
+            plan, found = attempt.plan()
+            checksum = write_plan(attempt.folder, plan, found)
         except EbbtideError as error:
             if not isinstance(error, Refused) or error.kind != "lease_lost":
-                self._update(row, state="failed", error=_error(error.kind, error.message))
+                self._update(row, state="failed", error=error_json(error.kind, error.message))
             raise
-        return self._decided(row, plan, checksum, "planned")
+        return self._decided(row, plan, checksum)
 
-    def _close(self, row: PurgeRow, work: Work, lease: Lease) -> PurgeRow:
-        plan = self._read_plan(row, work.folder)
-        found = work.close(row, plan, lease)
+    def _close(self, row: PurgeRow, attempt: _Attempt, lease: Lease) -> PurgeRow:
+        plan = self._read_plan(row, attempt.folder)
+        found = attempt.close(plan, lease)
         if not found:
             return self.find(row.purge_id)
         plan = plan.with_references(found)
-        return self._decided(row, plan, write_plan(work.folder, plan, found), "planned")
+        return self._decided(row, plan, write_plan(attempt.folder, plan, found))
 
-    def _decided(self, row: PurgeRow, plan: PurgePlan, checksum: str, state: str) -> PurgeRow:
+    def _decided(self, row: PurgeRow, plan: PurgePlan, checksum: str) -> PurgeRow:
         """Records the plan. The purge is refused if a reference prevents it."""
-        refusal = _refusal(plan)
-        values = {} if refusal is None else {"error": refusal}
-        state = state if refusal is None else "refused"
-        return self._update(row, state=state, plan_checksum=checksum, **values)
+        refusal = refusal_of(plan)
+        if refusal is None:
+            return self._update(row, state="planned", plan_checksum=checksum)
+        return self._update(row, state="refused", plan_checksum=checksum, error=refusal)
 
     def _update(self, row: PurgeRow, **values: Any) -> PurgeRow:  # values of the columns' types
         with self._metadata.transaction() as tx:
-            update_purge(tx, row.purge_id, **values)
+            PURGES.update(tx, row.purge_id, **values)
         return replace(row, **values)
 
     def _read_plan(self, row: PurgeRow, folder: RunFolder) -> PurgePlan:
@@ -326,8 +404,19 @@ class Purges:
         deleted = Deleted()
         self._notice("delete")
         self.meter.begin("objects", plan.object_count)
+        with_versions = Request.from_json(row.request).delete_versions
         try:
-            self._delete_files(row, plan, folder, deleted, check)
+            if check is None:
+                delete_whole(self._store, plan, folder, deleted, with_versions=with_versions)
+            else:
+                delete_objects(
+                    self._repository(row).storage,
+                    folder,
+                    plan.parts,
+                    check=check,
+                    into=deleted,
+                    with_versions=with_versions,
+                )
         except (Refused, NotFound, Conflict) as error:
             if not deleted.parts:
                 raise
@@ -348,35 +437,12 @@ class Purges:
             previous=None if previous is None else previous.checksum,
         )
         record = write_record(folder, content, self.keys)
-        with self._metadata.transaction() as tx:
-            update_purge(
-                tx,
-                row.purge_id,
-                state=content["state"],
-                record_checksum=record.checksum,
-                error=None,
-                finished_at=now,
-            )
-
-    def _delete_files(
-        self,
-        row: PurgeRow,
-        plan: PurgePlan,
-        folder: RunFolder,
-        into: Deleted,
-        check: Callable[[], None] | None,
-    ) -> None:
-        with_versions = Request.from_json(row.request).delete_versions
-        if check is None:
-            delete_whole(self._store, plan, folder, into, with_versions=with_versions)
-            return
-        delete_objects(
-            self._repository(row).storage,
-            folder,
-            plan.parts,
-            check=check,
-            into=into,
-            with_versions=with_versions,
+        self._update(
+            row,
+            state=content["state"],
+            record_checksum=record.checksum,
+            error=None,
+            finished_at=now,
         )
 
     def _repository(self, row: PurgeRow) -> Repository:
@@ -388,38 +454,3 @@ class Purges:
                 "any more",
             )
         return repository
-
-    def _new_folder(self, repository: Repository, request: Request, purge_id: str) -> RunFolder:
-        if request.repository:
-            return folder_at(records_storage(self._store), purge_id)
-        return inside_folder(repository, purge_id)
-
-
-def _refusal(plan: PurgePlan) -> dict[str, str] | None:
-    """Returns the reason why a plan cannot be carried out, or None."""
-    if not plan.reference_count:
-        return None
-    counts = plan.reference_counts
-    first = plan.references[0]
-    if set(counts) == {HOLD}:
-        return _error(
-            "purge_held",
-            f"commit {first.id} is held ({', '.join(first.names)}), and has objects of this purge"
-            f"{_more(plan)}: release the hold first. Nothing was deleted",
-        )
-    listed = ", ".join(count_text(count, *KINDS[kind]) for kind, count in sorted(counts.items()))
-    return _error(
-        "purge_in_use",
-        f"other data refers to the objects of this purge ({listed}): name that data too (the whole "
-        "history names every commit with these objects), or remove the references. Nothing was "
-        "deleted",
-    )
-
-
-def _more(plan: PurgePlan) -> str:
-    others = plan.reference_count - 1
-    return f" (and {count_text(others, 'more hold')})" if others else ""
-
-
-def _error(kind: str, message: str) -> dict[str, str]:
-    return {"kind": kind, "message": message}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Refused
-from ebbtide.gc.retaining import retained_json
+from ebbtide.gc.keys import rows_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.deleting import Deleted
 from ebbtide.purge.plan import PurgePlan
@@ -25,6 +25,18 @@ from ebbtide.store.purges.keys import ALGORITHM, PurgeKeys, is_signed
 from ebbtide.store.purges.queries import PurgeRow
 
 FORMAT_VERSION: Final = 1
+_PLANNED: Final = (
+    "purge_id",
+    "store_id",
+    "repository_id",
+    "repository_name",
+    "storage_url",
+    "named",
+    "planned_at",
+    "foreign_count",
+    "retained",
+)
+"""The fields that a record has from its plan."""
 _NAME: Final = re.compile(r"record-([0-9]+)\.json")
 
 
@@ -42,29 +54,22 @@ def make_record(
 ) -> dict[str, Any]:
     """Returns the record without key and signature. `previous` is the SHA-256 of the earlier
     record."""
+    planned = plan.to_json()
     return {
         "format": FORMAT_VERSION,
-        "purge_id": row.purge_id,
-        "store_id": plan.identity.store_id,
-        "repository_id": plan.identity.repository_id,
-        "repository_name": plan.identity.repository_name,
-        "storage_url": plan.storage_url,
+        **{name: planned[name] for name in _PLANNED},
         "who": row.request["who"],
         "reason": row.request["reason"],
         "request": row.request,
-        "named": plan.named.to_json(),
         "started_at": row.started_at.isoformat(),
-        "planned_at": plan.planned_at.isoformat(),
         "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
         "finished_at": finished_at.isoformat(),
         "state": "done" if deleted.is_complete else "incomplete",
         "plan_checksum": row.plan_checksum,
-        "object_count": sum(part.rows for part in deleted.parts),
+        "object_count": rows_of(deleted.parts),
         "size_bytes": sum(part.bytes_total for part in deleted.parts),
         "outcomes": dict(sorted(deleted.outcomes.items())),
-        "foreign_count": plan.foreign_count,
         "kept_count": plan.kept_count,
-        "retained": None if plan.retained is None else retained_json(plan.retained),
         "list": [
             {
                 "name": part.name,

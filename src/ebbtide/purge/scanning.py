@@ -15,22 +15,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, rows_in, texts
-from ebbtide.formats.base import NODES_SCHEMA, Layout
+from ebbtide.formats.base import NODES_SCHEMA, Layout, tree_address
 from ebbtide.gc.engines.base import Batches, Engine, Query
 from ebbtide.gc.engines.duckdb import DuckEngine
-from ebbtide.gc.prefetching import fetched
-from ebbtide.gc.relations.index import Index, UnchangedFiles, keys_name
-from ebbtide.gc.relations.inventory import latest_micros, micros_of
-from ebbtide.gc.relations.keys import keys_of
+from ebbtide.gc.index import WRITTEN_SCHEMA, Index, UnchangedFiles, having, keys_name
+from ebbtide.gc.keys import KeySet, keys_of
+from ebbtide.gc.parts import split
+from ebbtide.gc.prefetch import fetched
 from ebbtide.gc.runs import RunFolder
-from ebbtide.purge.addresses import AddressSet
+from ebbtide.gc.store import micros_of
 from ebbtide.storage import Storage
 from ebbtide.store.content.layout import RANGES_PREFIX, range_address
 from ebbtide.store.content.ranges import read_range_columns
@@ -83,7 +82,7 @@ class TreeScan:
 
     storage: Storage
     layout: Layout
-    addresses: AddressSet
+    addresses: frozenset[str]
     asked: frozenset[str] = frozenset()
     engine: Callable[[], Engine] = DuckEngine
     _clean: set[_Node] = field(default_factory=set)
@@ -94,30 +93,17 @@ class TreeScan:
         """Reads the address index, to find ranges that have none of the addresses. The caller holds
         the collector's lease, so that no run changes the index."""
         index = Index.open(self.storage, folder, (), read_at=now, writable=False)
-        names = index.names("nodes")
-        if not names:
+        if not index.names("nodes"):
             return
         unchanged = _listed(self.storage, micros_of(now))
-        for name in names:
-            entries = index.read(name)
-            lists = entries and index.key_lists(keys_name(entries), entries.num_rows)
-            if entries is not None and lists is not None:
-                self._clean.update(self._clean_nodes(entries, lists, unchanged))
-
-    def _clean_nodes(
-        self, table: pa.Table, key_lists: pa.Table, unchanged: UnchangedFiles
-    ) -> Iterator[_Node]:
-        """Yields the rows of a part of the index (ENTRIES_SCHEMA and KEY_LISTS_SCHEMA) that are up
-        to date, and whose ranges have none of the addresses."""
-        addresses = self.layout.node_addresses(table.column("node_id"))
-        sound = unchanged.since(addresses, table.column("read_at").to_numpy())
-        lists: Any = key_lists.column("keys").combine_chunks()
-        found = self.addresses.may_have(pc.list_flatten(lists).to_numpy())
-        hit = np.zeros(table.num_rows, np.bool_)
-        hit[pc.list_parent_indices(lists).to_numpy()[found]] = True
-        rows = table.select(NODES_SCHEMA.names).filter(pa.array(sound & ~hit))
-        columns = (rows.column(name).to_pylist() for name in NODES_SCHEMA.names)
-        yield from zip(*columns, strict=True)
+        known = KeySet(keys_of(pa.array(list(self.addresses), pa.string())))
+        for _, entries in index.tables("nodes", at_once=1):
+            lists = index.key_lists(keys_name(entries), entries.num_rows)
+            if lists is not None:
+                addresses = self.layout.node_addresses(entries.column("node_id"))
+                sound = unchanged.since(addresses, entries.column("read_at").to_numpy())
+                has_none = pa.array(sound & ~having(lists, known))
+                self._clean.update(_nodes_in(entries.filter(has_none)))
 
     def unseen(self, trees: Mapping[str, str]) -> dict[str, str]:
         """Returns the trees (checksums by id) that were not looked at yet."""
@@ -143,7 +129,7 @@ class TreeScan:
 
     def _look_at(self, engine: Engine, trees: Sequence[tuple[str, str]]) -> None:
         read = partial(_read_trees, self.storage, self.layout)
-        ranges = engine.rows(_divided(engine, trees), read, TREE_RANGES_SCHEMA).kept()
+        ranges = engine.rows(split(trees, tasks=engine.task_count), read, TREE_RANGES_SCHEMA).kept()
         found = set(_nodes_in(engine.query(RANGES, ranges=ranges).collect()))
         self._look_into(engine, sorted(found.difference(self._clean, self._hits)))
         seen: dict[str, list[_Node]] = {tree_id: [] for tree_id, _ in trees}
@@ -174,7 +160,7 @@ class TreeScan:
             others = [path not in but for path in texts(table.column("path"))]
             yield from texts(table.column("address").filter(pa.array(others, pa.bool_())))
 
-    def narrowed(self, addresses: AddressSet) -> TreeScan:
+    def narrowed(self, addresses: frozenset[str]) -> TreeScan:
         """Returns a scan for some of the addresses. Trees that have none of them all are not looked
         at again."""
         none = {tree_id: nodes for tree_id, nodes in self._trees.items() if not nodes}
@@ -185,17 +171,11 @@ class TreeScan:
         if not nodes:
             return
         look = partial(_look_into, self.storage, self.addresses, self.asked)
-        rows = engine.rows(_divided(engine, nodes), look, HITS_SCHEMA).collect()
+        rows = engine.rows(split(nodes, tasks=engine.task_count), look, HITS_SCHEMA).collect()
         for batch in rows.to_batches():
             for *node, hit_count, examples, asked in rows_in(batch):
                 self._hits[tuple(node)] = Hit(hit_count, tuple(examples), frozenset(asked))
         self._clean.update(node for node in nodes if node not in self._hits)
-
-
-def _divided(engine: Engine, items: Sequence[Any]) -> list[Sequence[Any]]:
-    """Divides items into the tasks of a step, at most `task_count`."""
-    count = min(engine.task_count, len(items))
-    return [items[number::count] for number in range(count)]
 
 
 def _nodes_in(table: pa.Table) -> Iterator[_Node]:
@@ -208,7 +188,7 @@ def _read_trees(storage: Storage, layout: Layout, trees: Sequence[tuple[str, str
     """Yields the ranges of trees, which are given by id and checksum."""
 
     def address_of(tree: tuple[str, str]) -> str:
-        return layout.tree_address(tree[0])
+        return tree_address(layout, tree[0])
 
     for (tree_id, checksum), at_hand in fetched(storage, trees, address_of):
         table = layout.read_tree(at_hand, tree_id, checksum)
@@ -217,7 +197,7 @@ def _read_trees(storage: Storage, layout: Layout, trees: Sequence[tuple[str, str
 
 
 def _look_into(
-    storage: Storage, addresses: AddressSet, asked: frozenset[str], nodes: Sequence[_Node]
+    storage: Storage, addresses: frozenset[str], asked: frozenset[str], nodes: Sequence[_Node]
 ) -> Batches:
     """Yields which of these ranges refer to the addresses (HITS_SCHEMA)."""
 
@@ -233,13 +213,14 @@ def _look_into(
 
 
 def _referring(
-    storage: Storage, addresses: AddressSet, node_id: str, checksum: str, *, entry_count: int
+    storage: Storage, addresses: frozenset[str], node_id: str, checksum: str, *, entry_count: int
 ) -> pa.Table:
     """Returns path and address of the entries of a range that refer to the addresses."""
     table = read_range_columns(
         storage, node_id, checksum, entry_count=entry_count, columns=["path", "address"]
     )
-    return table.filter(pa.array(addresses.has(table.column("address"))))
+    is_one = [address in addresses for address in texts(table.column("address"))]
+    return table.filter(pa.array(is_one, pa.bool_()))
 
 
 def _of_these(hits: frozenset[_Node], batches: Batches) -> Batches:
@@ -258,14 +239,6 @@ def _hit(paths: list[str], asked: frozenset[str]) -> Hit:
 
 def _listed(storage: Storage, now: int) -> UnchangedFiles:
     """Lists the files of ranges, with the time when each was written. `now` is in microseconds."""
-    tables = [
-        pa.Table.from_batches([batch]).select(["address", "last_modified"])
-        for batch in storage.list(RANGES_PREFIX)
-    ]
-    if not tables:
-        empty = np.empty(0, np.int64)
-        return UnchangedFiles(empty, empty, now)
-    table = pa.concat_tables(tables)
-    keys = keys_of(table.column("address"))
-    order = np.argsort(keys)
-    return UnchangedFiles(keys[order], latest_micros(table.column("last_modified"))[order], now)
+    listed = (batch.select(WRITTEN_SCHEMA.names) for batch in storage.list(RANGES_PREFIX))
+    batches = [batch.cast(WRITTEN_SCHEMA) for batch in listed]
+    return UnchangedFiles.of(pa.Table.from_batches(batches, WRITTEN_SCHEMA), now=now)

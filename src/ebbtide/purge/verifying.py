@@ -5,15 +5,17 @@ It changes nothing. It names every difference, and raises no error for one.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, texts
 from ebbtide.errors import EbbtideError, Failed
+from ebbtide.gc.candidates import exists
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.plan import DELETED_SCHEMA, PurgePlan, outcome_counts, read_plan
@@ -26,8 +28,8 @@ from ebbtide.store.repositories.queries import list_repositories
 from ebbtide.text import count_text
 
 HEADS_MAX: Final = 100
-"""The most addresses of one directory that are looked up one by one. If there are more, the
-directory is listed."""
+"""The most addresses for each directory that are looked up one by one. If there are more, the
+directories are listed."""
 NAMED_MAX: Final = 20
 """The most addresses that are named for one kind of difference. The others are counted."""
 
@@ -65,60 +67,67 @@ def verify(store: Store, purge_id: str) -> PurgeFindings:
     """
     purges = Purges(store)
     row = purges.find(purge_id)
-    work = _Verifying(store, row, purges.folder(row), purges.keys.public_keys())
-    work.run()
+    work = _Verifying(store, row, purges.folder(row))
+    if row.state != "done":
+        work.note("state", f"the purge is {row.state}, and not done")
+    if row.plan_checksum is not None:
+        work.check_files(row.plan_checksum, purges.keys.public_keys())
     return PurgeFindings(purge_id, work.address_count, tuple(work.differences()))
 
 
+@dataclass(slots=True)
 class _Verifying:
-    def __init__(
-        self, store: Store, row: PurgeRow, folder: RunFolder, public_keys: dict[str, str]
-    ) -> None:
-        self._store = store
-        self._row = row
-        self._folder = folder
-        self._public_keys = public_keys
-        self._found: list[Difference] = []
-        self._addresses: dict[str, list[str]] = defaultdict(list)
-        self._counts: dict[str, int] = defaultdict(int)
-        self.address_count = 0
+    """The verification of one purge. `addresses` are the first of each kind of difference, and
+    `counts` counts all of them."""
+
+    store: Store
+    row: PurgeRow
+    folder: RunFolder
+    address_count: int = 0
+    found: list[Difference] = field(default_factory=list)
+    addresses: dict[str, list[str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def differences(self) -> Iterator[Difference]:
         """Yields the differences. Addresses with the same kind of difference are named together."""
-        yield from self._found
-        for kind, count in self._counts.items():
-            shown = ", ".join(self._addresses[kind])
+        yield from self.found
+        for kind, count in self.counts.items():
+            shown = ", ".join(self.addresses[kind])
             more = "" if count <= NAMED_MAX else f" and {count - NAMED_MAX} more"
             yield Difference(kind, f"{_WORDS[kind]}: {shown}{more}")
 
-    def run(self) -> None:
-        """Checks everything."""
-        row = self._row
-        if row.state != "done":
-            self._note("state", f"the purge is {row.state}, and not done")
-        if row.plan_checksum is None:
-            return
+    def note(self, kind: str, text: str) -> None:
+        """Adds a difference."""
+        self.found.append(Difference(kind, text))
+
+    def _name(self, kind: str, addresses: list[str]) -> None:
+        """Adds addresses with the same kind of difference."""
+        if addresses:
+            self.counts[kind] += len(addresses)
+            self.addresses[kind] = [*self.addresses.get(kind, ()), *addresses][:NAMED_MAX]
+
+    def check_files(self, plan_checksum: str, public_keys: Mapping[str, str]) -> None:
+        """Checks the plan, the record and its list."""
         try:
-            plan = read_plan(self._folder, row.plan_checksum)
-            record = read_record(self._folder)
+            plan, record = read_plan(self.folder, plan_checksum), read_record(self.folder)
         except Failed:
             raise  # the record could not be read, and may be correct
         except EbbtideError as error:
-            self._note("record", error.message)
+            self.note("record", error.message)
             return
         if record is None:
-            self._note("record", f"there is no record in {self._folder.path}")
+            self.note("record", f"there is no record in {self.folder.path}")
             return
+        if not is_genuine(record, public_keys):
+            text = f"the signature of {record.name} was not made by a key of this store"
+            self.note("signature", text)
         self._check_record(record, plan)
-        self._check_list(record, plan)
+        self._check_list(record.content, plan)
 
     def _check_record(self, record: Record, plan: PurgePlan) -> None:
-        row, content = self._row, record.content
-        if not is_genuine(record, self._public_keys):
-            text = f"the signature of {record.name} was not made by a key of this store"
-            self._note("signature", text)
+        row = self.row
         if record.checksum != row.record_checksum:
-            self._note("record", f"{record.name} has another checksum than the database says")
+            self.note("record", f"{record.name} has another checksum than the database says")
         same = {
             "purge_id": row.purge_id,
             "repository_id": row.repository_id,
@@ -129,100 +138,84 @@ class _Verifying:
             "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
         }
         for name, expected in same.items():
-            if content.get(name) != expected:
-                self._note("record", f"{name} of the record differs from the database")
+            if record.content.get(name) != expected:
+                self.note("record", f"{name} of the record differs from the database")
 
-    def _check_list(self, record: Record, plan: PurgePlan) -> None:
-        storage = open_storage(plan.storage_url)
-        is_there = self._repository_is_there()
+    def _check_list(self, record: Mapping[str, Any], plan: PurgePlan) -> None:
+        with self.store.metadata.snapshot() as tx:
+            repositories = list_repositories(tx)
+        is_there = any(each.repository_id == self.row.repository_id for each in repositories)
         if plan.whole and is_there:
-            self._note("repository", "the repository is still, or again, in the database")
-        listed = record.content.get("list", [])
+            self.note("repository", "the repository is still, or again, in the database")
+        owners = {
+            each.repository_id for each in repositories if each.storage_url == plan.storage_url
+        }
+        # Another repository at this root has its own files there.
+        storage = None if owners - {self.row.repository_id} else open_storage(plan.storage_url)
+        listed = record.get("list", [])
         names = [part.get("name") for part in listed]
-        for name in sorted(set(self._folder.names("deleted")).difference(names)):
-            self._note("list", f"{name} is not in the record")
-        outcomes: dict[str, int] = defaultdict(int)
+        for name in sorted(set(self.folder.names("deleted")).difference(names)):
+            self.note("list", f"{name} is not in the record")
+        outcomes: Counter[str] = Counter()
         closed = size = 0
-        for part in listed:
-            table = self._read(part)
-            if table is None:
-                continue
+        for table in filter(None, map(self._read, listed)):
             addresses = texts(table.column("address"))
             self.address_count += len(addresses)
             size += sum(counts(table.column("size_bytes")))
-            for outcome, count in outcome_counts(table).items():
-                outcomes[outcome] += count
+            outcomes.update(outcome_counts(table))
             if not plan.whole and is_there:
                 closed += self._check_closed(addresses)
-            self._check_gone(storage, addresses, plan)
-        if (self.address_count, size, dict(outcomes)) != (
-            record.content.get("object_count"),
-            record.content.get("size_bytes"),
-            record.content.get("outcomes"),
-        ):
-            self._note("list", "object count, size or outcomes of the record differ from its list")
+            if storage is not None:
+                self._check_gone(storage, addresses)
+        found = {"object_count": self.address_count, "size_bytes": size, "outcomes": outcomes}
+        if any(record.get(name) != value for name, value in found.items()):
+            self.note("list", "object count, size or outcomes of the record differ from its list")
         if self.address_count < plan.object_count:
-            self._note("list", "the list has fewer objects than the plan")
+            self.note("list", "the list has fewer objects than the plan")
         if not plan.whole and is_there:
             self._check_no_others(closed)
 
     def _read(self, part: dict[str, Any]) -> pa.Table | None:
         try:
-            table = read_part(self._folder, part["name"], part["sha256"]).cast(DELETED_SCHEMA)
+            table = read_part(self.folder, part["name"], part["sha256"]).cast(DELETED_SCHEMA)
         except Failed:
             raise
         except (EbbtideError, KeyError, ValueError) as error:
-            text = error.message if isinstance(error, EbbtideError) else str(error)
-            self._note("list", text)
+            self.note("list", error.message if isinstance(error, EbbtideError) else str(error))
             return None
-        for address, outcome in zip(
-            texts(table.column("address")), texts(table.column("outcome")), strict=True
-        ):
-            if outcome not in ("deleted", "missing"):
-                self._name("outcome", [address])
+        is_gone = pc.is_in(table.column("outcome"), value_set=pa.array(["deleted", "missing"]))
+        self._name("outcome", texts(table.column("address").filter(pc.invert(is_gone))))
         return table
 
     def _check_closed(self, addresses: list[str]) -> int:
         """Returns the number of the addresses that this purge closed."""
-        with self._store.metadata.snapshot() as tx:
-            found = find_purged(tx, self._row.repository_id, addresses)
+        with self.store.metadata.snapshot() as tx:
+            found = find_purged(tx, self.row.repository_id, addresses)
         self._name("not_closed", [each for each in addresses if each not in found])
-        return sum(purge_id == self._row.purge_id for purge_id in found.values())
+        return sum(purge_id == self.row.purge_id for purge_id in found.values())
 
     def _check_no_others(self, closed: int) -> None:
-        with self._store.metadata.snapshot() as tx:
-            count = count_purged(tx, self._row.repository_id, self._row.purge_id)
+        with self.store.metadata.snapshot() as tx:
+            count = count_purged(tx, self.row.repository_id, self.row.purge_id)
         if count != closed:
             addresses = count_text(count, "address", "addresses")
-            self._note("list", f"the purge closed {addresses}, of which the list has {closed:,}")
+            self.note("list", f"the purge closed {addresses}, of which the list has {closed:,}")
 
-    def _check_gone(self, storage: Storage, addresses: list[str], plan: PurgePlan) -> None:
-        with self._store.metadata.snapshot() as tx:
-            owners = [
-                each.repository_id
-                for each in list_repositories(tx)
-                if each.storage_url == plan.storage_url
-            ]
-        if owners and owners != [plan.identity.repository_id]:
-            return  # another repository is at this root now, and has its own files there
-        self._name("still_there", list(still_there(storage, addresses)))
-        if self._row.request.get("delete_versions", False):
-            self._name("versions_left", list(versions_left(storage, addresses)))
-
-    def _repository_is_there(self) -> bool:
-        with self._store.metadata.snapshot() as tx:
-            return any(
-                info.repository_id == self._row.repository_id for info in list_repositories(tx)
+    def _check_gone(self, storage: Storage, addresses: list[str]) -> None:
+        directories = {address[: address.rfind("/") + 1] for address in addresses}
+        if len(addresses) <= HEADS_MAX * len(directories):
+            there = pa.array(addresses, pa.string()).filter(exists(storage, addresses))
+            self._name("still_there", texts(there))
+        else:
+            listed = (
+                texts(batch.column("address"))
+                for each in directories
+                for batch in storage.list(each, recursive=False)
             )
-
-    def _note(self, kind: str, text: str) -> None:
-        self._found.append(Difference(kind, text))
-
-    def _name(self, kind: str, addresses: list[str]) -> None:
-        if addresses:
-            self._counts[kind] += len(addresses)
-            room = NAMED_MAX - len(self._addresses[kind])
-            self._addresses[kind] += addresses[:room]
+            self._name("still_there", _among(addresses, listed))
+        if self.row.request.get("delete_versions", False):
+            hidden = (names for each in directories for names in storage.hidden(each))
+            self._name("versions_left", _among(addresses, hidden))
 
 
 _WORDS: Final = {
@@ -233,27 +226,7 @@ _WORDS: Final = {
 }
 
 
-def still_there(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
-    """Yields the addresses at which an object exists."""
-    for prefix, inside in _by_directory(addresses):
-        if len(inside) <= HEADS_MAX:
-            yield from (each for each in sorted(inside) if storage.head(each) is not None)
-            continue
-        for batch in storage.list(prefix, recursive=False):
-            yield from sorted(inside.intersection(texts(batch.column("address"))))
-
-
-def versions_left(storage: Storage, addresses: Iterable[str]) -> Iterator[str]:
-    """Yields the addresses without an object, of which the storage keeps versions or markers."""
-    for prefix, inside in _by_directory(addresses):
-        for names in storage.hidden(prefix):
-            yield from sorted(inside.intersection(names))
-
-
-def _by_directory(addresses: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
-    """Groups addresses by their directory, as a prefix of listings."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for address in addresses:
-        directory = address.rpartition("/")[0]
-        found[f"{directory}/" if directory else ""].add(address)
-    yield from found.items()
+def _among(addresses: list[str], found: Iterator[list[str]]) -> list[str]:
+    """Returns the addresses that were found, sorted and each once."""
+    wanted = set(addresses)
+    return sorted(set().union(*map(wanted.intersection, found)))

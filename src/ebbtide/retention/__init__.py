@@ -3,10 +3,9 @@
 Pure: data in, data out. No clock, storage, database or Spark here.
 """
 
+from ebbtide.retention.expiry import Rewrite, plan_rewrite, plan_rewrite_keep
 from ebbtide.retention.lifecycle import LifecycleState, state_at
-from ebbtide.retention.policy import Policy
-from ebbtide.retention.rewrite import Rewrite, plan_rewrite, plan_rewrite_keep
-from ebbtide.retention.rules import Rule
+from ebbtide.retention.policy import Policy, Rule
 from ebbtide.retention.selection import RefSummary, Selection, select_commits
 
 __all__ = [

@@ -1,16 +1,41 @@
-"""Checks instants from callers, and writes instants and spans of time for people.
+"""Reads dates, checks instants from callers, and writes instants and spans of time for people.
 
 Not for: reading the clock.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import InvalidInput
+from ebbtide.text import shown
 
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+DATE_FORMS: Final = "2026-03-01 (midnight in UTC) or 2026-03-01T12:30:00Z"
+"""The forms of a date, for the help of options."""
+
+
+def parse_date(text: str, how: str = f"write {DATE_FORMS}") -> datetime:
+    """Parses a date in ISO 8601: a day, which is its begin in UTC, or an instant with a zone.
+
+    Raises InvalidInput `invalid_date` if it is not a date, has a time without a zone, or is outside
+    the years 1 to 9999 in UTC. `how` says how to write it.
+    """
+    text = text.strip()
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput("invalid_date", f"{shown(text)} is not a date: {how}") from None
+    if instant.tzinfo is None:
+        raise InvalidInput("invalid_date", f"{shown(text)} has no time zone: {how}")
+    return to_utc(instant, what="the date")
 
 
 def to_utc(instant: datetime, *, what: str) -> datetime:

@@ -1,4 +1,4 @@
-"""The forest of first parents: each commit is a child of its first parent.
+"""The forest of first parents: each commit is a child of its first parent. And what refs reach.
 
 Commits are indexes into lists here, because a history of a million commits is read several times.
 Nothing is recursive, and no branch is walked on its own: branches share most of their history. Not
@@ -7,7 +7,7 @@ for: any rule. Source: lakeFS issue 1932, "Definitions" and "Dangling Commits".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -178,3 +178,27 @@ def _child_counts(parent: Sequence[int]) -> list[int]:
         if position != NO_PARENT:
             counts[position] += 1
     return counts
+
+
+def reached_from(
+    history: History, starts: Iterable[int], *, new_parents: Mapping[str, tuple[str, ...]]
+) -> dict[int, int]:
+    """Returns every commit that a start reaches, mapped to the index of the first start that does.
+
+    `new_parents` replaces the parents of the commits in it. A parent that is not among the commits
+    ends its line.
+    """
+    reached: dict[int, int] = {}
+    for which, start in enumerate(starts):
+        pending = [start]
+        while pending:
+            position = pending.pop()
+            if position in reached:
+                continue
+            reached[position] = which
+            commit = history.commits[position]
+            for parent_id in new_parents.get(commit.commit_id, commit.parent_ids):
+                parent = history.index.get(parent_id)
+                if parent is not None and parent not in reached:
+                    pending.append(parent)
+    return reached

@@ -6,8 +6,10 @@ table of states applies to every kind of ref here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Final
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.dates import to_utc
@@ -24,25 +26,45 @@ class LifecycleState(Enum):
     @property
     def is_root(self) -> bool:
         """Whether the ref keeps its data. Only a gone ref does not."""
-        return self is not LifecycleState.GONE
+        return STATES[self].keeps_data
 
     @property
     def gives_signatures(self) -> bool:
         """Whether locators are given. Those of an expiring ref end at its `expires_at` at the
         latest."""
-        return self in (LifecycleState.PERSISTENT, LifecycleState.EXPIRING)
+        return STATES[self].gives_signatures
 
     def is_visible(self, *, include_expired: bool = False) -> bool:
         """Whether the ref is found by its id and shown in lists."""
-        if self is LifecycleState.TRASHED:
-            return include_expired
-        return self is not LifecycleState.GONE
+        row = STATES[self]
+        return row.is_listed or (include_expired and row.is_in_trash)
 
     def can_change(self, field: str) -> bool:
         """Whether a field of the ref can be changed: of a trashed ref only `expires_at`."""
-        if self is LifecycleState.TRASHED:
-            return field == "expires_at"
-        return self is not LifecycleState.GONE
+        row = STATES[self]
+        return row.is_listed or (row.is_in_trash and field == "expires_at")
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """A row of the table of states. An item in the trash is found and listed only on request, and
+    only its `expires_at` can be changed."""
+
+    keeps_data: bool
+    gives_signatures: bool
+    is_listed: bool
+    is_in_trash: bool
+
+
+STATES: Final = {
+    #                        keeps data, gives signatures, is listed, is in the trash
+    LifecycleState.PERSISTENT: StateRow(True, True, True, False),
+    LifecycleState.EXPIRING: StateRow(True, True, True, False),
+    LifecycleState.TRASHED: StateRow(True, False, False, True),
+    LifecycleState.GONE: StateRow(False, False, False, False),
+}
+"""The table of states of the source. `state_at` is its first column, the dates; in SQL,
+`store.lifecycle`."""
 
 
 def state_at(

@@ -1,4 +1,7 @@
-"""Why each active commit is kept: one reason for each, in words.
+"""Why each active commit is kept: finds everything that keeps it, and gives one reason in words.
+
+The marks are made here: each function marks the commits that one reason keeps. Together they cover
+all rules that a policy can have.
 
 Reasons are stored as two small numbers for each commit, and written as text on request: a history
 of a million commits would otherwise need a million sentences. If several reasons apply, the one
@@ -8,7 +11,8 @@ with the smallest code is given. `Code` is ordered from strong to weak.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import compress
@@ -16,12 +20,83 @@ from operator import attrgetter
 from typing import Final
 
 from ebbtide.durations import format_duration
-from ebbtide.model import Commit
-from ebbtide.retention.dates import instant_text, span_text
-from ebbtide.retention.forest import Forest
-from ebbtide.retention.inputs import BranchHead, SelectionInput
-from ebbtide.retention.periods import period_name
-from ebbtide.retention.rules import PERIODS, Rule
+from ebbtide.model import Commit, Ref, RefKind
+from ebbtide.retention.dates import instant_text, span_text, to_utc
+from ebbtide.retention.forest import Forest, History, reached_from
+from ebbtide.retention.policy import KEEP_ALL, PERIODS, Period, Policy, Rule
+from ebbtide.retention.rule_parts import (
+    PERIOD_NUMBER,
+    Headcount,
+    kept_by_window,
+    kept_last,
+    kept_of_ladders,
+    kept_tagged,
+    period_ladders,
+    period_name,
+    window_start,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchHead:
+    """A branch, the position of its own commit, and its rule. The rule is None if none applies."""
+
+    name: str
+    position: int
+    rule: Rule | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionInput:
+    """The input of a selection. `refs` are the refs that keep data. `positions` and `branches` have
+    the order of `refs`."""
+
+    policy: Policy
+    now: datetime
+    history: History
+    refs: tuple[Ref, ...]
+    positions: tuple[int, ...]
+    forest: Forest
+    branches: tuple[BranchHead, ...]
+
+    @classmethod
+    def of(
+        cls, commits: Iterable[Commit], refs: Iterable[Ref], policy: Policy, now: datetime
+    ) -> SelectionInput:
+        """Builds the input. Raises InvalidInput and Refused as `select_commits` does."""
+        history = History.of(commits)
+        # Sorted, so that the reason does not depend on the order of the refs.
+        known = tuple(
+            sorted(
+                (ref for ref in refs if ref.keeps_data),
+                key=lambda ref: (ref.kind, ref.name, ref.commit_id),
+            )
+        )
+        positions = tuple(history.index_of(ref) for ref in known)
+        lookup = policy.lookup()
+        branches = tuple(
+            BranchHead(name=ref.name, position=position, rule=lookup.rule(ref.name))
+            for ref, position in zip(known, positions, strict=True)
+            if ref.kind == "branch"
+        )
+        forest = Forest.of(history, {head.position for head in branches})
+        return cls(
+            policy=policy,
+            now=to_utc(now, what="now"),
+            history=history,
+            refs=known,
+            positions=positions,
+            forest=forest,
+            branches=branches,
+        )
+
+    def tagged(self) -> list[tuple[str, int]]:
+        """Returns each tag's name, and the position of its own commit."""
+        return [
+            (ref.name, position)
+            for ref, position in zip(self.refs, self.positions, strict=True)
+            if ref.kind == "tag"
+        ]
 
 
 class Code(IntEnum):
@@ -140,7 +215,7 @@ def _branch_text(head: BranchHead, part: int, commit: Commit, now: datetime) -> 
     if rule is None:
         return f"on {where}, to which no rule applies, so that everything on it is kept"
     if rule.keep_all:
-        return f"on {where}, whose rule keeps everything"
+        return f"on {where}, where everything is kept"
     if part == RulePart.WITHIN:
         age = span_text(now - commit.created_at)
         return f"on {where}, created {age} before now, within its {_period(rule)}"
@@ -161,7 +236,7 @@ def _dangling_text(inputs: SelectionInput, source: int, part: int, commit: Commi
     if rule is None:
         return f"{lead}, and there is no default rule, so that it is kept"
     if rule.keep_all:
-        return f"{lead}, and the default rule keeps everything"
+        return f"{lead}, and the default is to keep everything"
     if part == RulePart.WITHIN:
         age = span_text(inputs.now - commit.created_at)
         return f"{lead}, created {age} before now, within the default rule's {_period(rule)}"
@@ -181,3 +256,119 @@ def _newest(rule: Rule, part: int, commit: Commit) -> tuple[str, str]:
     period = PERIODS[part - RulePart.PERIOD]
     name = period_name(period, commit.created_at.astimezone(UTC))
     return f"newest of {name}", f"keep_{period} {rule.period_count(period)}"
+
+
+_REF_CODES: dict[RefKind, Code] = {
+    "branch": Code.HEAD,
+    "tag": Code.TAG,
+    "collection": Code.COLLECTION,
+}
+
+
+def mark_all(inputs: SelectionInput) -> Marks:
+    """Returns the marks of all kept commits, in the mode of the input's policy."""
+    marks = Marks(inputs.forest)
+    _mark_refs(inputs, marks)
+    _mark_holds(inputs, marks)
+    _mark_leases_and_future(inputs, marks)
+    if inputs.policy.mode == "rewrite":
+        _mark_reached(inputs, marks)
+        return marks
+    _mark_windows(inputs, marks)
+    _mark_last(inputs, marks)
+    for offset, period in enumerate(PERIODS):
+        _mark_period(inputs, marks, period, RulePart.PERIOD + offset)
+    _mark_tags_by_rule(inputs, marks)
+    return marks
+
+
+def _mark_refs(inputs: SelectionInput, marks: Marks) -> None:
+    for which, (ref, position) in enumerate(zip(inputs.refs, inputs.positions, strict=True)):
+        by_rule = ref.kind == "tag" and inputs.policy.tags is not None
+        if not by_rule:
+            marks.mark(position, _REF_CODES[ref.kind], which)
+
+
+def _mark_holds(inputs: SelectionInput, marks: Marks) -> None:
+    for commit_id in inputs.policy.holds:
+        position = inputs.history.index.get(commit_id)
+        if position is not None:
+            marks.mark(position, Code.HELD, 0)
+
+
+def _mark_leases_and_future(inputs: SelectionInput, marks: Marks) -> None:
+    now, created_at = inputs.now, inputs.forest.created_at
+    for position, commit in enumerate(inputs.history.commits):
+        lease = commit.leased_until
+        if lease is not None and to_utc(lease, what=f"lease of {commit.commit_id}") > now:
+            marks.mark(position, Code.LEASED, 0)
+        if created_at[position] > now:
+            marks.mark(position, Code.FUTURE, 0)
+
+
+def _mark_reached(inputs: SelectionInput, marks: Marks) -> None:
+    reached = reached_from(inputs.history, inputs.positions, new_parents={})
+    for position, which in reached.items():
+        marks.mark(position, Code.REACHED, which)
+
+
+def _mark_windows(inputs: SelectionInput, marks: Marks) -> None:
+    now = inputs.now
+    branches = [
+        (head.position, window_start(_effective(head.rule), now)) for head in inputs.branches
+    ]
+    default_start = window_start(_effective(inputs.policy.default), now)
+    dangling = [(child, default_start) for child in inputs.forest.dangling_children()]
+    for heads, code in ((branches, Code.BRANCH_RULE), (dangling, Code.DANGLING_RULE)):
+        windows = kept_by_window(inputs.forest, heads)
+        kept = ((RulePart.WITHIN, windows.within), (RulePart.OPENING, windows.opening))
+        for part, sources in kept:
+            for position, source in enumerate(sources):
+                if source >= 0:
+                    marks.mark(position, code + part, source)
+
+
+def _effective(rule: Rule | None) -> Rule:
+    """Returns the rule. If no rule applies, everything is kept."""
+    return KEEP_ALL if rule is None else rule
+
+
+def _mark_last(inputs: SelectionInput, marks: Marks) -> None:
+    for code, counts in _counts(inputs, lambda rule: rule.keep_last):
+        for position, which in kept_last(inputs.forest, counts):
+            marks.mark(position, code + RulePart.LAST, which)
+
+
+def _mark_period(inputs: SelectionInput, marks: Marks, period: Period, part: int) -> None:
+    groups = _counts(inputs, lambda rule: rule.period_count(period))
+    everyone = [headcount for _, counts in groups for headcount in counts]
+    if not any(count for _, count in everyone):
+        return
+    ladders = period_ladders(inputs.forest, everyone, PERIOD_NUMBER[period])
+    for code, counts in groups:
+        for position, which in kept_of_ladders(ladders, counts):
+            marks.mark(position, code + part, which)
+
+
+def _counts(
+    inputs: SelectionInput, count_of: Callable[[Rule], int | None]
+) -> list[tuple[Code, list[Headcount]]]:
+    """Returns the counts for all branches, and those for all dangling heads."""
+    default_count = count_of(_effective(inputs.policy.default)) or 0
+    branches = [(head.position, count_of(_effective(head.rule)) or 0) for head in inputs.branches]
+    dangling = [(child, default_count) for child in inputs.forest.dangling_children()]
+    return [(Code.BRANCH_RULE, branches), (Code.DANGLING_RULE, dangling)]
+
+
+def _mark_tags_by_rule(inputs: SelectionInput, marks: Marks) -> None:
+    rule = inputs.policy.tags
+    if rule is None:
+        return
+    # Reversed, so that the first of several tags on one commit, by name, gives the reason.
+    name_at = {position: name for name, position in reversed(inputs.tagged())}
+    commits = [inputs.history.commits[position] for position in name_at]
+    intact = [commit for commit in commits if not commit.tombstoned]
+    for commit_id, why in kept_tagged(intact, rule, inputs.now):
+        position = inputs.history.index[commit_id]
+        marks.sentences.append(f"tag {name_at[position]}, {why}")
+        marks.mark(position, Code.TAG_RULE, len(marks.sentences) - 1)

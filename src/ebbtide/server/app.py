@@ -1,4 +1,4 @@
-"""The server as an ASGI application: the API, the pages and the S3 gateway over one store."""
+"""The server as an ASGI application: the API, the pages and the doors over one store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from ebbtide.server.api import (
     repositories,
     retention,
     schedules,
-    signed_parts,
     signing,
     staging,
     status,
@@ -40,22 +39,19 @@ from ebbtide.server.api import (
     tags,
 )
 from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
-from ebbtide.server.arvados.app import ArvadosInFront, make_arvados
 from ebbtide.server.auth import Authentication
 from ebbtide.server.direct import DirectObjects
-from ebbtide.server.import_threads import ImportThreads
-from ebbtide.server.job_files import JobFiles
+from ebbtide.server.doors import DoorsInFront, open_doors
 from ebbtide.server.jobs import Jobs
+from ebbtide.server.layers import RequestIds, Tracing, UnreadBodies
 from ebbtide.server.limits import HeaderLimit
 from ebbtide.server.metrics import Measuring, Metrics
 from ebbtide.server.oidc.opening import open_provider
 from ebbtide.server.pages.app import PagesInFront, make_pages
-from ebbtide.server.request_ids import RequestIds
-from ebbtide.server.s3.gateway import S3Gateway
 from ebbtide.server.scheduling import JobStarter, Scheduler, ScheduleThread
+from ebbtide.server.serving import ImportThreads
 from ebbtide.server.shared import jobs_of, metrics_of
-from ebbtide.server.tracing import Tracing
-from ebbtide.server.unread import UnreadBodies
+from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaim.reclaimer import ReclaimThread
 
@@ -66,7 +62,6 @@ TOPICS = (
     objects,
     staging,
     symlinks,
-    signed_parts,
     importing,
     commits,
     merging,
@@ -89,17 +84,16 @@ TOPICS = (
 
 
 def create_app(
-    store: Store, shared: Path | None = None, *, arvados_repository: str | None = None
+    store: Store, shared: Path | None = None, *, settings: Settings | None = None
 ) -> FastAPI:
     """Returns the application. The caller opens the store before, and closes it afterwards.
 
-    If several processes serve together, they have one directory `shared`. `arvados_repository`
-    overrides the setting of this name. Raises NotFound `repository_not_found` if it does not exist,
-    and as `open_provider` does.
+    If several processes serve together, they have one directory `shared`. `settings` are those of
+    the server, if options of `serve` make them differ from those of the store. Raises as
+    `open_provider` and `open_doors` do.
     """
-    settings = store.settings
+    settings = settings or store.settings
     metrics = Metrics(None if shared is None else metrics_of(shared))
-    files = None if shared is None else JobFiles(jobs_of(shared))
 
     app = FastAPI(
         title="Ebbtide",
@@ -115,11 +109,11 @@ def create_app(
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.provider = open_provider(store)
-    app.state.jobs = Jobs(metrics.jobs.set, files=files)
+    app.state.jobs = Jobs(metrics.jobs.set, directory=None if shared is None else jobs_of(shared))
     for topic in TOPICS:
         app.router.routes.extend(topic.routes.all)
     errors.install(app)
-    _add_middleware(app, store, arvados_repository or settings.arvados_repository)
+    _add_middleware(app, store)
     return app
 
 
@@ -152,7 +146,7 @@ def _lifespan_of(
     return lifespan
 
 
-def _add_middleware(app: FastAPI, store: Store, arvados_repository: str | None) -> None:
+def _add_middleware(app: FastAPI, store: Store) -> None:
     public = [route.path_regex for route in guarded_routes(app) if route.role == PUBLIC]
     # The middleware that is added last sees a request first.
     app.add_middleware(errors.BreakingOff)
@@ -164,9 +158,7 @@ def _add_middleware(app: FastAPI, store: Store, arvados_repository: str | None) 
     )
     app.add_middleware(DirectObjects, store=store, routes=guarded_routes(app))
     app.add_middleware(PagesInFront, pages=make_pages(app.state))
-    if arvados_repository is not None:
-        app.add_middleware(ArvadosInFront, arvados=make_arvados(app.state, arvados_repository))
-    app.add_middleware(S3Gateway, store=store)
+    app.add_middleware(DoorsInFront, doors=open_doors(app.state))
     app.add_middleware(HeaderLimit, bytes_max=store.settings.server_header_max)
     app.add_middleware(Measuring, metrics=app.state.metrics)
     app.add_middleware(Tracing)

@@ -1,7 +1,7 @@
 """Authentication: finds the access key of a request. Not for: what a role allows (`routing`).
 
 A request names its key by HTTP Basic, by the token of a login as a bearer token, or by the cookie
-of a login.
+of a login. Headers say which site a browser's request comes from.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.errors import answer_of
-from ebbtide.server.origins import is_foreign
 from ebbtide.store.access.keys import AccessKey, AccessKeys
 from ebbtide.store.access.sessions import Session, Sessions
 
@@ -129,3 +130,24 @@ def set_cookie(
         httponly=True,
         samesite="strict",
     )
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Whether the headers `Sec-Fetch-Site` and `Origin` say that a page of another site sent the
+    request. Programs that are no browsers send neither header."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    is_own_site = site in (None, "same-origin")
+    is_own_origin = origin is None or _host_of(origin) == headers.get("host", "").lower()
+    return not (is_own_site and is_own_origin)
+
+
+def names_no_origin(headers: Headers) -> bool:
+    """Whether the request has neither of the two headers."""
+    return headers.get("sec-fetch-site") is None and headers.get("origin") is None
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -1,5 +1,5 @@
-"""Collector runs and looks as jobs: each has a process of its own, and a thread of the server that
-watches it.
+"""Collector runs and looks as jobs: each has a process of its own, which tells in a file what it
+does, and a thread of the server that waits for its end.
 
 A *look* computes what other policies would free, and deletes nothing. Jobs are processes because
 requests must not wait for the memory and processors of a run. The process of a job ends with the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import tempfile
 import threading
 import time
@@ -18,43 +19,44 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cache, partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import finalize
 
 from ebbtide import logs, telemetry
 from ebbtide.api.collected import Collected, open_collected
-from ebbtide.api.engines import chosen_master
-from ebbtide.clock import SystemClock
+from ebbtide.api.engines import Hidden, make_engine
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
+from ebbtide.gc.report import outcome_attributes
 from ebbtide.logs import bind_request, bind_run, request_id
-from ebbtide.notify.ending import RunEnd, end_of_report
-from ebbtide.notify.telling import tell
-from ebbtide.processes import REMOTE, follow_parent
+from ebbtide.notify import RunStart, tell
+from ebbtide.processes import follow_parent
 from ebbtide.retention import Policy
+from ebbtide.run_request import RunRequest
 from ebbtide.server.forks import fork_server
-from ebbtide.server.job_files import JobFiles
-from ebbtide.server.job_spans import JobSpans
+from ebbtide.server.job_files import WORKER_DIED, Job, JobFile, add_job, read_jobs
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
+from ebbtide.telemetry import Traced, start_span
 
 if TYPE_CHECKING:
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engines.base import Engine
-    from ebbtide.gc.options import Sizes
     from ebbtide.gc.report import RunReport
+    from ebbtide.gc.steps import Event
 
 START_SECONDS_MAX: Final = 60
-JOBS_KEPT: Final = 100
+WAIT_SECONDS: Final = 0.02
+"""How often the file of a job that starts is read."""
 
 NOTIFIED: Final = ("plan", "sweep", "run")
 """The actions whose end other programs are told of."""
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[..., None]
+Tell = Callable[[str, Any], None]
+"""Adds a line to the file of a job."""
 Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
 
 
@@ -66,109 +68,58 @@ class Order:
     the run `run_id`. `look` compares policies.
 
     `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
-    the present policy, and writes its files below `run_dir`. `gateway` is set if the job uses the
-    server's Spark. `request_id` is the request that ordered the job, for the log. `is_scheduled`:
-    no person waits for the answer.
+    the present policy. `gateway` is set if the job uses the server's Spark. `request_id` and
+    `trace_ids` are those of the request that ordered the job, for the log. `is_scheduled`: no
+    person waits for the answer.
     """
 
     directory: Path | None
     settings: Settings
     repository: str
     repository_id: str
-    mode: str = "auto"
-    grace: str | None = None
-    unsafe: bool = False
-    allow_share: bool = False
-    accept_lost_commits: bool = False
-    sizes: Sizes | None = None
-    quarantine: str | None = None
+    options: RunRequest = field(default_factory=RunRequest)
     action: Action = "run"
     run_id: str | None = None
     under: str = ""
     sweeps_ended: bool = False
     policies: tuple[Policy, ...] = ()
-    run_dir: str | None = None
     gateway: Gateway | None = None
     request_id: str | None = None
+    trace_ids: Mapping[str, str] = field(default_factory=dict)
     is_scheduled: bool = False
 
 
-@dataclass(slots=True)
-class StepState:
-    """One step of a job. `seconds` is its duration; None while it runs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """A job of this process that has not ended. `ended` is set when its file says how it ended."""
 
-    step: str
-    started: float
-    seconds: float | None = None
-
-
-@dataclass(slots=True)
-class Job:
-    """One run or look that this server started. `report` or `error` is set when the job has ended.
-
-    `found` holds the results of a look so far, in the form of `reclaimable_json`, the present
-    policy first. `begun` is when it was started, on the clock of the machine. `process` is None for
-    a job of another process of the server, which can only be read.
-    """
-
-    repository_id: str
+    file: JobFile
+    order: Order
     process: Any  # a ForkServerProcess of multiprocessing
-    run_id: str | None = None
-    look_id: str | None = None
-    owner: str = ""
-    directory: tempfile.TemporaryDirectory[str] | None = None
-    found: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[StepState] = field(default_factory=list)
-    report: dict[str, Any] | None = None
-    error: dict[str, str] | None = None
-    ended: bool = False
-    begun: float = field(default_factory=time.monotonic)
-    known: threading.Event = field(default_factory=threading.Event)
-    on_end: Callable[[], None] | None = None
-    spans: JobSpans | None = None
-    notify: Callable[[Job], None] | None = None
+    span: Traced
+    start: RunStart
+    ended: threading.Event = field(default_factory=threading.Event)
     followers: list[Callable[[Job], None]] = field(default_factory=list)
-
-    def state(self) -> dict[str, Any]:
-        """Returns what other processes of the server may know of the job, as values of JSON."""
-        steps = [[each.step, each.started, each.seconds] for each in self.steps]
-        return {name: getattr(self, name) for name in _SHARED} | {"steps": steps}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> Job:
-        """Returns a job of another process from its state."""
-        steps = [StepState(*each) for each in state["steps"]]
-        return cls(process=None, steps=steps, **{name: state[name] for name in _SHARED})
-
-
-_SHARED: Final = (
-    "repository_id",
-    "run_id",
-    "look_id",
-    "owner",
-    "found",
-    "report",
-    "error",
-    "ended",
-    "begun",
-)
-"""The fields of a job that other processes of the server may know, besides its steps."""
 
 
 class Jobs:
-    """The jobs of one server. Thread-safe. `files` shows them to its other processes, and theirs
-    to this one."""
+    """The jobs of one server. Thread-safe. All that is known of a job is in its file, which every
+    process of the server reads. Only the process that started a job can end it."""
 
     def __init__(
         self,
         on_change: Callable[[int], None],
         warm: WarmSpark | None = None,
-        files: JobFiles | None = None,
+        directory: Path | None = None,
     ) -> None:
+        """`directory` is that of the files, which all processes of a server share. Without one,
+        they are in a temporary directory."""
         self._lock = threading.Lock()
         self._warm = warm or WarmSpark()
-        self._files = files
-        self._jobs: list[Job] = []
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="ebbtide-jobs-"))
+        if directory is None:
+            finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        self._running: dict[JobFile, _Running] = {}
         self._on_change = on_change
         self._is_closing = False
 
@@ -178,89 +129,34 @@ class Jobs:
         Raises the error that kept the run, or Spark, from starting. Raises Failed `worker_died` if
         the process reports nothing within START_SECONDS_MAX seconds, or dies first.
         """
-        started_at = SystemClock().host_now()
-        job, connection = self._new(order)
-        if order.action in NOTIFIED:
-            job.notify = partial(_notify, order, started_at)
-        self._begin(job, connection)
-        job.known.wait(START_SECONDS_MAX)
+        running = self._begin(order)
+        latest = time.monotonic() + START_SECONDS_MAX
+        job = running.file.read()
+        while job.run_id is None and not job.ended and time.monotonic() < latest:
+            running.ended.wait(WAIT_SECONDS)
+            job = running.file.read()
         failure = _failure(job) if job.ended or job.run_id is None else None
         if failure is not None:
-            self._drop(job)
+            running.process.terminate()
+            running.ended.wait()
+            running.file.remove()
             raise failure
         return job
 
     def look(self, order: Order, *, owner: str) -> Job:
         """Starts a look: a job that compares policies, and takes no lease. If the same owner has an
         unfinished look of the repository, that look is ended first."""
-        for job in self._looks(order.repository_id):
+        for job in self._all(order.repository_id):
+            running = self._running.get(job.file)
             # A look of another process goes on: only that process can end it.
-            if job.owner == owner and not job.ended and job.process is not None:
-                job.process.terminate()
-        directory = tempfile.TemporaryDirectory(prefix="ebbtide-", ignore_cleanup_errors=True)
-        job, connection = self._new(replace(order, action="look", run_dir=directory.name))
-        job.look_id, job.owner, job.directory = secrets.token_hex(16), owner, directory
-        self._begin(job, connection)
-        return job
+            if job.look_id and job.owner == owner and running is not None:
+                running.process.terminate()
+        look = replace(order, action="look")
+        return self._begin(look, look_id=secrets.token_hex(16), owner=owner).file.read()
 
     def find_look(self, repository_id: str, look_id: str) -> Job | None:
         """Returns a look that this server started; None if there is none of that id."""
-        found = (each for each in self._looks(repository_id) if each.look_id == look_id)
-        return next(found, None)
-
-    def when_ended(self, job: Job, follower: Callable[[Job], None]) -> None:
-        """Calls `follower` once the job has ended, in a thread of its own or at once. It is not
-        called if the server ends the job."""
-        with self._lock:
-            if not job.ended:
-                job.followers.append(follower)
-                return
-        follower(job)
-
-    def _looks(self, repository_id: str) -> list[Job]:
-        return [job for job in self._all(repository_id) if job.look_id]
-
-    def _all(self, repository_id: str) -> list[Job]:
-        """Returns the jobs of a repository, also those of other processes, the newest first."""
-        others = [] if self._files is None else map(Job.of_state, self._files.others())
-        with self._lock:
-            found = [job for job in (*self._jobs, *others) if job.repository_id == repository_id]
-        return sorted(found, key=lambda job: job.begun, reverse=True)
-
-    def _new(self, order: Order) -> tuple[Job, Connection]:
-        """Starts the process of a job; returns the job and the connection that delivers its
-        messages."""
-        idle = order.settings.server_spark_idle
-        gateway = self._warm.lend(order.settings)
-        forks = fork_server()
-        ours, theirs = forks.Pipe(duplex=False)
-        given = replace(order, gateway=gateway, request_id=request_id())
-        process = forks.Process(target=_work, args=(given, theirs), name="collector")
-        process.start()
-        theirs.close()
-        ended = partial(self._warm.give_back, idle) if gateway is not None else None
-        spans = JobSpans.of(order.action, order.repository)
-        return Job(order.repository_id, process, on_end=ended, spans=spans), ours
-
-    def _begin(self, job: Job, connection: Connection) -> None:
-        with self._lock:
-            if self._is_closing:
-                job.process.terminate()
-                raise Failed("worker_died", "the server is ending: start the run again later")
-            ended = [each for each in self._jobs if each.ended][:JOBS_KEPT]
-            self._jobs = [job, *(each for each in self._jobs if not each.ended), *ended]
-        self._share(job)
-        self._changed()
-        # The thread's lines in the log have the id of the request.
-        watch = partial(copy_context().run, self._watch, job, connection)
-        threading.Thread(target=watch, daemon=True).start()
-
-    def _drop(self, job: Job) -> None:
-        if not job.ended:
-            job.process.terminate()
-        with self._lock:
-            self._jobs = [each for each in self._jobs if each is not job]
-            self._keep_files()
+        return next((job for job in self._all(repository_id) if job.look_id == look_id), None)
 
     def of(self, repository_id: str) -> list[Job]:
         """Returns the jobs of a repository whose run has an id, the newest first."""
@@ -270,134 +166,131 @@ class Jobs:
         """Returns the newest job of a run; None if this server started none."""
         return next((job for job in self.of(repository_id) if job.run_id == run_id), None)
 
+    def _all(self, repository_id: str) -> list[Job]:
+        return [job for job in read_jobs(self._directory) if job.repository_id == repository_id]
+
+    def when_ended(self, job: Job, follower: Callable[[Job], None]) -> None:
+        """Calls `follower` once a job of this process has ended, in a thread of its own or at once.
+        It is not called if the server ends the job."""
+        with self._lock:
+            running = self._running.get(job.file)
+            if running is not None:
+                running.followers.append(follower)
+                return
+        follower(job.file.read())
+
     def close(self) -> None:
         """Ends every job. A run that is ended here can be swept again, and nobody is told of its
         end."""
         with self._lock:
             self._is_closing = True
-            jobs = list(self._jobs)
-        for job in jobs:
-            if not job.ended:
-                job.process.terminate()
-        for job in jobs:
-            job.process.join()
-            _clear(job)
+            left = list(self._running.values())
+        for running in left:
+            running.process.terminate()
+        for running in left:
+            running.ended.wait()
         self._warm.close()
 
-    def _watch(self, job: Job, connection: Connection) -> None:
-        with connection:
-            while True:
-                try:
-                    what, *values = connection.recv()
-                except (EOFError, OSError):
-                    break
-                if job.spans is not None:
-                    job.spans.note(what, values)
-                _note(job, what, values)
-                self._share(job)
-        job.process.join()
-        _clear(job)
-        if job.on_end is not None:
-            job.on_end()
-        if job.report is None and job.error is None:
-            is_run = job.look_id is None
-            what, todo = ("run", "sweep the run") if is_run else ("trial", "try the policies")
-            error = Failed("worker_died", f"the process of the {what} died: {todo} again")
-            job.error = {"kind": error.kind, "message": error.message}
-            if not self._is_closing:
-                logger.warning("%s", error.message)
-        if job.spans is not None:
-            job.spans.end(job.error)
+    def _begin(self, order: Order, *, look_id: str | None = None, owner: str = "") -> _Running:
+        """Starts the process of a job, and the thread that waits for its end."""
+        start = RunStart(order.repository, order.action)
+        gateway = self._warm.lend(order.settings)
+        file = add_job(self._directory, order.repository_id, look_id=look_id, owner=owner)
+        options = order.options
+        if look_id is not None:
+            # A look deletes nothing, so that any grace is safe.
+            options = {**options, "run_dir": str(file.directory), "unsafe": True}
+        span = start_span(f"gc {order.action}", {telemetry.REPOSITORY: order.repository})
+        given = replace(
+            order,
+            gateway=gateway,
+            options=options,
+            request_id=request_id(),
+            trace_ids=telemetry.trace_ids(),
+            settings=order.settings.model_copy(update={"log_level": logs.level()}),
+        )
+        process = fork_server().Process(target=_work, args=(given, file), name="collector")
+        running = _Running(file=file, order=given, process=process, span=span, start=start)
+        process.start()
         with self._lock:
-            job.ended = True
-            followers = list(job.followers)
-        self._share(job)
-        job.known.set()
+            if self._is_closing:
+                process.terminate()
+                raise Failed(WORKER_DIED, "the server is ending: start the run again later")
+            self._running[file] = running
+        self._changed()
+        # The thread's lines in the log have the id of the request.
+        watch = partial(copy_context().run, self._watch, running)
+        threading.Thread(target=watch, daemon=True).start()
+        return running
+
+    def _watch(self, running: _Running) -> None:
+        """Waits for the end of a job, and tells all that want to know of it."""
+        order = running.order
+        running.process.join()
+        if order.gateway is not None:
+            self._warm.give_back(order.settings.server_spark_idle)
+        job = running.file.end()
+        if not self._is_closing:
+            _log_end(job)
+        _end_spans(running.span, job)
+        with self._lock:
+            del self._running[job.file]
+        running.ended.set()
         self._changed()
         if self._is_closing:
             return
-        for follower in followers:
+        for follower in running.followers:
             follower(job)
         # Last, because a webhook can take long.
-        if job.notify is not None:
-            job.notify(job)
-
-    def _share(self, job: Job) -> None:
-        """Shows the state of a job to the other processes of the server, unless it was dropped."""
-        if self._files is None:
-            return
-        with self._lock:
-            if any(each is job for each in self._jobs):
-                self._files.write(id(job), job.state())
-            self._keep_files()
-
-    def _keep_files(self) -> None:
-        if self._files is not None:
-            self._files.keep(map(id, self._jobs))
+        if order.action in NOTIFIED:
+            _notify(order, running.start, job)
 
     def _changed(self) -> None:
         with self._lock:
-            self._on_change(sum(not job.ended and job.look_id is None for job in self._jobs))
+            self._on_change(sum(each.order.action != "look" for each in self._running.values()))
 
 
-def _clear(job: Job) -> None:
-    """Deletes the temporary directory of a look, also if the look's process was terminated."""
-    if job.directory is not None:
-        job.directory.cleanup()
-
-
-def _notify(order: Order, started_at: datetime, job: Job) -> None:
+def _notify(order: Order, start: RunStart, job: Job) -> None:
     """Tells other programs of the end of a run. The log gets a warning for each that could not be
     told. Input that is not valid, and names that do not exist, are no runs, unless a schedule has
     them: then nobody else notices."""
     is_input = job.error is not None and _CLASSES.get(job.error["kind"]) in (InvalidInput, NotFound)
     if is_input and not order.is_scheduled:
         return
-    ended_at = SystemClock().host_now()
-    if job.report is not None:
-        end = end_of_report(
-            order.repository, order.action, job.report, started_at=started_at, ended_at=ended_at
-        )
-    else:
-        end = RunEnd(
-            repository=order.repository,
-            action=order.action,
-            outcome="failed",
-            started_at=started_at,
-            ended_at=ended_at,
-            run_id=job.run_id,
-            error=job.error,
-        )
+    report = job.report
+    end = start.failed(job.error, job.run_id) if report is None else start.reported(report)
     for warning in tell(end, order.settings):
         logger.warning("%s: %s", order.repository, warning)
 
 
-def _note(job: Job, what: str, values: list[Any]) -> None:
-    now = time.monotonic()
-    if what == "run":
-        job.run_id = values[0]
-        bind_run(values[0])
-        logger.info("the run has the repository %s", job.repository_id)
-        job.known.set()
-    elif what == "start":
-        logger.info("step %s", values[0])
-        job.steps.append(StepState(values[0], now))
-    elif what == "end":
-        for step in job.steps:
-            if step.step == values[0] and step.seconds is None:
-                step.seconds = now - step.started
-    elif what == "found":
-        job.found.append(values[0])
-    elif what == "looked":
-        job.report = values[0]
-    elif what == "report":
-        job.report = values[0]
-        job.run_id = values[0]["run_id"]
+def _log_end(job: Job) -> None:
+    """Writes the end of a job to the log."""
+    if job.run_id is not None:
+        bind_run(job.run_id)
+    if job.error is not None and job.error["kind"] == WORKER_DIED:
+        logger.warning("%s", job.error["message"])
+    elif job.error is not None:
+        level = logging.INFO if job.error["kind"] in _CLASSES else logging.WARNING
+        logger.log(level, "the run failed: %s: %s", job.error["kind"], job.error["message"])
+    elif job.report is not None and job.look_id is None:
         logger.info("the run is %s", job.report["state"])
-    else:
-        level = logging.INFO if values[0] in _CLASSES else logging.WARNING
-        logger.log(level, "the run failed: %s: %s", values[0], values[1])
-        job.error = {"kind": values[0], "message": values[1]}
+
+
+def _end_spans(span: Traced, job: Job) -> None:
+    """Ends the span of a job, and makes those of its steps within it. The server makes them, so
+    that only the server needs an SDK."""
+    span.note({telemetry.RUN_ID: job.run_id})
+    if job.report is not None and job.look_id is None:
+        span.note(outcome_attributes(job.report))
+    kind = None if job.error is None else job.error["kind"]
+    for step in job.steps:
+        made = span.child(step.step, began=step.started)
+        if step.seconds is None and kind is not None:
+            made.fail(kind)
+        made.end(None if step.seconds is None else step.started + step.seconds)
+    if kind is not None:
+        span.fail(kind)
+    span.end()
 
 
 def _failure(job: Job) -> EbbtideError | None:
@@ -408,8 +301,8 @@ def _failure(job: Job) -> EbbtideError | None:
         stopped = error is not None and error["kind"] == "run_in_progress"
         return Refused(**error) if stopped else None
     silent = f"the run did not start within {START_SECONDS_MAX} seconds, and was ended: try again"
-    error = job.error or {"kind": "worker_died", "message": silent}
-    if job.run_id is not None and error["kind"] in ("worker_died", "internal"):
+    error = job.error or {"kind": WORKER_DIED, "message": silent}
+    if job.run_id is not None and error["kind"] in (WORKER_DIED, "internal"):
         return None
     return _CLASSES.get(error["kind"], Failed)(**error)
 
@@ -424,7 +317,7 @@ _CLASSES: Final[dict[str, type[EbbtideError]]] = {
 }
 
 
-def _work(order: Order, connection: Connection) -> None:
+def _work(order: Order, file: JobFile) -> None:
     """The main function of a job's process.
 
     If the server is killed, the process ends, and its workers with it. Interrupts (SIGINT) are
@@ -434,17 +327,14 @@ def _work(order: Order, connection: Connection) -> None:
     settings = order.settings
     logs.set_up(settings.log_format, settings.log_level, secrets=settings.secrets)
     bind_request(order.request_id)
-    telemetry.turn_off()  # the server makes the spans of its jobs
-
-    def tell(*message: Any) -> None:
-        connection.send(message)
-
+    telemetry.turn_off(order.trace_ids)  # the server makes the spans of its jobs
     try:
-        _collect(order, tell)
+        _collect(order, file.tell)
     except EbbtideError as error:
-        tell("error", error.kind, error.message)
+        file.tell("error", {"kind": error.kind, "message": error.message})
     except Exception as error:
-        tell("error", "internal", f"a defect in this program: {type(error).__name__}: {error}")
+        message = f"a defect in this program: {type(error).__name__}: {error}"
+        file.tell("error", {"kind": "internal", "message": message})
         raise
 
 
@@ -453,24 +343,23 @@ def _collect(order: Order, tell: Tell) -> None:
 
         def on_hold(run_id: str) -> None:
             bind_run(run_id)
-            tell("run", run_id)
+            tell("run_id", run_id)
+            logger.info("the run has the repository %s", order.repository_id)
 
-        found.form.on_hold = on_hold
-        options = found.options(
-            grace=order.grace,
-            unsafe=order.unsafe or order.action == "look",  # a look deletes nothing
-            allow_share=order.allow_share,
-            accept_lost_commits=order.accept_lost_commits,
-            run_dir=order.run_dir,
-            mode=order.mode,
-            sizes=order.sizes,
-            quarantine=order.quarantine,
-        )
-        collector = found.collector(_engine(order), options, lambda step, event: tell(event, step))
+        def on_step(step: str, event: Event) -> None:
+            tell(event, step)
+            if event == "start":
+                logger.info("step %s", step)
+
+        options = found.options(**order.options)
+        collector = found.collector(_engine(order), options, on_step)
+        collector.on_hold = on_hold
         if order.action == "look":
-            tell("looked", _look(order, collector, tell))
+            tell("report", _look(order, collector, tell))
         else:
-            tell("report", _act(order, collector).to_json())
+            report = _act(order, collector)
+            tell("run_id", report.run_id)
+            tell("report", report.to_json())
 
 
 @contextmanager
@@ -494,16 +383,7 @@ def _opened(order: Order) -> Iterator[Collected]:
 
 def _engine(order: Order) -> Engine:
     if order.gateway is None:
-        master = chosen_master(order.settings)
-        if not master.startswith(REMOTE):
-            from ebbtide.gc.engines.duckdb import DuckEngine
-
-            return DuckEngine()
-        from ebbtide.gc.engines.spark.conf import read_text
-        from ebbtide.gc.engines.spark.connect import ConnectEngine, connect
-
-        conf = read_text(order.settings.spark_conf)
-        return ConnectEngine(master, partial(connect, master, conf))
+        return make_engine(order.settings, None, Hidden())
     from ebbtide.gc.engines.spark.engine import SparkEngine
     from ebbtide.gc.engines.spark.session import attach
 
@@ -514,7 +394,7 @@ def _engine(order: Order) -> Engine:
 def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
     """Carries out a look. Sends a `found` message for each policy as soon as its result is known;
     returns the look's instant and grace (`now`, `grace_seconds`)."""
-    from ebbtide.gc.planning.whatif import Alternative, reclaimable_json
+    from ebbtide.gc.whatif import Alternative, reclaimable_json
 
     price = order.settings.price_gb_month
     known: list[Alternative] = []

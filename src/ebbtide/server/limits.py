@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
+import h11
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ebbtide.documents import unique_keys
 from ebbtide.errors import InvalidInput
 from ebbtide.server.errors import answer_of
+from ebbtide.strict_json import unique_keys
 
 
 class HeaderLimit:
     """Refuses a request whose line and headers are too long (`headers_too_large`). The HTTP parser
-    applies the same limit, but not to a request head that arrives in one piece."""
+    applies the same limit (`Parser`), but not to a request head that arrives in one piece."""
 
     def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
         self._app = app
@@ -32,6 +35,32 @@ class HeaderLimit:
                 await answer_of(InvalidInput("headers_too_large", text))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+class Parser(H11Protocol):
+    """Reads requests. What is no HTTP, or has too long a head, gets an error of the usual form."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that could not be read, and closes the connection."""
+        error = sys.exception()
+        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+            answer = answer_of(
+                InvalidInput("headers_too_large", "the request's headers are too long")
+            )
+        else:
+            answer = answer_of(InvalidInput("invalid_argument", f"{msg} {error or ''}".strip()))
+        # A request whose body cannot be read may have its answer under way already.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            for event in (
+                h11.Response(
+                    status_code=answer.status_code,
+                    headers=[*answer.raw_headers, (b"connection", b"close")],
+                ),
+                h11.Data(data=bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class StrictRequest(Request):

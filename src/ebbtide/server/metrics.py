@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.store.reclaim.claims import Backlog
 from ebbtide.store.reclaim.reclaimer import Reclaimed
-from ebbtide.store.schedules.schedules import Schedule
+from ebbtide.store.schedules import Schedule
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REPOSITORY: Final = ("repository",)

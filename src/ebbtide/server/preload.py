@@ -14,6 +14,6 @@ import sqlalchemy.dialects.postgresql.psycopg  # noqa: E402
 import sqlalchemy.dialects.sqlite  # noqa: E402, F401
 
 import ebbtide.gc.collector  # noqa: E402
-import ebbtide.gc.planning.whatif  # noqa: E402
+import ebbtide.gc.whatif  # noqa: E402
 import ebbtide.server.jobs  # noqa: E402
 import ebbtide.store.embedded  # noqa: E402, F401

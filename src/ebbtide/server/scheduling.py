@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from threading import Event, Thread
 from typing import Final, Protocol
 
 from ebbtide.api.collected import Collected
-from ebbtide.clock import SystemClock
 from ebbtide.errors import EbbtideError, NotFound, Refused
-from ebbtide.notify.ending import RunEnd, error_of, outcome_of
-from ebbtide.notify.telling import tell
-from ebbtide.server.jobs import Action, Job, Jobs, Order
+from ebbtide.notify import RunStart, tell
+from ebbtide.run_request import request_of
+from ebbtide.server.job_files import Job
+from ebbtide.server.jobs import Action, Jobs, Order
 from ebbtide.server.serving import open_served
 from ebbtide.store.embedded import Store
-from ebbtide.store.schedules.schedules import (
+from ebbtide.store.schedules import (
     INTERRUPTED,
     RUNNING,
     Claim,
@@ -65,20 +64,19 @@ class JobStarter:
     def running_id(self, schedule: Schedule) -> str | None:
         """Returns the id of the run that holds the repository now. Raises NotFound
         `repository_not_found`, and as the repository's format does."""
-        return open_served(self._store, schedule.repository).form.running_id()
+        return open_served(self._store, schedule.repository).running_id()
 
     def start(self, schedule: Schedule) -> str:
         """Starts a run. Other programs are told of a run that cannot start. Raises as `Jobs.start`,
         NotFound `repository_not_found` and Refused `run_in_progress`."""
-        started_at = SystemClock().host_now()
+        start = RunStart(schedule.repository, _action(schedule))
         try:
             found = self._open(schedule)
         except EbbtideError as error:
             if error.kind != "run_in_progress":
-                self._tell(schedule, error, started_at)
+                for warning in tell(start.raised(error), self._store.settings):
+                    _log.warning("%s: %s", schedule.repository, warning)
             raise
-        options = asdict(schedule.options)
-        del options["dry_run"]
         order = Order(
             directory=self._store.directory,
             settings=self._store.settings,
@@ -86,7 +84,7 @@ class JobStarter:
             repository_id=found.key,
             action=_action(schedule),
             is_scheduled=True,
-            **options,
+            options=request_of(schedule.options),
         )
         job = self._jobs.start(order)
         assert job.run_id is not None  # `start` waits for the id
@@ -101,23 +99,10 @@ class JobStarter:
                 f"repository {schedule.repository} was deleted and made anew since its schedule "
                 "was set: set a schedule for the new one",
             )
-        running = found.form.running_id()
+        running = found.running_id()
         if running is not None:
             raise Refused("run_in_progress", f"run {running} is still going on")
         return found
-
-    def _tell(self, schedule: Schedule, error: EbbtideError, started_at: datetime) -> None:
-        """Tells other programs of a run that failed before it had a job."""
-        end = RunEnd(
-            repository=schedule.repository,
-            action=_action(schedule),
-            outcome=outcome_of(error),
-            started_at=started_at,
-            ended_at=SystemClock().host_now(),
-            error=error_of(error),
-        )
-        for warning in tell(end, self._store.settings):
-            _log.warning("%s: %s", schedule.repository, warning)
 
     def follow(self, schedule: Schedule, run_id: str, ended: Ended) -> None:
         """Calls `ended` once the run has ended. It is not called if this server ends first."""
@@ -127,7 +112,7 @@ class JobStarter:
 
 
 def _action(schedule: Schedule) -> Action:
-    return "plan" if schedule.options.dry_run else "run"
+    return "plan" if schedule.options["dry_run"] else "run"
 
 
 def _end_of(job: Job) -> tuple[str, Mapping[str, str] | None]:

@@ -15,20 +15,21 @@ from zlib import crc32
 import pyarrow as pa
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
-from ebbtide.escaping import shown
-from ebbtide.storage.classes import StorageClass
+from ebbtide.text import shown
 
 _FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("address", pa.string(), nullable=False),
     pa.field("size_bytes", pa.int64()),
     pa.field("last_modified", pa.timestamp("us", "UTC")),
     pa.field("regular", pa.bool_(), nullable=False),
+    pa.field("storage_class", pa.string()),
 )
 
 LISTING_SCHEMA: Final = pa.schema(_FIELDS)
 """Columns of a listing. Size and date are null if the listing is not `sized`. `regular` is false
 for an entry that is not a plain file (a symbolic link, a socket) or whose name is not an address.
-Such entries are reported and never deleted."""
+Such entries are reported and never deleted. `storage_class` is the name that the storage uses, or
+null if the listing does not give it."""
 
 LISTING_ROWS_MAX: Final = 50_000
 """The most rows in one batch of a listing."""
@@ -265,15 +266,6 @@ class Storage(Protocol):
         meanwhile stays. Never raises for an address.
         """
 
-    @property
-    def has_classes(self) -> bool:
-        """Whether objects of the storage have storage classes that `classes` can ask for."""
-
-    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
-        """Returns the storage class of each object, with one request for each. None stands for an
-        address without an object, and for an object whose class cannot be read. Never raises for
-        an address."""
-
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Yields the addresses under `prefix` whose objects do not exist, and of which the storage
         keeps versions or delete markers. Raises Failed (`storage_error`)."""
@@ -335,6 +327,7 @@ def sizes_of(addresses: Sequence[str], found: Iterable[ObjectInfo | None]) -> pa
         pa.array([each and each.size_bytes for each in objects], pa.int64()),
         pa.array([each and each.last_modified for each in objects], pa.timestamp("us", "UTC")),
         pa.array([each is not None for each in objects], pa.bool_()),
+        pa.nulls(len(objects), pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
 

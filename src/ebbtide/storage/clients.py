@@ -1,10 +1,17 @@
-"""The clients of remote storages, and the translation of their errors."""
+"""The clients of remote storages, and what their errors say.
+
+obstore has one class for most errors, and no attributes. But the second part of an exception's text
+is a dump of the fields of the Rust error: the status of the answer and the storage's code are read
+from these fields. No English words are looked for. Not for: when to repeat a request (`deletes`).
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -12,7 +19,6 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.errors import Conflict, Failed, InvalidInput
 from ebbtide.storage import base, profiles
-from ebbtide.storage.failures import StorageFailure
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
@@ -35,6 +41,63 @@ _PATIENCE: Final[Mapping[str, str]] = {"connect_timeout": "10s", "timeout": "150
 """Timeouts. A bulk delete can take more than a minute, and obstore's own limit is 30 s."""
 
 _SINGLE_DELETES: Final[Mapping[str, str]] = {"disable_bulk_delete": "true"}
+"""Of S3: obstore's own bulk deletes are not used (`deletes`)."""
+
+THROTTLED: Final = "throttled: "
+"""The beginning of an error's text if the storage asks to slow down."""
+
+LOCKED: Final = "its versions are locked: "
+"""The beginning of an error's text if an object is hidden, and an object lock keeps versions of
+it."""
+
+_DUMP: Final = "\n\nDebug source:\n"
+_TEXT_MAX: Final = 500
+
+# A value of the dump has no line feed: these are escaped. So a key cannot look like a field.
+_STATUS: Final = re.compile(r"^\s+status: (\d{3}),$", re.MULTILINE)
+_CODE: Final = re.compile(r'^\s+code: "([^"\\]*)",$', re.MULTILINE)
+_BODY: Final = re.compile(r'^\s+body: (?:Some\(\s+)?"((?:[^"\\]|\\.)*)",$', re.MULTILINE)
+_NETWORK: Final = re.compile(r"^\s+(?:\w+: )?HttpError \{$", re.MULTILINE)
+_BODY_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
+_BODY_REASON: Final = re.compile(r'\\"reason\\":\s*\\"(\w+)\\"')
+
+_THROTTLED_STATUS: Final = frozenset({429, 503})
+_THROTTLED_CODES: Final = frozenset(
+    {
+        # S3, "Error responses"; the last five are of servers with its interface.
+        "SlowDown",
+        "ServiceUnavailable",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "TooManyRequests",
+        # Azure, "Common REST API error codes".
+        "ServerBusy",
+        # Google, "HTTP status and error codes for JSON".
+        "rateLimitExceeded",
+        "userRateLimitExceeded",
+    }
+)
+_TRANSIENT_STATUS: Final = frozenset({408, 500, 502, 504})
+_TRANSIENT_CODES: Final = frozenset(
+    {"InternalError", "RequestTimeout", "OperationTimedOut", "internalError", "backendError"}
+)
+
+_REASONS: Final[Mapping[str, str]] = {
+    "InvalidObjectState": "the object is in a cold storage class: restore it first, then try again",
+    "BlobArchived": "the object is in the archive tier: rehydrate it first, then try again",
+    "BlobBeingRehydrated": "the object is being rehydrated: try again when that is done",
+    "BlobImmutableDueToPolicy": "an immutability policy or a legal hold protects the object",
+    "ObjectLocked": "an object lock protects the object",
+    "retentionPolicyNotMet": "the retention policy of the bucket protects the object",
+    "objectUnderActiveHold": "a hold protects the object",
+}
+"""The reasons of codes that a user can do something about."""
+_DENIED: Final = (
+    "the storage denies it: the credentials lack the permission, or an object lock, a retention "
+    "policy or a bucket policy protects the object"
+)
 
 
 @functools.lru_cache(maxsize=64)
@@ -43,13 +106,11 @@ def connect(
     options: tuple[tuple[str, str], ...],
     *,
     tries_again: bool = True,
-    in_bulk: bool = True,
 ) -> Client:
     """Returns the client of a storage at a normalized URL: one for each process and set of options.
 
-    Without `tries_again` the client does not retry. Without `in_bulk` it sends S3 one request for
-    each delete. Raises InvalidInput: `invalid_setting` for options that the kind of storage does
-    not know, and `invalid_argument` for `gs://`.
+    Without `tries_again` the client does not retry. Raises InvalidInput: `invalid_setting` for
+    options that the kind of storage does not know, and `invalid_argument` for `gs://`.
     """
     if url.startswith("memory:"):
         return _memory(url)
@@ -63,7 +124,7 @@ def connect(
         )
     named = dict(options)
     provided = _provided(named) if scheme == "s3" else {}
-    changed = {} if in_bulk or scheme != "s3" else _SINGLE_DELETES
+    changed = _SINGLE_DELETES if scheme == "s3" else {}
     try:
         return _CLIENTS[scheme](
             bucket,
@@ -124,3 +185,76 @@ def translated(address: str) -> Iterator[None]:
 def explained(error: BaseException) -> str:
     """Returns the text of an exception for users (`StorageFailure.explained`)."""
     return StorageFailure.of(error).explained
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFailure:
+    """One failed request.
+
+    `status` is the HTTP status, and None if there was no answer. `code` is the storage's own code,
+    and "" if the answer has none. `is_network` is true if the answer did not come, or not whole.
+    `is_absent` is true if the storage says that there is no object.
+    """
+
+    text: str
+    status: int | None
+    code: str
+    is_network: bool
+    is_absent: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> StorageFailure:
+        """Reads an exception of obstore."""
+        text, _, dump = str(error).partition(_DUMP)
+        status = _number(_found(_STATUS, dump))
+        body = _found(_BODY, dump)
+        code = _found(_CODE, dump) or _found(_BODY_CODE, body) or _found(_BODY_REASON, body)
+        if code.isdecimal():
+            # A part of a batch of Azure has only its status.
+            status, code = _number(code), ""
+        is_network = status is None and _NETWORK.search(dump) is not None
+        absent = isinstance(error, FileNotFoundError)
+        return cls(text[:_TEXT_MAX], status, code, is_network, absent)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the storage asks to slow down."""
+        return self.status in _THROTTLED_STATUS or self.code in _THROTTLED_CODES
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether a retry may avoid the failure. The storage may have done what it was asked."""
+        is_known = self.status in _TRANSIENT_STATUS or self.code in _TRANSIENT_CODES
+        return not self.is_throttled and (is_known or self.is_network)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the storage surely did nothing. A status above 499 does not say so: a proxy can
+        answer in place of a storage that is still at work."""
+        is_client = self.status is not None and 400 <= self.status < 500 and self.status != 408
+        return is_client or self.code in _THROTTLED_CODES
+
+    @property
+    def explained(self) -> str:
+        """The text for users. It begins with THROTTLED if the storage asks to slow down, and with
+        the reason if the code has a known one."""
+        if self.is_throttled:
+            return f"{THROTTLED}{self.text}"
+        reason = _REASONS.get(self.code)
+        if reason is None and self.status == 403 and self.code in ("", "AccessDenied"):
+            reason = _DENIED
+        return self.text if reason is None else f"{reason} ({self.text})"
+
+
+def is_throttled(text: str | None) -> bool:
+    """Whether an error's text, as `StorageFailure.explained` returns it, asks to slow down."""
+    return text is not None and text.startswith(THROTTLED)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return "" if match is None else match[1]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text else None

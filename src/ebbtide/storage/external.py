@@ -20,11 +20,11 @@ import pyarrow as pa
 from obstore.exceptions import InvalidPathError
 
 from ebbtide.errors import Conflict, Failed, Gone, InvalidInput, NotFound
-from ebbtide.escaping import shown
-from ebbtide.storage import clients, keys
+from ebbtide.storage import clients, requests
 from ebbtide.storage.local import LocalStorage
 from ebbtide.storage.profiles import Options, options_of
 from ebbtide.storage.urls import normalize_url, object_url, open_storage, stream_external
+from ebbtide.text import shown
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -246,10 +246,10 @@ def _list_bucket(place: str) -> Iterator[list[ExternalObject]]:
 def _check_end(bucket: str, options: Options, root: str, last: str) -> None:
     """Raises Failed `storage_error` if S3 has keys after the last one that obstore has listed: it
     takes any answer without a token for the last page."""
-    named = keys.Bucket(bucket.removeprefix("s3://"), options)
+    named = requests.Bucket(bucket.removeprefix("s3://"), options)
     for page in named.list_keys(root, after=last):
         # obstore drops a slash at the end of a key.
-        if any(key not in (root, f"{last}/") for key, _, _ in page.objects):
+        if any(each.key not in (root, f"{last}/") for each in page.objects):
             raise Failed(
                 "storage_error",
                 f"the listing of {bucket}/{root} ended before its last key: try again, while "

@@ -21,13 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound, disk_full
-from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.storage import base, directories
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Outcome, Retained
-from ebbtide.storage.classes import StorageClass
-from ebbtide.storage.listing import list_directory, list_sizes
-from ebbtide.storage.unlinking import in_parallel, unlink
+from ebbtide.storage.directories import in_parallel, list_directory, list_sizes, unlink
+from ebbtide.text import shown
 
 TEMPORARY_SUFFIX: Final = "#[0-9]+"
 """A regular expression: the suffix that a temporary file adds to the name of the object that it is
@@ -224,15 +222,6 @@ class LocalStorage:
     def delete_versions(self, addresses: Sequence[str]) -> builtins.list[DeleteOutcome]:
         """Returns `missing` for each address, because a directory has no versions."""
         return [DeleteOutcome(address, "missing") for address in addresses]
-
-    @property
-    def has_classes(self) -> bool:
-        """False: files have none."""
-        return False
-
-    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
-        """Returns None for each address."""
-        return [None] * len(addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Returns nothing, because a directory has no versions."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.imports import require_extra
+from ebbtide.text import shown
 
 if TYPE_CHECKING:
     from obstore.auth.boto3 import Boto3CredentialProvider

@@ -20,11 +20,10 @@ from obstore.store import AzureStore, MemoryStore, S3Store
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.storage import asking, azure, base, clients, keys, parts, profiles, versions
+from ebbtide.storage import base, clients, parts, profiles, requests, retained
 from ebbtide.storage.base import Content, DeleteOutcome, ObjectInfo, Retained
-from ebbtide.storage.classes import StorageClass, class_of
-from ebbtide.storage.copying import Copier, sign_head
-from ebbtide.storage.deleting import deletes_of
+from ebbtide.storage.copies import Copier, sign_head
+from ebbtide.storage.deletes import deletes_of
 
 if TYPE_CHECKING:
     import arro3.core
@@ -164,11 +163,20 @@ class RemoteStorage:
         S3 allows 5 GiB in one."""
         base.split_address(address)
         expected: UpdateVersion = json.loads(version)
+        written, found = None, None
         with clients.translated(address):
             try:
                 written = obstore.put(self._client(), address, data, mode=expected)
             except clients.CHANGED:
-                raise base.changed(address) from None
+                found = self.head(address)
+        if written is None:
+            if found is None or found.etag is None or found.etag != expected.get("e_tag"):
+                raise base.changed(address)
+            raise Failed(
+                "storage_unconditional",
+                f"{self.url}/{address} has the version that was read, and the server does not "
+                "replace it: its conditional writes (If-Match) do not work, as those of Ceph 16",
+            )
         return _version(address, written)
 
     def head(self, address: str) -> ObjectInfo | None:
@@ -219,7 +227,7 @@ class RemoteStorage:
         `/`."""
         base.split_prefix(prefix)
         _, inner = self._directory(prefix)
-        return sorted(name for name in inner if keys.is_address(name.removesuffix("/")))
+        return sorted(name for name in inner if requests.is_address(name.removesuffix("/")))
 
     def sign_put(self, address: str, *, lasts: timedelta) -> str | None:
         """Returns a URL that accepts the object's bytes, for seven days at most. It can be used
@@ -287,9 +295,9 @@ class RemoteStorage:
         `memory:` keeps nothing."""
         client = self._client()
         if isinstance(client, S3Store):
-            return versions.retained(self._bucket()[0])
+            return retained.bucket_retained(self._bucket()[0])
         if isinstance(client, AzureStore):
-            return azure.retained(self._account_url(), dict(self.effective_options()))
+            return retained.account_retained(self._account_url(), dict(self.effective_options()))
         return Retained("no", "memory keeps no deleted objects")
 
     def _account_url(self) -> str | None:
@@ -310,19 +318,7 @@ class RemoteStorage:
         if not isinstance(self._client(), S3Store):
             return [DeleteOutcome(address, "missing") for address in addresses]
         bucket, root = self._bucket()
-        return versions.delete_versions(bucket, root, addresses)
-
-    @property
-    def has_classes(self) -> bool:
-        """True for S3 and Azure."""
-        return not self.url.startswith("memory:")
-
-    def classes(self, addresses: Sequence[str]) -> builtins.list[StorageClass | None]:
-        """Returns the classes by a signed HEAD for each address. A SAS token of Azure cannot sign:
-        all are None then."""
-        default = "STANDARD" if self.url.startswith("s3:") else None  # S3 does not name this one
-        found = asking.headers_of_each(sign_head(self.sign_get), addresses)
-        return [None if each is None else class_of(each, default) for each in found]
+        return retained.delete_versions(bucket, root, addresses)
 
     def hidden(self, prefix: str) -> Iterator[builtins.list[str]]:
         """Yields the hidden addresses of S3 by one listing of all versions under the prefix."""
@@ -331,8 +327,8 @@ class RemoteStorage:
             return
         bucket, root = self._bucket()
         try:
-            yield from versions.hidden(bucket, root, prefix)
-        except asking.FAILURES as error:
+            yield from retained.hidden(bucket, root, prefix)
+        except requests.FAILURES as error:
             raise Failed(
                 "storage_error",
                 f"the versions under {prefix or self.url} cannot be listed: {error}",
@@ -377,7 +373,7 @@ class RemoteStorage:
             batches, inner = self._directory(waiting.pop())
             yield from batches
             for name in inner:
-                if not keys.is_address(name.removesuffix("/")):
+                if not requests.is_address(name.removesuffix("/")):
                     yield from self._listed_by_key(name)
                 elif recursive:
                     waiting.append(name)
@@ -440,9 +436,9 @@ class RemoteStorage:
             # obstore has listed the key `after/` as `after`.
             yield from _page_listing(root, page, without=f"{root}{after}/" if after else "")
 
-    def _bucket(self) -> tuple[keys.Bucket, str]:
+    def _bucket(self) -> tuple[requests.Bucket, str]:
         """Returns the bucket of S3, and the prefix of all keys of this storage."""
-        return keys.bucket_of(self.url, self.effective_options())
+        return requests.bucket_of(self.url, self.effective_options())
 
     def _pieces(
         self, address: str, start: int, end: int | None, etag: str | None
@@ -590,22 +586,24 @@ def _listing(batch: pa.RecordBatch, *, marker: str) -> pa.RecordBatch:
         batch.column("size").cast(pa.int64()),
         batch.column("last_modified").cast(pa.timestamp("us", "UTC")),
         pc.invert(is_marker),
+        pa.nulls(batch.num_rows, pa.string()),  # obstore does not return them
     ]
     return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
 
 
 def _page_listing(
-    root: str, page: keys.KeyPage, *, without: str = ""
+    root: str, page: requests.KeyPage, *, without: str = ""
 ) -> builtins.list[pa.RecordBatch]:
     """Converts a page of keys, except one, to batches of LISTING_SCHEMA."""
-    objects = [each for each in page.objects if each[0] != without]
+    objects = [each for each in page.objects if each.key != without]
     # The key of the root itself has an empty address, and is listed as a slash.
-    addresses = [key.removeprefix(root) or "/" for key, _, _ in objects]
+    addresses = [each.key.removeprefix(root) or "/" for each in objects]
     columns: builtins.list[pa.Array[Any]] = [
         pa.array(addresses, pa.string()),
-        pa.array([size for _, size, _ in objects], pa.int64()),
-        pa.array([date for _, _, date in objects], pa.timestamp("us", "UTC")),
-        pa.array([keys.is_address(address) for address in addresses], pa.bool_()),
+        pa.array([each.size_bytes for each in objects], pa.int64()),
+        pa.array([each.last_modified for each in objects], pa.timestamp("us", "UTC")),
+        pa.array([requests.is_address(address) for address in addresses], pa.bool_()),
+        pa.array([each.storage_class for each in objects], pa.string()),
     ]
     rows = pa.Table.from_arrays(columns, schema=base.LISTING_SCHEMA)
     return rows.to_batches(base.LISTING_ROWS_MAX) if objects else []

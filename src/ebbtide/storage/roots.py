@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 from ebbtide.errors import InvalidInput
 from ebbtide.storage import clients
-from ebbtide.storage.failures import StorageFailure
 from ebbtide.storage.profiles import options_of
 
 FOLDERS: Final = ("_ebbtide", "_lakefs")
@@ -52,7 +51,7 @@ def root_at_or_above(places: Iterable[str], *, must_know: bool) -> str | None:
                 raise
             return None
         except clients.ERRORS as error:
-            if StorageFailure.of(error).status in _UNKNOWN:
+            if clients.StorageFailure.of(error).status in _UNKNOWN:
                 continue
             if not must_know:
                 return None

@@ -10,13 +10,13 @@ from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.imports import require_extra
 from ebbtide.storage import base, clients
 from ebbtide.storage.base import Storage
 from ebbtide.storage.local import LocalStorage
 from ebbtide.storage.profiles import options_of
 from ebbtide.storage.remote import RemoteStorage
+from ebbtide.text import shown
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}

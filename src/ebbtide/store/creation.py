@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from ebbtide.arrow import texts
 from ebbtide.errors import Conflict, EbbtideError, Refused
-from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.model import EPOCH
 from ebbtide.storage import Storage, contains, normalize_url, open_storage, options_of
@@ -32,6 +31,7 @@ from ebbtide.store.repositories.queries import (
     list_repositories,
     lock_all_repositories,
 )
+from ebbtide.text import shown
 
 INITIAL_MESSAGE: Final = "Repository created"
 

@@ -24,14 +24,9 @@ from ebbtide.store.access.grants import Grants
 from ebbtide.store.access.keys import AccessKeys
 from ebbtide.store.access.secrets import SecretBox, make_key_file
 from ebbtide.store.access.sessions import Sessions
-from ebbtide.store.access.signing import SigningKey
-from ebbtide.store.access.signing_keys import SigningKeys, insert_signing_key
-from ebbtide.store.collecting.fates import run_of
+from ebbtide.store.access.signing import SigningKey, SigningKeys, insert_signing_key
 from ebbtide.store.collecting.roots import find_run
-from ebbtide.store.collections.project_queries import lineage_of
-from ebbtide.store.collections.projects import no_project
-from ebbtide.store.collections.queries import find_collection
-from ebbtide.store.collections.reading import no_collection
+from ebbtide.store.collections.queries import COLLECTIONS, lineage_of
 from ebbtide.store.completing import DATABASE_FILE as DATABASE_FILE
 from ebbtide.store.content.cache import ContentCache
 from ebbtide.store.content.slices import CurrentSlice
@@ -45,10 +40,15 @@ from ebbtide.store.database.engine import (
     sqlite_url,
 )
 from ebbtide.store.database.migrate import check_schema, has_schema, upgrade_schema
-from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_ref_name, check_repository_name
+from ebbtide.store.lifecycle import missing
+from ebbtide.store.names import (
+    REPOSITORY_LENGTH_MAX,
+    check_ref_name,
+    check_repository_name,
+    free_name,
+)
 from ebbtide.store.objects.locators import SIGNING_MARGIN, parse_locator
-from ebbtide.store.repositories.catalog import Catalog, no_repository
-from ebbtide.store.repositories.lifecycle import free_name
+from ebbtide.store.repositories.catalog import Catalog
 from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repositories.promises import promise, promised, times_of
 from ebbtide.store.repositories.queries import (
@@ -59,8 +59,8 @@ from ebbtide.store.repositories.queries import (
     read_store_id,
     repository_by_id,
 )
-from ebbtide.store.repository import Repository
-from ebbtide.store.schedules.schedules import Schedules
+from ebbtide.store.repository import Repository, run_of
+from ebbtide.store.schedules import Schedules
 
 STORAGE_DIRECTORY: Final = "storage"
 
@@ -241,7 +241,7 @@ class Store:
         with self.metadata.statement() as tx:
             info = find_repository(tx, name)
             if info is None:
-                raise no_repository(tx, name, trash_time=self.settings.trash_time)
+                raise self.catalog.missing(tx, name)
         return self._opened(info)
 
     def _ownership(self, info: RepositoryInfo) -> Ownership:
@@ -263,14 +263,14 @@ class Store:
         with self.metadata.snapshot() as tx:
             line = lineage_of(tx, project_id)
             info = repository_by_id(tx, line[0].repository_id) if line else None
-        return self._repository_of(info, no_project(project_id))
+        return self._repository_of(info, missing("project", project_id))
 
     def repository_of_collection(self, collection_id: str) -> Repository:
         """Returns the repository of a collection. Raises NotFound `collection_not_found`."""
         with self.metadata.snapshot() as tx:
-            row = find_collection(tx, collection_id)
+            row = COLLECTIONS.by_id(tx, collection_id)
             info = None if row is None else repository_by_id(tx, row.repository_id)
-        return self._repository_of(info, no_collection(collection_id))
+        return self._repository_of(info, missing("collection", collection_id))
 
     def repository_of_locator(self, token: str) -> Repository:
         """Returns the repository of a locator.
@@ -346,7 +346,7 @@ class Store:
             url = self.default_root(each)
             return any(contains(root, url) or contains(url, root) for root in roots)
 
-        return self.default_root(free_name(name, is_taken, length_max=REPOSITORY_LENGTH_MAX))
+        return self.default_root(free_name(name, is_taken, bytes_max=REPOSITORY_LENGTH_MAX))
 
     def context_of(self, info: RepositoryInfo) -> RepositoryContext:
         """Returns the context of operations on a repository."""

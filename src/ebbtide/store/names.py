@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Final
 
-from ebbtide.errors import Conflict, InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.errors import InvalidInput
 from ebbtide.ids import ID_PATTERN
+from ebbtide.text import shown
 
 REF_LENGTH_MAX: Final = 255
 REPOSITORY_LENGTH_MAX: Final = 63
 PATH_BYTES_MAX: Final = 1024
 METADATA_BYTES_MAX: Final = 16 * 1024
 ITEM_BYTES_MAX: Final = 255
+SUFFIX_BYTES_MAX: Final = 8
+"""What a name that is taken gets behind it, with its number."""
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
 PROPERTIES_DEPTH_MAX: Final = 32
 SIZE_BYTES_MAX: Final = 5 * 2**50
@@ -96,26 +98,17 @@ def check_item_name(name: str) -> None:
         )
 
 
-def unique_name(name: str, is_taken: Callable[[str], bool], *, form: str = "{} ({})") -> str:
-    """Returns the first free name that consists of `name` and a number, counted from 2."""
-    numbered = (form.format(name, number) for number in count(2))
-    return next(candidate for candidate in numbered if not is_taken(candidate))
-
-
-def free_name(kind: str, name: str, is_taken: Callable[[str], bool], *, ensure_unique: bool) -> str:
-    """Returns the name of a project or collection, or a similar free one if `ensure_unique`.
-
-    Raises Conflict `project_exists` or `collection_exists` if the name is taken, and
-    `ensure_unique` is false.
-    """
+def free_name(
+    name: str, is_taken: Callable[[str], object], *, form: str = "{}-{}", bytes_max: int
+) -> str:
+    """Returns the name if it is free, else the first free one that `form` makes of the name and a
+    number, counted from 2. A long name is cut first, so that the result has at most `bytes_max`
+    bytes."""
     if not is_taken(name):
         return name
-    if ensure_unique:
-        return unique_name(name, is_taken)
-    raise Conflict(
-        f"{kind}_exists",
-        f"there is a {kind} {shown(name)} already: choose another name, or ask for a unique one",
-    )
+    cut = name.encode()[: bytes_max - SUFFIX_BYTES_MAX].decode(errors="ignore")
+    numbered = (form.format(cut, number) for number in count(2))
+    return next(candidate for candidate in numbered if not is_taken(candidate))
 
 
 def check_properties(properties: Mapping[str, Any]) -> None:  # JSON

@@ -6,9 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from ebbtide.formats.icechunk.envelope import UnknownVersionError
-from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
-from ebbtide.formats.icechunk.manifests import manifest_chunks
+from ebbtide.formats.icechunk.files import DamagedError, UnknownFieldError, UnknownVersionError
+from ebbtide.formats.icechunk.snapshots import manifest_chunks
 from tests.support.icechunk_files import slow_manifest
 
 REFUSALS = (DamagedError, UnknownFieldError, UnknownVersionError)

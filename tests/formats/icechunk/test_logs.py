@@ -15,8 +15,7 @@ from icechunk import IcechunkError, Repository
 
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.layout import LOGS_PREFIX
-from ebbtide.formats.icechunk.logs import companions, loose_logs
-from ebbtide.formats.icechunk.reading import IcechunkReading
+from ebbtide.formats.icechunk.relations import IcechunkReading, companions, loose_logs
 from ebbtide.formats.icechunk.state import SnapshotHistory, State, read_state
 from ebbtide.model import Commit
 from ebbtide.storage import open_storage
@@ -111,13 +110,12 @@ class TestInherited:
         now = datetime.now(UTC)
         state = read_state(open_storage(str(lake.path)), cutoff=now, quiet=True, first_seen={})
         back = {lake.made[3]: now + timedelta(days=1)}
-        reading = IcechunkReading(state, now, timedelta(hours=1), frozenset(), back)
+        reading = IcechunkReading(state, now, timedelta(hours=1), back)
         logs = {f"{LOGS_PREFIX}{each}" for each in lake.made[1:]}
         assert set(reading.roots().companions[lake.made[3]]) == logs
 
     def test_a_snapshot_between_that_stays_has_the_rest(self) -> None:
-        """So each log has one heir, however many stay in a row. In version 1 nothing is
-        inherited."""
+        """So each log has one heir, however many stay in a row. Version 1 inherits nothing."""
         parents = {"A": None, "B": "A", "C": "B", "D": "C", "E": "D"}
         state = made_state(parents, {"B": ("0",), "E": ("9",)}, logs={*"ABCDE", "0", "9"})
         found = companions(state, ["A", "C", "E"], {"A", "C", "E"})
@@ -180,8 +178,7 @@ class TestMissing:
 
     @needs_v2
     def test_while_an_inherited_one_is_not_there_no_log_goes(self, tmp_path: Path) -> None:
-        """Icechunk before 2.1 deletes them, and goes on without; or the list is damaged, and means
-        one of the others."""
+        """Icechunk before 2.1 deletes them, and goes on without; or the list is damaged."""
         lake = Lake(tmp_path / "lake", 2, 3)
         last = lake.made[2]
         lake.repository.expire_snapshots(lake.repository.lookup_snapshot(last).written_at)

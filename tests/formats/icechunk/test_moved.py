@@ -131,8 +131,7 @@ def test_a_purge_in_a_copy(lakes: Lakes) -> None:
 
 @pytest.mark.parametrize("days", [1, 8, 400])
 def test_runs_of_a_copy(lakes: Lakes, days: int) -> None:
-    """While the quarantine lasts, after its end, and when the run itself is old: the original is
-    untouched, byte by byte."""
+    """During the quarantine, after it, and for an old run: the original is untouched."""
     copy, before = lakes.copy(), tree(lakes.original.path)
     lakes.clock.advance(days * DAY)
     expire_more(copy)
@@ -158,8 +157,7 @@ def test_a_plan_of_the_original_is_not_swept_in_a_copy(lakes: Lakes) -> None:
 
 
 def test_a_forged_record_of_an_old_run(lakes: Lakes) -> None:
-    """It makes no run delete anything elsewhere, or anything that is not in the folder of its
-    id."""
+    """It makes no run delete anything elsewhere, or outside of the folder of its id."""
     lake, victim = lakes.original, lakes.directory / "victim"
     victim.mkdir()
     (victim / "precious").write_text("not Ebbtide's")

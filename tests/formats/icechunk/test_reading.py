@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.formats.icechunk import flatbuffer
-from ebbtide.formats.icechunk.envelope import FileType, UnknownVersionError, pack, unpack
-from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
-from ebbtide.formats.icechunk.manifests import manifest_chunks
-from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot, with_parent
+from ebbtide.formats.icechunk.files import (
+    DamagedError,
+    FileType,
+    UnknownFieldError,
+    UnknownVersionError,
+    pack,
+    unpack,
+)
+from ebbtide.formats.icechunk.snapshots import Snapshot, manifest_chunks, read_snapshot, with_parent
 from ebbtide.model import EPOCH
 from tests.support.icechunk import SPEC_VERSIONS, build_random
 from tests.support.icechunk_files import (
@@ -99,7 +103,7 @@ def test_all_real_files_are_read_as_the_slow_decoder_reads_them(
 class TestMadeManifests:
     @randomized("Icechunk files made by hand")
     def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-        monkeypatch.setattr(flatbuffer, "ROWS_MAX", (1 << 20, 4, 1)[seed % 3])
+        monkeypatch.setattr("ebbtide.formats.icechunk.files.ROWS_MAX", (1 << 20, 4, 1)[seed % 3])
         made = random_manifest(random.Random(seed))
         assert slow_manifest(made.payload()) == (spell(made.manifest_id), made.count, made.chunks)
         assert chunks(made) == made.chunks
@@ -151,7 +155,7 @@ class TestMadeManifests:
 class TestMadeSnapshots:
     @randomized("Icechunk files made by hand")
     def test_random_ones(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-        monkeypatch.setattr(flatbuffer, "ROWS_MAX", (1 << 20, 2)[seed % 2])
+        monkeypatch.setattr("ebbtide.formats.icechunk.files.ROWS_MAX", (1 << 20, 2)[seed % 2])
         choices = random.Random(seed)
         made = random_snapshot(choices)
         data = packed(made, choices)

@@ -7,8 +7,7 @@ import os
 import pytest
 
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.icechunk.rooted import check_clean
-from ebbtide.formats.icechunk.state import spec_version
+from ebbtide.formats.icechunk.state import check_clean, spec_version
 from ebbtide.ids import new_id
 from ebbtide.storage import RemoteStorage, Storage, open_storage
 from tests.support.ceph import make_bucket
@@ -27,8 +26,7 @@ def bucket(s3_url: str) -> Storage:
 
 
 def test_one_is_refused_in_words_that_fit(bucket: Storage) -> None:
-    """Also beside one that can be read. Icechunk opens neither: nobody can tell which of the two
-    its clients write to."""
+    """Also beside one that can be read. Nobody can tell to which of the two clients write."""
     put_key(bucket.url, "/repo-of-something-else")
     with pytest.raises(NotFound):
         spec_version(bucket)

@@ -12,8 +12,10 @@ import pytest
 
 from ebbtide.errors import Refused
 from ebbtide.formats.base import EPOCH_ADDRESS
+from ebbtide.formats.icechunk.repository import UNREACHABLE_ADDRESS
 from ebbtide.formats.icechunk.state import load_repo
-from ebbtide.formats.icechunk.unreachable import UNREACHABLE_ADDRESS
+from ebbtide.gc.hold import expire
+from ebbtide.gc.options import RunOptions
 from ebbtide.retention.expiry import ExpiryRequest
 from ebbtide.storage import open_storage
 from tests.formats.icechunk.operations import commit_array
@@ -116,7 +118,7 @@ def test_an_expiry_frees_nothing_before_the_grace_is_over(
     reader = open_repository(lake.path)
     request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
     began = datetime.now(UTC)
-    _, expiry = lake.format().expire(request)
+    _, expiry = lake.expire(request)
     if spec_version == 2:
         newest = next(load_repo(open_storage(str(lake.path))).updates)
         assert newest.at >= began - DATES_BEHIND_MAX, "its date is its own"
@@ -148,7 +150,7 @@ def test_an_expiry_that_was_suspended_holds_what_it_released(
     repository = lake.format(quiet=False)
     repository.storage = FaultyStorage(repository.storage, before=suspended)
     request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
-    _, expiry = repository.expire(request)
+    _, expiry = expire(repository, request, RunOptions.of(lake.settings))
     reader = open_repository(lake.path)
 
     assert slept
@@ -171,17 +173,16 @@ def test_an_expiry_by_a_wrong_clock_is_refused(tmp_path: Path, spec_version: int
     request = ExpiryRequest(older_than=example.threshold, younger=example.threshold)
     clock.host_offset = -timedelta(days=8)
     with raises("clock_skew", of=Refused):
-        lake.format().expire(request)
+        lake.expire(request)
     assert listing(lake.path) == before
     assert not list(lake.path.glob("_ebbtide/expire/*"))
     clock.host_offset = timedelta(0)
-    assert lake.format().expire(request)[1].released
+    assert lake.expire(request)[1].released
 
 
 @pytest.mark.parametrize("spec_version", [1])
 def test_a_plan_that_slept_brings_no_date_back(lake: IcechunkLake) -> None:
-    """Another one was made meanwhile, and what it saw unreachable counts. Version 2 remembers by
-    itself."""
+    """What another plan saw unreachable meanwhile counts. Version 2 remembers by itself."""
     rewound = rewind(lake)
     slept = lake.format()
     with slept.reading(rewound.clock.now):
@@ -192,6 +193,6 @@ def test_a_plan_that_slept_brings_no_date_back(lake: IcechunkLake) -> None:
     before = seen.read_bytes()
     assert rewound.head.encode() not in before
 
-    slept.record_run("0" * 32, state="planned", run_path="nowhere", plan_checksum="none")
+    slept.note_plan()
 
     assert seen.read_bytes() == before

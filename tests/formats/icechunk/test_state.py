@@ -12,7 +12,7 @@ import pytest
 from icechunk import Repository
 
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2
+from ebbtide.formats.icechunk.edits import apply_v1, apply_v2
 from ebbtide.formats.icechunk.ids import ROOT_ID
 from ebbtide.formats.icechunk.repo import backup_time
 from ebbtide.formats.icechunk.state import (

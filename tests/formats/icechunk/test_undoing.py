@@ -13,8 +13,8 @@ import pytest
 from icechunk import IcechunkError
 
 from ebbtide.errors import Conflict, NotFound
-from ebbtide.formats.holds import HOLDS_ADDRESS, read_holds, write_holds
 from ebbtide.formats.icechunk.state import load_repo, snapshot_files
+from ebbtide.formats.notes import HOLDS_ADDRESS, read_holds, write_holds
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.report import RunReport
@@ -211,8 +211,7 @@ def test_undos_of_two_runs(tmp_path: Path, newest_first: bool) -> None:
 def test_broken_off_anywhere(
     tmp_path: Path, spec_version: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sweep and undo end before or after any of their changes of the storage; asked for again, it
-    is as if nothing had been."""
+    """Sweep and undo end at any of their changes. Asked for again, they come to the same end."""
     rng = random.Random(seed)
     made = rewritten(IcechunkLake(tmp_path / "lake"), spec_version)
     clock = ManualClock(datetime.now(UTC))
@@ -242,8 +241,8 @@ def test_broken_off_anywhere(
         )
         return Collector(found, engine=lake.engine, options=options)
 
-    monkeypatch.setattr("ebbtide.gc.sweeping.outcomes.ADDRESSES_PER_BATCH", 2)
-    monkeypatch.setattr("ebbtide.gc.sweeping.undoing.ROWS_PER_PART", 2)
+    monkeypatch.setattr("ebbtide.gc.deletes.ADDRESSES_PER_BATCH", 2)
+    monkeypatch.setattr("ebbtide.gc.undo.ROWS_PER_PART", 2)
     planned = lake.collector(quarantine=WEEK).plan()
     for _ in range(rng.randrange(1, 4)):
         with suppress(Died, KeyboardInterrupt, Conflict):

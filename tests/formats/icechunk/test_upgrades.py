@@ -84,7 +84,7 @@ def expiry(lake: Lake) -> ExpiryRequest:
 
 
 def expire(lake: Lake) -> None:
-    _, found = lake.format(quiet=False).expire(expiry(lake))
+    _, found = lake.expire(expiry(lake), quiet=False)
     assert found.released == {lake.made[1]}
 
 
@@ -290,7 +290,7 @@ class TestMixed:
         self.refused(lake, tip, f"Then delete everything under file://{lake.path}/refs/")
         with old_client(lake) as repository:
             assert read_snapshot(repository, tip) == reads
-        for step in (lake.format().expire, lake.format().plan_expiry):
+        for step in (lake.expire, lake.format().plan_expiry):
             with pytest.raises(Refused, match="refs of version 1"):
                 step(expiry(lake))
         shutil.rmtree(lake.path / "refs")  # as the message says

@@ -1,5 +1,4 @@
-"""Runs over the repository of a fake lakeFS server: what goes, what stays, and what is needed again
-after the plan."""
+"""Runs over the repository of a fake lakeFS server: what goes, stays, and is needed again."""
 
 from __future__ import annotations
 
@@ -15,12 +14,13 @@ import pytest
 from ebbtide.arrow import Column
 from ebbtide.audit.verify import verify
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.lakefs.guards import LakefsGuard
+from ebbtide.formats.capabilities import forget
+from ebbtide.formats.lakefs.needed import LakefsGuard
 from ebbtide.formats.lakefs.repository import LakefsRepository
-from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
+from ebbtide.formats.notes import POLICY_ADDRESS
+from ebbtide.gc import deletes, sweep
 from ebbtide.gc.engines.base import Engine
-from ebbtide.gc.sweeping import outcomes, sweep
 from tests.formats.lakefs.fake import Entry, State, needed
 from tests.formats.lakefs.oracle import KnownCommit, active
 from tests.formats.lakefs.world import (
@@ -68,8 +68,7 @@ def test_a_damaged_metarange_of_an_expired_commit_is_not_read(world: LakefsWorld
 
 
 def test_every_run_is_clean(world: LakefsWorld) -> None:
-    """Also one that is to continue from an earlier run. A summary lies where tools of lakeFS
-    look."""
+    """Also one that is to continue. A summary lies where tools of lakeFS look."""
     old_commit(world)
     report = world.collector().run()
     assert report.state == "swept"
@@ -94,8 +93,7 @@ def test_tags_keep_their_data_unless_a_policy_says_otherwise(world: LakefsWorld)
 def test_what_is_staged_with_the_bytes_that_its_path_has_stays(
     world: LakefsWorld, count: int
 ) -> None:
-    """The server does not name it as uncommitted; the branch reads it. Of many such paths the
-    whole branch is listed."""
+    """The server does not name it as uncommitted. Of many such paths the whole branch is listed."""
     paths = [f"f{number:02}" for number in range(count)]
     for path in paths:
         world.state.upload("main", path, b"same")
@@ -192,13 +190,12 @@ def test_what_is_needed_again_after_the_plan_stays(world: LakefsWorld, move: str
 
 def before_the_deletes(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """A sweep does this between its re-check and its first batch."""
-    forget = LakefsRepository.forget
 
     def late(*given: Any) -> None:
         forget(*given)
         action()
 
-    monkeypatch.setattr(LakefsRepository, "forget", late)
+    monkeypatch.setattr("ebbtide.gc.sweep.forget", late)
 
 
 @pytest.mark.parametrize("move", AGAIN_AT_ONCE)
@@ -228,7 +225,7 @@ def test_what_is_needed_again_once_it_is_gone_is_told(
     commit_id, entry = old_commit(world)
     collector = world.collector(quarantine=7 * DAY)
     run_id = collector.plan().run_id
-    original = outcomes.delete_parts
+    original = deletes.delete_parts
 
     def then(*given: Any, **named: Any) -> Any:
         found = original(*given, **named)
@@ -238,7 +235,7 @@ def test_what_is_needed_again_once_it_is_gone_is_told(
     monkeypatch.setattr(sweep, "delete_parts", then)
     swept = collector.sweep(run_id)
     assert swept.state == "incomplete"
-    for told in (f"has {entry.address}, which is gone", f"ebbtide gc undo lakefs:repo {run_id}"):
+    for told in (f"needs {entry.address}, which is gone", f"ebbtide gc undo lakefs:repo {run_id}"):
         assert told in str(swept.error)
     assert world.collector().undo(run_id).state == "undone"
     assert entry.address in world.objects()

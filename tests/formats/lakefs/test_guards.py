@@ -6,12 +6,11 @@ import json
 from datetime import timedelta
 from random import Random
 
-from ebbtide.formats.base import Fencing
-from ebbtide.formats.lakefs.guards import LakefsGuard
 from ebbtide.formats.lakefs.layout import began_at
+from ebbtide.formats.lakefs.needed import LakefsGuard
 from ebbtide.formats.lakefs.repository import GRACE
-from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
-from ebbtide.retention.decision import Roots, decide
+from ebbtide.formats.notes import POLICY_ADDRESS
+from ebbtide.retention.decision import decide
 from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world, step
 from tests.support.randomized import randomized
 
@@ -21,14 +20,9 @@ POLICY = {"default": "7d", "tags": {"keep_within": "1d"}}
 def guarded(world: LakefsWorld) -> LakefsGuard:
     repository, cutoff = world.repository(), world.clock.now - GRACE
 
-    def choose(roots: Roots) -> Fencing:
-        return Fencing(tombstone=decide(roots).expired)
-
-    with repository.hold("run", deletes=True) as hold:
-        repository.fence(hold, "run", choose, cutoff=cutoff)
-        with repository.reading(cutoff) as reading:
-            reading.roots()
-        return repository.guard()
+    with repository.reading(cutoff) as reading:
+        decision = decide(reading.roots())
+    return repository.guard(decision.active.keys(), decision.expired)
 
 
 def test_a_tag_that_expires_stops_no_sweep(world: LakefsWorld) -> None:
@@ -53,7 +47,7 @@ def test_guards_of_random_histories(seed: int) -> None:
         for _ in range(random.randrange(8)):
             step(world, random)
         changed = [commit_id for *_, commit_id in _refs(world) - before]
-        found = set(guard.revived())
+        found = set(guard.needed())
         live = {
             entry.address
             for each in guard.kept

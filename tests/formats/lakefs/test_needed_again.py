@@ -10,13 +10,13 @@ import pytest
 
 from ebbtide.audit.verify import verify
 from ebbtide.formats.lakefs.repository import LakefsRepository
+from ebbtide.gc import deletes
+from ebbtide.gc.candidates import exists
+from ebbtide.gc.committed import HELD_SCHEMA
 from ebbtide.gc.parts import read_rows
-from ebbtide.gc.planning.absent import exists
-from ebbtide.gc.relations.live import HELD_SCHEMA
+from ebbtide.gc.quarantines import Quarantines
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolder
-from ebbtide.gc.sweeping import outcomes
-from ebbtide.gc.sweeping.recovery import QuarantineEnd
 from tests.formats.lakefs.fake import Entry
 from tests.formats.lakefs.world import DAY, LakefsWorld, old_commit, open_lakefs_world, play
 from tests.support.dying import Died
@@ -103,14 +103,14 @@ def test_what_is_needed_while_a_quarantine_ends_stays_there(
     """The last look is right before a batch of final deletes."""
     run(world)
     world.grow_old(8 * DAY)
-    needed = QuarantineEnd.needed
+    needed = Quarantines.needed
 
-    def late(self: QuarantineEnd) -> Any:
-        found = needed(self)
+    def late(*given: Any) -> Any:
+        found = needed(*given)
         world.state.branch("back", expired)
         return found
 
-    monkeypatch.setattr(QuarantineEnd, "needed", late)
+    monkeypatch.setattr(Quarantines, "needed", late)
     report = run(world)
     assert report.state == "swept"
     (told,) = report.unfinished
@@ -124,14 +124,14 @@ def test_what_is_needed_while_a_quarantine_ends_stays_there(
 
 def killed_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     """Within a batch, before its outcomes are on record."""
-    remove, calls = outcomes._remove, itertools.count(1)
+    remove, calls = deletes._remove, itertools.count(1)
 
     def then(*given: Any) -> Any:
         remove(*given)
         if next(calls) == batches:
             raise Died
 
-    monkeypatch.setattr(outcomes, "_remove", then)
+    monkeypatch.setattr(deletes, "_remove", then)
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -209,7 +209,7 @@ def test_files_that_a_listing_leaves_out_are_not_looked_up(
     def unexpected(*_: Any) -> Any:
         raise AssertionError("a file is looked up")
 
-    monkeypatch.setattr("ebbtide.gc.planning.absent.exists", unexpected)
+    monkeypatch.setattr("ebbtide.gc.candidates.exists", unexpected)
     assert world.collector().plan().error is None
 
 
@@ -233,7 +233,7 @@ def test_a_file_that_was_written_after_the_listing_is_not_absent(
         looked.extend(addresses)
         return exists(storage, addresses)
 
-    monkeypatch.setattr("ebbtide.gc.planning.absent.exists", noted)
+    monkeypatch.setattr("ebbtide.gc.candidates.exists", noted)
     report = world.collector().plan()
     assert report.warnings == ()
     assert len(looked) == 1

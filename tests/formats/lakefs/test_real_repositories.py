@@ -16,7 +16,7 @@ from ebbtide.arrow import texts
 from ebbtide.formats.lakefs.layout import LakefsLayout, began_at
 from ebbtide.formats.lakefs.refs import read_history
 from ebbtide.formats.lakefs.repository import LakefsRepository
-from ebbtide.formats.lakefs.urls import Namespace
+from ebbtide.formats.lakefs.server import Namespace
 from ebbtide.formats.lakefs.walk import LakefsWalk
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
@@ -51,7 +51,6 @@ class Recorded:
             self.server,
             Namespace(self.server.namespace, self.server.namespace),
             open_storage(self.url),
-            settings=settings,
             clock=ManualClock(self.now),
         )
         options = RunOptions.of(settings, sessions=timedelta(0), patience=timedelta(0), sizes="all")

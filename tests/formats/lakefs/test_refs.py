@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from datetime import timedelta
 
+import pyarrow.parquet as pq
 import pytest
 
 from ebbtide.audit.verify import verify
@@ -53,11 +55,55 @@ def test_a_plan_beside_which_a_client_commits_verifies(
     assert verify(world.collector(), report.run_id).counts == {}
 
 
+@pytest.mark.parametrize("damage", ["cut off", "no table", "not UTF-8", "no addresses"])
+def test_a_damaged_list_of_uncommitted_objects_refuses(
+    damage: str, world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of what it names could be told from garbage."""
+    world.state.upload("main", "staged", b"staged")
+    world.grow_old(3 * DAY)
+    written = FakeLakefs.uncommitted
+
+    def uncommitted(server: FakeLakefs) -> list[str]:
+        (folder,) = written(server)
+        storage = world.repository().storage
+        address = folder.removeprefix(server.state.namespace) + "/part"
+        data = storage.get(address)
+        name = world.objects().pop().encode()
+        texts = {
+            "cut off": data[:-20],
+            "no table": b"PAR1",
+            "not UTF-8": _rewritten(data, name, b"\xff" * len(name)),
+            "no addresses": _rewritten(data, b"physical_address", b"physical_adresse"),
+        }
+        storage.put(address, texts[damage])
+        return [folder]
+
+    monkeypatch.setattr(FakeLakefs, "uncommitted", uncommitted)
+    with pytest.raises(Failed) as found:
+        world.collector().plan()
+    assert found.value.kind == "lakefs_error"
+
+
+def _rewritten(data: bytes, old: bytes, new: bytes) -> bytes:
+    """The same file without compression, and with other bytes."""
+    sink = io.BytesIO()
+    pq.write_table(
+        pq.read_table(io.BytesIO(data)),
+        sink,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+    )
+    assert old in sink.getvalue()
+    return sink.getvalue().replace(old, new)
+
+
 def test_a_whole_id_that_is_not_found_is_asked_for_by_a_prefix(
     world: LakefsWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another commit that the prefix finds, or a branch by the name of the commit, is not taken
-    for it."""
+    """Neither another commit that the prefix finds, nor a branch of that name is taken for it."""
     (commit_id, other), server = (commit(world, "a"), commit(world, "b")), world.server
     prefix, expected, original = commit_id[:-1], commit_of(server, commit_id), FakeLakefs.commit
     answers: dict[str, str] = {}

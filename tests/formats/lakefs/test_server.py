@@ -89,7 +89,6 @@ class Lake:
             self.server,
             namespace,
             open_storage(namespace.storage_url),
-            settings=settings,
             clock=LaterClock(),
         )
         chosen = RunOptions.of(settings, sessions=GRACE, patience=timedelta(0), **options)

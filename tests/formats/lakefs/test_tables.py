@@ -16,11 +16,11 @@ import pytest
 
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import AskedNode
-from ebbtide.formats.lakefs import columns
-from ebbtide.formats.lakefs.columns import KEY_BYTES_MAX, decode
+from ebbtide.formats.capabilities import read_nodes
+from ebbtide.formats.lakefs import sstable
 from ebbtide.formats.lakefs.committed import read_entries, read_metarange, read_ranges
 from ebbtide.formats.lakefs.layout import LakefsLayout
-from ebbtide.formats.lakefs.sstable import DamagedTableError, read_table
+from ebbtide.formats.lakefs.sstable import KEY_BYTES_MAX, DamagedTableError, decode, read_table
 from ebbtide.formats.lakefs.walk import LakefsWalk
 from tests.formats.lakefs.tables import (
     MAGIC,
@@ -116,7 +116,7 @@ def test_what_was_written_is_read(seed: int) -> None:
 def test_many_are_read_together(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However their blocks are divided. Of those that cannot be read each has its own error."""
     random = Random(seed)
-    monkeypatch.setattr(columns, "GROUP_BYTES", random.choice((1, 3_000, 1 << 20)))
+    monkeypatch.setattr(sstable, "GROUP_BYTES", random.choice((1, 3_000, 1 << 20)))
     storage = Bucket("lake", lambda: datetime(2030, 1, 1, tzinfo=UTC)).storage("s3://lake/repo")
     layout = LakefsLayout((NAMESPACE,))
     asked, expected_addresses = [], []
@@ -128,7 +128,7 @@ def test_many_are_read_together(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(AskedNode(storage, name, name, len(rows)))
         expected_addresses.append([expected(row[1], row[4]) for row in rows])
     assert [
-        cast("pa.StringArray", each).to_pylist() for each in layout.read_nodes(asked)
+        cast("pa.StringArray", each).to_pylist() for each in read_nodes(layout, asked)
     ] == expected_addresses
 
     spoiled = random.randrange(len(asked))
@@ -141,7 +141,7 @@ def test_many_are_read_together(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         storage.put(address, storage.get(address)[:-1])
     else:
         asked[spoiled] = replace(node, entry_count=node.entry_count + 1)
-    found = layout.read_nodes(asked)
+    found = read_nodes(layout, asked)
     for each, one, addresses in zip(asked, found, expected_addresses, strict=True):
         if each.node_id != node.node_id:
             assert isinstance(one, pa.Array)

@@ -8,8 +8,7 @@ import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.lakefs.repository import find_namespace
-from ebbtide.formats.lakefs.server import AnsweredRepository
-from ebbtide.formats.lakefs.urls import Namespace
+from ebbtide.formats.lakefs.server import AnsweredRepository, Namespace
 from tests.formats.lakefs.fake import FakeLakefs
 from tests.formats.lakefs.world import open_lakefs_world
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
-from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.formats.lakefs.server import LOCAL, Namespace
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import RunOptions
@@ -42,9 +42,7 @@ class LakefsWorld:
     def repository(self) -> LakefsRepository:
         namespace = Namespace(NAMESPACE, NAMESPACE)
         storage = open_storage(namespace.storage_url)
-        return LakefsRepository(
-            self.server, namespace, storage, settings=SETTINGS, clock=self.clock
-        )
+        return LakefsRepository(self.server, namespace, storage, clock=self.clock)
 
     def collector(
         self, repository: LakefsRepository | None = None, *, engine: Engine = INLINE, **options: Any
@@ -111,8 +109,7 @@ def play(world: LakefsWorld, random: Random) -> None:
 
 
 def on_disk(world: LakefsWorld, directory: Path) -> LakefsRepository:
-    """The repository copied into a directory, where other processes find it. The files keep their
-    dates."""
+    """The repository copied into a directory for other processes. Files keep their dates."""
     for key, stored in world.bucket.objects.items():
         target = directory / key.removeprefix("repo/")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +120,7 @@ def on_disk(world: LakefsWorld, directory: Path) -> LakefsRepository:
     world.state.storage = storage
     namespace = Namespace(NAMESPACE, f"{LOCAL}{directory}/")
     clock = ManualClock(world.clock.now)
-    return LakefsRepository(world.server, namespace, storage, settings=SETTINGS, clock=clock)
+    return LakefsRepository(world.server, namespace, storage, clock=clock)
 
 
 @contextmanager

@@ -245,8 +245,7 @@ def test_nothing_is_asked_before_a_login(
 
 
 def test_answers_that_are_none(world: World) -> None:
-    """Whatever the issuer sends, the login page says that it cannot be used. And documents that
-    lead elsewhere are refused."""
+    """The login page says that the issuer cannot be used; documents that lead away are refused."""
     browser = world.browser()
     changes: tuple[dict[str, Any], ...] = (
         {"issuer": "https://another.example"},

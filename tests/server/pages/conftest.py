@@ -28,8 +28,7 @@ RUN = re.compile(r"/runs/([0-9a-f]{32})")
 
 @dataclass
 class Browser:
-    """What a browser does, without showing anything: it keeps cookies and says where forms come
-    from."""
+    """What a browser does, without showing anything: it keeps cookies and sends origins."""
 
     http: httpx.Client
     jobs: Jobs

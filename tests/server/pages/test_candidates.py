@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ebbtide.arrow import table_of
 from ebbtide.errors import Refused
+from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, read_part
-from ebbtide.gc.planning.plan import Plan
-from ebbtide.gc.planning.subtract import CANDIDATE_SCHEMA
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.server.pages import candidate_reading, last_holders

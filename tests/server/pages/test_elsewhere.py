@@ -1,5 +1,4 @@
-"""Repositories that are not of the store: the server shows and starts the runs of those that its
-settings name."""
+"""Repositories outside of the store, which the settings name: their runs are shown and started."""
 
 from __future__ import annotations
 
@@ -10,13 +9,17 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from ebbtide.formats.icechunk.ids import id_text
-from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX
+from ebbtide.formats.icechunk.snapshots import CHUNKS_PREFIX
 from ebbtide.formats.lakefs.repository import GRACE
-from ebbtide.formats.lakefs.rules import written_policy
+from ebbtide.formats.notes import read_policy, write_policy
+from ebbtide.retention import Policy
 from ebbtide.settings import Settings
+from ebbtide.storage import open_storage
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.formats.icechunk.test_sessions import commit
@@ -34,8 +37,7 @@ CHUNK_BYTES = 100
 
 @dataclass
 class Elsewhere:
-    """An Icechunk repository with some chunks that nothing refers to, and browsers of a server that
-    names it."""
+    """An Icechunk repository with chunks to collect, and browsers of a server that names it."""
 
     path: Path
     browsers: Browsers
@@ -192,6 +194,25 @@ def test_only_what_the_settings_name(elsewhere: Elsewhere, tmp_path: Path) -> No
     assert elsewhere.name in reader.get("?search=weather").text
 
 
+def test_what_a_delta_table_tells(tmp_path: Path) -> None:
+    path = tmp_path / "orders"
+    for number in range(3):
+        write_deltalake(str(path), pa.table({"id": [number]}), mode="overwrite")
+    file = DeltaTable(str(path), version=0).file_uris()[0].rpartition("/")[2]
+    write_policy(open_storage(str(path)), Policy.parse({"default": {"keep_last": 2}}))
+    settings = Settings(
+        reclaim=False, spark_master="none", server_repositories=f"delta:{path} delta:/no"
+    )
+    place = f"/repositories/{quote(f'delta:{path}', safe='')}/explain"
+    with Store.init(tmp_path / "store", settings=settings) as store, browsing(store) as browsers:
+        reader = browsers(Role.READER)
+        found = text_of(reader.get(place, params={"what": file}).text)
+        assert "version 0 needs it; version 1 (WRITE) does not" in found
+        assert "the policy has not kept any of them since" in found
+        commit = text_of(reader.get(place, params={"what": "0"}).text)
+        assert "the policy has not kept it since" in commit
+
+
 @dataclass
 class Lake:
     """A repository of a lakeFS server, with two commits of `main` that are ten days apart, under
@@ -202,7 +223,7 @@ class Lake:
     place: str = f"/repositories/{quote('lakefs:lake', safe='')}/policy"
 
     def written(self) -> object:
-        found = written_policy(self.world.state.storage)
+        found = read_policy(self.world.state.storage)
         return None if found is None else found.to_mapping()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,21 +12,20 @@ from typing import Any, get_args
 import pytest
 
 from ebbtide.gc.collector import Collector
-from ebbtide.gc.counts import Count
+from ebbtide.gc.parts import Count
 from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.server.jobs import Job, StepState
-from ebbtide.server.pages.advice import advice_of
-from ebbtide.server.pages.runs import MEANINGS, SWEPT
+from ebbtide.server.job_files import add_job
+from ebbtide.server.pages.runs import MEANINGS, SWEPT, advice_of
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome, LocalStorage, Retained
-from ebbtide.storage.classes import StorageClass
-from ebbtide.storage.failures import LOCKED
+from ebbtide.storage.clients import LOCKED
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
+from tests.support.cold import list_as
 from tests.support.lake import HOSTILE, NAME, collector_of, leave_garbage
 
 pytestmark = pytest.mark.xdist_group("pages")  # which share a lake
@@ -188,9 +186,7 @@ def test_storage_classes_and_locks_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory stands for a bucket with cold files and locks."""
-    cool = StorageClass("Cool", readable=True)
-    monkeypatch.setattr(LocalStorage, "has_classes", True)
-    monkeypatch.setattr(LocalStorage, "classes", lambda _self, named: [cool for _ in named])
+    list_as(monkeypatch, "Cool")
     monkeypatch.setattr(
         LocalStorage,
         "delete_versions",
@@ -218,9 +214,11 @@ def test_a_run_under_way(lake: Lake) -> None:
     with browsing(lake.store) as browsers:
         browser = browsers(Role.READER)
         repository_id, run_id = lake.store.repository(NAME).info.repository_id, "f" * 32
-        job = Job(repository_id, process=None, run_id=run_id)
-        job.steps = [StepState("list", 0.0, 1.25), StepState("mark <b>", time.monotonic())]
-        browser.jobs._jobs.append(job)
+        job = add_job(browser.jobs._directory, repository_id)
+        ended = '[0.0, "start", "list"]', '[1.25, "end", "list"]'
+        job.path.write_text("\n".join((job.path.read_text(), *ended)))
+        job.tell("run_id", run_id)
+        job.tell("start", "mark <b>")
         page = browser.get(f"{PLACE}/runs/{run_id}").text
         assert f'data-progress="/ui{PLACE}/runs/{run_id}/progress"' in page
         assert "badge running" in page and "mark &lt;b&gt;" in page and "1.2 s" in page
@@ -228,7 +226,7 @@ def test_a_run_under_way(lake: Lake) -> None:
         assert found["state"] == "running" and not found["ended"]
         assert re.findall(r'<li class="(\w+)">', found["html"]) == ["ended", "going"]
         assert "under way" in browser.get(f"{PLACE}/runs").text
-        browser.jobs._jobs.clear()
+        job.remove()
 
 
 def test_charts(lake: Lake, admin: Browser) -> None:
@@ -266,8 +264,8 @@ def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> Non
     planned, swept = f"{PLACE}/runs/{lake.planned}", f"{PLACE}/runs/{lake.swept}"
     before = admin.get(f"{planned}/progress").json()
     for place, fields, problem in (
-        (f"{PLACE}/runs", {"action": "explode"}, "Choose the action and the mode"),
-        (f"{PLACE}/runs", {"mode": "wild"}, "Choose the action and the mode"),
+        (f"{PLACE}/runs", {"action": "explode"}, "Choose the action of the run"),
+        (f"{PLACE}/runs", {"mode": "wild"}, "is no value for mode"),
         (f"{PLACE}/runs", {"grace": "5"}, "has no unit"),
         (f"{PLACE}/runs", {"grace": "1s"}, "grace"),
         (f"{planned}/sweep", {"confirmation": "lak"}, "Nothing was deleted"),

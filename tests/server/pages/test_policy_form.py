@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
-from ebbtide.retention.policy import Policy
-from ebbtide.retention.rules import COUNTS
+from ebbtide.retention.policy import COUNTS, Policy
 from ebbtide.server.pages.policy_form import BRANCH_RULES_MAX, PolicyFields
 from ebbtide.server.pages.rendering import render
 from ebbtide.store.access.keys import Role

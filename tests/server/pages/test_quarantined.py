@@ -15,14 +15,15 @@ import fsspec
 import httpx
 import pytest
 
+from ebbtide.doors.arvados.server import errors as arvados
+from ebbtide.doors.s3.errors import error_response
 from ebbtide.errors import Gone, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions, parse_quarantine
 from ebbtide.quarantined import record_address
-from ebbtide.server.arvados import errors as arvados
-from ebbtide.server.jobs import Job, Order
-from ebbtide.server.s3.errors import error_response
+from ebbtide.server.job_files import Job
+from ebbtide.server.jobs import Order
 from ebbtide.settings import Settings
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
@@ -123,7 +124,7 @@ def test_a_cleared_field_means_a_week(aside: Aside, monkeypatch: pytest.MonkeyPa
     for typed, kept in (("", "7d"), ("none", "none"), ("2d", "2d")):
         admin.post(f"{PLACE}/runs/schedule", quarantine=typed, **form)
         schedule = aside.store.schedules.find(lake.info.repository_id)
-        assert schedule is not None and schedule.options.quarantine == kept
+        assert schedule is not None and schedule.options["quarantine"] == kept
     orders: list[Order] = []
 
     def start(order: Order) -> Job:
@@ -134,7 +135,7 @@ def test_a_cleared_field_means_a_week(aside: Aside, monkeypatch: pytest.MonkeyPa
     for typed in ("", "none"):
         assert admin.post(f"{PLACE}/runs", action="run", quarantine=typed).status_code == 409
     form_of = EmbeddedRepository(lake.context, store_id=aside.store.store_id)
-    asked = [parse_quarantine(order.quarantine, form_of) for order in orders]
+    asked = [parse_quarantine(order.options["quarantine"], form_of) for order in orders]
     assert asked == [timedelta(days=7), None]
 
 

@@ -9,8 +9,8 @@ from ebbtide.errors import InvalidInput
 from ebbtide.retention.policy import Policy
 from ebbtide.server.errors import STATUS
 from ebbtide.server.pages.messages import explained, next_step, sentence
-from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import environment
+from ebbtide.server.pages.visit import NOTICES
 
 
 def test_how_values_are_written() -> None:

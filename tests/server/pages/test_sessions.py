@@ -1,5 +1,4 @@
-"""Logging in and out; forms of others; headers; who may see which page; the theme, which nothing
-that another site sends can set."""
+"""Logins, foreign forms, headers, who may see which page, and the theme."""
 
 from __future__ import annotations
 

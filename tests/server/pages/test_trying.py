@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ import pytest
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
-from ebbtide.gc.planning.whatif import WhatIf
+from ebbtide.gc.whatif import WhatIf
 from ebbtide.retention import Policy
 from ebbtide.server.jobs import Jobs, Order
 from ebbtide.text import count_text, size_text
@@ -121,18 +120,19 @@ def test_one_look_at_a_time_leaves_nothing(lake: Lake) -> None:
         repository_id=repository.info.repository_id,
         policies=(Policy.parse(A),),
     )
-    first, other = jobs.look(order, owner="ada"), jobs.look(order, owner="bob")
-    assert first.directory is not None
-    Path(first.directory.name, "left").write_text("x")
-    second = jobs.look(order, owner="ada")
-    eventually(lambda: first.ended and second.ended and other.ended)
+    looks = [jobs.look(order, owner="ada"), jobs.look(order, owner="bob")]
+    files = [job.file for job in looks]
+    files[0].directory.mkdir(exist_ok=True)
+    (files[0].directory / "left").write_text("x")
+    files.append(jobs.look(order, owner="ada").file)
+    eventually(lambda: all(file.read().ended for file in files))
+    first, other, second = (file.read() for file in files)
     assert first.error is not None and "try the policies again" in first.error["message"]
     for job in (second, other):
         assert job.error is None and len(job.found) == 2, job.error
-    for job in (first, second, other):
-        assert job.directory is not None and not Path(job.directory.name).exists()
+    assert not any(file.directory.exists() for file in files)
     assert jobs.of(repository.info.repository_id) == [], "a look is no run"
     assert set(changes) == {0}
-    third = jobs.look(order, owner="ada")
+    third = jobs.look(order, owner="ada").file
     jobs.close()
-    assert third.directory is not None and not Path(third.directory.name).exists()
+    assert third.read().ended and not third.directory.exists()

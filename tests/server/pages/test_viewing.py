@@ -1,5 +1,4 @@
-"""Files on a page: images, tables and text are shown, anything can be saved, and nothing in a file
-runs."""
+"""Files on a page: shown as image, table or text, or saved; nothing in a file runs."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from ebbtide.errors import Conflict, NotFound
-from ebbtide.formats.icechunk.envelope import FileType
-from ebbtide.formats.icechunk.repo_schema import REPO, UPDATE_TYPES
+from ebbtide.formats.icechunk.files import FileType
+from ebbtide.formats.icechunk.repo import REPO, UPDATE_TYPES
 from ebbtide.formats.icechunk.tables import Row, decode, encode
 from ebbtide.storage import Storage
 from tests.simulation.knowledge import micros

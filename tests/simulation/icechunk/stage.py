@@ -9,13 +9,22 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Final
 
+from ebbtide.gc.hold import expire as carry_out
 from ebbtide.retention.expiry import ExpiryRequest
 from tests.simulation import runs
 from tests.simulation.bucket import ON_COPY
 from tests.simulation.choosing import Nothing, named
 from tests.simulation.histories import MINUTE, Vocabulary
 from tests.simulation.icechunk.client import Client, FirstClient
-from tests.simulation.icechunk.world import GRACE, PREFIX, IcechunkWorld, Known, Promise, State
+from tests.simulation.icechunk.world import (
+    GRACE,
+    OPTIONS,
+    PREFIX,
+    IcechunkWorld,
+    Known,
+    Promise,
+    State,
+)
 from tests.simulation.runs import RepositoryStage, RunAct, open_repository
 from tests.simulation.scheduler import Violation
 from tests.simulation.simulation import Simulation
@@ -123,15 +132,14 @@ def expire(act: Act) -> object:
     """Cut histories."""
     now = act.world.clock.now
     kind = act.numbers[0] % 4
-    _, made = act.world.repository().expire(
-        ExpiryRequest.of(
-            now=now,
-            sessions=GRACE,
-            older_than=None if kind == 0 else now - GRACE * kind,
-            rule={"keep_last": 1} if kind == 0 else None,
-            delete_refs=("branch", "tag") if kind == 3 else (),
-        )
+    request = ExpiryRequest.of(
+        now=now,
+        sessions=GRACE,
+        older_than=None if kind == 0 else now - GRACE * kind,
+        rule={"keep_last": 1} if kind == 0 else None,
+        delete_refs=("branch", "tag") if kind == 3 else (),
     )
+    _, made = carry_out(act.world.repository(), request, OPTIONS)
     return sorted(made.released)
 
 

@@ -1,5 +1,4 @@
-"""Histories of Icechunk repositories by chance: work that takes no longer than the grace loses
-nothing, and nothing is left over."""
+"""Icechunk histories by chance: what lasts no longer than the grace loses and leaves nothing."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ class Known(KnownRuns):
     spoilt: bool = False
 
     def shorten(self, late: timedelta) -> None:
-        """A ref was written that much later than the date that it has: runs count the grace from
-        that date."""
+        """A ref was written that much later than its date, from which runs count the grace."""
         for name, promise in self.promises.items():
             self.promises[name] = replace(promise, until=promise.until - late)
 
@@ -145,8 +144,7 @@ class IcechunkWorld(BucketWorld):
                 raise Violation("open", f"a branch or tag needs {address}")
 
     def needed(self, known: Known) -> set[str]:
-        """The addresses that branches and tags reach. Raises Violation for a snapshot of which
-        nobody can tell what is below it."""
+        """What refs reach. Raises Violation for a snapshot below which nobody can look."""
         repo = Repo.of(self.bucket.objects[f"{PREFIX}repo"].data) if self.is_second else None
         tips = self._tips() if repo is None else [*repo.refs.values()]
         found: set[str] = set()

@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 from ebbtide.errors import NotFound
 from ebbtide.formats.lakefs.repository import TOKEN_TTL
-from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
 from ebbtide.formats.lakefs.server import AnsweredRules
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.formats.notes import POLICY_ADDRESS
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from tests.simulation import runs
 from tests.simulation.bucket import ON_COPY

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ebbtide.formats.lakefs.repository import GRACE, LakefsRepository
-from ebbtide.formats.lakefs.rules import POLICY_ADDRESS
-from ebbtide.formats.lakefs.server import AnsweredCommit, AnsweredRules, DumpedRefs
-from ebbtide.formats.lakefs.urls import Namespace
+from ebbtide.formats.lakefs.server import AnsweredCommit, AnsweredRules, DumpedRefs, Namespace
+from ebbtide.formats.notes import POLICY_ADDRESS
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
@@ -177,7 +176,6 @@ class LakefsWorld(BucketWorld):
             server,
             Namespace(server.state.namespace, f"{url}/"),
             self.bucket.storage(url),
-            settings=SETTINGS,
             clock=self.clock,
         )
         return Collector(repository, engine=INLINE, options=replace(RUN_OPTIONS, **options))
@@ -214,8 +212,7 @@ class LakefsWorld(BucketWorld):
         return tuple(int(policy[name].removesuffix("d")) * DAY for name in ("default", "tags"))  # type: ignore[return-value]
 
     def look(self, known: Known) -> set[str]:
-        """Takes out of what must hold the objects that are not needed now. Returns those that
-        are."""
+        """Drops what must be held and is not needed now. Returns the needed objects."""
         found = self.needed()
         known.safe &= found | known.pinned
         known.back &= found

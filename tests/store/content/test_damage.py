@@ -1,5 +1,4 @@
-"""Ranges and trees that are missing, damaged or of another version: an error each, never data; and
-what an address is, by its shape."""
+"""Missing, damaged or foreign ranges and trees: an error each, never data; shapes of addresses."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from ebbtide.store.content.diffing import diff_trees
 from ebbtide.store.content.entries import Entry, same_content
 from ebbtide.store.content.merging import Strategy, merge_trees
 from ebbtide.store.content.ranges import RangeInfo, read_range
-from ebbtide.store.content.reading import find_entry, iterate_entries
-from ebbtide.store.content.trees import Tree, read_tree, write_tree
+from ebbtide.store.content.trees import Tree, find_entry, iterate_entries, read_tree, write_tree
 from tests.store.content.oracle import (
     NOW,
     Content,

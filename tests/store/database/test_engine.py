@@ -54,8 +54,7 @@ def test_a_database_of_another_encoding_is_refused(postgres: str) -> None:
 def test_an_interrupted_statement_holds_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C comes after the statement, before its rows are read. What handles the interrupt can
-    write, for instance release a lease."""
+    """Ctrl-C comes before the statement's rows are read. What handles it can write."""
     monkeypatch.setattr("ebbtide.store.database.engine.LOCK_TIMEOUT_SECONDS", 0)
     execute = DefaultDialect.do_execute
 

@@ -1,5 +1,4 @@
-"""How the metadata database is reached; migrations make exactly the tables of `schema`, and other
-versions are refused."""
+"""Reaching the database; migrations make the tables of `schema`; other versions are refused."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ def names(metadata: Metadata) -> set[str]:
 
 
 def in_one_queue(metadata: Metadata, *blocks: Block, joins: bool = True) -> list[Future[None]]:
-    """Runs the blocks in transactions of threads that wait for their turns in this order. Returns
-    their ended futures."""
+    """Runs the blocks in transactions of threads in this order. Their ended futures."""
 
     def work(block: Block) -> None:
         with metadata.transaction(joins=joins) as tx:

@@ -1,5 +1,4 @@
-"""Turns come in the order in which they were asked for, and none is lost; and readings of one state
-beside each other."""
+"""Turns come in order, and none is lost; readings of one state beside each other."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ebbtide.escaping import shown
+from ebbtide.text import shown
 
 ID_BYTES: Final = 12
 ID_CHARACTERS: Final = 20

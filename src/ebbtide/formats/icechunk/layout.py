@@ -7,33 +7,40 @@ FlatBuffer, and the files that it refers to must exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from ebbtide.arrow import Column, around, first_match
-from ebbtide.errors import Refused
-from ebbtide.formats import plain
+from ebbtide.formats import base
 from ebbtide.formats.base import (
     FOREIGN,
     NODES_SCHEMA,
     SYSTEM,
+    SYSTEM_PREFIX,
     Listing,
     ListingItem,
     Slices,
     in_shares,
+    outside,
 )
-from ebbtide.formats.icechunk import envelope
-from ebbtide.formats.icechunk.envelope import FileType, UnknownVersionError
-from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
+from ebbtide.formats.icechunk.files import (
+    DamagedError,
+    FileType,
+    UnknownFieldError,
+    UnknownVersionError,
+    unpack,
+)
 from ebbtide.formats.icechunk.ids import ID_PATTERN
-from ebbtide.formats.icechunk.manifests import CHUNKS_PREFIX, manifest_chunks
 from ebbtide.formats.icechunk.repo import BACKUPS_PREFIX, REPO_ADDRESS
-from ebbtide.formats.icechunk.snapshots import Snapshot, read_snapshot
-from ebbtide.formats.plain import SYSTEM_PREFIX, PlainLayout
+from ebbtide.formats.icechunk.snapshots import (
+    CHUNKS_PREFIX,
+    Snapshot,
+    manifest_chunks,
+    read_snapshot,
+)
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 
@@ -57,7 +64,7 @@ _PATTERNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class IcechunkLayout(PlainLayout):
+class IcechunkLayout:
     """Snapshots, manifests, chunks, transaction logs, and copies of overwritten files."""
 
     delete_order: tuple[str, ...] = (*_COLLECTED, "temporary")
@@ -76,21 +83,18 @@ class IcechunkLayout(PlainLayout):
                 items.append(ListingItem(top, recursive=True))
         return Listing(items)
 
+    def left_out(self, addresses: pa.StringArray, slices: Slices) -> pa.BooleanArray:
+        """Returns whether each address is outside the storage root: there are no slices."""
+        del slices
+        return outside(addresses)
+
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the kind of each address, from the address alone."""
         return first_match(addresses, _PATTERNS, otherwise=FOREIGN)
 
-    def tree_address(self, tree_id: str) -> str:
-        """Returns the address of a tree's file, which is a snapshot."""
-        return f"{SNAPSHOTS_PREFIX}{tree_id}"
-
     def tree_addresses(self, tree_ids: Column) -> Column:
         """Returns the addresses of many snapshots, in order."""
         return around(SNAPSHOTS_PREFIX, tree_ids)
-
-    def node_address(self, node_id: str) -> str:
-        """Returns the address of a node's file, which is a manifest."""
-        return f"{MANIFESTS_PREFIX}{node_id}"
 
     def node_addresses(self, node_ids: Column) -> Column:
         """Returns the addresses of many manifests, in order."""
@@ -112,12 +116,12 @@ class IcechunkLayout(PlainLayout):
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
         """Returns the chunks of a manifest. Inline and virtual references have no address."""
-        address = self.node_address(node_id)
+        address = f"{MANIFESTS_PREFIX}{node_id}"
         with refusing(storage, address, what="node"):
             data = storage.get(address)
             if str(len(data)) != checksum:
                 raise DamagedError(f"it has {len(data)} bytes, but its snapshot says {checksum}")
-            payload = envelope.unpack(data, FileType.MANIFEST).payload
+            payload = unpack(data, FileType.MANIFEST).payload
             return manifest_chunks(payload, node_id, entry_count=entry_count)
 
 
@@ -134,15 +138,7 @@ def load_snapshot(storage: Storage, snapshot_id: str) -> Snapshot:
         return read_snapshot(storage.get(address), snapshot_id)
 
 
-@contextmanager
-def refusing(storage: Storage, address: str, *, what: str) -> Iterator[None]:
-    """Raises errors of a needed file as Refused. The kind is `missing_` or `corrupt_` followed by
-    `what`, or `unknown_format_version`."""
-    try:
-        with plain.refusing(storage, address, what=what, damaged=DamagedError):
-            yield
-    except (UnknownVersionError, UnknownFieldError) as error:
-        raise Refused(
-            "unknown_format_version",
-            f"{storage.url}/{address}: {error}: use a newer version of this program",
-        ) from error
+refusing = partial(
+    base.refusing, damaged=DamagedError, unknown=(UnknownVersionError, UnknownFieldError)
+)
+"""Raises errors of Icechunk's files as Refused, as `base.refusing` does."""

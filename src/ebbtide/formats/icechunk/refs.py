@@ -21,7 +21,7 @@ from ebbtide.formats.icechunk.ids import id_bytes
 from ebbtide.formats.icechunk.layout import is_directory
 from ebbtide.model import Ref, RefKind
 from ebbtide.retention import Policy
-from ebbtide.retention.rules import invalid_policy
+from ebbtide.retention.policy import invalid_policy
 from ebbtide.storage import Storage
 
 REFS_PREFIX: Final = "refs/"

@@ -11,22 +11,97 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, Final
 
 from flatbuffers import flexbuffers
 
 from ebbtide.errors import Conflict
-from ebbtide.formats.icechunk import envelope
-from ebbtide.formats.icechunk.envelope import FileType
-from ebbtide.formats.icechunk.flatbuffer import DamagedError
-from ebbtide.formats.icechunk.ids import ROOT_ID, id_bytes, id_text, new_id_text
-from ebbtide.formats.icechunk.repo_schema import REPO, REQUIRED, UPDATE_TYPES
+from ebbtide.formats.icechunk.files import DamagedError, FileType, pack, unpack
+from ebbtide.formats.icechunk.ids import ID_BYTES, ROOT_ID, id_bytes, id_text, new_id_text
 from ebbtide.formats.icechunk.snapshots import instant
-from ebbtide.formats.icechunk.tables import Row, decode, encode
-from ebbtide.formats.icechunk.writer import WRITER
+from ebbtide.formats.icechunk.tables import (
+    INT32,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    Fixed,
+    Row,
+    Text,
+    Union,
+    Vector,
+    decode,
+    encode,
+    table,
+)
 from ebbtide.model import EPOCH, Commit, Ref
 from ebbtide.storage import Storage
+
+WRITER: Final = f"ebbtide-{version('ebbtide')}"
+
+
+# The tables of the file, slot by slot.
+# Source: Icechunk specification 2.1, `repo.fbs` and `common.fbs`.
+_ID: Final = Fixed(ID_BYTES)
+_EMPTY: Final = table()
+
+METADATA_ITEM: Final = table(name=Text(), value=Vector(UINT8))
+REF: Final = table(name=Text(), snapshot_index=UINT32)
+SNAPSHOT_INFO: Final = table(
+    id=_ID,
+    parent_offset=INT32,
+    flushed_at=UINT64,
+    message=Text(),
+    metadata=Vector(METADATA_ITEM),
+    pruned_ancestor_tx_logs=Vector(_ID),
+)
+STATUS: Final = table(availability=UINT8, set_at=UINT64, limited_availability_reason=Text())
+_CREATED: Final = table(name=Text())
+_MOVED: Final = table(name=Text(), previous_snap_id=_ID)
+UPDATE_TYPES: Final = (
+    ("RepoInitialized", _EMPTY),
+    ("RepoMigrated", table(from_version=UINT8, to_version=UINT8)),
+    ("ConfigChanged", _EMPTY),
+    ("MetadataChanged", _EMPTY),
+    ("TagCreated", _CREATED),
+    ("TagDeleted", _MOVED),
+    ("BranchCreated", _CREATED),
+    ("BranchDeleted", _MOVED),
+    ("BranchReset", _MOVED),
+    ("NewCommit", table(branch=Text(), new_snap_id=_ID)),
+    ("CommitAmended", table(branch=Text(), previous_snap_id=_ID, new_snap_id=_ID)),
+    ("NewDetachedSnapshot", table(new_snap_id=_ID)),
+    ("GCRan", _EMPTY),
+    ("ExpirationRan", _EMPTY),
+    ("FeatureFlagChanged", table(id=UINT16, new_value=UINT8, is_set=UINT8)),
+    ("RepoStatusChanged", table(status=STATUS)),
+)
+"""The kinds of entries of the operations log, in the order of the union's numbers, from 1."""
+
+UPDATE: Final = table(
+    update_type=Union(tuple(kind for _, kind in UPDATE_TYPES)),
+    updated_at=UINT64,
+    backup_path=Text(),
+)
+REPO: Final = table(
+    spec_version=UINT8,
+    tags=Vector(REF),
+    branches=Vector(REF),
+    deleted_tags=Vector(Text()),
+    snapshots=Vector(SNAPSHOT_INFO),
+    status=STATUS,
+    metadata=Vector(METADATA_ITEM),
+    latest_updates=Vector(UPDATE),
+    repo_before_updates=Text(),
+    config=Vector(UINT8),
+    enabled_feature_flags=Vector(UINT16),
+    disabled_feature_flags=Vector(UINT16),
+    extra=Vector(UINT8),
+)
+REQUIRED: Final = ("tags", "branches", "deleted_tags", "snapshots", "status", "latest_updates")
+
 
 REPO_ADDRESS: Final = "repo"
 BACKUPS_PREFIX: Final = "overwritten/"
@@ -164,7 +239,7 @@ class Edit:
 
 def parse_repo(data: bytes, version: str) -> RepoFile:
     """Parses the file's bytes. Raises DamagedError, UnknownFieldError or UnknownVersionError."""
-    row = decode(envelope.unpack(data, FileType.REPO).payload, REPO)
+    row = decode(unpack(data, FileType.REPO).payload, REPO)
     for name in REQUIRED:
         if name not in row:
             raise DamagedError(f"it has no {name}")
@@ -217,7 +292,7 @@ def write_repo(storage: Storage, file: RepoFile, edit: Edit, now: datetime) -> R
     """
     backup = f"repo.{_YEAR_3000 - (now - EPOCH) // timedelta(milliseconds=1):014}.{new_id_text()}"
     row = _edited(file, edit, now, backup)
-    data = envelope.pack(encode(row, REPO), FileType.REPO, writer=WRITER, spec_version=2)
+    data = pack(encode(row, REPO), FileType.REPO, writer=WRITER, spec_version=2)
     parse_repo(data, "")  # a file that cannot be read must not be written
     storage.put(f"{BACKUPS_PREFIX}{backup}", file.data, create_only=True)
     try:

@@ -6,30 +6,30 @@ repository's own storage, or in the directory for runs if that storage must not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ebbtide.clock import Clock
+from ebbtide.arrow import Column
+from ebbtide.clock import Clock, SystemClock
 from ebbtide.durations import format_duration
-from ebbtide.errors import Conflict, EbbtideError, Incomplete, InvalidInput, Refused
-from ebbtide.escaping import shown
+from ebbtide.errors import Conflict, EbbtideError, Incomplete, NotFound, Refused
 from ebbtide.formats.base import (
-    Fencing,
+    EPOCH_ADDRESS,
     Guard,
     Identity,
     RunHold,
+    changed,
+    storage_clocks,
     unguarded,
 )
-from ebbtide.formats.holds import read_holds, write_holds
-from ebbtide.formats.icechunk.expiring import apply_v1, apply_v2, write_record
-from ebbtide.formats.icechunk.guards import RefsGuard, RepoGuard, check_unreached
-from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory
+from ebbtide.formats.icechunk.edits import apply_v1, apply_v2, listable, records_of, write_record
+from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory, load_snapshot
 from ebbtide.formats.icechunk.mixed import check_unmixed
-from ebbtide.formats.icechunk.reading import IcechunkReading
-from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling
-from ebbtide.formats.icechunk.reopening import listable, records_of
+from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling, read_refs
+from ebbtide.formats.icechunk.relations import IcechunkReading
 from ebbtide.formats.icechunk.repo import REPO_ADDRESS, Edit, RepoFile, write_repo
 from ebbtide.formats.icechunk.state import (
     SnapshotHistory,
@@ -40,12 +40,9 @@ from ebbtide.formats.icechunk.state import (
     snapshot_files,
     spec_version,
 )
-from ebbtide.formats.icechunk.unreachable import FirstSeen, read_seen, remember
 from ebbtide.formats.icechunk.walk import IcechunkWalk
-from ebbtide.formats.plain import PlainRepository, changed
-from ebbtide.ids import descending_id
+from ebbtide.formats.notes import dates_text, put_if, read_dates, read_holds, write_holds
 from ebbtide.model import EPOCH
-from ebbtide.retention.decision import Roots
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -55,15 +52,105 @@ WRITE_ATTEMPTS: Final = 50
 """The most attempts to write `repo`, while commits of other clients are faster."""
 
 
-class IcechunkRepository(PlainRepository):
+@dataclass(frozen=True, slots=True)
+class RefsGuard:
+    """The guard of version 1, which cannot make refs conditional.
+
+    Before each batch it reads the refs again. A ref that reaches a snapshot of `going` stops the
+    sweep. `going` are the snapshots that the sweep deletes, `kept` those that it keeps.
+    """
+
+    storage: Storage
+    kept: frozenset[str]
+    going: frozenset[str]
+
+    def __call__(self, addresses: Column) -> None:
+        """Raises Refused `repository_changed` to stop the sweep, whatever the batch has."""
+        del addresses
+        for ref in read_refs(self.storage):
+            place: str | None = ref.commit_id
+            while place is not None and place not in self.kept:
+                if place in self.going:
+                    raise changed(f"{ref.kind} {ref.name} needs snapshot {place} again")
+                place = load_snapshot(self.storage, place).parent_id
+
+
+@dataclass(frozen=True, slots=True)
+class RepoGuard:
+    """The guard of version 2 in a directory. Before each batch it checks whether a branch or tag
+    reaches a snapshot of `going`."""
+
+    storage: Storage
+    going: frozenset[str]
+
+    def __call__(self, addresses: Column) -> None:
+        """Raises Refused `repository_changed` to stop the sweep, whatever the batch has."""
+        del addresses
+        check_unreached(history_of(load_repo(self.storage)), self.going)
+
+
+def check_unreached(history: SnapshotHistory, going: frozenset[str]) -> None:
+    """Raises Refused `repository_changed` if a ref reaches a snapshot of `going`."""
+    needed = history.reached() & going
+    if needed:
+        raise changed(f"a branch or tag needs snapshot {min(needed)} again")
+
+
+UNREACHABLE_ADDRESS: Final = "_ebbtide/gc/unreachable.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSeen:
+    """Since when each snapshot was seen unreachable, and the version of the file that says so.
+    `version` is None if there is no file.
+
+    Expiries record the snapshots that they release. Plans record those that they see unreachable.
+    Version 2 has its own records, but uses this one for a grace after an upgrade.
+    """
+
+    since: Mapping[str, datetime]
+    version: str | None
+
+
+def read_seen(storage: Storage) -> FirstSeen:
+    """Reads the present file. A damaged file counts as empty: the grace then begins anew."""
+    version: str | None = None
+    since: dict[str, datetime] = {}
+    with suppress(NotFound, ValueError, AttributeError, TypeError):
+        data, version = storage.get_versioned(UNREACHABLE_ADDRESS)
+        since = read_dates(data)
+    return FirstSeen(since, version)
+
+
+def remember(
+    storage: Storage,
+    seen: FirstSeen,
+    names: Iterable[str],
+    *,
+    kept: Mapping[str, datetime],
+    now: datetime,
+) -> None:
+    """Records since when the snapshots `names` are unreachable, besides the dates in `kept`.
+
+    Writes only if nobody has written the file since it was read as `seen`. Read the file before you
+    determine `names`. Otherwise a suspended process could restore old dates of snapshots that were
+    reachable meanwhile. If a snapshot is not recorded, the next plan records it.
+    """
+    dates = {**kept, **{name: seen.since.get(name, now) for name in sorted(names)}}
+    with suppress(Conflict):
+        put_if(storage, UNREACHABLE_ADDRESS, dates_text(dates), seen.version)
+
+
+class IcechunkRepository:
     """A repository of version 1 or 2.
 
     With `quiet`, the caller guarantees that no session is open: then no snapshot stays only because
     it was reachable within the grace. With an `expiry`, plans are made as if it had been carried
-    out; they cannot be swept.
+    out; they cannot be swept. `notes` is where version 1 remembers unreachable snapshots, if it is
+    not the storage itself.
     """
 
-    layout: IcechunkLayout
+    layout = IcechunkLayout()
     batch_max: int | None = None
 
     def __init__(
@@ -72,16 +159,20 @@ class IcechunkRepository(PlainRepository):
         *,
         name: str,
         settings: Settings,
-        run_dir: Storage | None = None,
+        notes: Storage | None = None,
         quiet: bool = False,
         expiry: Expiry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.layout = IcechunkLayout()
         self.spec_version = spec_version(storage)
         former_id = "spec-1" if self.spec_version == 2 else None
-        identity = Identity(FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name, former_id)
-        super().__init__(storage, identity, settings=settings, run_dir=run_dir, clock=clock)
+        self.identity = Identity(
+            FORMAT_NAME, storage.url, f"spec-{self.spec_version}", name, former_id
+        )
+        self.storage = storage
+        self.clock = clock or SystemClock()
+        self._settings = settings
+        self._notes = notes or storage
         self._quiet = quiet
         self._expiry = expiry
         self._known: SnapshotHistory | None = None
@@ -89,6 +180,10 @@ class IcechunkRepository(PlainRepository):
         self._old_backups = False
         self._unreachable: Mapping[str, datetime] = {}
         self._seen = FirstSeen({}, None)
+
+    def now(self) -> datetime:
+        """Returns this machine's time: there is no database."""
+        return self.clock.host_now()
 
     @property
     def walk(self) -> IcechunkWalk:
@@ -102,8 +197,7 @@ class IcechunkRepository(PlainRepository):
 
     def check_storage(self) -> None:
         """Raises Refused `repository_readonly` if the repository's owners allow no changes (version
-        2), and `nested_root` as `PlainRepository.check_storage` does."""
-        super().check_storage()
+        2)."""
         if self.spec_version == 2:
             _check_writable(load_repo(self.storage), self.storage)
 
@@ -129,30 +223,16 @@ class IcechunkRepository(PlainRepository):
         self._old_backups = bool(state.old_backups)
         self._unreachable = state.unreachable
         back = read_holds(self.storage, now)
-        return IcechunkReading(state, now, now - cutoff, self._closed, back)
+        return IcechunkReading(state, now, now - cutoff, back)
 
     def _check_unmixed(self) -> str | None:
         """Runs `check_unmixed` for version 2. Returns the name of the copy that must stay, or
         None."""
         return None if self.spec_version == 1 else check_unmixed(self.storage)
 
-    def record_run(
-        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
-    ) -> None:
-        """Records the run in its own folder. With a plan, also records the snapshots that the plan
-        saw unreachable."""
-        if plan_checksum is not None:
-            self._remember_unreachable(self._unreachable, forgetting=True)
-        super().record_run(run_id, state=state, run_path=run_path, plan_checksum=plan_checksum)
-
-    def address_at(self, ref: str, path: str) -> str:
-        """Raises InvalidInput `invalid_argument`: a path is an array, which has many chunks."""
-        del path
-        raise InvalidInput(
-            "invalid_argument",
-            f"a path of {self.identity.repository_name} is an array, which has many files: give "
-            f"the address of a file, such as chunks/ID, or only the snapshot or ref ({shown(ref)})",
-        )
+    def note_plan(self) -> None:
+        """Records the snapshots that the plan saw unreachable."""
+        self._remember_unreachable(self._unreachable, forgetting=True)
 
     def plan_expiry(self, request: ExpiryRequest) -> tuple[SnapshotHistory, Expiry]:
         """Returns the present history, and the expiry that a request leads to.
@@ -164,56 +244,66 @@ class IcechunkRepository(PlainRepository):
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return self._plan_expiry(request, file)
 
-    def expire(self, request: ExpiryRequest) -> tuple[SnapshotHistory, Expiry]:
+    def expire(
+        self, request: ExpiryRequest, hold: RunHold, expire_id: str
+    ) -> tuple[SnapshotHistory, Expiry]:
         """Carries out a request. Returns the history before it, and the expiry.
 
-        Raises Refused `run_in_progress` during a collection or another expiry,
-        `repository_readonly`, `repository_changed`, `repository_mixed` or `clock_skew`. Raises
-        Incomplete if a part of the edits of version 1 is done. Each edit is complete in itself, and
-        a repetition finishes the expiry. Also raises Incomplete if only the last step failed.
+        Raises Refused `repository_readonly`, `repository_changed`, `repository_mixed` or
+        `clock_skew`. Raises Incomplete if a part of the edits of version 1 is done. Each edit is
+        complete in itself, and a repetition finishes the expiry. Also raises Incomplete if only the
+        last step failed.
         """
-        expire_id = descending_id(self.now())
-        with self.hold(expire_id, deletes=True) as hold:
-            for _ in range(WRITE_ATTEMPTS):
-                self._check_unmixed()
-                self._read_seen()
-                file = self._load()
-                history, expiry = self._plan_expiry(request, file)
-                if expiry.is_empty:
-                    return history, expiry
-                record = write_record(self.storage, expire_id, history, expiry, self.now())
-                hold.check()
-                # The record was written just now, so that its date is the storage's clock. By the
-                # date of an older file, the snapshots would seem to have been released long ago.
-                clocks = self._clocks(record)
-                try:
-                    clocks.check(skew_max=self._settings.clock_skew_max)
-                except Refused:
-                    self.storage.delete([record])
-                    raise
-                dated = clocks.earliest
-                try:
-                    if file is None:
-                        parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
-                        apply_v1(self.storage, expiry, parents)
-                    else:
-                        apply_v2(self.storage, file, expiry, dated)
-                except Conflict:
-                    self.storage.delete([record])  # a commit was faster
-                    continue
-                try:
-                    self._hold_released(expiry, dated)
-                except EbbtideError as error:
-                    raise Incomplete(
-                        "incomplete",
-                        "the expiry is done, but it could not be recorded when its snapshots were "
-                        f"released: {error.message}. Collect the repository only after "
-                        f"{format_duration(self._settings.icechunk_grace)}",
-                    ) from error
+        for _ in range(WRITE_ATTEMPTS):
+            self._check_unmixed()
+            self._read_seen()
+            file = self._load()
+            history, expiry = self._plan_expiry(request, file)
+            if expiry.is_empty:
                 return history, expiry
-            raise changed(
-                f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again"
-            )
+            record = write_record(self.storage, expire_id, history, expiry, self.now())
+            hold.check()
+            # The record was written just now, so that its date is the storage's clock. By the
+            # date of an older file, the snapshots would seem to have been released long ago.
+            clocks = storage_clocks(self.storage, record, self.clock)
+            try:
+                clocks.check(skew_max=self._settings.clock_skew_max)
+            except Refused:
+                self.storage.delete([record])
+                raise
+            dated = clocks.earliest
+            try:
+                if file is None:
+                    parents = {c.commit_id: c.first_parent_id for c in history.commits.values()}
+                    apply_v1(self.storage, expiry, parents)
+                else:
+                    apply_v2(self.storage, file, expiry, dated)
+            except Conflict:
+                self.storage.delete([record])  # a commit was faster
+                continue
+            try:
+                self._hold_released(expiry, dated)
+            except EbbtideError as error:
+                raise Incomplete(
+                    "incomplete",
+                    "the expiry is done, but it could not be recorded when its snapshots were "
+                    f"released: {error.message}. Collect the repository only after "
+                    f"{format_duration(self._settings.icechunk_grace)}",
+                ) from error
+            return history, expiry
+        raise changed(f"other clients changed 'repo' during {WRITE_ATTEMPTS} attempts: try again")
+
+    def expired(self, expiry: Expiry | None) -> IcechunkRepository:
+        """Returns the repository as it would be after an expiry. No session counts as open."""
+        return IcechunkRepository(
+            self.storage,
+            name=self.identity.repository_name,
+            settings=self._settings,
+            notes=self._notes,
+            quiet=True,
+            expiry=expiry,
+            clock=self.clock,
+        )
 
     def _hold_released(self, expiry: Expiry, dated: datetime) -> None:
         """Ensures that released snapshots stay for a grace.
@@ -248,19 +338,6 @@ class IcechunkRepository(PlainRepository):
             history = history_of(file)
         return history, plan_expiry(history.commits, history.refs, request, now=self.now())
 
-    def fence(
-        self,
-        hold: RunHold,
-        run_id: str,
-        choose: Callable[[Roots], Fencing],
-        *,
-        cutoff: datetime,
-    ) -> None:
-        """Chooses the commits to close. A repository that was opened with an expiry has no
-        sweep."""
-        assert self._expiry is None, "a plan of what might be is not for sweeping"
-        super().fence(hold, run_id, choose, cutoff=cutoff)
-
     def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
         """Version 2: drops the snapshots from the list in `repo`, and the names of backups if some
         backups will be deleted. Afterwards nobody can make a ref or commit on the snapshots.
@@ -269,6 +346,7 @@ class IcechunkRepository(PlainRepository):
         if a client of version 1 has written. Version 1 has no list; there, `guard` checks the refs.
         """
         del run_id
+        assert self._expiry is None, "a plan of what might be is not for sweeping"
         if self.spec_version == 1:
             return
         try:
@@ -310,11 +388,6 @@ class IcechunkRepository(PlainRepository):
         file = None if self.spec_version == 1 else load_repo(self.storage)
         return records_of(file, commit_ids)
 
-    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Returns no commits: a run deletes the record of each commit that it closes."""
-        del run_id
-        return []
-
     def reopen(
         self,
         hold: RunHold,
@@ -350,32 +423,26 @@ class IcechunkRepository(PlainRepository):
         newest = max((update.at for update in load_repo(self.storage).updates), default=EPOCH)
         return [head for head in heads if commits[head] > newest]
 
-    def guard(self, active: Collection[str] | None = None) -> Guard:
+    def guard(self, kept: Collection[str], going: Collection[str]) -> Guard:
         """Returns the check before each batch of deletes.
 
         Version 1: it reads the refs again. Version 2: `forget` has closed the snapshots. But in a
         directory, Icechunk writes `repo` without a condition, so that its commit may have restored
         the old list. There the check reads `repo` again.
         """
-        del active
-        if not self._closed:
+        del kept  # unreachable snapshots too, which may have ancestors in `going`
+        closed = frozenset(going)
+        if not closed:
             return unguarded
         if self.spec_version == 2:
-            if is_directory(self.storage):
-                return RepoGuard(self.storage, self._closed)
-            return unguarded
+            return RepoGuard(self.storage, closed) if is_directory(self.storage) else unguarded
         assert self._known is not None
-        kept = self._known.reached() - self._closed
-        return RefsGuard(self.storage, kept=kept, going=self._closed)
-
-    def lost(self) -> str | None:
-        """Returns None: snapshots that `forget` closed cannot be needed again."""
-        return None
+        return RefsGuard(self.storage, kept=self._known.reached() - closed, going=closed)
 
     def _log_time(self) -> datetime:
         """Returns the date of a run's entry in the operations log, by the slowest clock. Icechunk
         refuses to write until its own clock is past this date."""
-        return self.clocks().earliest
+        return storage_clocks(self.storage, EPOCH_ADDRESS, self.clock).earliest
 
     def _check_unneeded(self, file: RepoFile, going: frozenset[str]) -> None:
         assert self._known is not None
@@ -393,7 +460,7 @@ class IcechunkRepository(PlainRepository):
     def _read_seen(self) -> FirstSeen:
         """Reads which snapshots were seen unreachable in version 1. Called before the present refs
         are read."""
-        self._seen = read_seen(self._runs()[0])
+        self._seen = read_seen(self._notes)
         return self._seen
 
     def _remember_unreachable(self, names: Collection[str], *, forgetting: bool) -> None:
@@ -401,7 +468,7 @@ class IcechunkRepository(PlainRepository):
         only these snapshots. Version 2 needs no record."""
         if self.spec_version == 1:
             kept = {} if forgetting else self._seen.since
-            remember(self._runs()[0], self._seen, names, kept=kept, now=self.now())
+            remember(self._notes, self._seen, names, kept=kept, now=self.now())
 
 
 def _check_writable(file: RepoFile, storage: Storage) -> None:

@@ -1,6 +1,7 @@
-"""Reads snapshot files: their manifests, and in version 1 their parent and date.
+"""Reads snapshots and manifests.
 
-Source: Icechunk specification, `snapshot.fbs`.
+A snapshot has its manifests, and in version 1 its parent and date. A manifest has the chunks that
+it refers to. Source: Icechunk specification, `snapshot.fbs` and `manifest.fbs`.
 """
 
 from __future__ import annotations
@@ -10,27 +11,41 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from ebbtide.formats.icechunk import envelope
-from ebbtide.formats.icechunk.envelope import FileType
-from ebbtide.formats.icechunk.flatbuffer import Buffer, DamagedError, Tables
-from ebbtide.formats.icechunk.ids import ID_BYTES, id_bytes, id_text
-from ebbtide.formats.icechunk.manifests import id_of
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ebbtide.formats.icechunk.files import Buffer, DamagedError, FileType, Tables, pack, unpack
+from ebbtide.formats.icechunk.ids import ID_BYTES, id_bytes, id_text, id_texts
 from ebbtide.model import EPOCH
 
-_FIELDS: Final = 9
-_ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _FILES, _FILES_V2 = 0, 1, 2, 3, 4, 6, 7
+CHUNKS_PREFIX: Final = "chunks/"
+
+_ID: Final = 0
+_SNAPSHOT_FIELDS: Final = 9
+_PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _FILES, _FILES_V2 = 1, 2, 3, 4, 6, 7
 _NODE_FIELDS: Final = 6
 _DATA_TYPE, _DATA = 3, 4
 _ARRAY_DATA: Final = 1
-_ARRAY_FIELDS: Final = 4
+_ARRAY_DATA_FIELDS: Final = 4
 _MANIFESTS: Final = 2
-_REF_FIELDS: Final = 2
+_MANIFEST_REF_FIELDS: Final = 2
 _FILE_FIELDS: Final = 4
 _FILE_ID, _SIZE, _COUNT = 0, 1, 2
 _FILE_BYTES: Final = 32
 _SIZE_POSITION: Final = 16
 _SIZE_AND_COUNT: Final = struct.Struct("<QI")
 """A manifest's entry of version 1: id (12), padding (4), size (8), count (4), padding (4)."""
+
+_MANIFEST_FIELDS: Final = 5
+_ARRAY_MANIFEST_FIELDS: Final = 3
+_CHUNK_REF_FIELDS: Final = 10
+_ARRAYS: Final = 1
+_REFS: Final = 1
+_INDEX, _INLINE, _CHUNK_ID, _LOCATION, _PACKED_LOCATION = 0, 1, 4, 5, 8
+
+Columns = npt.NDArray[np.uint32]
+"""Coordinates of chunks: one row for each dimension, one column for each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +70,7 @@ class Snapshot:
 
 def read_snapshot(data: bytes, snapshot_id: str) -> Snapshot:
     """Parses a snapshot file. Raises DamagedError, UnknownFieldError or UnknownVersionError."""
-    root = _root(envelope.unpack(data, FileType.SNAPSHOT).payload, snapshot_id)
+    root = _root(unpack(data, FileType.SNAPSHOT).payload, snapshot_id)
     parents = root.structs(_PARENT_ID, ID_BYTES)
     manifests = {info.manifest_id: info for info in (*_listed(root), *_listed_v2(root))}
     named = _named_by_arrays(root)
@@ -76,13 +91,13 @@ def read_snapshot(data: bytes, snapshot_id: str) -> Snapshot:
 def with_parent(data: bytes, snapshot_id: str, parent_id: str, *, expected: str) -> bytes | None:
     """Returns the snapshot file with another parent and no other change. Returns None if its parent
     is not `expected`."""
-    opened = envelope.unpack(data, FileType.SNAPSHOT)
+    opened = unpack(data, FileType.SNAPSHOT)
     (position,) = _root(opened.payload, snapshot_id).field(_PARENT_ID, ID_BYTES).tolist()
     if not position or opened.payload[position : position + ID_BYTES] != id_bytes(expected):
         return None
     payload = bytearray(opened.payload)
     payload[position : position + ID_BYTES] = id_bytes(parent_id)
-    return envelope.pack(
+    return pack(
         bytes(payload),
         FileType.SNAPSHOT,
         writer=opened.writer,
@@ -99,9 +114,9 @@ def instant(micros: int) -> datetime:
 
 
 def _root(payload: bytes, snapshot_id: str) -> Tables:
-    root = Buffer(payload).root(fields=_FIELDS)
-    if id_of(root, _ID) != snapshot_id:
-        raise DamagedError(f"it holds snapshot {id_of(root, _ID)}")
+    root = Buffer(payload).root(fields=_SNAPSHOT_FIELDS)
+    if _id_of(root) != snapshot_id:
+        raise DamagedError(f"it holds snapshot {_id_of(root)}")
     return root
 
 
@@ -132,7 +147,76 @@ def _named_by_arrays(root: Tables) -> set[str]:
     found: set[bytes] = set()
     for nodes in root.children(_NODES, fields=_NODE_FIELDS):
         arrays_only = nodes.numbers(_DATA_TYPE, "<u1") == _ARRAY_DATA
-        arrays = nodes.only(arrays_only).child(_DATA, fields=_ARRAY_FIELDS)
-        for refs in arrays.children(_MANIFESTS, fields=_REF_FIELDS):
+        arrays = nodes.only(arrays_only).child(_DATA, fields=_ARRAY_DATA_FIELDS)
+        for refs in arrays.children(_MANIFESTS, fields=_MANIFEST_REF_FIELDS):
             found |= {row.tobytes() for row in refs.structs(0, ID_BYTES)}
     return {id_text(data) for data in found}
+
+
+def manifest_chunks(payload: bytes, manifest_id: str, *, entry_count: int) -> pa.StringArray:
+    """Returns the addresses of the repository's own chunks that a manifest refers to.
+
+    `entry_count` is the number of references that the manifest must have. It includes inline and
+    virtual references, which have no address here. Raises DamagedError or UnknownFieldError.
+    """
+    root = Buffer(payload).root(fields=_MANIFEST_FIELDS)
+    if _id_of(root) != manifest_id:
+        raise DamagedError(f"it holds manifest {_id_of(root)}")
+    found: list[pa.StringArray] = []
+    count = 0
+    for arrays in root.children(_ARRAYS, fields=_ARRAY_MANIFEST_FIELDS):
+        for array in arrays:
+            last: Columns | None = None
+            for refs in array.children(_REFS, fields=_CHUNK_REF_FIELDS):
+                _check_kinds(refs)
+                last = _check_order(refs, last)
+                count += len(refs)
+                found.append(id_texts(refs.structs(_CHUNK_ID, ID_BYTES), prefix=CHUNKS_PREFIX))
+    if count != entry_count:
+        raise DamagedError(f"it has {count:,} references, but its snapshot says {entry_count:,}")
+    return pa.concat_arrays(found) if found else pa.array([], pa.string())
+
+
+def _check_kinds(refs: Tables) -> None:
+    """Raises DamagedError unless each reference is of one kind: inline, to a chunk, or virtual.
+
+    A reference of no kind, of two kinds, or to a place outside the file can stand for a needed
+    chunk.
+    """
+    kinds = refs.has(_INLINE).astype(np.int8) + refs.has(_CHUNK_ID)
+    kinds += refs.has(_LOCATION) | refs.has(_PACKED_LOCATION)
+    if (kinds != 1).any():
+        raise DamagedError("it has a reference that is not of one kind")
+    for slot in (_INLINE, _LOCATION, _PACKED_LOCATION):
+        refs.check_vectors(slot, 1)
+
+
+def _check_order(refs: Tables, last: Columns | None) -> Columns:
+    """Raises DamagedError unless the references are in the order of their chunks' coordinates.
+
+    Each coordinate is allowed once. This detects a reference that was overwritten with a copy of
+    another. `last` has the coordinates of the reference before `refs`, or None. Returns those of
+    the last reference.
+    """
+    found = refs.columns(_INDEX)
+    if last is not None:
+        if len(last) != len(found):
+            raise DamagedError("the number of coordinates differs between its references")
+        found = np.concatenate([last, found], axis=1)
+    before, after = found[:, :-1], found[:, 1:]
+    rising = np.zeros(before.shape[1], np.bool_)
+    equal = np.ones(before.shape[1], np.bool_)
+    for first, second in zip(before, after, strict=True):
+        rising |= equal & (second > first)
+        equal &= second == first
+    if not rising.all():
+        raise DamagedError("its references are not in order")
+    return found[:, -1:]
+
+
+def _id_of(root: Tables) -> str:
+    """Returns the id of a file. Raises DamagedError if there is none."""
+    rows = root.structs(_ID, ID_BYTES)
+    if len(rows) != 1:
+        raise DamagedError("it has no id")
+    return id_text(rows[0].tobytes())

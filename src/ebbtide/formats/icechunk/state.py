@@ -9,7 +9,7 @@ same applies for a grace after an upgrade, because no backup is older than the u
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,10 +20,8 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import instants, texts
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.icechunk.envelope import UnknownVersionError
-from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
 from ebbtide.formats.icechunk.ids import ID_PATTERN
-from ebbtide.formats.icechunk.layout import LOGS_PREFIX, SNAPSHOTS_PREFIX, load_snapshot
+from ebbtide.formats.icechunk.layout import LOGS_PREFIX, SNAPSHOTS_PREFIX, load_snapshot, refusing
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
 from ebbtide.formats.icechunk.repo import (
     BACKUPS_PREFIX,
@@ -35,11 +33,11 @@ from ebbtide.formats.icechunk.repo import (
     logs_between,
     parse_repo,
 )
-from ebbtide.formats.icechunk.rooted import check_clean
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.decision import reachable
 from ebbtide.retention.expiry import Expiry
-from ebbtide.storage import Storage
+from ebbtide.storage import RemoteStorage, Storage
+from ebbtide.storage.requests import Bucket
 
 READERS: Final = 32
 """Snapshots of version 1 that are read at the same time. Only a snapshot's file names its
@@ -203,16 +201,9 @@ def _unreachable(
 def load_repo(storage: Storage, address: str = REPO_ADDRESS) -> RepoFile:
     """Reads `repo`, or a copy of it. Raises NotFound (`object_not_found`), and Refused
     `corrupt_repo` or `unknown_format_version`."""
-    where = f"{storage.url}/{address}"
     data, version = storage.get_versioned(address)
-    try:
+    with refusing(storage, address, what="repo"):
         return parse_repo(data, version)
-    except (UnknownVersionError, UnknownFieldError) as error:
-        raise Refused(
-            "unknown_format_version", f"{where}: {error}: use a newer version of this program"
-        ) from error
-    except DamagedError as error:
-        raise Refused("corrupt_repo", f"{where} is damaged: {error}") from error
 
 
 def history_of(repo: RepoFile) -> SnapshotHistory:
@@ -422,3 +413,30 @@ def _chain(storage: Storage, repo: RepoFile) -> Iterable[str]:
             name = load_repo(storage, f"{BACKUPS_PREFIX}{name}").previous
         except NotFound:
             return
+
+
+_SCHEME: Final = "s3://"
+
+
+def check_clean(storage: Storage, anchors: Sequence[str]) -> None:
+    """Raises Refused `repository_rooted` if one of `anchors` exists with a slash before it.
+
+    Icechunk before 2.1 wrote `/repo` in place of `repo` if it was given a bucket of S3 without a
+    prefix. obstore cannot name such keys. `anchors` are addresses that only a repository has. Asks
+    the storage only if it is a whole bucket of S3. Source: Icechunk 2.3, `KeyLayout` in
+    `icechunk-s3/src/lib.rs`; its issue 2239.
+    """
+    bucket = storage.url.removeprefix(_SCHEME)
+    if not isinstance(storage, RemoteStorage) or bucket == storage.url or "/" in bucket:
+        return
+    for anchor in anchors:
+        key = f"/{anchor}"
+        page = next(Bucket(bucket, storage.effective_options()).list_keys(key))
+        if key in (found.key for found in page.objects):
+            raise Refused(
+                "repository_rooted",
+                f"{storage.url} has an Icechunk repository whose keys begin with a slash ({key}), "
+                "as Icechunk before 2.1 wrote them without a prefix: this program cannot read "
+                "them. Stop the writers, copy each of these objects to a prefix, such as "
+                f"/chunks/ID to data/chunks/ID, and use the copy: icechunk:{storage.url}/data",
+            )

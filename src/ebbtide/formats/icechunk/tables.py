@@ -2,7 +2,7 @@
 
 Used for `repo`, the only file that is written field by field. All fields that were read are written
 again as they were. A field that the description lacks is an error, so that nothing is lost. Not
-for: reading many tables fast (`flatbuffer`).
+for: reading many tables fast (`files`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import flatbuffers
 
-from ebbtide.formats.icechunk.flatbuffer import DamagedError, UnknownFieldError
+from ebbtide.formats.icechunk.files import DamagedError, UnknownFieldError
 
 Value: TypeAlias = Any
 """A number, bytes (a struct or a vector of bytes), text, a list, or a table (`Row`)."""
@@ -21,26 +21,22 @@ Value: TypeAlias = Any
 Row: TypeAlias = dict[str, Value]
 """A table: its present fields by name. An absent number has its default value."""
 
-_UINT16: Final = struct.Struct("<H")
-_UINT32: Final = struct.Struct("<I")
-_INT32: Final = struct.Struct("<i")
-_UINT64: Final = struct.Struct("<Q")
-_UINT8: Final = struct.Struct("<B")
+_OFFSET_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, 0 if absent. `prepend` is the name of the builder's method for it."""
+    """A number, 0 if absent. `name` is the one that the builder's methods have for it."""
 
     packed: struct.Struct
-    prepend: str
+    name: str
 
 
-UINT8: Final = Number(_UINT8, "PrependUint8Slot")
-UINT16: Final = Number(_UINT16, "PrependUint16Slot")
-UINT32: Final = Number(_UINT32, "PrependUint32Slot")
-INT32: Final = Number(_INT32, "PrependInt32Slot")
-UINT64: Final = Number(_UINT64, "PrependUint64Slot")
+UINT8: Final = Number(struct.Struct("<B"), "Uint8")
+UINT16: Final = Number(struct.Struct("<H"), "Uint16")
+UINT32: Final = Number(struct.Struct("<I"), "Uint32")
+INT32: Final = Number(struct.Struct("<i"), "Int32")
+UINT64: Final = Number(struct.Struct("<Q"), "Uint64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +52,10 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """A vector of numbers: `bytes` if a number has one byte, a list if it has two."""
+class Vector:
+    """A vector: `bytes` if it is one of UINT8, otherwise a list."""
 
-    of: Number
-
-
-@dataclass(frozen=True, slots=True)
-class FixedVector:
-    """A vector of structs, as a list of bytes."""
-
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class TextVector:
-    """A vector of strings."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableVector:
-    """A vector of tables."""
-
-    of: Table
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A table."""
-
-    of: Table
+    of: Number | Fixed | Text | Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +86,7 @@ class Table:
         return len(self.fields) + sum(isinstance(field, Union) for _, field in self.fields)
 
 
-Field: TypeAlias = (
-    Number | Fixed | Text | Numbers | FixedVector | TextVector | TableVector | Child | Union
-)
+Field: TypeAlias = Number | Fixed | Text | Vector | Table | Union
 
 
 def table(**fields: Field) -> Table:
@@ -142,7 +110,7 @@ def encode(row: Row, kind: Table) -> bytes:
 
 
 def _follow(data: bytes, position: int) -> int:
-    return position + int(_UINT32.unpack_from(data, position)[0])
+    return position + int(UINT32.packed.unpack_from(data, position)[0])
 
 
 class _Decoder:
@@ -150,10 +118,10 @@ class _Decoder:
         self._data = data
 
     def row(self, position: int, kind: Table) -> Row:
-        vtable = position - int(_INT32.unpack_from(self._data, position)[0])
+        vtable = position - int(INT32.packed.unpack_from(self._data, position)[0])
         if not 0 <= vtable <= len(self._data) - 4:
             raise DamagedError("a table lies outside the file")
-        size = int(_UINT16.unpack_from(self._data, vtable)[0])
+        size = int(UINT16.packed.unpack_from(self._data, vtable)[0])
         if size < 4 or size % 2 or vtable + size > len(self._data):
             raise DamagedError("a table's layout lies outside the file")
         entries = struct.unpack_from(f"<{size // 2 - 2}H", self._data, vtable + 4)
@@ -162,17 +130,15 @@ class _Decoder:
         found: Row = {}
         for slot, name, field in kind.slots():
             offset = entries[slot] if slot < len(entries) else 0
-            if isinstance(field, Number):
-                found[name] = (
-                    field.packed.unpack_from(self._data, position + offset)[0] if offset else 0
-                )
-            elif isinstance(field, Union):
+            if isinstance(field, Union):
                 number = entries[slot - 1] if slot - 1 < len(entries) else 0
                 which = self._data[position + number] if number else 0
                 if offset and which:
                     found[name] = (which, self._member(position + offset, which, field))
             elif offset:
                 found[name] = self._value(position + offset, field)
+            elif isinstance(field, Number):
+                found[name] = 0
         return found
 
     def _member(self, position: int, which: int, field: Union) -> Row:
@@ -183,45 +149,34 @@ class _Decoder:
         return self.row(_follow(self._data, position), field.of[which - 1])
 
     def _value(self, position: int, field: Field) -> Value:
-        data = self._data
         match field:
+            case Number(packed):
+                return packed.unpack_from(self._data, position)[0]
             case Fixed(size):
                 return self._bytes(position, size)
-            case Child(of):
-                return self.row(_follow(data, position), of)
             case Text():
-                return self._text(_follow(data, position))
-            case Numbers(of):
-                start, count = self._vector(position, of.packed.size)
-                found = self._bytes(start, count * of.packed.size)
-                return found if of is UINT8 else [n for (n,) in of.packed.iter_unpack(found)]
-            case FixedVector(size):
-                start, count = self._vector(position, size)
-                return [self._bytes(start + size * i, size) for i in range(count)]
-            case TextVector():
-                start, count = self._vector(position, 4)
-                return [self._text(_follow(data, start + 4 * i)) for i in range(count)]
-            case TableVector(of):
-                start, count = self._vector(position, 4)
-                return [self.row(_follow(data, start + 4 * i), of) for i in range(count)]
+                return self._elements(_follow(self._data, position), UINT8).decode()
+            case Vector(of):
+                return self._elements(_follow(self._data, position), of)
+            case Table():
+                return self.row(_follow(self._data, position), field)
             case _:
                 raise AssertionError(field)
 
-    def _vector(self, position: int, size: int) -> tuple[int, int]:
-        start = _follow(self._data, position)
-        count = int(_UINT32.unpack_from(self._data, start)[0])
-        if start + 4 + count * size > len(self._data):
+    def _elements(self, position: int, of: Field) -> Value:
+        """Returns the elements of the vector at a position."""
+        count = int(UINT32.packed.unpack_from(self._data, position)[0])
+        start, size = position + 4, _size_of(of)
+        if start + count * size > len(self._data):
             raise DamagedError("a vector is longer than the file")
-        return start + 4, count
+        if of is UINT8:
+            return self._bytes(start, count)
+        return [self._value(start + size * place, of) for place in range(count)]
 
     def _bytes(self, start: int, size: int) -> bytes:
         if start + size > len(self._data):
             raise DamagedError("a value lies outside the file")
         return self._data[start : start + size]
-
-    def _text(self, start: int) -> str:
-        length = int(_UINT32.unpack_from(self._data, start)[0])
-        return self._bytes(start + 4, length).decode()
 
 
 class _Encoder:
@@ -239,11 +194,11 @@ class _Encoder:
         builder.StartObject(kind.slot_count)
         for slot, name, field in kind.slots():
             if isinstance(field, Number):
-                getattr(builder, field.prepend)(slot, row[name], 0)
+                getattr(builder, f"Prepend{field.name}Slot")(slot, row[name], 0)
             elif name not in row:
                 continue
             elif isinstance(field, Fixed):
-                self._fixed(row[name])
+                self._put(row[name], field)
                 builder.Slot(slot)
             else:
                 if isinstance(field, Union):
@@ -251,46 +206,48 @@ class _Encoder:
                 builder.PrependUOffsetTRelativeSlot(slot, offsets[name], 0)
         return int(builder.EndObject())
 
-    def _fixed(self, data: bytes) -> None:
-        """Writes the bytes of a struct."""
-        self._builder.Prep(1, len(data))
-        self._place(data)
-
-    def _place(self, data: bytes) -> None:
-        """Writes bytes before all that were written: FlatBuffers are built from the end."""
-        builder = self._builder
-        builder.head -= len(data)
-        builder.Bytes[builder.head : builder.head + len(data)] = data
-
     def _offset(self, value: Value, field: Field) -> int:
-        builder = self._builder
+        """Writes a value that is pointed at. Returns its place."""
         match field:
             case Text():
-                return int(builder.CreateString(value))
-            case Child(of):
-                return self.row(value, of)
+                return int(self._builder.CreateString(value))
+            case Table():
+                return self.row(value, field)
             case Union(of):
                 return self.row(value[1], of[value[0] - 1])
-            case Numbers(of) if of is UINT8:
-                return int(builder.CreateByteVector(value))
-            case Numbers(of):
-                builder.StartVector(of.packed.size, len(value), of.packed.size)
-                for number in reversed(value):
-                    builder.PrependUint16(number)
-                return int(builder.EndVector())
-            case FixedVector(size):
-                builder.StartVector(size, len(value), 1)
-                self._place(b"".join(value))
-                return int(builder.EndVector())
-            case TextVector():
-                return self._references([builder.CreateString(text) for text in value])
-            case TableVector(of):
-                return self._references([self.row(row, of) for row in value])
+            case Vector(of) if of is UINT8:
+                return int(self._builder.CreateByteVector(value))
+            case Vector(of):
+                is_inline = isinstance(of, Number | Fixed)
+                elements = value if is_inline else [self._offset(each, of) for each in value]
+                size = _size_of(of)
+                self._builder.StartVector(size, len(value), 1 if isinstance(of, Fixed) else size)
+                for each in reversed(elements):
+                    self._put(each, of)
+                return int(self._builder.EndVector())
             case _:
                 raise AssertionError(field)
 
-    def _references(self, offsets: list[int]) -> int:
-        self._builder.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            self._builder.PrependUOffsetTRelative(offset)
-        return int(self._builder.EndVector())
+    def _put(self, value: Value, of: Field) -> None:
+        """Writes a number, the bytes of a struct, or the offset of what was written, before all
+        that was written: FlatBuffers are built from the end."""
+        builder = self._builder
+        if isinstance(of, Number):
+            getattr(builder, f"Prepend{of.name}")(value)
+        elif isinstance(of, Fixed):
+            builder.Prep(1, of.size)
+            builder.head -= of.size
+            builder.Bytes[builder.head : builder.head + of.size] = value
+        else:
+            builder.PrependUOffsetTRelative(value)
+
+
+def _size_of(field: Field) -> int:
+    """Returns the bytes of a field in its table, or of an element in its vector."""
+    match field:
+        case Number(packed):
+            return packed.size
+        case Fixed(size):
+            return size
+        case _:
+            return _OFFSET_BYTES

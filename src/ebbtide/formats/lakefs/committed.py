@@ -19,16 +19,18 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema
 from ebbtide.formats.base import NODES_SCHEMA
-from ebbtide.formats.lakefs.columns import (
+from ebbtide.formats.lakefs.sstable import (
     Bytes,
+    DamagedTableError,
     Entries,
     Ints,
+    SortedTable,
     binary,
     decode,
     digest_stream,
+    read_table,
     varints,
 )
-from ebbtide.formats.lakefs.sstable import DamagedTableError, SortedTable, read_table
 
 ENTRIES_SCHEMA: Final = make_schema(
     ("path", pa.string()),

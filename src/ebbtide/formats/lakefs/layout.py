@@ -21,23 +21,21 @@ from typing import Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import Column, around, first_match, texts
-from ebbtide.errors import EbbtideError
-from ebbtide.formats import plain
+from ebbtide.arrow import Column, around, first_match
+from ebbtide.formats import base
 from ebbtide.formats.base import (
     FOREIGN,
     NODES_SCHEMA,
     SYSTEM,
+    SYSTEM_PREFIX,
     AskedNode,
     Listing,
     ListingItem,
     Slices,
-    one_by_one,
     outside,
 )
 from ebbtide.formats.lakefs.committed import read_metarange, read_ranges
 from ebbtide.formats.lakefs.sstable import DamagedTableError
-from ebbtide.formats.plain import SYSTEM_PREFIX, PlainLayout
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
 
@@ -74,7 +72,7 @@ _YEAR_4000: Final = datetime(4000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class LakefsLayout(PlainLayout):
+class LakefsLayout:
     """Objects, metaranges and ranges. `namespaces` are the URLs of the storage namespace, each
     ending in `/`: addresses of entries may begin with one of them."""
 
@@ -89,8 +87,7 @@ class LakefsLayout(PlainLayout):
         items = [ListingItem("", recursive=False), ListingItem(DATA_PREFIX, recursive=False)]
         young = 0
         for prefix in _partitions(storage):
-            opened_at = began_at(prefix, now=slices.now)
-            if opened_at is not None and slices.cutoff <= opened_at <= slices.now:
+            if slices.is_young(began_at(prefix, now=slices.now)):
                 young += 1
             else:
                 items.append(ListingItem(prefix, recursive=True, sized=slices.sized))
@@ -103,32 +100,21 @@ class LakefsLayout(PlainLayout):
         """Returns whether each address is outside the namespace, or in a partition that is younger
         than the grace."""
         matched = pc.extract_regex(addresses, r"^(?P<place>(?s:.)*/)")
-        partitions = pc.struct_field(matched, "place")
-        young = [
-            name
-            for name in texts(partitions.unique().drop_null())
-            if name.startswith(DATA_PREFIX)
-            and (opened_at := began_at(name, now=slices.now)) is not None
-            and slices.cutoff <= opened_at <= slices.now
-        ]
-        is_young = pc.is_in(partitions, value_set=pa.array(young, pa.string()))
-        return cast("pa.BooleanArray", pc.or_(outside(addresses), is_young))
+        places = pc.struct_field(matched, "place")
+
+        def opened_at(name: str) -> datetime | None:
+            return began_at(name, now=slices.now) if name.startswith(DATA_PREFIX) else None
+
+        is_young = slices.young_among(cast("pa.StringArray", places), opened_at)
+        return pc.or_(outside(addresses), is_young)
 
     def classify(self, addresses: pa.StringArray) -> pa.StringArray:
         """Returns the kind of each address, from the address alone."""
         return first_match(addresses, _PATTERNS, otherwise=FOREIGN)
 
-    def tree_address(self, tree_id: str) -> str:
-        """Returns the address of a metarange."""
-        return f"{COMMITTED_PREFIX}{tree_id}"
-
     def tree_addresses(self, tree_ids: Column) -> Column:
         """Returns the addresses of many metaranges, in order."""
         return around(COMMITTED_PREFIX, tree_ids)
-
-    def node_address(self, node_id: str) -> str:
-        """Returns the address of a range."""
-        return f"{COMMITTED_PREFIX}{node_id}"
 
     def node_addresses(self, node_ids: Column) -> Column:
         """Returns the addresses of many ranges, in order."""
@@ -139,7 +125,7 @@ class LakefsLayout(PlainLayout):
         del checksum  # the id is the checksum
         if tree_id == EMPTY_TREE:
             return NODES_SCHEMA.empty_table()
-        address = self.tree_address(tree_id)
+        address = f"{COMMITTED_PREFIX}{tree_id}"
         with refusing(storage, address, what="tree"):
             return read_metarange(storage.get(address), tree_id)
 
@@ -147,18 +133,12 @@ class LakefsLayout(PlainLayout):
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
         """Returns the addresses of a range's entries."""
-        return self._read_together([AskedNode(storage, node_id, checksum, entry_count)])[0]
+        return self.read_together([AskedNode(storage, node_id, checksum, entry_count)])[0]
 
-    def read_nodes(self, nodes: Sequence[AskedNode]) -> Sequence[pa.StringArray | EbbtideError]:
-        """Reads ranges together, because most of the time for a small range is a fixed cost. If one
-        cannot be read, reads them one by one, to find it."""
-        try:
-            return self._read_together(nodes)
-        except EbbtideError:
-            return one_by_one(self.read_node, nodes)
-
-    def _read_together(self, nodes: Sequence[AskedNode]) -> list[pa.StringArray]:
-        addresses = [self.node_address(each.node_id) for each in nodes]
+    def read_together(self, nodes: Sequence[AskedNode]) -> list[pa.StringArray]:
+        """Returns the addresses of the entries of some ranges. Most of the time for a small range
+        is a fixed cost."""
+        addresses = [f"{COMMITTED_PREFIX}{each.node_id}" for each in nodes]
         with refusing(nodes[0].storage, addresses[0], what="node"):
             files = [
                 (each.node_id, each.storage.get(address))
@@ -171,8 +151,8 @@ class LakefsLayout(PlainLayout):
             return found
 
 
-refusing = partial(plain.refusing, damaged=DamagedTableError)
-"""Raises errors of lakeFS's files as Refused, as `plain.refusing` does."""
+refusing = partial(base.refusing, damaged=DamagedTableError)
+"""Raises errors of lakeFS's files as Refused, as `base.refusing` does."""
 
 
 def _partitions(storage: Storage) -> Iterator[str]:

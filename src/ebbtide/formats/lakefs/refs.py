@@ -9,20 +9,27 @@ Source: lakeFS, `pkg/graveler/graveler.proto`. Not for: what stays (`reading`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ebbtide.arrow import texts
 from ebbtide.errors import Failed, NotFound, Refused
-from ebbtide.escaping import shown
+from ebbtide.formats.base import PROTECTED_SCHEMA, node_address
+from ebbtide.formats.holds import with_restored
 from ebbtide.formats.lakefs.committed import read_messages
 from ebbtide.formats.lakefs.layout import LakefsLayout, refusing
-from ebbtide.formats.lakefs.server import AnsweredCommit, LakefsServer
+from ebbtide.formats.lakefs.server import AnsweredCommit, LakefsServer, Namespace
 from ebbtide.model import EPOCH, Commit, Ref
+from ebbtide.retention import Policy
+from ebbtide.retention.decision import Roots
 from ebbtide.storage import Storage
+from ebbtide.text import shown
 
 _FIRST_PARENT_FIRST: Final = 1
 """From this version of commits on, the first parent is the former head of the branch. In older
@@ -129,7 +136,7 @@ def _messages(storage: Storage, layout: LakefsLayout, metarange_id: str) -> Iter
     """Yields the messages of a dump."""
     ranges = layout.read_tree(storage, metarange_id, metarange_id)
     for range_id in texts(ranges.column("node_id")):
-        address = layout.node_address(range_id)
+        address = node_address(layout, range_id)
         with refusing(storage, address, what="tree"):
             messages = read_messages(storage.get(address), range_id)
         yield from messages
@@ -169,3 +176,71 @@ def _commit_data() -> Any:  # the class of a message, which protobuf makes
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.CommitData"))
+
+
+UNCOMMITTED: Final = "staged on a branch"
+_COLUMNS: Final = ("physical_address", "creation_date")
+
+
+@dataclass(frozen=True, slots=True)
+class LakefsReading:
+    """The relations of one instant.
+
+    `folders` are the addresses of the folders with uncommitted addresses, which the server wrote
+    before the commits were read. `holds` are those of users, with their reasons. `held` maps
+    commits whose files an undo restored to the end of their hold.
+    """
+
+    storage: Storage
+    namespace: Namespace
+    history: LakefsHistory
+    policy: Policy | None
+    folders: tuple[str, ...]
+    now: datetime
+    holds: Mapping[str, str]
+    held: Mapping[str, datetime]
+
+    def roots(self) -> Roots:
+        """Returns refs, all commits, and the policy. The checksum of a tree is its id."""
+        commits = tuple(self.history.commits.values())
+        holds, ends = with_restored(self.holds, self.held, self.history.commits)
+        return Roots(
+            now=self.now,
+            refs=self.history.refs,
+            commits=commits,
+            stub_ids=frozenset(),
+            tree_checksums={commit.tree_id: commit.tree_id for commit in commits},
+            policy=self.policy and self.policy.with_holds(holds),
+            holds=holds,
+            holds_end=ends,
+        )
+
+    def protected(self, among: Iterable[Sequence[str]] | None = None) -> Iterator[pa.Table]:
+        """Yields the uncommitted objects. `among` is ignored, because the server's files have no
+        order. Raises Failed `lakefs_error` if a file cannot be read."""
+        del among
+        for folder in self.folders:
+            for batch in self.storage.list(folder):
+                for address in texts(batch.column("address")):
+                    yield self._uncommitted(address)
+
+    def _uncommitted(self, address: str) -> pa.Table:
+        try:
+            data = pa.BufferReader(self.storage.get(address))
+            table = pq.read_table(data, columns=[*_COLUMNS], page_checksum_verification=True)
+            table.validate(full=True)  # a damaged file can have addresses that are not UTF-8
+            named = table.column(_COLUMNS[0]).cast(pa.string())
+            dates = table.column(_COLUMNS[1]).cast(pa.int64()).cast(pa.timestamp("s", "UTC"))
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise Failed(
+                "lakefs_error",
+                f"the server's list of uncommitted objects {self.storage.url}/{address} cannot be "
+                f"read: {error}: run again",
+            ) from error
+        columns: list[Any] = [
+            named,
+            pa.repeat(pa.scalar(UNCOMMITTED), len(named)),
+            pa.nulls(len(named), PROTECTED_SCHEMA.field("until").type),
+            dates.cast(PROTECTED_SCHEMA.field("created_at").type),
+        ]
+        return pa.Table.from_arrays(columns, schema=PROTECTED_SCHEMA)

@@ -9,7 +9,7 @@ candidates that are needed again. Not for: the API of lakeFS that `ebbtide serve
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,30 +17,23 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.arrow import instants
-from ebbtide.clock import Clock
+from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import InvalidInput, NotFound, Refused
-from ebbtide.formats.base import Fencing, Identity, RunHold
-from ebbtide.formats.holds import read_holds, write_holds
-from ebbtide.formats.lakefs.guards import LakefsGuard
+from ebbtide.formats.base import Identity
+from ebbtide.formats.holds import reasons_of
 from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX, LakefsLayout
-from ebbtide.formats.lakefs.reading import LakefsReading
-from ebbtide.formats.lakefs.refs import LakefsHistory, read_history
-from ebbtide.formats.lakefs.restaged import restaged
-from ebbtide.formats.lakefs.rules import (
-    change_policy,
-    read_policy,
-    remove_policy,
-    write_policy,
-    written_policy,
-)
-from ebbtide.formats.lakefs.server import LakefsServer
-from ebbtide.formats.lakefs.urls import LOCAL, Namespace
+from ebbtide.formats.lakefs.needed import LakefsGuard, restaged
+from ebbtide.formats.lakefs.refs import LakefsHistory, LakefsReading, read_history
+from ebbtide.formats.lakefs.server import LOCAL, AnsweredRules, LakefsServer, Namespace
 from ebbtide.formats.lakefs.walk import LakefsWalk
-from ebbtide.formats.plain import PlainRepository
-from ebbtide.model import Commit
+from ebbtide.formats.notes import (
+    change_policy,
+    read_holds,
+    read_policy,
+    write_policy,
+)
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Roots
-from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
 
 FORMAT_NAME: Final = "lakefs"
@@ -48,10 +41,6 @@ TOKEN_TTL: Final = timedelta(hours=24)
 """How long an address that a client got for an upload can be linked."""
 GRACE: Final = TOKEN_TTL + timedelta(hours=1)
 """The shortest safe grace. It includes an hour for differing clocks and slow commits."""
-CLOSED_FILE: Final = "closed.json"
-REPORT: Final = "report.json"
-PLAN: Final = "plan.json"
-SWEPT: Final = "swept"
 _UNIFIED_PREFIX: Final = "_lakefs/retention/gc/unified/"
 _SUMMARY: Final = "summary.json"
 
@@ -76,12 +65,11 @@ def find_namespace(server: LakefsServer, local_path: str | None) -> Namespace:
     return Namespace(url, f"{LOCAL}{local_path.rstrip('/')}/{url.removeprefix(LOCAL)}")
 
 
-class LakefsRepository(PlainRepository):
+class LakefsRepository:
     """A repository of a server. Made by `open_lakefs`."""
 
     layout: LakefsLayout
     landmark = f"{COMMITTED_PREFIX}dummy"
-    grace = GRACE
     batch_max = 5_000
 
     def __init__(
@@ -90,14 +78,13 @@ class LakefsRepository(PlainRepository):
         namespace: Namespace,
         storage: Storage,
         *,
-        settings: Settings,
-        run_dir: Storage | None = None,
         clock: Clock | None = None,
     ) -> None:
         # A repository that is made again under the same name has another namespace.
         name = f"{FORMAT_NAME}:{server.name}"
-        identity = Identity(FORMAT_NAME, server.account.endpoint, namespace.url, name)
-        super().__init__(storage, identity, settings=settings, run_dir=run_dir, clock=clock)
+        self.identity = Identity(FORMAT_NAME, server.account.endpoint, namespace.url, name)
+        self.storage = storage
+        self.clock = clock or SystemClock()
         self.layout = LakefsLayout(namespace.prefixes)
         self.walk = LakefsWalk(storage, namespace.prefixes)
         self._server = server
@@ -105,10 +92,12 @@ class LakefsRepository(PlainRepository):
         self._history = LakefsHistory({}, ())
         self._cutoff = self.now()
 
+    def now(self) -> datetime:
+        """Returns this machine's time."""
+        return self.clock.host_now()
+
     def check_storage(self) -> None:
-        """Raises Refused `run_in_progress` while a run of lakeFS's own job has no summary, and
-        `nested_root` as `PlainRepository.check_storage` does."""
-        super().check_storage()
+        """Raises Refused `run_in_progress` while a run of lakeFS's own job has no summary."""
         for folder in self.storage.list_prefixes(_UNIFIED_PREFIX):
             if self.storage.head(f"{folder}{_SUMMARY}") is None and self._is_fresh(folder):
                 raise Refused(
@@ -138,25 +127,36 @@ class LakefsRepository(PlainRepository):
         yield self._read(policy, self._history, folders, now)
 
     def policy(self) -> Policy:
-        """Returns the policy in force. Raises as `read_policy` does."""
-        return read_policy(self._server, self.storage)
+        """Returns the policy beside the repository, or else lakeFS's own rules.
+
+        Raises Refused `policy_not_found` if there are no rules: without rules, no deletion is safe.
+        Raises InvalidInput `invalid_policy`; Failed.
+        """
+        written = self.written_policy()
+        if written is not None:
+            return written
+        rules, name = self._server.rules(), self._server.name
+        if rules is None:
+            raise Refused(
+                "policy_not_found",
+                f"no rules say what may go from {name}: set lakeFS's rules ('lakectl gc "
+                f"set-config'), or a policy: ebbtide retention set lakefs:{name} --default 30d",
+            )
+        return of_days(rules)
 
     def written_policy(self) -> Policy | None:
         """Returns the policy beside the repository; None if lakeFS's own rules apply."""
-        return written_policy(self.storage)
+        return read_policy(self.storage)
 
     def set_policy(self, policy: Policy | None) -> tuple[str, ...]:
         """Writes the policy beside the repository; None removes it, so that lakeFS's own rules
         apply. Returns its patterns that match no branch. Raises Failed."""
-        if policy is None:
-            remove_policy(self.storage)
-            return ()
         write_policy(self.storage, policy)
-        return policy.unmatched(self._server.branches())
+        return () if policy is None else policy.unmatched(self._server.branches())
 
     def change_policy(self, change: Callable[[Policy], Policy]) -> tuple[Policy, tuple[str, ...]]:
-        """Writes what `change` makes of the policy beside the repository, as `rules.change_policy`
-        does. Returns it, and its patterns that match no branch."""
+        """Writes what `change` makes of the policy beside the repository. Returns it, and its
+        patterns that match no branch. Raises as `notes.change_policy` does."""
         changed = change_policy(self.storage, change)
         return changed, changed.unmatched(self._server.branches())
 
@@ -177,7 +177,7 @@ class LakefsRepository(PlainRepository):
             policy,
             tuple(folders),
             now,
-            self._closed,
+            reasons_of(self.storage),
             read_holds(self.storage, now),
         )
 
@@ -198,23 +198,11 @@ class LakefsRepository(PlainRepository):
             self._server, self.storage, self.layout, self._namespace, self._history, candidates
         )
 
-    def record_run(
-        self, run_id: str, *, state: str, run_path: str | None, plan_checksum: str | None = None
-    ) -> None:
-        """Records the run in its own folder. After a sweep, also writes a summary to the place
-        where lakeFS's tools look for runs of its own job."""
-        super().record_run(run_id, state=state, run_path=run_path, plan_checksum=plan_checksum)
-        if state == SWEPT:
-            self._summarize(run_id)
-
-    def _summarize(self, run_id: str) -> None:
-        """Writes the summary of a sweep, in the form of lakeFS's job. In that job's summary,
-        `num_deleted_objects` counts marked objects. Here it counts deleted and quarantined
-        objects."""
-        storage, prefix = self._place_of(run_id)
-        report, plan = (
-            json.loads(storage.get(f"{prefix}{run_id}/{name}")) for name in (REPORT, PLAN)
-        )
+    def note_sweep(self, plan: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Writes a summary to the place where lakeFS's tools look for runs of its own job, in the
+        form of that job. There, `num_deleted_objects` counts marked objects. Here it counts deleted
+        and quarantined objects."""
+        run_id = plan["run_id"]
         summary = {
             "run_id": run_id,
             "success": True,
@@ -239,95 +227,42 @@ class LakefsRepository(PlainRepository):
         url = self._server.address_at(ref, path)
         return self._namespace.relative(url) or url
 
-    def fence(
-        self,
-        hold: RunHold,
-        run_id: str,
-        choose: Callable[[Roots], Fencing],
-        *,
-        cutoff: datetime,
-    ) -> None:
-        """Decides anew which commits expire, and records them for an undo. Nothing is closed."""
-        super().fence(hold, run_id, choose, cutoff=cutoff)
-        storage, prefix = self._place_of(run_id)
-        rows = [_record(self._history.commits[each]) for each in sorted(self._closed)]
-        storage.put(f"{prefix}{run_id}/{CLOSED_FILE}", json.dumps(rows).encode())
-
-    def forget(self, hold: RunHold, run_id: str, commit_ids: Collection[str]) -> None:
-        """Does nothing: lakeFS keeps the records of all commits. Raises Refused `lease_lost`."""
-        del run_id, commit_ids
-        hold.check()
-
-    def guard(self, active: Collection[str] | None = None) -> LakefsGuard:
+    def guard(self, kept: Collection[str], going: Collection[str]) -> LakefsGuard:
         """Returns the check of refs and new commits before each batch, against the last reading."""
-        open_commits = frozenset(self._history.commits) - self._closed
-        kept = open_commits if active is None else frozenset(active)
-        refs = frozenset(self._history.refs)
-        return LakefsGuard(self._server, self.storage, self.layout, kept, refs, self._cutoff)
-
-    def lost(self) -> str | None:
-        """Checks refs and new commits once more, for needed objects that do not exist any more."""
-        for address, why in self.guard().revived().items():
-            if self.storage.head(address) is None:
-                return f"{why} has {address}, which is gone"
-        return None
+        del going
+        refs, known = frozenset(self._history.refs), frozenset(kept)
+        return LakefsGuard(self._server, self.storage, self.layout, known, refs, self._cutoff)
 
     def proofs(self, commits: Mapping[str, datetime], heads: Collection[str]) -> Collection[str]:
         """Returns all commits: lakeFS deletes them only together with their repository."""
         del heads
         return commits.keys()
 
-    def records(self, commit_ids: Collection[str]) -> list[dict[str, Any]]:
-        """Returns no records: lakeFS keeps those of all commits."""
-        del commit_ids
-        return []
 
-    def closed_by(self, run_id: str) -> list[dict[str, Any]]:
-        """Returns the commits whose data the run deleted."""
-        storage, prefix = self._place_of(run_id)
-        try:
-            found: list[dict[str, Any]] = json.loads(storage.get(f"{prefix}{run_id}/{CLOSED_FILE}"))
-        except NotFound:
-            return []
-        return found
-
-    def reopen(
-        self,
-        hold: RunHold,
-        run_id: str,
-        commit_ids: Collection[str],
-        records: Sequence[Mapping[str, Any]],
-        *,
-        until: datetime,
-    ) -> int:
-        """Holds the commits until `until`. lakeFS can read them as soon as their files are
-        restored."""
-        del run_id, records
-        hold.check()
-        write_holds(self.storage, commit_ids, until=until, now=self.now())
-        return len(commit_ids)
-
-
-def _record(commit: Commit) -> dict[str, Any]:
-    return {
-        "commit_id": commit.commit_id,
-        "tree_id": commit.tree_id,
-        "tree_checksum": commit.tree_id,
-    }
-
-
-def open_lakefs(
-    server: LakefsServer,
-    *,
-    settings: Settings,
-    run_dir: str | None = None,
-) -> LakefsRepository:
+def open_lakefs(server: LakefsServer, local_path: str | None) -> LakefsRepository:
     """Opens a repository of a server. Raises as `find_namespace` and `Namespace.storage_url` do."""
-    namespace = find_namespace(server, settings.lakefs_local_path)
-    return LakefsRepository(
-        server,
-        namespace,
-        open_storage(namespace.storage_url),
-        settings=settings,
-        run_dir=None if run_dir is None else open_storage(run_dir),
-    )
+    namespace = find_namespace(server, local_path)
+    return LakefsRepository(server, namespace, open_storage(namespace.storage_url))
+
+
+def of_days(rules: AnsweredRules) -> Policy:
+    """Returns lakeFS's rules as a policy.
+
+    They count whole days, and have no rule for tags: lakeFS's own job deletes the data of commits
+    that only tags name. Here tags keep their commits. Raises InvalidInput `invalid_policy` for
+    negative days, which lakeFS accepts: with negative days, even new commits would expire. Source:
+    lakeFS issue 1932.
+    """
+    named = {"default": rules.default_days, **rules.branches}
+    negative = sorted(name for name, days in named.items() if days < 0)
+    if negative:
+        raise InvalidInput(
+            "invalid_policy", f"lakeFS's rule of {negative[0]!r} has negative days: set it again"
+        )
+    branches = {name: _rule(days) for name, days in rules.branches.items()}
+    return Policy.parse({"default": _rule(rules.default_days), "branches": branches})
+
+
+def _rule(days: int) -> Any:
+    # With 0 days, only the head of the branch stays. A head always stays.
+    return f"{days}d" if days else {"keep_last": 1}

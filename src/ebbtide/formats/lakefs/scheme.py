@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.schemes import PolicyScheme, require_not_quiet
+from ebbtide.formats.schemes import Scheme, require_not_quiet
 from ebbtide.imports import require_extra
 
 if TYPE_CHECKING:
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 PREFIX: Final = "lakefs:"
 
 
-class LakefsScheme(PolicyScheme):
+class LakefsScheme(Scheme):
     """Opens repositories of a lakeFS server. lakeFS closes no commit, so that a file can be needed
     again before a sweep notices it."""
 
     asks_for_quarantine = True
+    has_policy = True
     rules_of_its_own = "lakeFS's own rules"
 
     def open(
@@ -28,28 +29,21 @@ class LakefsScheme(PolicyScheme):
     ) -> tuple[LakefsRepository, timedelta]:
         """Returns the repository and its grace. Raises InvalidInput `invalid_setting` if the
         settings name no server or no keys."""
+        del run_dir
         require_not_quiet(quiet=quiet)
-        found = _open(name, settings, run_dir=run_dir)
-        return found, found.grace
+        extra = ("lakefs", "google_crc32c", "google.protobuf", "lakefs_sdk")
+        require_extra("a lakeFS repository", *extra)
 
-    def open_policy(self, name: str, settings: Settings) -> LakefsRepository:
-        """Returns the repository. Raises as `open`."""
-        return _open(name, settings)
+        from ebbtide.formats.lakefs.repository import GRACE, open_lakefs
+        from ebbtide.formats.lakefs.server import Account, LakefsServer
 
-
-def _open(name: str, settings: Settings, *, run_dir: str | None = None) -> LakefsRepository:
-    require_extra("a lakeFS repository", "lakefs", "google_crc32c", "google.protobuf", "lakefs_sdk")
-
-    from ebbtide.formats.lakefs.repository import open_lakefs
-    from ebbtide.formats.lakefs.server import Account, LakefsServer
-
-    account = Account(
-        _set(settings.lakefs_endpoint, "lakefs_endpoint"),
-        _set(settings.lakefs_access_key_id, "lakefs_access_key_id"),
-        _set(settings.lakefs_secret_access_key, "lakefs_secret_access_key"),
-    )
-    server = LakefsServer(account, name.removeprefix(PREFIX))
-    return open_lakefs(server, settings=settings, run_dir=run_dir)
+        account = Account(
+            _set(settings.lakefs_endpoint, "lakefs_endpoint"),
+            _set(settings.lakefs_access_key_id, "lakefs_access_key_id"),
+            _set(settings.lakefs_secret_access_key, "lakefs_secret_access_key"),
+        )
+        server = LakefsServer(account, name.removeprefix(PREFIX))
+        return open_lakefs(server, settings.lakefs_local_path), GRACE
 
 
 def _set(value: str | None, name: str) -> str:

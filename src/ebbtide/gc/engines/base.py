@@ -104,7 +104,7 @@ class Engine(ABC):
 
     @property
     def fetches_at_once(self) -> int:
-        """The number of threads with which a task fetches files ahead (`prefetching`). With 1, it
+        """The number of threads with which a task fetches files ahead (`prefetch`). With 1, it
         fetches none ahead."""
         return 1
 

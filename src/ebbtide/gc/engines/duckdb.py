@@ -27,7 +27,7 @@ import pyarrow as pa
 from ebbtide import interrupts
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.engines.base import ADDRESSES_HELD_MAX, Batches, Engine, Query, Relation, Step
-from ebbtide.gc.prefetching import AT_ONCE, ahead
+from ebbtide.gc.prefetch import AT_ONCE, ahead
 from ebbtide.resources import memory_limit_bytes, processor_count
 
 MEMORY_MAX_BYTES: Final = 1 << 30

@@ -29,8 +29,8 @@ from ebbtide.store.collections.contents import (
 )
 from ebbtide.store.collections.queries import VersionRow
 from ebbtide.store.collections.reading import Collection
+from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.objects.locators import Signed
-from ebbtide.store.repositories.lifecycle import ListFilter
 
 
 class RefSource(Wire):
@@ -303,10 +303,7 @@ def _in_project(
     page, more = paging.cut(
         found.collections.page(
             project_id,
-            include_expired=listed.include_expired,
-            state=listed.state,
-            from_date=listed.expires_after,
-            to_date=listed.expires_before,
+            listed=listed,
             prefix=paging.prefix,
             name=name,
             after=paging.after_item,

@@ -13,12 +13,12 @@ from fastapi import Depends, Header, Response
 from fastapi.responses import StreamingResponse
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.etags import names
 from ebbtide.store.objects.signed_reads import SignedRead
+from ebbtide.text import shown
 
 WHOLE_BYTES_MAX: Final = 256 * 1024
 """An answer of at most this size (bytes) is read as a whole before it is sent."""

@@ -8,7 +8,7 @@ from fastapi import Depends, Query
 
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.api.base import Instant
-from ebbtide.store.repositories.lifecycle import ListFilter
+from ebbtide.store.lifecycle import ListFilter
 
 ExpiredQuery = Annotated[bool, Query(description="Includes the trash.")]
 

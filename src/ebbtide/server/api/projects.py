@@ -128,10 +128,7 @@ def list_projects(
         page, more = paging.cut(
             projects.page(
                 parent_id=parent_id,
-                include_expired=listed.include_expired,
-                state=listed.state,
-                from_date=listed.expires_after,
-                to_date=listed.expires_before,
+                listed=listed,
                 prefix=paging.prefix,
                 after=paging.after_item,
                 amount=paging.amount_and_one,

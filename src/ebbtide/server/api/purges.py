@@ -13,7 +13,8 @@ from fastapi import BackgroundTasks
 from pydantic import Field
 
 from ebbtide.errors import NotFound
-from ebbtide.purge.purger import PurgeReport, Purges
+from ebbtide.purge.plan import PurgeReport
+from ebbtide.purge.purger import Purges
 from ebbtide.purge.request import (
     REASON_BYTES_MAX,
     TARGETS_MAX,

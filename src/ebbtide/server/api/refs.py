@@ -21,8 +21,8 @@ from ebbtide.server.api.paging import Paging
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
+from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.refs.refs import NamedCommit, Refs
-from ebbtide.store.repositories.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 
 

@@ -10,7 +10,6 @@ from fastapi import Body, Query, Response
 from pydantic import Field
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.server.api.base import (
     ExpiryChange,
     Instant,
@@ -30,6 +29,7 @@ from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories.catalog import Catalogued
+from ebbtide.text import shown
 
 
 class RepositoryCreation(Wire):

@@ -21,12 +21,12 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.server.api.base import ErrorAnswer
 from ebbtide.server.auth import principal_of
 from ebbtide.server.limits import limited
 from ebbtide.server.rights import rights_of
 from ebbtide.store.access.keys import Role
+from ebbtide.text import shown
 
 PREFIX: Final = "/api/v1"
 ROLE: Final = "x-role"

@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from ebbtide.api.collected import Collected
 from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
-from ebbtide.escaping import shown
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolders
 from ebbtide.ids import newest_first
+from ebbtide.run_request import Option, ServedOptions, options_of, request_of
 from ebbtide.server.api.base import Pagination, Text, Wire
-from ebbtide.server.jobs import Action, Job, Order
+from ebbtide.server.job_files import Job
+from ebbtide.server.jobs import Action, Order
 from ebbtide.server.serving import Served
+from ebbtide.text import shown
+
+CHARACTERS_MAX: Final = 64
+"""The most characters of a value."""
 
 
-class RunCreation(Wire):
+def body_of(asked: type) -> Any:  # mypy takes no class made by a function as a base
+    """Returns the base of a request that has the options of a run (`ebbtide.run_request`), those of
+    a class, each with its help."""
+    fields = {name: _field(option) for name, option in options_of(asked).items()}
+    return create_model("Options", __base__=Wire, **fields)
+
+
+def _field(option: Option) -> Any:  # a type and its pydantic field
+    kind: Any = Annotated[str, Field(max_length=CHARACTERS_MAX)] | None
+    if option.is_flag:
+        kind = bool
+    elif option.choices:
+        kind = Literal[option.choices]
+        kind = kind if option.default else kind | None
+    return kind, Field(option.default, description=option.help)
+
+
+class RunCreation(body_of(ServedOptions)):  # type: ignore[misc]  # made from the options
     """The options of a run, which plans and sweeps. With `dry_run` it only plans. With `sweep`, the
     id of an earlier run, it sweeps the plan of that run.
 
-    With a `quarantine` (a period), the sweep moves files to quarantine instead of deleting them.
-    Without the field, only files of a lakeFS repository go to quarantine. "none" switches this off.
-    `sizes` selects the files in a directory whose size and date the run reads; without it, the
-    setting decides. With `accept_lost_commits`, the plan is made although the metadata lack commits
-    that an earlier run knew. A sweep of such a plan does not need it.
+    Without a `quarantine`, only files of a lakeFS repository go to quarantine. Without `sizes`, the
+    setting decides. A sweep of a plan with `accept_lost_commits` does not need it again.
     """
 
-    mode: Literal["auto", "clean", "incremental"] = "auto"
-    grace: Annotated[str, Field(max_length=64)] | None = None
-    unsafe: bool = False
-    allow_share: bool = False
-    accept_lost_commits: bool = False
-    sizes: Literal["all", "candidates"] | None = None
-    dry_run: bool = False
     sweep: Text | None = None
-    quarantine: Annotated[str, Field(max_length=64)] | None = None
 
 
 class UndoRequest(Wire):
@@ -90,13 +102,7 @@ def start(served: Served, found: Collected, asked: RunCreation) -> RunAnswer:
         found,
         action="sweep" if asked.sweep else action,
         run_id=asked.sweep or None,
-        mode=asked.mode,
-        grace=asked.grace,
-        unsafe=asked.unsafe,
-        allow_share=asked.allow_share,
-        accept_lost_commits=asked.accept_lost_commits,
-        sizes=asked.sizes,
-        quarantine=asked.quarantine,
+        options=request_of(asked.model_dump()),
     )
 
 
@@ -166,8 +172,8 @@ class _Known:
         # If a run has several jobs, the newest one counts.
         jobs = reversed(served.jobs.of(found.key))
         self._jobs = {job.run_id: job for job in jobs if job.run_id is not None}
-        self._held = found.form.running_id()
-        self._recorded = found.form.run_paths()
+        self._held = found.running_id()
+        self._recorded = RunFolders(found.form).paths()
         self._collector = found.collector()
 
     @property

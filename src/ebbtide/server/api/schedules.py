@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import Response
 from pydantic import Field
 
-from ebbtide.api.scheduling import set_schedule
+from ebbtide.api.schedules import set_schedule
+from ebbtide.run_request import ScheduledOptions
 from ebbtide.server.api.base import Segment, Text, Wire
 from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.runs import CHARACTERS_MAX, body_of
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
-from ebbtide.store.schedules.schedules import Schedule, ScheduledOptions
+from ebbtide.store.schedules import Schedule
 
-Period = Annotated[str, Field(max_length=64)]
+Period = Annotated[str, Field(max_length=CHARACTERS_MAX)]
 
 
-class ScheduledRunRequest(Wire):
+class ScheduledRunRequest(body_of(ScheduledOptions)):  # type: ignore[misc]  # made from the options
     """The options of each run, as those of `POST gc/runs`. Without a `quarantine`, files are in
     quarantine for a week if a run of the repository can be undone. With `dry_run` runs only
     plan. There is no `accept_lost_commits`: each later run would accept losses too."""
-
-    mode: Literal["auto", "clean", "incremental"] = "auto"
-    grace: Period | None = None
-    unsafe: bool = False
-    allow_share: bool = False
-    sizes: Literal["all", "candidates"] | None = None
-    dry_run: bool = False
-    quarantine: Period | None = None
 
 
 class ScheduleRequest(Wire):
@@ -120,7 +114,7 @@ def put_schedule(repository: Segment, asked: ScheduleRequest, served: ServedDep)
         cron=asked.cron,
         timezone=asked.timezone,
         jitter=asked.jitter,
-        options=ScheduledOptions(**asked.run.model_dump()),
+        options=asked.run.model_dump(),
         by=served.committer,
         enabled=asked.enabled,
     )

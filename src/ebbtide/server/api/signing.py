@@ -11,7 +11,7 @@ from ebbtide.server.api.base import Wire
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
-from ebbtide.store.access.signing_keys import Rotation
+from ebbtide.store.access.signing import Rotation
 
 
 class RotationRequest(Wire):

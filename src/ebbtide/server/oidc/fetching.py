@@ -14,8 +14,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from ebbtide.errors import Failed
-from ebbtide.escaping import readable
 from ebbtide.redirects import NoRedirect
+from ebbtide.text import readable
 
 SILENCE_SECONDS_MAX: Final = 5
 TOTAL_SECONDS_MAX: Final = 10

@@ -16,10 +16,10 @@ from typing import Any, Final
 from urllib.parse import quote_plus
 
 from ebbtide.errors import Denied, Failed
-from ebbtide.escaping import shown
 from ebbtide.server.oidc.fetching import fetch_json
 from ebbtide.server.oidc.options import OidcOptions
 from ebbtide.settings import tls_address
+from ebbtide.text import shown
 
 DOCUMENT_PATH: Final = "/.well-known/openid-configuration"
 DOCUMENT_SECONDS_MAX: Final = 300

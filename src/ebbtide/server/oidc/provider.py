@@ -20,15 +20,15 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from ebbtide.errors import Denied, EbbtideError, Failed
-from ebbtide.escaping import shown
 from ebbtide.server.oidc.issuer import Issuer
 from ebbtide.server.oidc.options import OidcOptions
 from ebbtide.server.oidc.roles import GivenRoles, claim_of
 from ebbtide.server.oidc.tokens import verified_claims
 from ebbtide.store.access.keys import NAME_BYTES_MAX
-from ebbtide.store.access.persons import Person
 from ebbtide.store.access.secrets import SecretBox
+from ebbtide.store.access.sessions import Person
 from ebbtide.store.names import check_text
+from ebbtide.text import shown
 
 FLOW_TIME: Final = timedelta(minutes=10)
 """How long a person may take at the issuer."""

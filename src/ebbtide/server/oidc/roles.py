@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.store.access.keys import Role
 from ebbtide.store.names import check_repository_name
+from ebbtide.text import shown
 
 _FORM: Final = "write VALUE=ROLE or VALUE=REPOSITORY:ROLE"
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import jwt
 
 from ebbtide.errors import Denied
-from ebbtide.escaping import readable
+from ebbtide.text import readable
 
 KEY_TYPES: Final[Mapping[str, str]] = {
     "RS256": "RSA",

@@ -27,7 +27,6 @@ from ebbtide.server.pages import (
     objects,
     oidc,
     policies,
-    preferences,
     protection,
     purges,
     ref_diff,
@@ -51,7 +50,6 @@ logger = logging.getLogger(__name__)
 TOPICS: Final = (
     login,
     oidc,
-    preferences,
     repositories,
     files,
     objects,

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, instants, texts
 from ebbtide.gc.parts import Part, read_part
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import instant_of
 from ebbtide.model import EPOCH

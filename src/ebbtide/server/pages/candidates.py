@@ -7,9 +7,8 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.formats.schemes import is_elsewhere
-from ebbtide.gc.planning.plan import Plan
+from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages.candidate_reading import CandidateFilter, CandidatePage, find
 from ebbtide.server.pages.last_holders import OBJECT, LastPaths, find_last_paths
@@ -17,7 +16,7 @@ from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
 from ebbtide.store.repository import Repository
-from ebbtide.text import size_text
+from ebbtide.text import shown, size_text
 
 pages = Pages()
 

@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Final, Literal
 
 from ebbtide.errors import EbbtideError, NotFound
-from ebbtide.escaping import shown
 from ebbtide.server.pages.previewing import decode_text, read_range
 from ebbtide.store.content.diffing import Change
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.repository import Repository
+from ebbtide.text import shown
 
 TEXT_BYTES_MAX: Final = 32 * 1024
 LINES_MAX: Final = 1_000

@@ -17,6 +17,7 @@ from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.access.keys import Role
 from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.collections.projects import Project
+from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 
 pages = Pages()
@@ -96,19 +97,17 @@ def _list(
     status: int = 200,
 ) -> Response:
     repository = visit.repository()
-    state = parse_state(visit.query("state"))
+    listed = ListFilter(include_expired=True, state=parse_state(visit.query("state")))
     projects = repository.projects.page(
         parent_id=project_id,
-        include_expired=True,
-        state=state,
+        listed=listed,
         after=place_of(visit.query("projects_after")),
         amount=PAGE_ROWS + 1,
     )
     collections = (
         repository.collections.page(
             project_id,
-            include_expired=True,
-            state=state,
+            listed=listed,
             after=place_of(visit.query("after")),
             amount=PAGE_ROWS + 1,
         )

@@ -12,7 +12,6 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit
 from ebbtide.quarantined import Fate
@@ -25,6 +24,7 @@ from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
 from ebbtide.store.database.commits import CommitRecord, find_commits
 from ebbtide.store.repository import Repository
+from ebbtide.text import shown
 
 pages = Pages()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ebbtide.formats.capabilities import WithPolicy
-from ebbtide.gc.planning.whatif import Alternative, RefOutlook, alternative_of
+from ebbtide.gc.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import Roots, decide
 from ebbtide.retention.policy import Policy
 

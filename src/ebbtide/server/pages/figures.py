@@ -18,7 +18,7 @@ from ebbtide.errors import EbbtideError
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.gc import quarantine
-from ebbtide.gc.counts import Count
+from ebbtide.gc.parts import Count
 from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder, RunFolders
 from ebbtide.ids import instant_of
 from ebbtide.store.embedded import Store

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ebbtide.errors import Denied
 from ebbtide.server import auth
-from ebbtide.server.origins import is_foreign, names_no_origin
+from ebbtide.server.auth import is_foreign, names_no_origin
 from ebbtide.store.access.sessions import Session
 
 ROOT: Final = "/ui"

@@ -10,10 +10,11 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.model import Hold
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.access.keys import Role
-from ebbtide.store.database.commits import CommitRecord, Hold
+from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.repository import Repository
 
 pages = Pages()

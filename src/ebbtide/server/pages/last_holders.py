@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ebbtide.arrow import counts, texts
 from ebbtide.errors import Refused
 from ebbtide.gc.parts import Part, read_part
-from ebbtide.gc.planning.plan import COMMITS_FILE, REFS_FILE, Plan
+from ebbtide.gc.plan import COMMITS_FILE, REFS_FILE, Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages.charts import Bar, bars
 from ebbtide.store.content.layout import DATA_PREFIX

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from ebbtide.errors import Denied, EbbtideError, NotFound
+from ebbtide.errors import Denied, EbbtideError, InvalidInput, NotFound
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT, drop_cookie, set_cookie
 from ebbtide.server.pages.routing import LOGIN, Pages
+from ebbtide.server.pages.themes import THEMES, remember_theme
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
 
@@ -93,3 +94,14 @@ def next_place(next_page: str) -> str:
     is_ours = next_page == ROOT or next_page.startswith((f"{ROOT}/", f"{ROOT}?"))
     is_plain = next_page.isascii() and next_page.isprintable() and "\\" not in next_page
     return next_page if is_ours and is_plain else ROOT
+
+
+@pages.add("POST", "/theme", None)
+def choose_theme(visit: Visit) -> Response:
+    """Remembers the theme in a cookie, and shows the page again."""
+    theme = visit.form("theme")
+    if theme not in THEMES:
+        raise InvalidInput("invalid_argument", f"choose one of the themes {', '.join(THEMES)}")
+    response = RedirectResponse(next_place(visit.form("next")), status_code=303)
+    remember_theme(visit.request, response, theme)
+    return response

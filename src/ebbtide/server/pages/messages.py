@@ -1,7 +1,7 @@
 """Messages of errors as sentences for people, with the next step.
 
 The messages of the API and the command line are one clause, without a capital letter and a full
-stop. Not for: the notices after an action (`notices`).
+stop. Not for: the notices after an action (`visit`).
 """
 
 from __future__ import annotations

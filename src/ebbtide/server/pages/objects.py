@@ -11,7 +11,6 @@ from typing import Final
 from starlette.responses import Response, StreamingResponse
 
 from ebbtide.errors import NotFound
-from ebbtide.escaping import shown
 from ebbtide.server.api import downloads
 from ebbtide.server.pages.files import crumbs_of
 from ebbtide.server.pages.previewing import HEAD_BYTES, image_type, preview, read_range
@@ -21,6 +20,7 @@ from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
 from ebbtide.store.content.reserved import without_checksums
 from ebbtide.store.objects.objects import Readable
+from ebbtide.text import shown
 
 pages = Pages()
 

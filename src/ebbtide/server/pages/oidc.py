@@ -23,7 +23,7 @@ from ebbtide.server.pages.routing import LOGIN, Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.settings import is_loopback_name
 from ebbtide.store.access.keys import Role
-from ebbtide.store.access.persons import PersonLogin
+from ebbtide.store.access.sessions import PersonLogin
 
 if TYPE_CHECKING:
     from ebbtide.server.oidc.provider import FinishedLogin, Provider

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from ebbtide.documents import read_document
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.retention.policy import Policy
 from ebbtide.server.api.runs import steps_of
-from ebbtide.server.jobs import Job, Order
+from ebbtide.server.job_files import Job
+from ebbtide.server.jobs import Order
 from ebbtide.server.pages.charts import shares
 from ebbtide.server.pages.comparing import NAMES, Comparison, compare, looked_rows
 from ebbtide.server.pages.messages import clause
@@ -22,6 +22,7 @@ from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.keys import Role
+from ebbtide.strict_json import read_document
 
 pages = Pages()
 
@@ -186,7 +187,7 @@ def _try(visit: Visit) -> Response:
         settings=visit.served.settings,
         repository=here.name,
         repository_id=here.key,
-        mode="clean",
+        options={"mode": "clean"},
         policies=tuple(policies.values()),
     )
     look = visit.served.jobs.look(order, owner=visit.key.access_key_id)

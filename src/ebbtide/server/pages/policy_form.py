@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import escaped
-from ebbtide.retention.policy import Policy
-from ebbtide.retention.rules import COUNTS, PARTS, Rule, RuleMapping, invalid_policy
+from ebbtide.retention.policy import COUNTS, PARTS, Policy, Rule, RuleMapping, invalid_policy
+from ebbtide.text import escaped
 
 BRANCH_RULES_MAX: Final = 50
 """A policy with more rules for branches is edited as JSON only."""

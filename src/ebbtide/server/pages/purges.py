@@ -9,7 +9,8 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
-from ebbtide.purge.purger import ENDED, PurgeReport, Purges
+from ebbtide.purge.plan import PurgeReport
+from ebbtide.purge.purger import ENDED, Purges
 from ebbtide.purge.request import PathTarget, Request, require_confirmed
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable

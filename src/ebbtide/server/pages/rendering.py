@@ -10,13 +10,20 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ebbtide.escaping import escaped_lines
 from ebbtide.model import EPOCH
 from ebbtide.purge.request import asked_by
 from ebbtide.server.pages.assets import assets
 from ebbtide.server.pages.guarding import ROOT
 from ebbtide.server.pages.messages import explained, next_step, sentence
-from ebbtide.text import age_text, count_text, date_text, known_size_text, one_line, short_id
+from ebbtide.text import (
+    age_text,
+    count_text,
+    date_text,
+    escaped_lines,
+    known_size_text,
+    one_line,
+    short_id,
+)
 
 
 def link(*segments: str, **query: object) -> str:

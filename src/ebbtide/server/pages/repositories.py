@@ -11,10 +11,9 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.schemes import is_elsewhere
-from ebbtide.gc.counts import Count
+from ebbtide.gc.parts import Count
 from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide
-from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.api import runs
 from ebbtide.server.api.repositories import storage_url_of
 from ebbtide.server.pages.charts import Line, line, shares
@@ -23,14 +22,13 @@ from ebbtide.server.pages.figures import RunFigures
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
 from ebbtide.store.access.keys import Role
+from ebbtide.store.lifecycle import TRASH
 from ebbtide.store.repositories.catalog import Catalogued
-from ebbtide.store.repositories.lifecycle import ListFilter
 
 pages = Pages()
 
 RUNS_LISTED: Final = 5
 BRANCHES_CHARTED: Final = 12
-_TRASHED: Final = ListFilter(include_expired=True, state=LifecycleState.TRASHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
     page = found[:PAGE_ROWS]
     more = page[-1].info.name if len(found) > PAGE_ROWS else None
     reads_all = visit.allows(Role.READER)
-    trashed = visit.store.catalog.page(listed=_TRASHED, amount=1) if reads_all else []
+    trashed = visit.store.catalog.page(listed=TRASH, amount=1) if reads_all else []
     return visit.page(
         "repositories.html",
         status=status,
@@ -96,9 +94,7 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 @pages.add("GET", "/trash", Role.READER)
 def list_trash(visit: Visit) -> Response:
     """Shows the repositories in the trash."""
-    found = visit.store.catalog.page(
-        listed=_TRASHED, after=visit.query("after"), amount=PAGE_ROWS + 1
-    )
+    found = visit.store.catalog.page(listed=TRASH, after=visit.query("after"), amount=PAGE_ROWS + 1)
     page = found[:PAGE_ROWS]
     last = page[-1].info if len(found) > PAGE_ROWS else None
     return visit.page(

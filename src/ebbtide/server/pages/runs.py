@@ -13,10 +13,11 @@ from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.formats.schemes import ASKED
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
+from ebbtide.run_request import ServedOptions, SweepOptions, options_of
 from ebbtide.server.api import runs
-from ebbtide.server.api.runs import RunAnswer, RunCreation, UndoRequest
-from ebbtide.server.pages.advice import ACCEPTING_FORM, START_FORM, advice_of
+from ebbtide.server.api.runs import CHARACTERS_MAX, RunAnswer, RunCreation, UndoRequest
 from ebbtide.server.pages.charts import Bar, bars, shares
+from ebbtide.server.pages.rendering import link
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit, mendable
 from ebbtide.store.access.keys import Role
@@ -24,13 +25,16 @@ from ebbtide.store.access.keys import Role
 pages = Pages()
 
 RUNS_PER_PAGE: Final = 25
-MODES: Final = ("auto", "clean", "incremental")
 ACTIONS: Final = ("plan", "run")
-ASKED_FIELDS: Final = ("action", "mode", "grace", "allow_share", "accept_lost_commits")
-"""The fields that the form shows again after an error."""
 BRANCHES_CHARTED: Final = 25
 QUARANTINE: Final = "7d"
 """The quarantine that the forms propose."""
+PROPOSED: Final = dict.fromkeys(options_of(ServedOptions), "") | {
+    "action": "plan",
+    "mode": "auto",
+    "quarantine": QUARANTINE,
+}
+"""The fields of the form that starts a run."""
 _RUNS: Final = "/repositories/{repository:segment}/runs"
 _RUN: Final = _RUNS + "/{run_id:segment}"
 
@@ -71,20 +75,8 @@ def list_runs(visit: Visit) -> Response:
 def start_run(visit: Visit) -> Response:
     """Starts a run as a job of this server: plan, or plan and sweep."""
     name = visit.collected.name
-    action, mode = visit.form("action", "plan"), visit.form("mode", "auto")
     try:
-        if action not in ACTIONS or mode not in MODES:
-            raise InvalidInput("invalid_argument", "choose the action and the mode of the run")
-        asked = RunCreation.model_validate(
-            {
-                "mode": mode,
-                "grace": visit.form("grace").strip()[:64] or None,
-                "dry_run": action == "plan",
-                "allow_share": visit.form("allow_share") == "yes",
-                "accept_lost_commits": visit.form("accept_lost_commits") == "yes",
-                "quarantine": _quarantine(visit),
-            }
-        )
+        asked = RunCreation(**options_in(visit, ServedOptions, action="plan"))
         run = runs.start(visit.served, visit.collected, asked)
     except EbbtideError as error:
         return _list(visit, error=error, status=mendable(error))
@@ -109,8 +101,7 @@ def sweep_run(visit: Visit) -> Response:
         )
         return _show(visit, error=error, status=400)
     try:
-        allow_share, period = visit.form("allow_share") == "yes", _quarantine(visit)
-        asked = RunCreation(sweep=run_id, allow_share=allow_share, quarantine=period)
+        asked = RunCreation(**options_in(visit, SweepOptions), sweep=run_id)
         runs.start(visit.served, visit.collected, asked)
     except EbbtideError as error:
         return _show(visit, error=error, status=mendable(error))
@@ -145,10 +136,22 @@ def purge_run(visit: Visit) -> Response:
     return visit.to("repositories", name, "runs", run_id, notice="aside_purged")
 
 
-def _quarantine(visit: Visit) -> str:
-    """Returns the length of the quarantine. An empty field means the usual one, as a command
-    without the option does: only NO_QUARANTINE deletes at once."""
-    return visit.form("quarantine").strip()[:64] or ASKED
+def options_in(visit: Visit, asked: type, *, action: str = "run") -> dict[str, Any]:
+    """Returns the options that a form gives. Without a field for it, the `action` is this one.
+
+    An empty quarantine means the usual one, as a command without the option does: only
+    NO_QUARANTINE deletes at once. Raises InvalidInput `invalid_argument`.
+    """
+    chosen = visit.form("action", action)
+    if chosen not in ACTIONS:
+        raise InvalidInput("invalid_argument", "choose the action of the run")
+    given: dict[str, Any] = {}
+    for name, option in options_of(asked).items():
+        text = visit.form(name).strip()[:CHARACTERS_MAX]
+        given[name] = text == "yes" if option.is_flag else text or option.default
+        if option.choices and text:
+            option.parse(text)
+    return given | {"dry_run": chosen == "plan", "quarantine": given["quarantine"] or ASKED}
 
 
 @pages.add("GET", _RUN + "/progress", Role.READER)
@@ -175,10 +178,8 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         error=error,
         is_starting=visit.query("form") in (START_FORM, ACCEPTING_FORM),
         is_accepting=visit.query("form") == ACCEPTING_FORM,
-        modes=MODES,
         grace=here.options().grace,
-        quarantine=QUARANTINE,
-        asked={name: visit.form(name) for name in ASKED_FIELDS},
+        asked=PROPOSED if error is None else {name: visit.form(name) for name in PROPOSED},
         now=visit.now(),
     )
 
@@ -281,3 +282,81 @@ def _branches(by_ref: Iterable[Mapping[str, Any]]) -> list[Any]:
         (each["name"], each["rule"], each["kept_count"], each["expired_count"])
         for each in most[:BRANCHES_CHARTED]
     )
+
+
+SWEEP_FORM: Final = "#sweep"
+START_FORM: Final = "start"
+"""The ids of the forms that sweep a plan, and that start a run."""
+ACCEPTING_FORM: Final = "accepting"
+"""The form that starts a run, with the choice to accept lost commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One sentence, and the link that leads to the next step."""
+
+    text: str
+    url: str
+    label: str
+
+
+_NEW_PLAN: Final = ("This plan cannot be swept any more.", START_FORM, "Make a new plan")
+_WAIT: Final = ("Wait until the other run ends, and try again.", "", "Look at the runs")
+_RESTORE: Final = (
+    "Restore the named file from a backup. Then make a new plan.",
+    START_FORM,
+    "Make a new plan",
+)
+_BY_KIND: Final[Mapping[str, tuple[str, str, str]]] = {
+    "over_share": (
+        "Look at the candidates. If all of them may go, allow the share below, and sweep.",
+        SWEEP_FORM,
+        "Sweep all the same",
+    ),
+    "run_in_progress": _WAIT,
+    "lease_lost": _WAIT,
+    "plan_used": _NEW_PLAN,
+    "plan_missing": _NEW_PLAN,
+    "plan_corrupt": _NEW_PLAN,
+    "plan_foreign": _NEW_PLAN,
+    "missing_object": _RESTORE,
+    "missing_tree": _RESTORE,
+    "missing_node": _RESTORE,
+    "corrupt_tree": _RESTORE,
+    "corrupt_node": _RESTORE,
+    "lost_commits": (
+        "Restore the newer database, and try again. If the named commits are lost for good, accept "
+        "this in a new plan: their data can then be deleted.",
+        ACCEPTING_FORM,
+        "Make a plan that accepts the loss",
+    ),
+    "zero_refs": (
+        "Create a branch, or restore one from the trash. Then make a new plan.",
+        "refs",
+        "Branches and tags",
+    ),
+}
+_SWEEP_AGAIN: Final = (
+    "Correct the cause that the message names. The plan can be swept again.",
+    SWEEP_FORM,
+    "Sweep again",
+)
+_PLAN_AGAIN: Final = (
+    "Correct the cause that the message names. Then make a new plan.",
+    START_FORM,
+    "Make a new plan",
+)
+
+
+def advice_of(kind: str, repository: str, *, can_sweep: bool) -> Advice:
+    """Returns the advice for an error of a run, by the error's kind. `can_sweep` says whether the
+    page of the run has the form that sweeps its plan."""
+    text, place, label = _BY_KIND.get(kind, _SWEEP_AGAIN if can_sweep else _PLAN_AGAIN)
+    if place == SWEEP_FORM and not can_sweep:
+        text, place, label = _PLAN_AGAIN
+    if place == SWEEP_FORM:
+        return Advice(text, SWEEP_FORM, label)
+    if place in (START_FORM, ACCEPTING_FORM):
+        url = link("repositories", repository, "runs", form=place)
+        return Advice(text, f"{url}#{START_FORM}", label)
+    return Advice(text, link("repositories", repository, place or "runs"), label)

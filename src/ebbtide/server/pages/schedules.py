@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from starlette.responses import Response
 
-from ebbtide.api.scheduling import set_schedule
-from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.api.schedules import set_schedule
+from ebbtide.errors import EbbtideError
+from ebbtide.run_request import ScheduledOptions
+from ebbtide.server.api.runs import CHARACTERS_MAX
 from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.runs import ACTIONS, MODES, QUARANTINE
+from ebbtide.server.pages.runs import PROPOSED as PROPOSED_RUN
+from ebbtide.server.pages.runs import options_in
 from ebbtide.server.pages.visit import Visit, mendable
 from ebbtide.store.access.keys import Role
-from ebbtide.store.schedules.schedules import Schedule, ScheduledOptions
+from ebbtide.store.schedules import Schedule
 
 pages = Pages()
 
-FIELD_MAX: Final = 64
-FIELDS: Final = (
-    "cron",
-    "timezone",
-    "jitter",
-    "action",
-    "mode",
-    "grace",
-    "quarantine",
-    "allow_share",
-)
 CRON: Final = "0 3 * * *"
 """The schedule that the form proposes: every night at three."""
+PROPOSED: Final = PROPOSED_RUN | {
+    "cron": CRON,
+    "timezone": "UTC",
+    "jitter": "15min",
+    "action": "run",
+}
+"""The fields of the form that sets a schedule."""
 _PATH: Final = "/repositories/{repository:segment}/runs/schedule"
 
 
@@ -41,24 +40,15 @@ def show_schedule(visit: Visit) -> Response:
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_from_form(visit: Visit) -> Response:
     """Sets the schedule, in place of an earlier one."""
-    here, action, mode = visit.collected, visit.form("action", "run"), visit.form("mode", "auto")
+    here = visit.collected
     try:
-        if action not in ACTIONS or mode not in MODES:
-            raise InvalidInput("invalid_argument", "choose the action and the mode of the runs")
-        options = ScheduledOptions(
-            mode=mode,
-            dry_run=action == "plan",
-            grace=visit.form("grace").strip()[:FIELD_MAX] or None,
-            allow_share=visit.form("allow_share") == "yes",
-            quarantine=visit.form("quarantine").strip()[:FIELD_MAX] or None,
-        )
         set_schedule(
             visit.store,
             here,
             cron=visit.form("cron"),
             timezone=visit.form("timezone").strip() or "UTC",
-            jitter=visit.form("jitter").strip()[:FIELD_MAX] or None,
-            options=options,
+            jitter=visit.form("jitter").strip()[:CHARACTERS_MAX] or None,
+            options=cast("ScheduledOptions", options_in(visit, ScheduledOptions)),
             by=visit.served.committer,
         )
     except EbbtideError as error:
@@ -86,7 +76,7 @@ def delete(visit: Visit) -> Response:
 def _page(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     here = visit.collected
     schedule = visit.store.schedules.find(here.key)
-    asked = {name: visit.form(name) for name in FIELDS} if error else _fields(schedule)
+    asked = {name: visit.form(name) for name in PROPOSED} if error else _fields(schedule)
     return visit.page(
         "schedule.html",
         status=status,
@@ -95,7 +85,6 @@ def _page(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         words=None if schedule is None else schedule.timetable.describe(),
         asked=asked,
         error=error,
-        modes=MODES,
         grace=here.options().grace,
         late_max=visit.served.settings.schedule_late_max,
         has_scheduler=visit.served.settings.schedules,
@@ -105,16 +94,16 @@ def _page(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
 def _fields(schedule: Schedule | None) -> dict[str, str]:
     """Returns the form's fields for a schedule; without one, those that the form proposes."""
     if schedule is None:
-        proposed = (CRON, "UTC", "15min", "run", "auto", "", QUARANTINE, "")
-        return dict(zip(FIELDS, proposed, strict=True))
-    options, jitter = schedule.options, schedule.row.jitter_seconds
-    return {
-        "cron": schedule.timetable.cron,
-        "timezone": schedule.timetable.timezone,
-        "jitter": f"{jitter}s" if jitter else "",
-        "action": "plan" if options.dry_run else "run",
-        "mode": options.mode,
-        "grace": options.grace or "",
-        "quarantine": options.quarantine or "",
-        "allow_share": "yes" if options.allow_share else "",
-    }
+        return PROPOSED
+    options, jitter = schedule.options, schedule.jitter_seconds
+    run = {name: "yes" if value is True else str(value or "") for name, value in options.items()}
+    return (
+        PROPOSED
+        | run
+        | {
+            "cron": schedule.cron,
+            "timezone": schedule.timezone,
+            "jitter": f"{jitter}s" if jitter else "",
+            "action": "plan" if options["dry_run"] else "run",
+        }
+    )

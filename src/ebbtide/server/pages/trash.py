@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from ebbtide.errors import NotFound
-from ebbtide.escaping import shown
-from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.api.paging import item_place
 from ebbtide.server.pages.collections import place_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.keys import Role
+from ebbtide.store.lifecycle import TRASH, Lifecycle
 from ebbtide.store.refs.refs import NamedCommit
-from ebbtide.store.repositories.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
+from ebbtide.text import shown
 
 pages = Pages()
 
 _PATH: Final = "/repositories/{repository:segment}/trash"
-_TRASHED: Final = ListFilter(include_expired=True, state=LifecycleState.TRASHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +39,13 @@ class Kind:
     """A kind of item in the trash.
 
     `read` returns at most the given number of items after a place, each with its own place.
-    `restore` restores one item. If its name is taken, it can get another name; otherwise the
-    restore is refused.
+    `items` restores them.
     """
 
     name: str
     title: str
     read: Callable[[Repository, str, int], list[tuple[Trashed, str]]]
-    restore: Callable[[Repository, str, bool], object]
+    items: Callable[[Repository], Lifecycle[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +66,11 @@ def _named(found: Sequence[NamedCommit]) -> list[tuple[Trashed, str]]:
 
 
 def _branches(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
-    return _named(repository.branches.page(after=after, amount=amount, listed=_TRASHED))
+    return _named(repository.branches.page(after=after, amount=amount, listed=TRASH))
 
 
 def _tags(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
-    return _named(repository.tags.page(after=after, amount=amount, listed=_TRASHED))
+    return _named(repository.tags.page(after=after, amount=amount, listed=TRASH))
 
 
 def _projects(repository: Repository, after: str, amount: int) -> list[tuple[Trashed, str]]:
@@ -99,30 +96,10 @@ def _collections(repository: Repository, after: str, amount: int) -> list[tuple[
 
 
 KINDS: Final = (
-    Kind(
-        "branch",
-        "Branches",
-        _branches,
-        lambda found, ref, unique: found.branches.restore(ref, ensure_unique_name=unique),
-    ),
-    Kind(
-        "tag",
-        "Tags",
-        _tags,
-        lambda found, ref, unique: found.tags.restore(ref, ensure_unique_name=unique),
-    ),
-    Kind(
-        "project",
-        "Projects",
-        _projects,
-        lambda found, ref, unique: found.projects.restore(ref, ensure_unique_name=unique),
-    ),
-    Kind(
-        "collection",
-        "Collections",
-        _collections,
-        lambda found, ref, unique: found.collections.restore(ref, ensure_unique_name=unique),
-    ),
+    Kind("branch", "Branches", _branches, lambda found: found.branches),
+    Kind("tag", "Tags", _tags, lambda found: found.tags),
+    Kind("project", "Projects", _projects, lambda found: found.projects),
+    Kind("collection", "Collections", _collections, lambda found: found.collections),
 )
 
 
@@ -147,7 +124,8 @@ def restore(visit: Visit) -> Response:
     """Restores one item, by its id."""
     repository = visit.repository()
     kind = _kind(visit.segment("kind"))
-    kind.restore(repository, visit.segment("item_id"), visit.form("unique") == "yes")
+    is_unique = visit.form("unique") == "yes"
+    kind.items(repository).restore(visit.segment("item_id"), ensure_unique_name=is_unique)
     return visit.to("repositories", repository.info.name, "trash", notice="restored")
 
 

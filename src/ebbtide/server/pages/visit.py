@@ -1,4 +1,7 @@
-"""One visit: the visitor, the page that the request names, its parameters, and the answer."""
+"""One visit: the visitor, the page that the request names, its parameters, and the answer.
+
+The answer has the sections of the repository's pages. It can have a notice of an action before.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
@@ -14,6 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from ebbtide.api.collected import Collected
 from ebbtide.errors import EbbtideError, InvalidInput, quarantine_fields
+from ebbtide.formats.schemes import has_policy, is_elsewhere
 from ebbtide.quarantined import Fate
 from ebbtide.server.auth import PRINCIPAL
 from ebbtide.server.errors import STATUS
@@ -21,8 +25,6 @@ from ebbtide.server.limits import limited
 from ebbtide.server.pages.candidate_reading import ChartsKept
 from ebbtide.server.pages.figures import Figures
 from ebbtide.server.pages.guarding import COOKIE
-from ebbtide.server.pages.navigation import sections_of
-from ebbtide.server.pages.notices import NOTICES
 from ebbtide.server.pages.rendering import link, render
 from ebbtide.server.pages.themes import THEMES, theme_of
 from ebbtide.server.serving import Served
@@ -34,6 +36,7 @@ from ebbtide.store.repository import Repository
 
 if TYPE_CHECKING:
     from ebbtide.server.oidc.provider import Provider
+
 
 FIELDS_MAX: Final = 1_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -251,3 +254,101 @@ def _storable(name: str, text: str) -> str:
     if "\0" in text:
         raise InvalidInput("invalid_argument", f"{name} holds a zero byte")
     return text.encode("utf-8", "replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a repository's pages, at `path` below the repository's own page. `of` are the
+    repositories that have it: those of the store, those with a policy, or all."""
+
+    name: str
+    path: str
+    role: Role = Role.READER
+    of: Literal["store", "policy", "all"] = "store"
+
+
+SECTIONS: Final = (
+    Section("Overview", ""),
+    Section("Files", "files"),
+    Section("Commits", "commits"),
+    Section("Branches and tags", "refs"),
+    Section("Compare", "compare"),
+    Section("Collections", "collections"),
+    Section("Policy", "policy", of="policy"),
+    Section("Holds", "holds"),
+    Section("Protection", "protection"),
+    Section("Runs", "runs", of="all"),
+    Section("Explain", "explain", of="all"),
+    Section("Trash", "trash"),
+    Section("Purges", "purges", Role.ADMIN),
+)
+"""A new section needs one line here, and a module with its pages."""
+
+
+_WITHIN: Final = {"object": "files"}
+"""Pages that belong to a section of another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSection:
+    """A section as the navigation shows it."""
+
+    name: str
+    url: str
+    is_current: bool
+
+
+def sections_of(repository: str, role: Role, path: str) -> tuple[ShownSection, ...]:
+    """Returns the sections that a role may see. `path` is the path of the current page, as the
+    browser wrote it."""
+    base = link("repositories", repository)
+    below = path.removeprefix(base).strip("/").partition("/")[0]
+    below = _WITHIN.get(below, below)
+    return tuple(
+        ShownSection(
+            section.name,
+            f"{base}/{section.path}".rstrip("/"),
+            section.path == below,
+        )
+        for section in SECTIONS
+        if role.allows(section.role) and _has(repository, section)
+    )
+
+
+def _has(repository: str, section: Section) -> bool:
+    if section.of == "policy":
+        return has_policy(repository)
+    return section.of == "all" or not is_elsewhere(repository)
+
+
+NOTICES: Final[Mapping[str, str]] = {
+    "repository_made": "The repository is created. Upload a file, or let a client write to it.",
+    "uploaded": "The file is uploaded. Commit it to make it part of the history.",
+    "file_deleted": "The file is deleted from the branch. Commits that have it keep it.",
+    "committed": "The changes are committed. The commit is now in the history.",
+    "merged": "The branch is merged.",
+    "project_made": "The project is created.",
+    "collection_made": "The collection is created.",
+    "item_deleted": "It is in the trash, and can be restored from there.",
+    "ref_made": "The branch or tag is created.",
+    "ref_deleted": "The branch or tag is in the trash, and can be restored from there.",
+    "policy_set": "The policy is set. No data is deleted before the next run.",
+    "policy_unset": "The policy was dropped. Set another before the next run.",
+    "hold_added": "The commit is held. The holds are below.",
+    "hold_removed": "The hold is removed. The policy decides about the commit again.",
+    "rule_added": "The rule is set. Change protected branches by merging other branches.",
+    "rule_removed": "The rule is removed. Branches that no other rule protects take changes again.",
+    "restored": "It was restored from the trash. It is in its list again.",
+    "logged_out": "You are logged out. Log in to continue.",
+    "run_started": "The run has started. Its page follows it to the end.",
+    "undo_started": "The files in the run's quarantine are being restored. This page follows it.",
+    "aside_purged": "The files in the run's quarantine are being deleted. This page follows it.",
+    "schedule_set": "The schedule is set. A server starts the runs when they are due.",
+    "schedule_enabled": "The schedule is enabled.",
+    "schedule_disabled": "The schedule is disabled. Due times until then are not missed.",
+    "schedule_deleted": "The schedule is deleted. A run that is going on continues.",
+    "purge_started": "The purge has started. It continues when you leave this page.",
+    "purge_planned": "The purge is being planned. Nothing is deleted until you carry it out.",
+}
+"""The notices that a page shows after an action. A URL can only name one of these, not any other
+text."""

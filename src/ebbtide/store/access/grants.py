@@ -6,19 +6,20 @@ Not for: which role a request needs (the server), or the roles themselves (`keys
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 import sqlalchemy as sa
 
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.store.access.keys import Role, find_key
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.database.rows import values_of
 from ebbtide.store.database.schema import access_key_grants, repositories
 from ebbtide.store.repositories.queries import find_repository, lock_all_repositories
+from ebbtide.text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class GrantRow:
 def write_grant(tx: Transaction, row: GrantRow) -> None:
     """Records a grant. It replaces an earlier one of the same key and repository."""
     delete_grant(tx, row.access_key_id, row.repository_id)
-    tx.execute(sa.insert(access_key_grants).values(asdict(row)))
+    tx.execute(sa.insert(access_key_grants).values(values_of(row)))
 
 
 def delete_grant(tx: Transaction, access_key_id: str, repository_id: str) -> int:

@@ -10,7 +10,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -20,11 +20,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.database.rows import Rows, values_of
 from ebbtide.store.database.schema import access_keys
 from ebbtide.store.names import check_text
+from ebbtide.text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,60 +40,30 @@ class KeyRow:
     revoked_at: datetime | None
 
 
-def insert_key(tx: Transaction, row: KeyRow) -> None:
-    """Records a key."""
-    tx.execute(
-        sa.insert(access_keys).values(
-            access_key_id=row.access_key_id,
-            secret=row.secret,
-            role=row.role,
-            name=row.name,
-            created_at=row.created_at,
-            revoked_at=row.revoked_at,
-        )
-    )
-
-
-_BY_ID: Final = sa.select(access_keys).where(
-    access_keys.c.access_key_id == sa.bindparam("access_key_id")
-)
+KEYS: Final = Rows(access_keys, KeyRow, access_keys.c.access_key_id)
+_BY_ID: Final = KEYS.select(KEYS.key == sa.bindparam("access_key_id"))
 """Built once: every request runs this statement, and building it takes longer than running it."""
 
 
 def find_key(tx: Transaction, access_key_id: str) -> KeyRow | None:
     """Returns the key with this id, also if it was revoked."""
-    row = tx.execute(_BY_ID, {"access_key_id": access_key_id}).one_or_none()
-    return None if row is None else KeyRow(**row._mapping)
+    return KEYS.one(tx, _BY_ID, {"access_key_id": access_key_id})
 
 
 def list_keys(tx: Transaction) -> list[KeyRow]:
     """Returns all keys, the oldest first."""
-    rows = tx.execute(
-        sa.select(access_keys).order_by(access_keys.c.created_at, access_keys.c.access_key_id)
-    )
-    return [KeyRow(**row._mapping) for row in rows]
+    return KEYS.all(tx, KEYS.select().order_by(access_keys.c.created_at, KEYS.key))
 
 
 def write_revoked(tx: Transaction, access_key_id: str) -> None:
     """Revokes a key now, unless it was revoked before."""
-    tx.execute(
-        sa.update(access_keys)
-        .where(access_keys.c.access_key_id == access_key_id, access_keys.c.revoked_at.is_(None))
-        .values(revoked_at=tx.now())
-    )
+    KEYS.update(tx, access_key_id, access_keys.c.revoked_at.is_(None), revoked_at=tx.now())
 
 
 def insert_key_once(tx: Transaction, row: KeyRow) -> None:
     """Records a key, unless there is one with this id, perhaps since this moment."""
     insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
-    tx.execute(insert(access_keys).values(asdict(row)).on_conflict_do_nothing())
-
-
-def write_name(tx: Transaction, access_key_id: str, name: str) -> None:
-    """Changes the name of a key."""
-    tx.execute(
-        sa.update(access_keys).where(access_keys.c.access_key_id == access_key_id).values(name=name)
-    )
+    tx.execute(insert(access_keys).values(values_of(row)).on_conflict_do_nothing())
 
 
 ID_PREFIX: Final = "EBBT"
@@ -202,7 +173,7 @@ class AccessKeys:
                     "key_exists", f"there is an access key {key_id} already, perhaps a revoked one"
                 )
             row = KeyRow(key_id, sealed, role, name, tx.now(), None)
-            insert_key(tx, row)
+            KEYS.insert(tx, row)
         return KeyPair(_key(row), secret)
 
     def list(self) -> list[AccessKey]:
@@ -272,7 +243,7 @@ class AccessKeys:
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = self._box.seal(secret.encode(), bound_to=_binding(access_key_id, Role.NONE))
         insert_key_once(tx, KeyRow(access_key_id, sealed, Role.NONE, name, tx.now(), None))
-        write_name(tx, access_key_id, name)
+        KEYS.update(tx, access_key_id, name=name)
         row = find_key(tx, access_key_id)
         assert row is not None
         if row.revoked_at is not None:

@@ -1,15 +1,18 @@
-"""Sessions: the logins to the server's pages, and their ends.
+"""Sessions: the logins to the server's pages, of access keys and of persons, and their ends.
 
 They are in the database, so that every server of the store knows them. Not for: cookies and forms
-(the server's pages), or the keys (`keys`).
+(the server's pages), the tokens of an issuer of OpenID Connect (the server), or the keys (`keys`).
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+import json
 import secrets
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,11 +20,59 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Failed
 from ebbtide.ids import CLOCKS_APART_MAX
-from ebbtide.store.access.keys import AccessKey, AccessKeys
-from ebbtide.store.access.persons import Person, PersonLogin
+from ebbtide.store.access.keys import PERSON_PREFIX, AccessKey, AccessKeys, Role
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.database.rows import Rows
 from ebbtide.store.database.schema import sessions
+
+DIGEST_BYTES: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person, as an issuer names them. `subject` is theirs for ever (OpenID Connect Core 1.0,
+    section 2); `name` can change."""
+
+    issuer: str
+    subject: str
+    name: str
+
+    @property
+    def access_key_id(self) -> str:
+        """The id of the key that names the person in the store. No two persons have the same."""
+        named = json.dumps([self.issuer, self.subject]).encode()
+        digest = hashlib.sha256(named).digest()[:DIGEST_BYTES]
+        return PERSON_PREFIX + base64.b32encode(digest).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class PersonLogin:
+    """What one login gave. `repositories` has roles by ids of repositories. `logout_url` ends the
+    login at the issuer, if it has an address for this."""
+
+    issuer: str
+    role: Role
+    repositories: Mapping[str, Role] = field(default_factory=dict)
+    logout_url: str | None = field(default=None, repr=False)
+
+    def to_bytes(self) -> bytes:
+        """Returns the login as bytes, for the seal of its session."""
+        return json.dumps(
+            {
+                "issuer": self.issuer,
+                "role": self.role,
+                "repositories": dict(self.repositories),
+                "logout_url": self.logout_url,
+            }
+        ).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> PersonLogin:
+        """Returns the login of such bytes, which come from a seal that was opened."""
+        found = json.loads(data)
+        roles = {each: Role(role) for each, role in found["repositories"].items()}
+        return cls(found["issuer"], Role(found["role"]), roles, found["logout_url"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +87,7 @@ class SessionRow:
     expires_at: datetime
 
 
-def insert_session(tx: Transaction, row: SessionRow) -> None:
-    """Records a session."""
-    tx.execute(sa.insert(sessions).values(asdict(row)))
-
-
-def find_session(tx: Transaction, token_hash: str) -> SessionRow | None:
-    """Returns the session with this token hash, also if it has ended."""
-    row = tx.execute(sa.select(sessions).where(sessions.c.token_hash == token_hash)).one_or_none()
-    return None if row is None else SessionRow(**row._mapping)
+SESSIONS: Final = Rows(sessions, SessionRow, sessions.c.token_hash)
 
 
 def delete_session(tx: Transaction, token_hash: str) -> None:
@@ -131,7 +174,7 @@ class Sessions:
         expires_at = now + ttl
         token_hash = _hash(token)
         seal = self._box.seal(content, bound_to=_binding(token_hash, access_key_id, expires_at))
-        insert_session(tx, SessionRow(token_hash, access_key_id, seal, now, expires_at))
+        SESSIONS.insert(tx, SessionRow(token_hash, access_key_id, seal, now, expires_at))
         return expires_at
 
     def find(self, token: str) -> Session | None:
@@ -141,7 +184,7 @@ class Sessions:
         of an issuer that the settings no longer name. Raises Failed `secret_key_missing`.
         """
         with self._metadata.snapshot() as tx:
-            row = find_session(tx, _hash(token))
+            row = SESSIONS.by_id(tx, _hash(token))
             if row is None or row.expires_at <= tx.now():
                 return None
             # A clock was ahead when it began, so that it would last for that much longer.

@@ -19,7 +19,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.errors import Failed, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.store.collecting.tasks import Tasks
 from ebbtide.store.content.layout import DUMPS_PREFIX
@@ -27,9 +26,11 @@ from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_intact_commits
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import commits
+from ebbtide.store.lifecycle import ends_after
 from ebbtide.store.names import check_ref_name
-from ebbtide.store.refs.queries import BRANCHES, TAGS, BranchRow, RefTable, TagRow, is_live
+from ebbtide.store.refs.queries import BRANCHES, TAGS, BranchRow, RefTable, TagRow
 from ebbtide.store.refs.refs import require_free_name
+from ebbtide.text import shown
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 _COLUMNS: Final = tuple(
@@ -202,7 +203,7 @@ class Dumps:
 def _live_refs(
     tx: Transaction, repository_id: str, table: RefTable[BranchRow] | RefTable[TagRow]
 ) -> Iterator[dict[str, Any]]:
-    for row in table.all(tx, repository_id, is_live(table.table.c.expires_at, tx.now())):
+    for row in table.all(tx, repository_id, ends_after(table.table.c.expires_at, tx.now())):
         yield {
             "kind": table.kind,
             "name": row.name,
@@ -258,7 +259,13 @@ def _branch(row: Mapping[str, Any], *, now: datetime) -> BranchRow:
 
 
 def _tag(row: Mapping[str, Any], *, now: datetime) -> TagRow:
-    return TagRow(new_id(), row["name"], row["commit_id"], now, _instant(row["expires_at"]))
+    return TagRow(
+        tag_id=new_id(),
+        name=row["name"],
+        commit_id=row["commit_id"],
+        created_at=now,
+        expires_at=_instant(row["expires_at"]),
+    )
 
 
 def _instant(text: str | None) -> datetime | None:

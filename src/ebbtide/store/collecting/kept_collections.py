@@ -14,19 +14,16 @@ from datetime import datetime, timedelta
 
 from ebbtide.model import Ref
 from ebbtide.retention.lifecycle import earliest
-from ebbtide.store.arvados.queries import delete_records
-from ebbtide.store.collections.project_queries import (
-    ProjectLink,
-    delete_projects,
-    read_project_tree,
-)
 from ebbtide.store.collections.queries import (
     ContentUse,
+    ProjectLink,
     delete_collections,
+    delete_projects,
     read_content_uses,
+    read_project_tree,
 )
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,6 @@ def drop_gone(
         for use in read_content_uses(tx, repository_id)
         if is_over(earliest(use.expires_at, places[use.project_id].ends_at))
     }
-    delete_records(tx, over)
     for batch in in_batches(sorted(over)):
         delete_collections(tx, batch)
     # The deepest first: a project is deleted after the projects in it.

@@ -30,8 +30,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, InvalidInput
-from ebbtide.store.access.signing import sign, verify
-from ebbtide.store.access.signing_keys import read_signing_keys, read_verifying_keys
+from ebbtide.store.access.signing import read_signing_keys, read_verifying_keys, sign, verify
 from ebbtide.store.collecting.roots import drop_ended_writes
 from ebbtide.store.collecting.uncommitted import (
     PHASES,

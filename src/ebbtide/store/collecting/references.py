@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -18,6 +18,7 @@ from ebbtide.store.database.schema import (
     branches,
     commits,
     copies,
+    leased_addresses,
     pending,
     readings,
     staged,
@@ -28,19 +29,6 @@ from ebbtide.store.database.schema import (
 AMONG_MAX: Final = 500
 """Up to this number of addresses, a query names them. For more, each table is read as a whole."""
 ROWS_PER_BATCH: Final = 50_000
-
-
-class Addresses(Protocol):
-    """A set of addresses, about which the queries ask."""
-
-    def __len__(self) -> int:
-        """The number of addresses."""
-
-    def __iter__(self) -> Iterator[str]:
-        """Yields each address once."""
-
-    def matches(self, addresses: list[str]) -> list[bool]:
-        """Returns for each of `addresses` whether it is in this set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +99,7 @@ def _is_there(table: sa.Table, gone_before: datetime) -> sa.ColumnElement[bool]:
 
 
 def staged_among(
-    tx: Transaction, repository_id: str, addresses: Addresses
+    tx: Transaction, repository_id: str, addresses: Collection[str]
 ) -> Iterator[StagedAddress]:
     """Yields the staged entries, under any token, that have one of the addresses."""
     query = sa.select(staged.c.address, staged.c.token, staged.c.path).where(
@@ -160,7 +148,7 @@ def staged_places(
     return sorted(found, key=lambda place: (place.branch, place.path))
 
 
-def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
+def writes_among(tx: Transaction, repository_id: str, addresses: Collection[str]) -> Iterator[str]:
     """Yields each of the addresses that is being written."""
     query = sa.select(pending.c.address).where(
         pending.c.repository_id == repository_id, pending.c.ends_at > tx.now()
@@ -168,16 +156,19 @@ def writes_among(tx: Transaction, repository_id: str, addresses: Addresses) -> I
     return (row.address for row in _among(tx, query, pending.c.address, addresses))
 
 
-def last_token(tx: Transaction, repository_id: str, addresses: Addresses) -> datetime | None:
-    """Returns the latest end of an upload token for one of the addresses, or None."""
-    query = sa.select(upload_tokens.c.address, upload_tokens.c.expires_at).where(
-        upload_tokens.c.repository_id == repository_id
-    )
-    rows = _among(tx, query, upload_tokens.c.address, addresses)
-    return max((row.expires_at for row in rows), default=None)
+def last_promise(
+    tx: Transaction, repository_id: str, addresses: Collection[str]
+) -> datetime | None:
+    """Returns the latest end of an upload token or signed URL for one of the addresses, or None."""
+    ends: list[datetime] = []
+    for until in (upload_tokens.c.expires_at, leased_addresses.c.leased_until):
+        table = until.table
+        query = sa.select(table.c.address, until).where(table.c.repository_id == repository_id)
+        ends += (row[1] for row in _among(tx, query, table.c.address, addresses))
+    return max(ends, default=None)
 
 
-def copies_among(tx: Transaction, repository_id: str, addresses: Addresses) -> Iterator[str]:
+def copies_among(tx: Transaction, repository_id: str, addresses: Collection[str]) -> Iterator[str]:
     """Yields each of the addresses that belongs to a copy that a current reading needs."""
     oldest = (
         sa.select(sa.func.min(readings.c.started_at))
@@ -194,15 +185,14 @@ def _among(
     tx: Transaction,
     query: sa.Select[Any],  # its first column is `address`
     column: sa.Column[str],
-    addresses: Addresses,
+    addresses: Collection[str],
 ) -> Iterator[Any]:  # rows of the query
     if len(addresses) <= AMONG_MAX:
         yield from tx.execute(query.where(column.in_(list(addresses))))
         return
     result = tx.execute(query, execution_options={"yield_per": ROWS_PER_BATCH})
     for rows in result.partitions():
-        found = addresses.matches([row[0] for row in rows])
-        yield from (row for row, is_one in zip(rows, found, strict=True) if is_one)
+        yield from (row for row in rows if row[0] in addresses)
 
 
 def drop_staged(

@@ -16,13 +16,11 @@ import sqlalchemy as sa
 
 from ebbtide.model import Ref, RefKind
 from ebbtide.retention import Policy
-from ebbtide.retention.decision import Roots
-from ebbtide.retention.rows import CommitRow, micros_since_epoch, with_commits
-from ebbtide.store.arvados.queries import drop_blocks
+from ebbtide.retention.decision import CommitRow, Roots, micros_since_epoch, with_commits
 from ebbtide.store.collecting.kept_collections import drop_gone, read_kept
 from ebbtide.store.content.layout import DATA_PREFIX, slice_of
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import (
     branches,
     commits,
@@ -35,6 +33,8 @@ from ebbtide.store.database.schema import (
     tags,
     upload_tokens,
 )
+from ebbtide.store.doors import all_door_rows
+from ebbtide.store.purges.queries import closed_purges
 from ebbtide.store.staging.copies import drop_copies
 from ebbtide.store.staging.multipart_queries import drop_ended_uploads
 from ebbtide.store.staging.released import Dropped, drop_tokens, release
@@ -82,6 +82,7 @@ def read_root_rows(
         policy=_policy(tx, repository_id, held),
         holds=held,
         trash_time=trash_time,
+        warnings=tuple(_open_purges(tx, repository_id)),
     )
     return head, _commit_rows(tx, repository_id, promised)
 
@@ -96,6 +97,15 @@ def _promises(
         .group_by(reflog.c.commit_id)
     )
     return {row.commit_id: row.left_at + lease_ttl for row in rows}
+
+
+def _open_purges(tx: Transaction, repository_id: str) -> Iterator[str]:
+    """Yields a warning for each purge that has closed addresses, and is not done."""
+    for purge_id in closed_purges(tx, repository_id):
+        yield (
+            f"purge {purge_id} is not done: files that it closed may still be on the storage. If "
+            f"it is not running now, continue it: ebbtide purge resume {purge_id}"
+        )
 
 
 def _commit_rows(
@@ -291,8 +301,8 @@ def drop_ended(
     """Drops the rows that have ended by the database's clock.
 
     These are gone branches, tags, projects and collections; reflog entries older than a lease;
-    ended writes and upload tokens; records of Arvados's blocks without data; and copies that no
-    reading needs. The rows that were staged on gone branches are left to the reclaimer.
+    ended writes and upload tokens; and copies that no reading needs. Doors drop their own rows that
+    are of no use any more. The rows that were staged on gone branches are left to the reclaimer.
     """
     now = tx.now()
     gone_before = now - trash_time
@@ -307,8 +317,9 @@ def drop_ended(
         )
     )
     drop_ended_writes(tx, repository_id, lease_ttl=lease_ttl)
-    drop_blocks(tx, repository_id)
     drop_copies(tx, repository_id)
+    for rows in all_door_rows():
+        rows.drop_ended(tx, repository_id)
 
 
 def drop_gone_branches(tx: Transaction, repository_id: str, *, trash_time: timedelta) -> None:

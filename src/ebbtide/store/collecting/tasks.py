@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, NotFound
-from ebbtide.escaping import shown
 from ebbtide.ids import ID_PATTERN, descending_id, instant_of
 from ebbtide.store.content.layout import COLLECTOR_PREFIX
 from ebbtide.store.context import RepositoryContext
+from ebbtide.text import shown
 
 logger = logging.getLogger(__name__)
 

@@ -6,18 +6,18 @@ Not for: reading objects, or finding what keeps them.
 from __future__ import annotations
 
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.retention.lifecycle import earliest
 from ebbtide.store.collecting.kept_collections import read_kept, read_places
 from ebbtide.store.collections.queries import collections_with_id
 from ebbtide.store.collections.reading import only_one
 from ebbtide.store.content.entries import Entry, is_external
-from ebbtide.store.content.reading import find_entry
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import find_commits
 from ebbtide.store.names import check_path
 from ebbtide.store.objects import views
 from ebbtide.store.refs.queries import find_branch, find_tag
+from ebbtide.text import shown
 
 
 def address_at(context: RepositoryContext, ref: str, path: str) -> str:

@@ -28,8 +28,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from ebbtide.arrow import make_schema, texts
 from ebbtide.store.collecting.roots import gone_tokens, staging_tokens
 from ebbtide.store.content.entries import is_external
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction, unmapped
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import (
     copies,
     leased_addresses,

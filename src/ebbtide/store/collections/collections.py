@@ -8,17 +8,16 @@ for: reading collections (`reading`). Source: the Arvados wiki, "Expiring collec
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, Gone, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.quarantined import closed_text
-from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
+from ebbtide.retention.lifecycle import expiry_asked
 from ebbtide.store.collections.contents import (
     Built,
     ContentChange,
@@ -28,33 +27,21 @@ from ebbtide.store.collections.contents import (
     Summary,
     resolve_ref,
 )
-from ebbtide.store.collections.projects import (
-    require_changeable,
-)
+from ebbtide.store.collections.items import KEEP, Keep, Omitted, check_asked, given
 from ebbtide.store.collections.queries import (
+    COLLECTIONS,
+    VERSIONS,
     CollectionRow,
     VersionRow,
-    collections_named,
     delete_version,
-    find_collection,
-    insert_collection,
-    insert_version,
     list_versions,
-    update_collection,
 )
-from ebbtide.store.collections.reading import (
-    Collection,
-    CollectionReader,
-    VisibleCollection,
-    version_of,
-)
-from ebbtide.store.collections.updates import KEEP, Keep, Omitted, check_asked, given
+from ebbtide.store.collections.reading import Collection, CollectionReader, version_of
 from ebbtide.store.database.commits import CommitRecord, raise_lease, require_commit
 from ebbtide.store.database.engine import LockMode, Transaction
-from ebbtide.store.names import free_name
+from ebbtide.store.lifecycle import SeenItem
 from ebbtide.store.refs.queries import insert_reflog
-from ebbtide.store.repositories.lifecycle import not_trashed
-from ebbtide.text import count_text
+from ebbtide.text import count_text, shown
 
 REPLICATION_MAX: Final = 100
 MISSING_SHOWN_MAX: Final = 100
@@ -95,15 +82,15 @@ class Collections(CollectionReader):
         change.check()
         with self._metadata.snapshot() as tx:
             # Checked here too, so that errors are reported before anything is written.
-            self._projects.require_live_in(tx, project_id)
+            self._projects.require_live(tx, project_id)
             if not ensure_unique_name:
-                self._free_name(tx, project_id, name, ensure_unique=False)
+                self._free_name(tx, (project_id, name), ensure_unique=False)
             resolved = self._resolve(tx, change)
         with (
             self._contents.building(None, change, resolved) as built,
             self._context.changing("exclusive") as tx,
         ):
-            self._projects.require_live_in(tx, project_id)
+            self._projects.require_live(tx, project_id)
             collection_id = new_id()
             now = tx.now()
             made = built.finish(tx, collection_id)
@@ -111,7 +98,7 @@ class Collections(CollectionReader):
                 collection_id=collection_id,
                 repository_id=self._repository_id,
                 project_id=project_id,
-                name=self._free_name(tx, project_id, name, ensure_unique=ensure_unique_name),
+                name=self._free_name(tx, (project_id, name), ensure_unique=ensure_unique_name),
                 description=description,
                 properties=dict(properties or {}),
                 version=1,
@@ -124,11 +111,11 @@ class Collections(CollectionReader):
                 modified_at=now,
                 expires_at=expiry_asked(expires_at, now=now),
             )
-            insert_collection(tx, row)
+            COLLECTIONS.insert(tx, row)
             self._keep_promises(tx, row, built)
             if also is not None:
                 also(tx, row)
-            return self._collection(tx, row)
+            return self._found(tx, self._see(tx, row))
 
     def update(
         self,
@@ -181,7 +168,7 @@ class Collections(CollectionReader):
                 return update(tx)
         content.check()
         with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=True)
+            seen = self._require(tx, collection_id, include_expired=True)
             self._require_changeable(tx, seen, {*asked, "content"})
             resolved = self._resolve(tx, content)
             base = self._base(tx, seen.row, content, only_if_content)
@@ -190,34 +177,6 @@ class Collections(CollectionReader):
             self._context.changing(mode) as tx,
         ):
             return update(tx, before=seen.row, built=built)
-
-    def delete(self, collection_id: str) -> Collection:
-        """Moves a collection to the trash.
-
-        Its name is free at once. Its content stays for `trash_time`.
-
-        Raises NotFound `collection_not_found`, also if it is in the trash already.
-        """
-        with self._context.changing("exclusive") as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=False)
-            row = replace(seen.row, expires_at=tx.now())
-            update_collection(tx, collection_id, expires_at=row.expires_at)
-            return self._shown(tx, VisibleCollection(row, seen.lineage))
-
-    def restore(self, collection_id: str, *, ensure_unique_name: bool = False) -> Collection:
-        """Restores a collection from the trash.
-
-        Raises NotFound `collection_not_found`, and Conflict `collection_exists` if it is not in the
-        trash. Raises Conflict `collection_exists` if its name is taken, unless
-        `ensure_unique_name`. Raises Conflict `trashed` if its project is in the trash.
-        """
-        found = self.get(collection_id, include_expired=True)
-        if found.state is not LifecycleState.TRASHED:
-            with self._metadata.snapshot() as tx:
-                named = collections_named(tx, found.project_id, found.name)
-                states = [(row.collection_id, self._state(tx, row.expires_at)) for row in named]
-            raise not_trashed("collection", found.path, states)
-        return self.update(collection_id, expires_at=None, ensure_unique_name=ensure_unique_name)
 
     def drop_version(self, collection_id: str, version: int) -> None:
         """Drops an earlier version that was kept.
@@ -249,7 +208,6 @@ class Collections(CollectionReader):
         The caller has locked the repository: exclusively if the name, the project or the expiry can
         change.
         """
-        renames = _renames(asked, expires_at)
         seen = self._locked(tx, collection_id, include_expired=True)
         row, now = seen.row, tx.now()
         changes = {*asked, *(["content"] if built else []), *(["version"] if keep_version else [])}
@@ -258,7 +216,7 @@ class Collections(CollectionReader):
         if not isinstance(expires_at, Omitted):
             changed = replace(changed, expires_at=expiry_asked(expires_at, now=now))
         if changed.project_id != row.project_id:
-            self._projects.require_live_in(tx, changed.project_id)
+            self._projects.require_live(tx, changed.project_id)
         if built is not None:
             assert before is not None
             changed = self._with_content(tx, changed, row, before, built)
@@ -271,24 +229,17 @@ class Collections(CollectionReader):
             for content_id in sorted(kept | {row.content_id}):
                 self._remember(tx, row, content_id)
         if keep_version:
-            insert_version(tx, _as_version(row))
+            VERSIONS.insert(tx, _as_version(row))
             changed = replace(changed, version=row.version + 1)
         elif changed.content_id != row.content_id:
             changed = replace(changed, version=row.version + 1)
-        if renames and not self._is_over(tx, changed.expires_at):
-            place = (changed.project_id, changed.name)
-            if self._is_over(tx, row.expires_at) or place != (row.project_id, row.name):
-                name = self._free_name(
-                    tx, *place, ensure_unique=ensure_unique, holder_id=collection_id
-                )
-                changed = replace(changed, name=name)
+        changed = self._placed(tx, row, changed, ensure_unique=ensure_unique)
         if built is not None:
             self._keep_promises(tx, changed, built)
-        if values := _differences(row, changed):
-            update_collection(tx, collection_id, **values)
+        self._store(tx, row, changed)
         if also is not None:
             also(tx, changed)
-        return self._collection(tx, changed)
+        return self._found(tx, self._see(tx, changed))
 
     def _base(
         self, tx: Transaction, row: CollectionRow, change: ContentChange, only_if: str | None
@@ -382,48 +333,16 @@ class Collections(CollectionReader):
             if isinstance(source, FromRef):
                 resolved[place] = resolve_ref(tx, self._repository_id, source)
             elif isinstance(source, FromCollection):
-                seen = self._require_visible(tx, source.collection_id, include_expired=False)
+                seen = self._require(tx, source.collection_id)
                 record = self._readable(tx, seen.row, source.version)
                 resolved[place] = ResolvedPart(record, source.prefix, source.into)
         return resolved
 
     def _locked(
         self, tx: Transaction, collection_id: str, *, include_expired: bool = False
-    ) -> VisibleCollection:
-        find_collection(tx, collection_id, locked=True)
-        return self._require_visible(tx, collection_id, include_expired=include_expired)
-
-    def _require_changeable(
-        self, tx: Transaction, seen: VisibleCollection, asked: Iterable[str]
-    ) -> None:
-        require_changeable(
-            asked,
-            what=f"collection {shown(seen.row.name)}",
-            own=self._state(tx, seen.row.expires_at),
-            above=self._state(tx, seen.lineage.ends_at),
-        )
-
-    def _free_name(
-        self,
-        tx: Transaction,
-        project_id: str,
-        name: str,
-        *,
-        ensure_unique: bool,
-        holder_id: str | None = None,
-    ) -> str:
-        """Returns the name, or a similar one that is free.
-
-        The collection `holder_id` may have the name. Raises Conflict `collection_exists`.
-        """
-
-        def is_taken(candidate: str) -> bool:
-            return any(
-                row.collection_id != holder_id and not self._is_over(tx, row.expires_at)
-                for row in collections_named(tx, project_id, candidate)
-            )
-
-        return free_name("collection", name, is_taken, ensure_unique=ensure_unique)
+    ) -> SeenItem[CollectionRow]:
+        COLLECTIONS.by_id(tx, collection_id, lock="exclusive")
+        return self._require(tx, collection_id, include_expired=include_expired)
 
 
 def _changed_meanwhile(row: CollectionRow) -> Conflict:
@@ -441,16 +360,6 @@ def _as_version(row: CollectionRow) -> VersionRow:
 def _renames(asked: Mapping[str, Any], expires_at: datetime | Keep | None) -> bool:
     """Whether an update can change the name, the project or the expiry."""
     return not isinstance(expires_at, Omitted) or bool({"name", "project_id"} & set(asked))
-
-
-def _differences(row: CollectionRow, changed: CollectionRow) -> dict[str, Any]:
-    """Returns the columns whose values differ, with the changed ones. There are none if the same
-    update comes twice at one instant."""
-    return {
-        field: getattr(changed, field)
-        for field in CollectionRow.__dataclass_fields__
-        if getattr(changed, field) != getattr(row, field)
-    }
 
 
 def _check_replication(number: int) -> None:

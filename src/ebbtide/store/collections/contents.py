@@ -20,12 +20,11 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.store.commits.publishing import BuiltTree, building
 from ebbtide.store.content.building import PathChange
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.reading import find_entry, iterate_entries
+from ebbtide.store.content.trees import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, insert_commit, require_still_intact
 from ebbtide.store.database.engine import Transaction
@@ -36,6 +35,7 @@ from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.staging.pending_writes import Writes, publish_writes
 from ebbtide.store.staging.upload_tokens import keep_uploads
 from ebbtide.store.staging.uploads import BATCH_MAX, THREADS, NewObject, write_objects
+from ebbtide.text import shown
 
 
 @dataclass(frozen=True, slots=True)

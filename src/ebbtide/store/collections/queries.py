@@ -1,8 +1,11 @@
-"""Queries: collections and their kept versions."""
+"""Queries: projects, the collections in them, and the kept versions of collections.
+
+An item in a project ends at the earliest date of the item and the projects above it. `lineage_of`
+returns these projects.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,36 +14,117 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.ids import is_id
-from ebbtide.store.database.conditions import begins_with, in_batches
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.expiries import StateFilter
-from ebbtide.store.database.schema import arvados_collections, collection_versions, collections
+from ebbtide.store.database.rows import Rows
+from ebbtide.store.database.schema import (
+    END_WITH_COLLECTION,
+    collection_versions,
+    collections,
+    projects,
+)
+from ebbtide.store.doors import all_door_rows
+
+DEPTH_MAX: Final = 64
+"""The maximal depth of nested projects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionRow:
-    """One collection as it is stored. `content_id` names the commit that holds its content."""
+class ProjectRow:
+    """One project as it is stored. `parent_id` is None for a project at the top."""
 
-    collection_id: str
-    repository_id: str
     project_id: str
+    repository_id: str
+    parent_id: str | None
     name: str
     description: str
     properties: Mapping[str, Any]
-    version: int
-    content_id: str
-    content_hash: str
-    file_count: int
-    size_bytes: int
-    replication_desired: int
     created_at: datetime
     modified_at: datetime
     expires_at: datetime | None
 
 
+PROJECTS: Final = Rows(projects, ProjectRow, projects.c.project_id)
+
+
+def _lineage() -> sa.Select[Any]:
+    start = (
+        sa.select(*PROJECTS.columns, sa.literal(0).label("depth"))
+        .where(projects.c.project_id == sa.bindparam("project_id"))
+        .cte("lineage", recursive=True)
+    )
+    above = sa.select(*PROJECTS.columns, (start.c.depth + 1).label("depth")).where(
+        projects.c.project_id == start.c.parent_id,
+        # A project cannot be moved below itself. The limit is for a damaged table, which must not
+        # hang a server.
+        start.c.depth < 2 * DEPTH_MAX,
+    )
+    lineage = start.union_all(above)
+    names = tuple(ProjectRow.__dataclass_fields__)
+    return sa.select(*(lineage.c[name] for name in names)).order_by(lineage.c.depth)
+
+
+_LINEAGE: Final = _lineage()
+
+
+def lineage_of(tx: Transaction, project_id: str) -> list[ProjectRow]:
+    """Returns the project and all projects above it, the innermost first. The list is empty if
+    there is no such project."""
+    return PROJECTS.all(tx, _LINEAGE, {"project_id": project_id})
+
+
+def projects_named(
+    tx: Transaction, repository_id: str, parent_id: str | None, name: str
+) -> list[ProjectRow]:
+    """Returns all projects of this name in one parent, also trashed and gone ones."""
+    query = PROJECTS.select(
+        projects.c.repository_id == repository_id, in_parent(parent_id), projects.c.name == name
+    )
+    return PROJECTS.all(tx, query.order_by(projects.c.project_id))
+
+
+def in_parent(parent_id: str | None) -> sa.ColumnElement[bool]:
+    """Returns the condition for the projects in a parent; None means in no project."""
+    if parent_id is None:
+        return projects.c.parent_id.is_(None)
+    return projects.c.parent_id == parent_id
+
+
+def project_from(tx: Transaction, repository_id: str, project_id: str) -> ProjectRow | None:
+    """Returns the first project of the repository, by id, whose id is at or after `project_id`."""
+    query = PROJECTS.select(
+        projects.c.project_id >= project_id, projects.c.repository_id == repository_id
+    )
+    return PROJECTS.one(tx, query.order_by(projects.c.project_id).limit(1))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLink:
+    """The columns of a project that decide its path and its end."""
+
+    parent_id: str | None
+    name: str
+    expires_at: datetime | None
+
+
+def read_project_tree(tx: Transaction, repository_id: str) -> dict[str, ProjectLink]:
+    """Returns every project of a repository, in any state, by id."""
+    rows = tx.execute(
+        sa.select(
+            projects.c.project_id, projects.c.parent_id, projects.c.name, projects.c.expires_at
+        ).where(projects.c.repository_id == repository_id)
+    )
+    return {row.project_id: ProjectLink(row.parent_id, row.name, row.expires_at) for row in rows}
+
+
+def delete_projects(tx: Transaction, project_ids: list[str]) -> None:
+    """Deletes projects. Projects below them must be deleted in the same call, or before it."""
+    tx.execute(sa.delete(projects).where(projects.c.project_id.in_(project_ids)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRow:
-    """A collection as it was before an update, with the fields that versions keep."""
+    """A collection as it was before an update, with the fields that versions keep. `content_id`
+    names the commit that holds its content."""
 
     collection_id: str
     version: int
@@ -55,156 +139,59 @@ class VersionRow:
     modified_at: datetime
 
 
-_CLIENTS_ID: Final = re.compile(r"[0-9a-z]{5}-4zz18-[0-9a-z]{15}")
-_PORTABLE_HASH: Final = re.compile(r"[0-9a-f]{32}\+[0-9]+")
-_COLUMNS: Final = tuple(collections.c[name] for name in CollectionRow.__dataclass_fields__)
-_VERSION_COLUMNS: Final = tuple(
-    collection_versions.c[name] for name in VersionRow.__dataclass_fields__
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionRow(VersionRow):
+    """One collection as it is stored: what its versions keep, and what they do not."""
+
+    project_id: str
+    replication_desired: int
+    created_at: datetime
+    expires_at: datetime | None
 
 
-def find_collection(
-    tx: Transaction, collection_id: str, *, locked: bool = False
-) -> CollectionRow | None:
-    """Returns one collection in any state, or None. With `locked` its row is locked until the end
-    of the transaction."""
-    query = sa.select(*_COLUMNS).where(collections.c.collection_id == collection_id)
-    if locked:
-        query = query.with_for_update(key_share=True)
-    row = tx.execute(query).one_or_none()
-    return None if row is None else CollectionRow(**row._mapping)
+COLLECTIONS: Final = Rows(collections, CollectionRow, collections.c.collection_id)
+VERSIONS: Final = Rows(collection_versions, VersionRow, collection_versions.c.collection_id)
 
 
 def collections_with_id(tx: Transaction, repository_id: str, name: str) -> list[CollectionRow]:
     """Returns the collections, in any state, that an id names: at most one, except for a hash.
 
-    Ids are the store's id, the id that Arvados's clients know (`abcde-4zz18-…`), and the portable
-    data hash, which several collections can have. The rows are sorted by the store's id.
+    Ids are the store's id, and those that clients of doors know, such as a hash of Arvados, which
+    several collections can have. The rows are sorted by the store's id.
     """
-    query = sa.select(*_COLUMNS).where(collections.c.repository_id == repository_id)
-    if _CLIENTS_ID.fullmatch(name) or _PORTABLE_HASH.fullmatch(name):
-        more = arvados_collections.c
-        column = more.portable_data_hash if "+" in name else more.uuid
-        query = query.join_from(collections, arvados_collections).where(
-            more.repository_id == repository_id, column == name
-        )
-    elif is_id(name):
-        query = query.where(collections.c.collection_id == name)
-    else:
+    known = [each.collections_named(repository_id, name) for each in all_door_rows()]
+    is_named: list[sa.ColumnElement[bool]] = [
+        collections.c.collection_id.in_(ids) for ids in known if ids is not None
+    ]
+    if is_id(name):
+        is_named.append(collections.c.collection_id == name)
+    if not is_named:
         return []
-    rows = tx.execute(query.order_by(collections.c.collection_id))
-    return [CollectionRow(**row._mapping) for row in rows]
+    query = COLLECTIONS.select(collections.c.repository_id == repository_id, sa.or_(*is_named))
+    return COLLECTIONS.all(tx, query.order_by(collections.c.collection_id))
 
 
 def clients_ids(tx: Transaction, collection_ids: Iterable[str]) -> dict[str, str]:
-    """Returns the ids that Arvados's clients know, by the store's ids. Collections that these
+    """Returns the ids that clients of doors know, by the store's ids. Collections that these
     clients did not make have none."""
-    more = arvados_collections.c
     found: dict[str, str] = {}
-    for batch in in_batches(sorted(collection_ids)):
-        query = sa.select(more.collection_id, more.uuid).where(more.collection_id.in_(batch))
-        found.update((row.collection_id, row.uuid) for row in tx.execute(query))
+    for each in all_door_rows():
+        found |= each.clients_ids(tx, collection_ids)
     return found
 
 
 def collections_named(tx: Transaction, project_id: str, name: str) -> list[CollectionRow]:
     """Returns all collections of this name in a project, also trashed and gone ones."""
-    rows = tx.execute(
-        sa.select(*_COLUMNS)
-        .where(collections.c.project_id == project_id, collections.c.name == name)
-        .order_by(collections.c.collection_id)
-    )
-    return [CollectionRow(**row._mapping) for row in rows]
+    query = COLLECTIONS.select(collections.c.project_id == project_id, collections.c.name == name)
+    return COLLECTIONS.all(tx, query.order_by(collections.c.collection_id))
 
 
-def collections_by_hash(
-    tx: Transaction, repository_id: str, content_hash: str, *, states: StateFilter
-) -> Iterator[CollectionRow]:
-    """Yields the collections with this content: first the persistent ones, then by `expires_at`,
-    the latest first. Only their own `expires_at` counts, not their projects'."""
-    rows = tx.execute(
-        sa.select(*_COLUMNS)
-        .where(
-            collections.c.repository_id == repository_id,
-            collections.c.content_hash == content_hash,
-            *states.conditions(collections.c.expires_at),
-        )
-        .order_by(
-            collections.c.expires_at.is_not(None),
-            collections.c.expires_at.desc(),
-            collections.c.collection_id,
-        )
-    )
-    return (CollectionRow(**row._mapping) for row in rows)
-
-
-def page_of_collections(
-    tx: Transaction,
-    project_id: str,
-    *,
-    states: StateFilter,
-    prefix: str = "",
-    name: str | None = None,
-    after: tuple[str, str] = ("", ""),
-    amount: int,
-) -> list[CollectionRow]:
-    """Returns at most `amount` collections of a project, sorted by name and id.
-
-    Their names begin with `prefix`, and equal `name` if it is given. They sort after `after`, a
-    pair of name and id.
-    """
-    query = sa.select(*_COLUMNS).where(
-        collections.c.project_id == project_id,
-        sa.tuple_(collections.c.name, collections.c.collection_id) > sa.tuple_(*after),
-        *begins_with(collections.c.name, prefix),
-        *states.conditions(collections.c.expires_at),
-    )
-    if name is not None:
-        query = query.where(collections.c.name == name)
-    rows = tx.execute(query.order_by(collections.c.name, collections.c.collection_id).limit(amount))
-    return [CollectionRow(**row._mapping) for row in rows]
-
-
-def collections_in_states(
-    tx: Transaction,
-    repository_id: str,
-    *,
-    states: StateFilter,
-    after: tuple[str, str] = ("", ""),
-    amount: int,
-) -> list[CollectionRow]:
-    """Returns at most `amount` collections of a repository in `states`, sorted by name and id.
-
-    The collections can be in any project. They sort after `after`, a pair of name and id.
-    """
-    key = collections.c.collection_id
-    rows = tx.execute(states.page(key, _COLUMNS, repository_id, after=after, amount=amount))
-    return [CollectionRow(**row._mapping) for row in rows]
-
-
-def insert_collection(tx: Transaction, row: CollectionRow) -> None:
-    """Records a collection."""
-    values = {name: getattr(row, name) for name in CollectionRow.__dataclass_fields__}
-    tx.execute(sa.insert(collections).values(**values | {"properties": dict(row.properties)}))
-
-
-def update_collection(
-    tx: Transaction,
-    collection_id: str,
-    **values: Any,  # column name to new value
-) -> None:
-    """Changes columns of a collection."""
-    tx.execute(
-        sa.update(collections).where(collections.c.collection_id == collection_id).values(**values)
-    )
-
-
-def insert_version(tx: Transaction, row: VersionRow) -> None:
-    """Records the present version of a collection, to keep it."""
-    values = {name: getattr(row, name) for name in VersionRow.__dataclass_fields__}
-    tx.execute(
-        sa.insert(collection_versions).values(**values | {"properties": dict(row.properties)})
-    )
+LATEST_FIRST: Final = (
+    collections.c.expires_at.is_not(None),
+    collections.c.expires_at.desc(),
+    collections.c.collection_id,
+)
+"""The order of collections: first the persistent ones, then by `expires_at`, the latest first."""
 
 
 def list_versions(
@@ -212,22 +199,15 @@ def list_versions(
 ) -> list[VersionRow]:
     """Returns the kept versions of a collection, the newest first: at most `amount`, from the
     versions before `before`."""
-    query = sa.select(*_VERSION_COLUMNS).where(collection_versions.c.collection_id == collection_id)
+    query = VERSIONS.select(collection_versions.c.collection_id == collection_id)
     if before is not None:
         query = query.where(collection_versions.c.version < before)
-    rows = tx.execute(query.order_by(collection_versions.c.version.desc()).limit(amount))
-    return [VersionRow(**row._mapping) for row in rows]
+    return VERSIONS.all(tx, query.order_by(collection_versions.c.version.desc()).limit(amount))
 
 
 def find_version(tx: Transaction, collection_id: str, version: int) -> VersionRow | None:
     """Returns one version of a collection, or None if it is not kept."""
-    row = tx.execute(
-        sa.select(*_VERSION_COLUMNS).where(
-            collection_versions.c.collection_id == collection_id,
-            collection_versions.c.version == version,
-        )
-    ).one_or_none()
-    return None if row is None else VersionRow(**row._mapping)
+    return VERSIONS.by_id(tx, collection_id, collection_versions.c.version == version)
 
 
 def delete_version(tx: Transaction, collection_id: str, version: int) -> bool:
@@ -300,6 +280,6 @@ def is_collection_on(tx: Transaction, repository_id: str, content_id: str) -> bo
 
 
 def delete_collections(tx: Transaction, collection_ids: list[str]) -> None:
-    """Deletes collections and their versions."""
-    for table in (collection_versions, collections):
+    """Deletes collections, their versions, and what doors know of them."""
+    for table in (*END_WITH_COLLECTION, collections):
         tx.execute(sa.delete(table).where(table.c.collection_id.in_(collection_ids)))

@@ -6,53 +6,48 @@ Not for: changing them (`collections`).
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from ebbtide.errors import Conflict, Gone, NotFound
-from ebbtide.escaping import shown
-from ebbtide.retention.lifecycle import LifecycleState, earliest, state_at
-from ebbtide.store.collections.contents import (
-    Contents,
-)
-from ebbtide.store.collections.projects import (
-    Lineage,
-    Projects,
-    one_of,
-    trashed_now,
-)
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.collections.contents import Contents
+from ebbtide.store.collections.items import Items
+from ebbtide.store.collections.projects import Projects
 from ebbtide.store.collections.queries import (
+    COLLECTIONS,
+    LATEST_FIRST,
     CollectionRow,
     VersionRow,
     clients_ids,
-    collections_by_hash,
-    collections_in_states,
     collections_named,
     collections_with_id,
-    find_collection,
     find_version,
+    lineage_of,
     list_versions,
-    page_of_collections,
 )
 from ebbtide.store.content.diffing import Change, diff_trees
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.reading import find_entry, iterate_entries
+from ebbtide.store.content.trees import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, require_commit, require_intact_commits
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.expiries import StateFilter
+from ebbtide.store.database.rows import values_of
+from ebbtide.store.database.schema import collections
+from ebbtide.store.lifecycle import LIVE, ListFilter, Place, SeenItem, missing
 from ebbtide.store.listing import Page, check_amount, page_of
 from ebbtide.store.objects.locators import Locators, Signed
 from ebbtide.store.objects.objects import Objects, Readable
 from ebbtide.store.objects.views import FoundEntry
+from ebbtide.text import shown
 
 AMBIGUOUS_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collection:
+class Collection(CollectionRow):
     """A collection as it was when it was read.
 
     `expires_at` is its own date. `ends_at` is the earliest date of the collection and the projects
@@ -60,34 +55,9 @@ class Collection:
     `replication_desired` is 0, only the record is kept, and not the data.
     """
 
-    collection_id: str
-    project_id: str
-    name: str
     path: str
-    description: str
-    properties: Mapping[str, Any]
-    version: int
-    content_hash: str
-    file_count: int
-    size_bytes: int
-    replication_desired: int
-    created_at: datetime
-    modified_at: datetime
-    expires_at: datetime | None
     ends_at: datetime | None
     state: LifecycleState
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleCollection:
-    """A collection and the projects above it, read in one transaction."""
-
-    row: CollectionRow
-    lineage: Lineage
-
-    @property
-    def ends_at(self) -> datetime | None:
-        return earliest(self.row.expires_at, self.lineage.ends_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +69,10 @@ class SignedPage:
     next_after: str | None
 
 
-class CollectionReader:
+class CollectionReader(Items[CollectionRow, Collection]):
     """Reads the collections of one repository."""
+
+    kind = "collection"
 
     def __init__(
         self,
@@ -109,22 +81,11 @@ class CollectionReader:
         objects: Objects,
         locators: Locators,
     ) -> None:
-        self._context = context
-        self._metadata = context.metadata
-        self._repository_id = context.repository_id
+        super().__init__(context, COLLECTIONS)
         self._projects = projects
         self._objects = objects
         self._locators = locators
         self._contents = Contents(context, locators)
-
-    def get(self, collection_id: str, *, include_expired: bool = False) -> Collection:
-        """Returns a collection; with `include_expired`, also one in the trash.
-
-        Raises NotFound `collection_not_found`.
-        """
-        with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=include_expired)
-            return self._collection(tx, seen.row)
 
     def find(self, path: str, *, include_expired: bool = False) -> Collection:
         """Returns a collection by an id, or by a path such as `genomes/2026/reference`.
@@ -136,7 +97,7 @@ class CollectionReader:
         """
         with self._metadata.snapshot() as tx:
             rows = collections_with_id(tx, self._repository_id, path)
-            states = [self._state_of(tx, row) for row in rows]
+            states = [self._state(tx, self._see(tx, row)) for row in rows]
             visible = [
                 row
                 for row, state in zip(rows, states, strict=True)
@@ -145,18 +106,13 @@ class CollectionReader:
             row = only_one(tx, path, visible)
         project_path, _, name = path.rpartition("/")
         if row is None and (rows or not project_path):
-            raise no_collection(path, is_trashed=LifecycleState.TRASHED in states)
+            raise missing("collection", path, is_trashed=LifecycleState.TRASHED in states)
         if row is not None:
             return self.get(row.collection_id, include_expired=include_expired)
         project = self._projects.find(project_path, include_expired=include_expired)
         with self._metadata.snapshot() as tx:
             named = collections_named(tx, project.project_id, name)
-            found_id = one_of(
-                [(row.collection_id, self._state(tx, row.expires_at)) for row in named],
-                include_expired=include_expired,
-                what=f"collection {shown(path)}",
-                missing=lambda is_trashed: no_collection(path, is_trashed=is_trashed),
-            )
+            found_id = self._one_of(tx, named, path, include_expired=include_expired)
         return self.get(found_id, include_expired=include_expired)
 
     def by_hash(self, content_hash: str, *, include_expired: bool = False) -> Collection:
@@ -165,32 +121,27 @@ class CollectionReader:
         A persistent collection is preferred to an expiring one. With `include_expired`, both are
         preferred to one in the trash. Raises NotFound `collection_not_found`.
         """
-        trashed: CollectionRow | None = None
+        first: dict[LifecycleState, SeenItem[CollectionRow]] = {}
         with self._metadata.snapshot() as tx:
-            expiring: CollectionRow | None = None
-            for row in collections_by_hash(
-                tx, self._repository_id, content_hash, states=self._states(tx, include_expired=True)
-            ):
-                state = self._state_of(tx, row)
+            every = ListFilter(include_expired=True)
+            query = self._listed(tx, every, collections.c.content_hash == content_hash)
+            for row in self._rows.each(tx, query.order_by(*LATEST_FIRST)):
+                seen = self._see(tx, row)
+                state = self._state(tx, seen)
+                first.setdefault(state, seen)
                 if state is LifecycleState.PERSISTENT:
-                    return self._collection(tx, row)
-                if state is LifecycleState.EXPIRING:
-                    expiring = expiring or row
-                elif state is LifecycleState.TRASHED:
-                    trashed = trashed or row
-            found = expiring or (trashed if include_expired else None)
-            if found is None:
-                raise no_collection(content_hash, is_trashed=trashed is not None)
-            return self._collection(tx, found)
+                    break
+            state = next((each for each in LifecycleState if each in first), LifecycleState.GONE)
+            if not state.is_visible(include_expired=include_expired):
+                is_trashed = state is LifecycleState.TRASHED
+                raise missing("collection", content_hash, is_trashed=is_trashed)
+            return self._found(tx, first[state])
 
     def page(
         self,
         project_id: str,
         *,
-        include_expired: bool = False,
-        state: LifecycleState | None = None,
-        from_date: datetime | None = None,
-        to_date: datetime | None = None,
+        listed: ListFilter = LIVE,
         prefix: str = "",
         name: str | None = None,
         after: tuple[str, str] = ("", ""),
@@ -199,50 +150,20 @@ class CollectionReader:
         """Returns at most `amount` collections of a project, sorted by name and id.
 
         They sort behind `after`. Their names begin with `prefix`, and equal `name` if it is given.
-        With `include_expired` the trash is listed too. `state`, `from_date` (inclusive) and
-        `to_date` (exclusive) restrict the list by the collections' own `expires_at`.
+        `listed` filters them.
 
         Raises InvalidInput `invalid_argument` or `invalid_date`, NotFound `project_not_found`.
         """
-        check_amount(amount)
-        project = self._projects.get(project_id, include_expired=include_expired)
+        project = self._projects.get(project_id, include_expired=listed.include_expired)
+        conditions = [collections.c.project_id == project_id]
+        if name is not None:
+            conditions.append(collections.c.name == name)
         with self._metadata.snapshot() as tx:
-            lineage = self._projects.lineage_in(tx, project.project_id)
-            rows = page_of_collections(
-                tx,
-                project_id,
-                states=self._states(
-                    tx,
-                    include_expired=include_expired,
-                    state=state,
-                    from_date=from_date,
-                    to_date=to_date,
-                ),
-                prefix=prefix,
-                name=name,
-                after=after,
-                amount=amount,
+            rows = self._page(
+                tx, *conditions, listed=listed, prefix=prefix, after=after, amount=amount
             )
-            return [self._shown(tx, VisibleCollection(row, lineage)) for row in rows]
-
-    def trash(
-        self, *, after: tuple[str, str] = ("", ""), amount: int = 1000
-    ) -> builtins.list[Collection]:
-        """Returns at most `amount` trashed collections of all projects, sorted by name and id.
-
-        They sort behind `after`. Only the collections' own `expires_at` counts. Raises InvalidInput
-        `invalid_argument`.
-        """
-        check_amount(amount)
-        with self._metadata.snapshot() as tx:
-            rows = collections_in_states(
-                tx,
-                self._repository_id,
-                states=trashed_now(tx, self._context),
-                after=after,
-                amount=amount,
-            )
-            return [self._collection(tx, row) for row in rows]
+            above = tuple(lineage_of(tx, project.project_id))
+            return [self._found(tx, SeenItem(row, above)) for row in rows]
 
     def files(
         self,
@@ -290,7 +211,7 @@ class CollectionReader:
         Raises NotFound; Gone `data_released` or `commit_expired`.
         """
         with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=False)
+            seen = self._require(tx, collection_id)
             record = self._readable(tx, seen.row, version)
         ends_at = self._locators.lease(record, ends_at_most=seen.ends_at)
         page = page_of(
@@ -312,7 +233,7 @@ class CollectionReader:
         All are files of this content. Raises as `locators` does.
         """
         with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=False)
+            seen = self._require(tx, collection_id)
             record = self._readable(tx, seen.row, None)
         ends_at = self._locators.lease(record, ends_at_most=seen.ends_at)
         found = (Readable(self._objects, FoundEntry(entry, record)) for entry in self._walk(record))
@@ -332,7 +253,7 @@ class CollectionReader:
         `data_released` or `commit_expired`; and as `Objects.stream` does.
         """
         with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=include_expired)
+            seen = self._require(tx, collection_id, include_expired=include_expired)
             record = self._readable(tx, seen.row, version)
         context = self._context
         with context.reading(record):
@@ -354,7 +275,7 @@ class CollectionReader:
         does.
         """
         with self._metadata.snapshot() as tx:
-            seen = self._require_visible(tx, collection_id, include_expired=False)
+            seen = self._require(tx, collection_id)
             record = self._readable(tx, seen.row, version)
         for entry in self._walk(record, prefix=prefix):
             yield Readable(self._objects, FoundEntry(entry, record))
@@ -423,7 +344,7 @@ class CollectionReader:
         """
         check_amount(amount)
         with self._metadata.snapshot() as tx:
-            self._require_visible(tx, collection_id, include_expired=False)
+            self._require(tx, collection_id)
             return list_versions(tx, collection_id, before=before, amount=amount)
 
     def _readable(self, tx: Transaction, row: CollectionRow, version: int | None) -> CommitRecord:
@@ -442,7 +363,7 @@ class CollectionReader:
     ) -> CommitRecord:
         """Returns the content of a collection, with or without its data. Raises NotFound."""
         with self._metadata.snapshot() as tx:
-            row = self._require_visible(tx, collection_id, include_expired=include_expired).row
+            row = self._require(tx, collection_id, include_expired=include_expired).row
             content_id = row.content_id if version is None else _content_of(tx, row, version)
             return require_commit(tx, self._repository_id, content_id)
 
@@ -457,71 +378,21 @@ class CollectionReader:
                 read=context.cache.range,
             )
 
-    def _require_visible(
-        self, tx: Transaction, collection_id: str, *, include_expired: bool
-    ) -> VisibleCollection:
-        row = find_collection(tx, collection_id)
-        if row is None or row.repository_id != self._repository_id:
-            raise no_collection(collection_id)
-        seen = VisibleCollection(row, self._projects.lineage_in(tx, row.project_id))
-        state = self._state(tx, seen.ends_at)
-        if not state.is_visible(include_expired=include_expired):
-            raise no_collection(collection_id, is_trashed=state is LifecycleState.TRASHED)
-        return seen
+    def _see(self, tx: Transaction, row: CollectionRow) -> SeenItem[CollectionRow]:
+        return SeenItem(row, tuple(lineage_of(tx, row.project_id)))
 
-    def _is_over(self, tx: Transaction, ends_at: datetime | None) -> bool:
-        return ends_at is not None and ends_at <= tx.now()
+    def _named(self, tx: Transaction, place: Place) -> Sequence[CollectionRow]:
+        return collections_named(tx, *place)
 
-    def _state(self, tx: Transaction, ends_at: datetime | None) -> LifecycleState:
-        return state_at(ends_at, trash_time=self._context.trash_time, now=tx.now())
+    def _place(self, row: CollectionRow) -> Place:
+        return (row.project_id, row.name)
 
-    def _state_of(self, tx: Transaction, row: CollectionRow) -> LifecycleState:
-        return self._state(
-            tx, VisibleCollection(row, self._projects.lineage_in(tx, row.project_id)).ends_at
-        )
-
-    def _states(
-        self,
-        tx: Transaction,
-        *,
-        include_expired: bool,
-        state: LifecycleState | None = None,
-        from_date: datetime | None = None,
-        to_date: datetime | None = None,
-    ) -> StateFilter:
-        return StateFilter(
-            now=tx.now(),
-            trash_time=self._context.trash_time,
-            include_expired=include_expired,
-            state=state,
-            from_date=from_date,
-            to_date=to_date,
-        )
-
-    def _collection(self, tx: Transaction, row: CollectionRow) -> Collection:
-        return self._shown(
-            tx, VisibleCollection(row, self._projects.lineage_in(tx, row.project_id))
-        )
-
-    def _shown(self, tx: Transaction, seen: VisibleCollection) -> Collection:
-        row = seen.row
+    def _found(self, tx: Transaction, seen: SeenItem[CollectionRow]) -> Collection:
         return Collection(
-            collection_id=row.collection_id,
-            project_id=row.project_id,
-            name=row.name,
-            path=f"{seen.lineage.path}/{row.name}",
-            description=row.description,
-            properties=row.properties,
-            version=row.version,
-            content_hash=row.content_hash,
-            file_count=row.file_count,
-            size_bytes=row.size_bytes,
-            replication_desired=row.replication_desired,
-            created_at=row.created_at,
-            modified_at=row.modified_at,
-            expires_at=row.expires_at,
+            **values_of(seen.row),
+            path=seen.path,
             ends_at=seen.ends_at,
-            state=self._state(tx, seen.ends_at),
+            state=self._state(tx, seen),
         )
 
 
@@ -554,11 +425,3 @@ def only_one(tx: Transaction, name: str, rows: Sequence[CollectionRow]) -> Colle
             ids=ids,
         )
     return rows[0] if rows else None
-
-
-def no_collection(name: str, *, is_trashed: bool = False) -> NotFound:
-    """The error for a collection that does not exist, or is in the trash."""
-    hint = ""
-    if is_trashed:
-        hint = ": it was deleted or has expired; 'ebbtide collection restore' may restore it"
-    return NotFound("collection_not_found", f"there is no collection {shown(name)}{hint}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
-from ebbtide.store.commits import comparing, history
-from ebbtide.store.commits.committing import commit_staged
+from ebbtide.errors import Conflict
+from ebbtide.ids import new_id
+from ebbtide.store.commits import history
 from ebbtide.store.commits.merging import (
     merge_into,
     merge_message,
@@ -14,14 +17,23 @@ from ebbtide.store.commits.merging import (
     revert_message,
     revert_on,
 )
-from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.commits.publishing import CommitDetails, Publication, building, publish
 from ebbtide.store.commits.resetting import reset_all, reset_paths, reset_to
-from ebbtide.store.content.diffing import Change
+from ebbtide.store.content.diffing import Change, diff_trees
+from ebbtide.store.content.entries import same_content
 from ebbtide.store.content.merging import Strategy
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.commits import CommitRecord, require_intact_commits
 from ebbtide.store.listing import Page, page_of
+from ebbtide.store.objects import views
+from ebbtide.store.refs.protection import require_writable
+from ebbtide.store.refs.queries import BranchRow, update_branch
 from ebbtide.store.refs.revisions import resolve
+from ebbtide.store.staging.queries import has_staged, page_of_staged
+from ebbtide.text import shown
+
+PAGE_ROWS: Final = 5000
 
 
 class Commits:
@@ -43,6 +55,10 @@ class Commits:
     ) -> CommitRecord:
         """Commits what is staged on a branch.
 
+        The commit first seals the staging token, so that writes continue under a new one. Then it
+        writes the tree, outside any transaction. Last it moves the branch. If it fails in between,
+        its changes stay sealed: reads show them, and the next commit includes them.
+
         `date` means any instant within `date_precision` after it. With a precision of one second,
         it can therefore be the same second as the date of the commit's parent.
 
@@ -51,7 +67,22 @@ class Commits:
         `clock_skew` or `storage_foreign`; NotFound `branch_not_found`; Failed.
         """
         details = CommitDetails(message, committer, date, metadata or {}, date_precision)
-        return commit_staged(self._context, branch, details, allow_empty=allow_empty)
+        details.check()
+        context = self._context
+        context.touch_owner()
+        sealed, parent = _seal(context, branch, allow_empty=allow_empty)
+        changes = views.newest_first(
+            *(_staged_under(context, token) for token in sealed.sealed_tokens)
+        )
+        with building(context, parent, changes) as tree:
+            publication = Publication(
+                branch=sealed,
+                parent_ids=(parent.commit_id,),
+                tree=tree,
+                details=details,
+                commits_staged=True,
+            )
+            return publish(context, publication)
 
     def merge(
         self,
@@ -95,7 +126,23 @@ class Commits:
 
         Raises as `get` does, and Conflict `nothing_to_merge` if there is no common commit.
         """
-        return comparing.merge_base_ids(self._context, left_ref, right_ref)
+        left, right, base = self._with_base(left_ref, right_ref)
+        return left.commit_id, right.commit_id, base.commit_id
+
+    def _with_base(
+        self, left_ref: str, right_ref: str
+    ) -> tuple[CommitRecord, CommitRecord, CommitRecord]:
+        repository_id = self._context.repository_id
+        with self._context.metadata.snapshot() as tx:
+            left = resolve(tx, repository_id, left_ref).commit
+            right = resolve(tx, repository_id, right_ref).commit
+            base = history.merge_base(tx, repository_id, left, right)
+        if base is None:
+            raise Conflict(
+                "nothing_to_merge",
+                f"{shown(left_ref)} and {shown(right_ref)} have no commit in common",
+            )
+        return left, right, base
 
     def revert(
         self,
@@ -232,11 +279,38 @@ class Commits:
         """Yields the paths that differ between two commits, ascending. Staged changes are ignored.
 
         This works for expired commits, too. Raises as `get` does, and Gone `commit_expired` for a
-        forgotten commit.
+        forgotten commit: this call, and not the iteration.
         """
-        return comparing.diff_commits(
-            self._context, left_ref, right_ref, prefix=prefix, after=after
-        )
+        context = self._context
+        with context.metadata.snapshot() as tx:
+            left = resolve(tx, context.repository_id, left_ref).commit
+            right = resolve(tx, context.repository_id, right_ref).commit
+        with context.reading(left, right):
+            trees = context.tree_of(left), context.tree_of(right)
+
+        def changes() -> Iterator[Change]:
+            with context.reading(left, right):
+                yield from diff_trees(
+                    context.storage, *trees, prefix=prefix, after=after, read=context.cache.range
+                )
+
+        return changes()
+
+    def _compare(
+        self, left_ref: str, right_ref: str, *, prefix: str, after: str
+    ) -> Iterator[Change]:
+        """Yields the changes of the right side since the common commit, with conflicts marked."""
+        context = self._context
+        left, right, base = self._with_base(left_ref, right_ref)
+        with context.reading(left, right, base):
+            base_tree = context.tree_of(base)
+        for change in self.diff(left.commit_id, right.commit_id, prefix=prefix, after=after):
+            with context.reading(base):
+                read = context.cache.range
+                before = find_entry(context.storage, base_tree, change.path, read=read)
+            if same_content(before, change.right):
+                continue  # Only the left side changed it.
+            yield replace(change, conflicts=not same_content(before, change.left))
 
     def page_of_diff(
         self,
@@ -256,9 +330,9 @@ class Commits:
 
         Raises as `diff` does, InvalidInput `invalid_argument`, Conflict `nothing_to_merge`.
         """
-        compare = comparing.compare_commits if three_dot else comparing.diff_commits
+        compare = self._compare if three_dot else self.diff
         return page_of(
-            lambda place: compare(self._context, left_ref, right_ref, prefix=prefix, after=place),
+            lambda place: compare(left_ref, right_ref, prefix=prefix, after=place),
             prefix=prefix,
             delimiter=delimiter,
             after=after,
@@ -289,4 +363,52 @@ class Commits:
 
         Raises NotFound `branch_not_found`.
         """
-        return comparing.diff_staged(self._context, branch, prefix=prefix, after=after)
+        context = self._context
+        for commit, page in views.staged_pages(context, branch, prefix=prefix, after=after):
+            tree = context.tree_of(commit)
+            for path, staged in page:
+                committed = find_entry(context.storage, tree, path, read=context.cache.range)
+                if not same_content(committed, staged):
+                    yield Change(path, committed, staged)
+
+
+def _seal(
+    context: RepositoryContext, branch_name: str, *, allow_empty: bool
+) -> tuple[BranchRow, CommitRecord]:
+    """Seals the staged changes. Returns the branch with its sealed tokens, and its commit."""
+    repository_id = context.repository_id
+    with context.metadata.transaction() as tx:
+        tx.lock_repository(repository_id)
+        branch = require_writable(tx, repository_id, branch_name, act="commit to", lock="exclusive")
+        if has_staged(tx, repository_id, [branch.staging_token]):
+            branch = replace(
+                branch,
+                staging_token=new_id(),
+                sealed_tokens=(branch.staging_token, *branch.sealed_tokens),
+            )
+            update_branch(
+                tx,
+                repository_id,
+                branch.branch_id,
+                staging_token=branch.staging_token,
+                sealed_tokens=branch.sealed_tokens,
+            )
+        elif not allow_empty and not has_staged(tx, repository_id, branch.sealed_tokens):
+            raise Conflict("nothing_to_commit", f"nothing is staged on branch {branch_name!r}")
+        parents = require_intact_commits(tx, repository_id, [branch.commit_id])
+        return branch, parents[branch.commit_id]
+
+
+def _staged_under(context: RepositoryContext, token: str) -> Iterator[views.StagedChange]:
+    """Yields all changes under a sealed token by path, in pages.
+
+    No change is added under a sealed token. If changes are dropped meanwhile, `publish` refuses.
+    """
+    after = ""
+    while True:
+        with context.metadata.snapshot() as tx:
+            page = page_of_staged(tx, context.repository_id, token, after=after, amount=PAGE_ROWS)
+        yield from page
+        if len(page) < PAGE_ROWS:
+            return
+        after = page[-1][0]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from ebbtide.errors import Conflict, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.store.commits.history import merge_base
 from ebbtide.store.commits.publishing import CommitDetails, Publication, building, publish
 from ebbtide.store.content.merging import Merged, Strategy, merge_trees
@@ -20,7 +19,7 @@ from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.queries import BranchRow, require_branch
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.staging.queries import has_staged
-from ebbtide.text import count_text
+from ebbtide.text import count_text, shown
 
 CONFLICTS_SHOWN_MAX: Final = 100
 

@@ -2,7 +2,7 @@
 
 In between, the tree's files are registered writes, so that no run deletes them. The transaction
 that moves the branch checks again everything that the result refers to. Not for: choosing the
-changes (`committing`, `merging`).
+changes (`commits`, `merging`).
 """
 
 from __future__ import annotations

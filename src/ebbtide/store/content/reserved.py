@@ -2,7 +2,7 @@
 theirs.
 
 The names have a colon. No header has one in its name, so that no metadata sent over S3 can have
-such a name. Not for: the headers of S3 (`server.s3`).
+such a name. Not for: the headers of S3 (`doors.s3`).
 """
 
 from __future__ import annotations

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone, NotFound
-from ebbtide.escaping import shown
+from ebbtide.model import Hold
 from ebbtide.quarantined import closed_text
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import Rows, in_batches
 from ebbtide.store.database.schema import commits, holds
+from ebbtide.text import shown
 
 ID_LENGTH: Final = 32
 
@@ -88,35 +89,20 @@ class CommitRecord:
         return self.tree_id, self.tree_checksum
 
 
-COMMIT_COLUMNS: Final = tuple(commits.c[name] for name in CommitRecord.__dataclass_fields__)
-"""The columns of a CommitRecord, in the order of its fields."""
+COMMITS: Final = Rows(commits, CommitRecord, commits.c.commit_id)
 
 
 def insert_commit(tx: Transaction, repository_id: str, commit: CommitRecord) -> None:
     """Records a commit."""
-    tx.execute(
-        sa.insert(commits).values(
-            repository_id=repository_id,
-            commit_id=commit.commit_id,
-            parent_ids=commit.parent_ids,
-            created_at=commit.created_at,
-            written_at=commit.written_at,
-            tree_id=commit.tree_id,
-            tree_checksum=commit.tree_checksum,
-            message=commit.message,
-            committer=commit.committer,
-            metadata=dict(commit.metadata),
-            collection_id=commit.collection_id,
-        )
-    )
+    COMMITS.insert(tx, commit, repository_id=repository_id)
 
 
-_BY_IDS: Final = sa.select(*COMMIT_COLUMNS).where(
+_BY_IDS: Final = COMMITS.select(
     commits.c.repository_id == sa.bindparam("repository_id"),
     commits.c.commit_id.in_(sa.bindparam("commit_ids", expanding=True)),
 )
 """Built once: many requests run this statement, and building it takes longer than running it."""
-_BY_ID: Final = sa.select(*COMMIT_COLUMNS).where(
+_BY_ID: Final = COMMITS.select(
     commits.c.repository_id == sa.bindparam("repository_id"),
     commits.c.commit_id == sa.bindparam("commit_id"),
 )
@@ -129,17 +115,17 @@ def find_commits(
     """Returns the commits that exist, by id, also stubs."""
     found: dict[str, CommitRecord] = {}
     for batch in in_batches(sorted(commit_ids)):
-        rows = tx.execute(_BY_IDS, {"repository_id": repository_id, "commit_ids": batch})
-        found.update((row.commit_id, _record(row)) for row in rows)
+        rows = COMMITS.each(tx, _BY_IDS, {"repository_id": repository_id, "commit_ids": batch})
+        found.update((row.commit_id, row) for row in rows)
     return found
 
 
 def require_commit(tx: Transaction, repository_id: str, commit_id: str) -> CommitRecord:
     """Returns one commit, or its stub. Raises NotFound `commit_not_found`."""
-    row = tx.execute(_BY_ID, {"repository_id": repository_id, "commit_id": commit_id}).one_or_none()
-    if row is None:
+    found = COMMITS.one(tx, _BY_ID, {"repository_id": repository_id, "commit_id": commit_id})
+    if found is None:
         raise NotFound("commit_not_found", f"there is no commit {shown(commit_id)}")
-    return _record(row)
+    return found
 
 
 def require_intact_commits(
@@ -204,11 +190,8 @@ def commit_ids_with_prefix(tx: Transaction, repository_id: str, prefix: str) -> 
 
 def write_given_up(tx: Transaction, repository_id: str, commit_id: str, reason: str) -> None:
     """Records that an operator gave up a damaged commit."""
-    tx.execute(
-        sa.update(commits)
-        .where(commits.c.repository_id == repository_id, commits.c.commit_id == commit_id)
-        .values(given_up_reason=reason, given_up_at=tx.now())
-    )
+    mine = commits.c.repository_id == repository_id
+    COMMITS.update(tx, commit_id, mine, given_up_reason=reason, given_up_at=tx.now())
 
 
 def raise_lease(
@@ -216,37 +199,18 @@ def raise_lease(
 ) -> None:
     """Makes sure that a commit is leased until `until`. If its lease ends earlier, it is extended
     to `raised_to`, which is later than `until`. Most calls therefore write nothing."""
-    tx.execute(
-        sa.update(commits)
-        .where(
-            commits.c.repository_id == repository_id,
-            commits.c.commit_id == commit_id,
-            sa.or_(commits.c.leased_until.is_(None), commits.c.leased_until < until),
-        )
-        .values(leased_until=raised_to)
-    )
+    ends_earlier = sa.or_(commits.c.leased_until.is_(None), commits.c.leased_until < until)
+    mine = commits.c.repository_id == repository_id
+    COMMITS.update(tx, commit_id, mine, ends_earlier, leased_until=raised_to)
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A hold: the commit is kept until the hold is released, whatever the policy says."""
-
-    commit_id: str
-    reason: str
-    created_at: datetime
+HOLDS: Final = Rows(holds, Hold, holds.c.commit_id)
 
 
 def insert_hold(tx: Transaction, repository_id: str, hold: Hold) -> None:
     """Records a hold. An earlier hold on the same commit is replaced."""
     delete_hold(tx, repository_id, hold.commit_id)
-    tx.execute(
-        sa.insert(holds).values(
-            repository_id=repository_id,
-            commit_id=hold.commit_id,
-            reason=hold.reason,
-            created_at=hold.created_at,
-        )
-    )
+    HOLDS.insert(tx, hold, repository_id=repository_id)
 
 
 def delete_hold(tx: Transaction, repository_id: str, commit_id: str) -> bool:
@@ -261,28 +225,10 @@ def delete_hold(tx: Transaction, repository_id: str, commit_id: str) -> bool:
 
 def is_held(tx: Transaction, repository_id: str, commit_id: str) -> bool:
     """Whether there is a hold on the commit."""
-    row = tx.execute(
-        sa.select(holds.c.commit_id).where(
-            holds.c.repository_id == repository_id, holds.c.commit_id == commit_id
-        )
-    ).first()
-    return row is not None
+    return HOLDS.by_id(tx, commit_id, holds.c.repository_id == repository_id) is not None
 
 
 def list_holds(tx: Transaction, repository_id: str) -> list[Hold]:
     """Returns all holds, the oldest first."""
-    rows = tx.execute(
-        sa.select(holds.c.commit_id, holds.c.reason, holds.c.created_at)
-        .where(holds.c.repository_id == repository_id)
-        .order_by(holds.c.created_at, holds.c.commit_id)
-    )
-    return [Hold(**row._mapping) for row in rows]
-
-
-def _record(row: Any) -> CommitRecord:  # Row of COMMIT_COLUMNS
-    return CommitRecord(**row._mapping)
-
-
-def commit_of(values: Iterable[Any]) -> CommitRecord:
-    """Returns the commit with these values of COMMIT_COLUMNS."""
-    return CommitRecord(**dict(zip(CommitRecord.__dataclass_fields__, values, strict=True)))
+    query = HOLDS.select(holds.c.repository_id == repository_id)
+    return HOLDS.all(tx, query.order_by(holds.c.created_at, holds.c.commit_id))

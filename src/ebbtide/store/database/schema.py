@@ -304,6 +304,9 @@ arvados_links = _table(
 """Links of Arvados's clients, such as stars and tags. They change no access, and keep no data."""
 sa.Index(None, arvados_links.c.repository_id, arvados_links.c.head_uuid)
 
+END_WITH_COLLECTION = (collection_versions, arvados_collections)
+"""The tables whose rows end with the collection that they name by `collection_id`."""
+
 removals = _table(
     "removals",
     # No foreign key: the record outlasts the repository.

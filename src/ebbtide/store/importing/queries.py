@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import Rows
 from ebbtide.store.database.schema import imports
 
 SILENCE_MAX: Final = timedelta(minutes=10)
@@ -34,6 +35,9 @@ class ImportRow:
     updated_at: datetime
 
 
+_IMPORTS: Final = Rows(imports, ImportRow, imports.c.import_id)
+
+
 def insert_import(tx: Transaction, repository_id: str, import_id: str, branch: str) -> None:
     """Records an import that begins."""
     now = tx.now()
@@ -52,12 +56,7 @@ def insert_import(tx: Transaction, repository_id: str, import_id: str, branch: s
 
 def find_import(tx: Transaction, repository_id: str, import_id: str) -> ImportRow | None:
     """Returns an import. Its state is `running` although it has failed, if its process died."""
-    row = tx.execute(
-        sa.select(*(imports.c[field.name] for field in fields(ImportRow))).where(
-            imports.c.repository_id == repository_id, imports.c.import_id == import_id
-        )
-    ).one_or_none()
-    return None if row is None else ImportRow(**row._mapping)
+    return _IMPORTS.by_id(tx, import_id, imports.c.repository_id == repository_id)
 
 
 def update_running(

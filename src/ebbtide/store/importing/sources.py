@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import Denied, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.storage import normalize_url, object_url
 from ebbtide.storage.external import (
     ExternalObject,
@@ -25,6 +24,7 @@ from ebbtide.store.content.entries import Entry
 from ebbtide.store.names import check_path, check_size
 from ebbtide.store.repositories.roots import KnownRoot
 from ebbtide.store.staging.addresses import URL_BYTES_MAX
+from ebbtide.text import shown
 
 SINGLE_AT_ONCE: Final = 500
 _LOOKS_AT_ONCE: Final = 16

@@ -10,7 +10,7 @@ from typing import Final
 
 from ebbtide.errors import Conflict
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.reading import find_entry
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.engine import Transaction

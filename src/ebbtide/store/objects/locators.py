@@ -16,11 +16,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.storage import Content
-from ebbtide.store.access.signing import SigningKey, sign, verify
-from ebbtide.store.access.signing_keys import read_signing_keys, read_verifying_keys
+from ebbtide.store.access.signing import (
+    SigningKey,
+    read_signing_keys,
+    read_verifying_keys,
+    sign,
+    verify,
+)
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, raise_lease, require_still_intact
@@ -33,6 +37,7 @@ from ebbtide.store.repositories.queries import repository_by_id
 from ebbtide.store.staging.pending_writes import Writes, publish_writes
 from ebbtide.store.staging.upload_tokens import insert_token
 from ebbtide.store.staging.uploads import NewObject, write_object
+from ebbtide.text import shown
 
 PURPOSE: Final = "locator"
 _EVER: Final = datetime.max.replace(tzinfo=UTC)

@@ -1,30 +1,116 @@
-"""Moves within a branch: in one transaction, an object gets another path.
+"""Objects of a branch that get another path, a second path or new metadata, and keep their bytes.
 
-The row of a staged object gets the new path, and no bytes are copied. The bytes of a committed
-object are copied: its address belongs to a commit, and a branch must not release it.
+In one transaction, the row of a staged object changes. The bytes of a committed object are copied
+if it moves: its address belongs to a commit, and a branch must not release it. The branch can
+change before the transaction, which therefore locks it, and compares it with what was read. Not
+for: copies with bytes of their own (`objects`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ebbtide.errors import Conflict, InvalidInput
-from ebbtide.escaping import shown
+from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.reserved import checksums_of
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import require_intact_commits
+from ebbtide.store.database.commits import CommitRecord, require_commit, require_intact_commits
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.names import check_path
-from ebbtide.store.objects.places import Changed, Seen, locked, look, newest, staged_at
+from ebbtide.store.names import check_metadata, check_path
+from ebbtide.store.objects.deleting import same_base
 from ebbtide.store.objects.views import FoundEntry
 from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
+from ebbtide.store.refs.protection import require_writable
+from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow
 from ebbtide.store.staging.copies import record_copy
 from ebbtide.store.staging.pending_writes import Writes, publish_writes
-from ebbtide.store.staging.queries import share_row, take_row, write_staged
+from ebbtide.store.staging.queries import (
+    Change,
+    StagedRow,
+    find_staged,
+    share_row,
+    take_row,
+    write_staged,
+)
+from ebbtide.store.staging.released import COMMITTED
 from ebbtide.store.staging.uploads import NewObject, write_object
+from ebbtide.text import shown
+
+
+class Changed(Exception):
+    """The branch has changed since it was read. The caller reads it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The entries of a branch at a path: in its commit, and staged by token."""
+
+    branch: BranchRow
+    commit: CommitRecord
+    committed: Entry | None
+    staged: Mapping[str, Change]
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the visible entry at the path is staged."""
+        return newest(self.branch, self.staged) is not None
+
+    @property
+    def shows_below(self) -> bool:
+        """Whether an entry is visible without the staging token's row at the path."""
+        for token in self.branch.sealed_tokens:
+            if token in self.staged:
+                return self.staged[token] is not None
+        return self.committed is not None
+
+
+def newest(branch: BranchRow, staged: Mapping[str, Change]) -> str | None:
+    """Returns the newest of the branch's tokens that have a change, or None."""
+    return next((token for token in branch.tokens if token in staged), None)
+
+
+def look(context: RepositoryContext, branch_name: str, path: str) -> Seen:
+    """Reads the entries of a branch at a path.
+
+    Raises NotFound `branch_not_found`, `object_not_found`; Conflict `write_protected`.
+    """
+    with context.metadata.snapshot() as tx:
+        branch = require_writable(tx, context.repository_id, branch_name)
+        commit = require_commit(tx, context.repository_id, branch.commit_id)
+        staged = staged_at(tx, context, branch, path)
+    with context.reading(commit):
+        tree = context.tree_of(commit)
+        committed = find_entry(context.storage, tree, path, read=context.cache.range)
+    seen = Seen(branch, commit, committed, staged)
+    token = newest(branch, staged)
+    if (committed if token is None else staged[token]) is None:
+        raise NotFound("object_not_found", f"there is no object {shown(path)} on {branch_name!r}")
+    return seen
+
+
+def staged_at(
+    tx: Transaction, context: RepositoryContext, branch: BranchRow, path: str
+) -> dict[str, Change]:
+    """Returns the changes that are staged at a path, by token."""
+    found = find_staged(tx, context.repository_id, branch.tokens, [path])
+    return {token: found[token][path] for token in branch.tokens if path in found[token]}
+
+
+def locked(tx: Transaction, context: RepositoryContext, seen: Seen) -> BranchRow:
+    """Locks the branch exclusively, and returns it. Raises Changed.
+
+    The repository's row is locked before anything is read. A reading or a fence therefore sees the
+    old path, or finds the record of a move.
+    """
+    tx.lock_repository(context.repository_id)
+    branch = require_writable(tx, context.repository_id, seen.branch.name, lock="exclusive")
+    if not same_base(seen.branch, branch):
+        raise Changed
+    return branch
+
 
 Stream = Callable[[FoundEntry], Iterator[bytes]]
 """Reads a whole object, and checks its bytes."""
@@ -124,3 +210,110 @@ def _stage_moved(
         {source: None, moved.path: moved},
         lease_ttl=context.settings.lease_ttl,
     )
+
+
+def replace_metadata(
+    context: RepositoryContext, branch_name: str, path: str, metadata: Mapping[str, str]
+) -> Entry:
+    """Replaces the metadata of an object, as `Objects.set_metadata` describes.
+
+    The entry with the new metadata has the address of the old one. If a commit has that address,
+    the new row is marked as shared with it: a row that is dropped then does not release the
+    address.
+    """
+    check_metadata(metadata)
+    context.touch_owner()
+    for _ in range(BRANCH_ATTEMPTS_MAX):
+        seen = look(context, branch_name, path)
+        with suppress(Changed), context.metadata.transaction() as tx:
+            return _stage(tx, context, seen, path, metadata)
+    raise Conflict("branch_moved", f"branch {branch_name!r} moves too often: try again")
+
+
+def _stage(
+    tx: Transaction,
+    context: RepositoryContext,
+    seen: Seen,
+    path: str,
+    metadata: Mapping[str, str],
+) -> Entry:
+    repository_id = context.repository_id
+    branch = locked(tx, context, seen)
+    row = _visible(tx, context, branch, seen, path)
+    require_not_purged(tx, repository_id, [row.entry.address])
+    # The bytes stay the same, and so do their checksums.
+    entry = replace(row.entry, metadata={**metadata, **checksums_of(row.entry.metadata)})
+    write_staged(
+        tx,
+        repository_id,
+        branch.staging_token,
+        {path: entry},
+        lease_ttl=context.settings.lease_ttl,
+        sharing=row.sharing,
+    )
+    if not is_external(entry.address):
+        # A reading of the staged entries may have passed the new row's place already.
+        record_copy(tx, repository_id, entry.address)
+    return entry
+
+
+def _visible(
+    tx: Transaction, context: RepositoryContext, branch: BranchRow, seen: Seen, path: str
+) -> StagedRow:
+    """Returns the visible entry, whose address the caller gives to a new row. The row of the
+    staging token is taken away, without releasing its address.
+
+    Raises Changed; Gone `commit_expired` if the branch's commit has expired.
+    """
+    repository_id = context.repository_id
+    token = newest(branch, staged_at(tx, context, branch, path))
+    if token is not None:
+        # A commit may be reading a sealed row, so that the row stays, and shares its address.
+        take = take_row if token == branch.staging_token else share_row
+        row = take(tx, repository_id, token, path)
+        if row is None:
+            raise Changed
+        return row
+    if seen.committed is None or seen.is_staged:
+        raise Changed
+    # The branch still has this commit. While its commit is intact, so are the bytes.
+    require_intact_commits(tx, repository_id, [seen.commit.commit_id])
+    return StagedRow(seen.committed, COMMITTED)
+
+
+def share_staged(
+    context: RepositoryContext, branch: str, destination_path: str, found: Entry
+) -> Entry | None:
+    """Stages an object that was found staged on the branch at `destination_path` too.
+
+    Returns None if it is not staged at its path any more, or with other metadata. Raises NotFound
+    `branch_not_found`, Gone `purged`.
+    """
+    repository_id, source_path = context.repository_id, found.path
+    with context.metadata.transaction() as tx:
+        # Locked before the source is read. The source may be dropped before this transaction ends,
+        # and a reading or a fence in between must find the copy.
+        tx.lock_repository(repository_id)
+        # Exclusive: two copies in opposite directions would wait for each other's rows.
+        row = require_writable(tx, repository_id, branch, lock="exclusive")
+        staged = find_staged(tx, repository_id, row.tokens, [source_path])
+        token = next((token for token in row.tokens if source_path in staged[token]), None)
+        # The caller may have checked a condition on what it found. Nothing else may be copied.
+        if token is None or staged[token][source_path] != found:
+            return None
+        source = share_row(tx, repository_id, token, source_path)
+        if source is None:
+            return None
+        require_not_purged(tx, repository_id, [source.entry.address])
+        copy = replace(source.entry, path=destination_path, mtime=tx.now())
+        write_staged(
+            tx,
+            repository_id,
+            row.staging_token,
+            {destination_path: copy},
+            lease_ttl=context.settings.lease_ttl,
+            sharing=source.sharing,
+        )
+        if not is_external(copy.address):
+            record_copy(tx, repository_id, copy.address)
+    return copy

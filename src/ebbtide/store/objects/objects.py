@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from ebbtide.errors import Failed, NotFound
-from ebbtide.escaping import shown
 from ebbtide.model import EPOCH
 from ebbtide.storage import Content
 from ebbtide.storage.external import RecordedObject
@@ -23,12 +22,11 @@ from ebbtide.store.listing import Page, page_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects import views
 from ebbtide.store.objects.deleting import delete_path_if, delete_paths
-from ebbtide.store.objects.describing import replace_metadata
-from ebbtide.store.objects.moving import move_path
-from ebbtide.store.objects.sharing import share_staged
+from ebbtide.store.objects.moving import move_path, replace_metadata, share_staged
 from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.staging.uploads import Condition, NewObject, Uploads, UploadTotals
+from ebbtide.text import shown
 
 FIRST_ROWS: Final = 16
 """The number of rows that are read first if a directory may be skipped at once."""

@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.storage import sign_external
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
@@ -28,6 +27,7 @@ from ebbtide.store.purges.queries import require_not_purged
 from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, require_branch
 from ebbtide.store.repositories.queries import repository_by_id
 from ebbtide.store.staging.leased import are_leased, hold_staged, lease_addresses
+from ebbtide.text import shown
 
 Method = Literal["GET", "HEAD"]
 _EVER: Final = datetime.max.replace(tzinfo=UTC)

@@ -21,18 +21,19 @@ from typing import Final
 from urllib.parse import quote
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.storage.base import split_address
 from ebbtide.store.content.entries import Entry, address_url
 from ebbtide.store.content.layout import SYMLINKS_PREFIX
-from ebbtide.store.content.reading import iterate_entries
+from ebbtide.store.content.trees import iterate_entries
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord, require_commit
-from ebbtide.store.database.conditions import begins_with
+from ebbtide.store.database.rows import begins_with
+from ebbtide.store.lifecycle import ends_after
 from ebbtide.store.names import PATH_BYTES_MAX, check_ref_name, check_text
-from ebbtide.store.refs.queries import TAGS, is_live, require_branch
-from ebbtide.store.refs.tags import Tag, Tags
+from ebbtide.store.refs.queries import TAGS, require_branch
+from ebbtide.store.refs.refs import Tag, Tags
+from ebbtide.text import shown
 
 FILE_NAME: Final = "symlink.txt"
 THREADS: Final = 8
@@ -113,7 +114,7 @@ class Symlinks:
             found = TAGS.all(
                 tx,
                 context.repository_id,
-                is_live(TAGS.table.c.expires_at, tx.now()),
+                ends_after(TAGS.table.c.expires_at, tx.now()),
                 TAGS.table.c.created_at < oldest,
                 *begins_with(TAGS.table.c.name, prefix),
             )

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.reading import find_entry, iterate_entries
+from ebbtide.store.content.trees import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.database.engine import Transaction

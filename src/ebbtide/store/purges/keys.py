@@ -7,6 +7,7 @@ access keys (`secrets`). Not for: the content of records.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
@@ -14,11 +15,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from ebbtide.ids import new_id
 from ebbtide.store.access.secrets import SecretBox
-from ebbtide.store.database.engine import Metadata
-from ebbtide.store.purges.queries import PurgeKeyRow, insert_purge_key, list_purge_keys
+from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.database.rows import Rows
+from ebbtide.store.database.schema import purge_keys
 from ebbtide.store.repositories.queries import lock_all_repositories
 
 ALGORITHM: Final = "Ed25519"
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeKeyRow:
+    """A key that signs records: its public half in hexadecimal, its private half encrypted."""
+
+    key_id: str
+    public_key: str
+    secret: bytes
+    created_at: datetime
+
+
+_KEYS: Final = Rows(purge_keys, PurgeKeyRow, purge_keys.c.key_id)
+
+
+def list_purge_keys(tx: Transaction) -> list[PurgeKeyRow]:
+    """Returns all keys, the newest first."""
+    return _KEYS.all(tx, _KEYS.select().order_by(purge_keys.c.created_at.desc(), _KEYS.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +96,7 @@ class PurgeKeys:
             if found:
                 return found[0]
             row = PurgeKeyRow(key_id, public, sealed, tx.now())
-            insert_purge_key(tx, row)
+            _KEYS.insert(tx, row)
         return row
 
 

@@ -1,4 +1,4 @@
-"""Queries: purges, the addresses that they purged, and the keys that sign their records.
+"""Queries: purges, and the addresses that they purged.
 
 Every new reference to an existing address is checked here. Not for: purging (`ebbtide.purge`), or
 other references to an address (`collecting.references`).
@@ -7,16 +7,16 @@ other references to an address (`collecting.references`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.schema import purge_keys, purged, purges
+from ebbtide.store.database.rows import Rows, in_batches
+from ebbtide.store.database.schema import purged, purges
 
 CLOSED: Final = ("deleting", "incomplete")
 """The states of a purge whose addresses are closed, but whose files may still exist."""
@@ -98,67 +98,29 @@ class PurgeRow:
     finished_at: datetime | None = None
 
 
-_COLUMNS: Final = tuple(purges.c[name] for name in PurgeRow.__dataclass_fields__)
-
-
-def insert_purge(tx: Transaction, row: PurgeRow) -> None:
-    """Records a purge."""
-    tx.execute(sa.insert(purges).values(**asdict(row)))
-
-
-def update_purge(
-    tx: Transaction,
-    purge_id: str,
-    **values: Any,  # values of the columns' types
-) -> None:
-    """Changes columns of a purge."""
-    tx.execute(sa.update(purges).where(purges.c.purge_id == purge_id).values(**values))
-
-
-def find_purge(tx: Transaction, purge_id: str) -> PurgeRow | None:
-    """Returns the purge with this id, or None."""
-    row = tx.execute(sa.select(*_COLUMNS).where(purges.c.purge_id == purge_id)).one_or_none()
-    return None if row is None else PurgeRow(**row._mapping)
+PURGES: Final = Rows(purges, PurgeRow, purges.c.purge_id)
 
 
 def list_purges(tx: Transaction, repository_name: str) -> list[PurgeRow]:
     """Returns the purges of all repositories that had this name, the newest first."""
-    rows = tx.execute(
-        sa.select(*_COLUMNS)
-        .where(purges.c.repository_name == repository_name)
-        .order_by(purges.c.purge_id)
+    query = PURGES.select(purges.c.repository_name == repository_name)
+    return PURGES.all(tx, query.order_by(purges.c.purge_id))
+
+
+def closed_purges(tx: Transaction, repository_id: str) -> list[str]:
+    """Returns the ids of a repository's purges whose addresses are closed, and that are not done,
+    the newest first."""
+    query = sa.select(purges.c.purge_id).where(
+        purges.c.repository_id == repository_id, purges.c.state.in_(CLOSED)
     )
-    return [PurgeRow(**row._mapping) for row in rows]
+    return list(tx.execute(query.order_by(purges.c.purge_id)).scalars())
 
 
 def move_records(tx: Transaction, repository_id: str, place: Callable[[str], str]) -> None:
     """Sets the folder of each purge of a repository. `place` returns it for a purge's id."""
     query = sa.select(purges.c.purge_id).where(purges.c.repository_id == repository_id)
     for purge_id in list(tx.execute(query).scalars()):
-        update_purge(tx, purge_id, record_url=place(purge_id))
-
-
-@dataclass(frozen=True, slots=True)
-class PurgeKeyRow:
-    """A key that signs records: its public half in hexadecimal, its private half encrypted."""
-
-    key_id: str
-    public_key: str
-    secret: bytes
-    created_at: datetime
-
-
-def insert_purge_key(tx: Transaction, row: PurgeKeyRow) -> None:
-    """Records a key."""
-    tx.execute(sa.insert(purge_keys).values(**asdict(row)))
-
-
-def list_purge_keys(tx: Transaction) -> list[PurgeKeyRow]:
-    """Returns all keys, the newest first."""
-    rows = tx.execute(
-        sa.select(purge_keys).order_by(purge_keys.c.created_at.desc(), purge_keys.c.key_id)
-    )
-    return [PurgeKeyRow(**row._mapping) for row in rows]
+        PURGES.update(tx, purge_id, record_url=place(purge_id))
 
 
 SHOWN_MAX: Final = 10

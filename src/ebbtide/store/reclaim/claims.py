@@ -14,8 +14,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import dropped_tokens, released, staged
 from ebbtide.store.staging.leased import is_unleased
 from ebbtide.store.staging.queries import DROPPED_COLUMNS, dropped_of

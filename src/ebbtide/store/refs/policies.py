@@ -12,17 +12,17 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
-from ebbtide.escaping import shown
+from ebbtide.model import Hold
 from ebbtide.retention.lifecycle import state_at
-from ebbtide.retention.policy import Policy
-from ebbtide.retention.rules import Rule
+from ebbtide.retention.policy import Policy, Rule
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import Hold, delete_hold, insert_hold, list_holds
+from ebbtide.store.database.commits import delete_hold, insert_hold, list_holds
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_ref_name, check_text
 from ebbtide.store.refs.queries import list_branches
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.repositories.queries import read_policy, write_policy
+from ebbtide.text import shown
 
 DAY = timedelta(days=1)
 
@@ -177,12 +177,14 @@ class Retention:
             insert_hold(tx, self._repository_id, hold)
         return hold
 
-    def release(self, ref: str) -> None:
-        """Releases the hold on the commit that `ref` names. Raises NotFound `hold_not_found`."""
+    def release(self, ref: str) -> str:
+        """Releases the hold on the commit that `ref` names. Returns the commit's id. Raises
+        NotFound `hold_not_found`."""
         with self._context.changing() as tx:
             commit = resolve(tx, self._repository_id, ref).commit
             if not delete_hold(tx, self._repository_id, commit.commit_id):
                 raise NotFound("hold_not_found", f"there is no hold on commit {commit.commit_id}")
+        return commit.commit_id
 
     def holds(self) -> list[Hold]:
         """Returns all holds, the oldest first."""

@@ -15,13 +15,13 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.retention.policy import PATTERN_CHARACTERS_MAX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.names import check_text
 from ebbtide.store.refs.queries import BranchRow, lock_branches, require_branch
 from ebbtide.store.repositories.queries import read_protected, write_protected
+from ebbtide.text import shown
 
 RULES_MAX: Final = 1000
 

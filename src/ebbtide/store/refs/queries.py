@@ -6,75 +6,59 @@ tag that is not trashed. Any number of trashed ones can have it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
 from ebbtide.errors import NotFound
-from ebbtide.escaping import shown
 from ebbtide.model import RefKind
 from ebbtide.store.database.commits import (
-    COMMIT_COLUMNS,
+    COMMITS,
     CommitRecord,
-    commit_of,
     require_commit,
 )
-from ebbtide.store.database.conditions import begins_with
 from ebbtide.store.database.engine import LockMode, Transaction
+from ebbtide.store.database.rows import Query, Rows, locked
 from ebbtide.store.database.schema import branches, commits, reflog, tags
+from ebbtide.store.lifecycle import ends_after, missing
 
 BRANCH_ATTEMPTS_MAX: Final = 10
 """The most attempts of an operation whose branch moves while it works. Source: lakeFS, which tries
 an update of a branch ten times."""
 
 
-class RefRow(Protocol):
-    """The fields that a row of `branches` and a row of `tags` share."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefRow(ABC):
+    """The columns that branches and tags share."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    name: str
+    commit_id: str
+    created_at: datetime
+    expires_at: datetime | None
 
     @property
+    @abstractmethod
     def ref_id(self) -> str:
         """The id of the ref. It is unique, and never changes."""
-
-    @property
-    def name(self) -> str:
-        """The name of the ref, for people."""
-
-    @property
-    def commit_id(self) -> str:
-        """The commit that the ref points at."""
-
-    @property
-    def created_at(self) -> datetime:
-        """The time when the ref was made."""
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """The time when the ref goes to the trash, or went there."""
 
 
 Row = TypeVar("Row", bound=RefRow)
 
 
 class RefTable(Generic[Row]):
-    """The table of branches, or of tags, of all repositories. `row` is a dataclass with a field for
-    each column except `repository_id`."""
+    """The table of branches, or of tags, of all repositories."""
 
-    def __init__(
-        self, kind: RefKind, table: sa.Table, ref_id: sa.Column[str], row: type[Row]
-    ) -> None:
+    def __init__(self, kind: RefKind, rows: Rows[Row]) -> None:
         self.kind: RefKind = kind
-        self.table = table
-        self._ref_id = ref_id
-        self._row = row
-        self._columns = [table.c[field.name] for field in fields(row)]
+        self.rows = rows
+        self.table = table = rows.table
         # Built once: each request runs several of these queries, and building one takes longer than
         # running it.
-        named = sa.select(*self._columns).where(
+        named = rows.select(
             table.c.repository_id == sa.bindparam("repository_id"),
             table.c.name == sa.bindparam("name"),
         )
@@ -85,7 +69,9 @@ class RefTable(Generic[Row]):
             commits.c.repository_id == table.c.repository_id,
             commits.c.commit_id == table.c.commit_id,
         )
-        joined = named.add_columns(*COMMIT_COLUMNS).select_from(table.outerjoin(commits, of_commit))
+        joined = named.add_columns(*COMMITS.columns).select_from(
+            table.outerjoin(commits, of_commit)
+        )
         self._persistent_with_commit = joined.where(persistent)
         self._live_with_commit = joined.where(sa.or_(persistent, later))
 
@@ -101,14 +87,14 @@ class RefTable(Generic[Row]):
         if tx.dialect_name == "postgresql":
             # Most refs never expire. For these the clock is not needed, which costs PostgreSQL a
             # statement.
-            found = tx.execute(self._persistent_by_name[lock], place).one_or_none()
+            found = self.rows.one(tx, self._persistent_by_name[lock], place)
             if found is not None:
-                return self._row(**found._mapping)
-        row = tx.execute(self._live_by_name[lock], place | {"now": tx.now()}).one_or_none()
+                return found
+        row = self.rows.one(tx, self._live_by_name[lock], place | {"now": tx.now()})
         if row is None or (row.expires_at is not None and row.expires_at <= tx.now()):
             # Checked again: the ref may have expired while this transaction waited for the lock.
             return None
-        return self._row(**row._mapping)
+        return row
 
     def find_with_commit(
         self, tx: Transaction, repository_id: str, name: str
@@ -128,79 +114,53 @@ class RefTable(Generic[Row]):
             found = tx.execute(self._live_with_commit, place | now).one_or_none()
         if found is None:
             return None
-        count = len(self._columns)
-        ref, commit = self._row(*found[:count]), found[count:]
+        count = len(self.rows.columns)
+        ref, commit = self.rows.of(found[:count]), found[count:]
         if commit[0] is None:
             return ref, require_commit(tx, repository_id, ref.commit_id)
-        return ref, commit_of(commit)
+        return ref, COMMITS.of(commit)
 
     def require(
         self, tx: Transaction, repository_id: str, name: str, *, lock: LockMode | None = None
     ) -> Row:
         """Returns the ref of this name that is not trashed. `lock` is as in `find`. Raises NotFound
-        `branch_not_found` or `tag_not_found` if there is none. If a ref of this name has expired,
-        the message says so."""
+        `branch_not_found` or `tag_not_found` if there is none."""
         found = self.find(tx, repository_id, name, lock=lock)
-        if found is not None:
-            return found
-        hint = ""
-        if self.expired(tx, repository_id, name):
-            hint = f": it was deleted or has expired; 'ebbtide {self.kind} restore' may restore it"
-        raise NotFound(f"{self.kind}_not_found", f"there is no {self.kind} {shown(name)}{hint}")
+        if found is None:
+            raise self.missing(tx, repository_id, name)
+        return found
 
-    def by_id(
-        self, tx: Transaction, repository_id: str, ref_id: str, *, lock: LockMode | None = None
-    ) -> Row | None:
-        """Returns the ref with this id, also a trashed or gone one. `lock` is as in `find`."""
-        query = self._select(repository_id, self._ref_id == ref_id)
-        if lock is not None:
-            query = query.with_for_update(read=lock == "share", key_share=lock == "exclusive")
-        row = tx.execute(query).one_or_none()
-        return None if row is None else self._row(**row._mapping)
+    def missing(self, tx: Transaction, repository_id: str, name: str) -> NotFound:
+        """Returns the error for a name that no live ref has. If a ref of this name has expired, the
+        message says so."""
+        return missing(self.kind, name, is_trashed=bool(self.expired(tx, repository_id, name)))
+
+    def lock(self, tx: Transaction, repository_id: str, ref: str) -> None:
+        """Locks the refs with this name or id exclusively, in any state, until the end of the
+        transaction. All transactions that lock several refs lock them in this order."""
+        mine = sa.or_(self.table.c.name == ref, self.rows.key == ref)
+        query = self._select(repository_id, mine).order_by(self.rows.key)
+        tx.execute(locked(query, "exclusive")).all()
 
     def expired(self, tx: Transaction, repository_id: str, name: str) -> list[Row]:
         """Returns the expired refs of this name, also gone ones, the latest expiry first."""
         query = self._select(
-            repository_id, self.table.c.name == name, ~is_live(self.table.c.expires_at, tx.now())
+            repository_id, self.table.c.name == name, ~ends_after(self.table.c.expires_at, tx.now())
         )
-        rows = tx.execute(query.order_by(self.table.c.expires_at.desc(), self._ref_id))
-        return [self._row(**row._mapping) for row in rows]
+        return self.rows.all(tx, query.order_by(self.table.c.expires_at.desc(), self.rows.key))
 
     def all(
         self, tx: Transaction, repository_id: str, *conditions: sa.ColumnElement[bool]
     ) -> Iterator[Row]:
         """Yields all refs that meet `conditions` by name, also trashed and gone ones."""
-        rows = tx.execute(
-            self._select(repository_id, *conditions).order_by(
-                self.table.c.name, self.table.c.created_at, self._ref_id
-            )
+        query = self._select(repository_id, *conditions)
+        return self.rows.each(
+            tx, query.order_by(self.table.c.name, self.table.c.created_at, self.rows.key)
         )
-        return (self._row(**row._mapping) for row in rows)
-
-    def page(
-        self,
-        tx: Transaction,
-        repository_id: str,
-        *conditions: sa.ColumnElement[bool],
-        prefix: str,
-        after: str,
-        amount: int,
-    ) -> list[Row]:
-        """Returns at most `amount` refs, sorted by name and id. They sort behind `after`, which is
-        `NAME` or `NAME ID`."""
-        name = self.table.c.name
-        after_name, _, after_id = after.partition(" ")
-        behind = name > after_name
-        if after_id:
-            behind = sa.or_(behind, sa.and_(name == after_name, self._ref_id > after_id))
-        query = self._select(repository_id, behind, *begins_with(name, prefix), *conditions)
-        rows = tx.execute(query.order_by(name, self._ref_id).limit(amount))
-        return [self._row(**row._mapping) for row in rows]
 
     def insert(self, tx: Transaction, repository_id: str, row: Row) -> None:
         """Records a ref."""
-        values = {field.name: getattr(row, field.name) for field in fields(row)}
-        tx.execute(sa.insert(self.table).values(repository_id=repository_id, **values))
+        self.rows.insert(tx, row, repository_id=repository_id)
 
     def update(
         self,
@@ -210,11 +170,7 @@ class RefTable(Generic[Row]):
         **values: Any,  # values of the columns' types
     ) -> None:
         """Changes columns of a ref."""
-        tx.execute(
-            sa.update(self.table)
-            .where(self.table.c.repository_id == repository_id, self._ref_id == ref_id)
-            .values(**values)
-        )
+        self.rows.update(tx, ref_id, self.table.c.repository_id == repository_id, **values)
 
     def is_on(
         self, tx: Transaction, repository_id: str, commit_id: str, *, gone_before: datetime
@@ -224,43 +180,27 @@ class RefTable(Generic[Row]):
         query = self._select(
             repository_id,
             self.table.c.commit_id == commit_id,
-            is_live(self.table.c.expires_at, gone_before),
+            ends_after(self.table.c.expires_at, gone_before),
         )
         return tx.execute(query.limit(1)).first() is not None
 
-    def _select(
-        self, repository_id: str, *conditions: sa.ColumnElement[bool]
-    ) -> sa.Select[Any]:  # rows with the columns of `row`
-        return sa.select(*self._columns).where(
-            self.table.c.repository_id == repository_id, *conditions
-        )
+    def _select(self, repository_id: str, *conditions: sa.ColumnElement[bool]) -> Query:
+        return self.rows.select(self.table.c.repository_id == repository_id, *conditions)
 
 
-def _by_lock(query: sa.Select[Any]) -> Mapping[LockMode | None, sa.Select[Any]]:
+def _by_lock(query: Query) -> Mapping[LockMode | None, Query]:
     """Returns the query with each lock of its rows."""
-    return {
-        None: query,
-        "share": query.with_for_update(read=True),
-        "exclusive": query.with_for_update(key_share=True),
-    }
+    modes: tuple[LockMode | None, ...] = (None, "share", "exclusive")
+    return {mode: locked(query, mode) for mode in modes}
 
 
-def is_live(expires_at: sa.Column[datetime], now: datetime) -> sa.ColumnElement[bool]:
-    """Returns the SQL condition for a ref that is persistent or expiring at `now`."""
-    return sa.or_(expires_at.is_(None), expires_at > now)
-
-
-@dataclass(frozen=True, slots=True)
-class BranchRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRow(RefRow):
     """One branch as it is stored. `sealed_tokens` begins with the newest."""
 
     branch_id: str
-    name: str
-    commit_id: str
     staging_token: str
-    sealed_tokens: tuple[str, ...]
-    created_at: datetime
-    expires_at: datetime | None
+    sealed_tokens: tuple[str, ...] = ()
     hidden: bool = False
 
     @property
@@ -275,7 +215,7 @@ class BranchRow:
         return (self.staging_token, *self.sealed_tokens)
 
 
-BRANCHES: Final = RefTable("branch", branches, branches.c.branch_id, BranchRow)
+BRANCHES: Final = RefTable("branch", Rows(branches, BranchRow, branches.c.branch_id))
 
 find_branch = BRANCHES.find
 require_branch = BRANCHES.require
@@ -313,15 +253,11 @@ def insert_reflog(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TagRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagRow(RefRow):
     """One tag as it is stored."""
 
     tag_id: str
-    name: str
-    commit_id: str
-    created_at: datetime
-    expires_at: datetime | None
 
     @property
     def ref_id(self) -> str:
@@ -329,7 +265,7 @@ class TagRow:
         return self.tag_id
 
 
-TAGS: Final = RefTable("tag", tags, tags.c.tag_id, TagRow)
+TAGS: Final = RefTable("tag", Rows(tags, TagRow, tags.c.tag_id))
 
 find_tag = TAGS.find
 is_tag_on = TAGS.is_on

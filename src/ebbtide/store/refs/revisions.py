@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.ids import ID_PATTERN
 from ebbtide.store.database.commits import (
     CommitRecord,
@@ -26,7 +25,7 @@ from ebbtide.store.database.commits import (
 )
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.queries import BRANCHES, TAGS, BranchRow
-from ebbtide.text import count_text
+from ebbtide.text import count_text, shown
 
 PREFIX_LENGTH_MIN: Final = 6
 STEPS_MAX: Final = 100_000

@@ -1,40 +1,47 @@
-"""The repositories of a store: finding, listing, trashing and restoring them.
+"""The repositories of a store: finding and listing them, and their lifecycle.
 
-A repository is named by its name or by its id. No name looks like an id. Several deleted
-repositories can have one name. Not for: making a repository (`creation`), collecting a gone one
-(`removal`), or the content of one.
+Not for: making a repository (`creation`), collecting a gone one (`removal`), or the content of one.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import sqlalchemy as sa
 
 from ebbtide.errors import NotFound
-from ebbtide.escaping import shown
-from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
+from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.database.engine import Metadata, Transaction
-from ebbtide.store.listing import check_amount
+from ebbtide.store.database.schema import repositories
+from ebbtide.store.lifecycle import (
+    LIVE,
+    ByName,
+    Find,
+    ListFilter,
+    Place,
+    SeenItem,
+    ambiguous,
+    place_of,
+)
 from ebbtide.store.names import REPOSITORY_LENGTH_MAX, check_metadata
-from ebbtide.store.repositories.lifecycle import ListFilter, ambiguous, free_name, taken
 from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repositories.queries import (
+    REPOSITORIES,
     RepositoryInfo,
     delete_grants,
     find_repository,
     list_repositories,
     lock_all_repositories,
-    page_of_repositories,
     read_metadata,
     repositories_named,
-    repository_by_id,
-    update_repository,
     write_metadata,
 )
-from ebbtide.store.repositories.removal import RemovalRow, read_removal, removals_named
+from ebbtide.store.repositories.removal import REMOVALS, RemovalRow, removals_named
+from ebbtide.text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,11 @@ class Catalogued:
     state: LifecycleState
 
 
-class Catalog:
+class Catalog(ByName[RepositoryInfo, Catalogued]):
     """The repositories of one store."""
+
+    kind = "repository"
+    length_max = REPOSITORY_LENGTH_MAX
 
     def __init__(
         self,
@@ -57,24 +67,14 @@ class Catalog:
     ) -> None:
         """`ownership` returns the Ownership of a repository. A restore, or a change of the date of
         expiry, checks OWNER first, and moves it afterwards."""
-        self._metadata = metadata
-        self._trash_time = trash_time
+        super().__init__(metadata, trash_time, REPOSITORIES)
         self._ownership = ownership
-
-    def get(self, ref: str, *, include_expired: bool = False) -> Catalogued:
-        """Returns the live repository with that name or id.
-
-        With `include_expired`, returns one in the trash if there is no live one. Raises NotFound
-        `repository_not_found`, and Conflict `ref_ambiguous` if several in the trash have the name.
-        """
-        with self._metadata.snapshot() as tx:
-            return self._require(tx, ref, include_expired=include_expired)
 
     def list(self, *, include_expired: bool = False) -> list[Catalogued]:
         """Returns all live repositories by name; with `include_expired`, also those in the
         trash."""
         with self._metadata.snapshot() as tx:
-            found = [self._look(tx, info) for info in list_repositories(tx)]
+            found = [self._found(tx, SeenItem(info)) for info in list_repositories(tx)]
         return [each for each in found if each.state.is_visible(include_expired=include_expired)]
 
     def page(
@@ -84,27 +84,31 @@ class Catalog:
         after: str = "",
         amount: int = 1000,
         search: str = "",
-        listed: ListFilter | None = None,
+        listed: ListFilter = LIVE,
         only: Collection[str] | None = None,
     ) -> builtins.list[Catalogued]:
         """Returns at most `amount` repositories, sorted by name and id.
 
         Their names begin with `prefix` and contain `search`. They sort behind `after`, which is
-        `NAME` or `NAME ID`. `only` are the ids to choose from; None chooses from all. Raises
-        InvalidInput `invalid_argument`, `invalid_date`.
+        `NAME` or `NAME ID`. Repositories that a run is collecting are left out. `only` are the ids
+        to choose from; None chooses from all. Raises InvalidInput `invalid_argument`,
+        `invalid_date`.
         """
-        check_amount(amount)
+        row = repositories.c
+        conditions = [row.tombstoned_by.is_(None), row.name.contains(search, autoescape=True)]
+        if only is not None:
+            conditions.append(row.repository_id.in_(only))
         with self._metadata.snapshot() as tx:
-            found = page_of_repositories(
+            found = self._page(
                 tx,
-                (listed or ListFilter()).at(tx.now(), self._trash_time),
+                *conditions,
+                listed=listed,
                 prefix=prefix,
-                after=after,
+                after=place_of(after),
                 amount=amount,
-                search=search,
-                only=only,
+                name=sa.collate(row.name, "C") if tx.dialect_name == "postgresql" else None,
             )
-            return [self._look(tx, info) for info in found]
+            return [self._found(tx, SeenItem(info)) for info in found]
 
     def gone(self) -> builtins.list[Catalogued]:
         """Returns the repositories that are gone and not collected yet, by name."""
@@ -119,7 +123,7 @@ class Catalog:
         `ref_ambiguous`.
         """
         with self._metadata.snapshot() as tx:
-            found = _fitting(tx, ref)
+            found = self._fitting(tx, ref)
             gone = self._in_state(tx, found, LifecycleState.GONE)
         if len(gone) > 1:
             raise ambiguous("repository", ref, [info.repository_id for info in gone])
@@ -131,9 +135,9 @@ class Catalog:
         Also None if a repository of that name is still there. Raises Conflict `ref_ambiguous`.
         """
         with self._metadata.snapshot() as tx:
-            by_id = read_removal(tx, ref)
+            by_id = REMOVALS.by_id(tx, ref)
             found = removals_named(tx, ref) if by_id is None else [by_id]
-            others = _fitting(tx, ref)
+            others = self._fitting(tx, ref)
         if len(found) > 1:
             raise ambiguous("repository", ref, [removal.repository_id for removal in found])
         return found[0] if found and not others else None
@@ -147,58 +151,14 @@ class Catalog:
         """
         with self._metadata.transaction() as tx:
             lock_all_repositories(tx)
-            found = self._locked(tx, ref)
-            delete_grants(tx, found.info.repository_id)
-            return self._update(tx, found.info, expires_at=tx.now())
-
-    def set_expiry(
-        self, ref: str, expires_at: datetime | None, *, ensure_unique_name: bool = False
-    ) -> Catalogued:
-        """Sets when a repository moves to the trash: None is never, and a past time is now.
-
-        For a repository in the trash, None or a future time restores it. If its name was taken
-        meanwhile, `ensure_unique_name` gives it another name.
-
-        Raises NotFound `repository_not_found`; Conflict `ref_ambiguous`, `repository_exists`;
-        InvalidInput `invalid_date`; Refused `storage_foreign`; Failed.
-        """
-        self._ownership(self.get(ref, include_expired=True).info).require()
-        with self._metadata.transaction() as tx:
-            lock_all_repositories(tx)
-            asked = expiry_asked(expires_at, now=tx.now())
-            found = self._locked(tx, ref, include_expired=True)
-            comes_back = asked is None or asked > tx.now()
-            if found.state is LifecycleState.TRASHED and comes_back:
-                changed = self._revive(tx, found.info, asked, ensure_unique_name=ensure_unique_name)
-            else:
-                changed = self._update(tx, found.info, expires_at=asked)
-        self._ownership(changed.info).announce()
-        return changed
-
-    def restore(self, ref: str, *, ensure_unique_name: bool = False) -> Catalogued:
-        """Restores a repository from the trash, and clears its date of expiry.
-
-        `ref` is its id, or its name if no other repository in the trash has the name. Raises as
-        `set_expiry` does.
-        """
-        with self._metadata.snapshot() as tx:
-            recoverable = self._recoverable(tx, ref)
-        if recoverable is not None:
-            self._ownership(recoverable.info).require()
-        with self._metadata.transaction() as tx:
-            lock_all_repositories(tx)
-            recoverable = self._recoverable(tx, ref)
-            if recoverable is None:
-                raise taken("repository", self._require(tx, ref).info.name)
-            found = self._locked(tx, recoverable.info.repository_id, include_expired=True)
-            revived = self._revive(tx, found.info, None, ensure_unique_name=ensure_unique_name)
-        self._ownership(revived.info).announce()
-        return revived
+            seen = self._locked(tx, ref, self._require)
+            delete_grants(tx, seen.row.repository_id)
+            return self._expire(tx, seen, tx.now())
 
     def metadata(self, ref: str) -> dict[str, str]:
         """Returns the metadata of a live repository. Raises NotFound `repository_not_found`."""
         with self._metadata.snapshot() as tx:
-            return read_metadata(tx, self._require(tx, ref).info.repository_id)
+            return read_metadata(tx, self._require(tx, ref).row.repository_id)
 
     def change_metadata(
         self, ref: str, *, added: Mapping[str, str] | None = None, removed: Iterable[str] = ()
@@ -209,7 +169,7 @@ class Catalog:
         Raises NotFound `repository_not_found`, InvalidInput `invalid_argument`.
         """
         with self._metadata.transaction() as tx:
-            repository_id = self._locked(tx, ref).info.repository_id
+            repository_id = self._locked(tx, ref, self._require).row.repository_id
             changed = read_metadata(tx, repository_id) | dict(added or {})
             for name in removed:
                 changed.pop(name, None)
@@ -217,89 +177,51 @@ class Catalog:
             write_metadata(tx, repository_id, changed)
         return changed
 
-    def _revive(
-        self,
-        tx: Transaction,
-        info: RepositoryInfo,
-        expires_at: datetime | None,
-        *,
-        ensure_unique_name: bool,
-    ) -> Catalogued:
-        """Restores a repository with another date of expiry. The caller has locked all
-        repositories, so that the name stays free."""
-        name = info.name
-        if ensure_unique_name:
-            name = free_name(
-                name,
-                lambda each: find_repository(tx, each) is not None,
-                length_max=REPOSITORY_LENGTH_MAX,
-            )
-        elif find_repository(tx, name) is not None:
-            raise taken("repository", name)
-        return self._update(tx, info, expires_at=expires_at, name=name)
+    @contextmanager
+    def _changing(
+        self, ref: str, find: Find[RepositoryInfo]
+    ) -> Iterator[tuple[Transaction, SeenItem[RepositoryInfo]]]:
+        with self._metadata.snapshot() as tx:
+            ownership = self._ownership(find(tx, ref).row)
+        ownership.require()
+        with self._metadata.transaction() as tx:
+            # All of them, so that a name stays free.
+            lock_all_repositories(tx)
+            yield tx, self._locked(tx, ref, find)
+        ownership.announce()
 
-    def _update(
-        self,
-        tx: Transaction,
-        info: RepositoryInfo,
-        **values: Any,  # values of the columns' types
-    ) -> Catalogued:
-        update_repository(tx, info.repository_id, **values)
-        return self._look(tx, replace(info, **values))
-
-    def _locked(self, tx: Transaction, ref: str, *, include_expired: bool = False) -> Catalogued:
-        """Locks a repository, and returns it as `_require` finds it afterwards.
+    def _locked(
+        self, tx: Transaction, ref: str, find: Find[RepositoryInfo]
+    ) -> SeenItem[RepositoryInfo]:
+        """Locks a repository, and returns it as `find` finds it afterwards.
 
         The fence of a run that collects the repository takes the same lock. The repository is read
         again, because it may have changed while this transaction waited.
         """
-        repository_id = self._require(tx, ref, include_expired=include_expired).info.repository_id
+        repository_id = find(tx, ref).row.repository_id
         tx.lock_repository(repository_id, "exclusive", trashed=True)
-        return self._require(tx, repository_id, include_expired=include_expired)
+        return find(tx, repository_id)
 
-    def _require(self, tx: Transaction, ref: str, *, include_expired: bool = False) -> Catalogued:
-        info = find_repository(tx, ref) or repository_by_id(tx, ref)
-        if info is not None:
-            found = self._look(tx, info)
-            if found.state.is_visible(include_expired=include_expired):
-                return found
-        recoverable = self._recoverable(tx, ref) if include_expired else None
-        if recoverable is None:
-            raise no_repository(tx, ref, trash_time=self._trash_time)
-        return recoverable
+    def _found(self, tx: Transaction, seen: SeenItem[RepositoryInfo]) -> Catalogued:
+        return Catalogued(seen.row, self._state(tx, seen))
 
-    def _recoverable(self, tx: Transaction, ref: str) -> Catalogued | None:
-        """Returns the repository in the trash with that id or name. Raises Conflict
-        `ref_ambiguous`."""
-        found = self._in_state(tx, _fitting(tx, ref), LifecycleState.TRASHED)
-        if len(found) > 1:
-            raise ambiguous("repository", ref, [info.repository_id for info in found])
-        return self._look(tx, found[0]) if found else None
+    def _state(self, tx: Transaction, seen: SeenItem[RepositoryInfo]) -> LifecycleState:
+        return seen.row.state_at(tx.now(), trash_time=self._trash_time)
 
-    def _in_state(
-        self, tx: Transaction, infos: Iterable[RepositoryInfo], state: LifecycleState
-    ) -> builtins.list[RepositoryInfo]:
-        return [info for info in infos if self._look(tx, info).state is state]
+    def _holder(self, tx: Transaction, place: Place, _own_id: str | None) -> str | None:
+        return None if find_repository(tx, *place) is None else self.kind
 
-    def _look(self, tx: Transaction, info: RepositoryInfo) -> Catalogued:
-        return Catalogued(info, info.state_at(tx.now(), trash_time=self._trash_time))
+    def _live_named(self, tx: Transaction, name: str) -> RepositoryInfo | None:
+        return find_repository(tx, name)
 
+    def _expired_named(self, tx: Transaction, name: str) -> Sequence[RepositoryInfo]:
+        return repositories_named(tx, name)
 
-def _fitting(tx: Transaction, ref: str) -> builtins.list[RepositoryInfo]:
-    """Returns the repository with that id, or all with that name, in any state."""
-    by_id = repository_by_id(tx, ref)
-    return repositories_named(tx, ref) if by_id is None else [by_id]
-
-
-def no_repository(tx: Transaction, ref: str, *, trash_time: timedelta) -> NotFound:
-    """Returns the error for a name or id that no live repository has. If one in the trash has it,
-    the message says so."""
-    hint = "'ebbtide repo list' lists the repositories"
-    now = tx.now()
-    for info in _fitting(tx, ref):
-        if info.state_at(now, trash_time=trash_time) is LifecycleState.TRASHED:
+    def missing(self, tx: Transaction, ref: str) -> NotFound:
+        hint = "'ebbtide repo list' lists the repositories"
+        for info in self._in_state(tx, self._fitting(tx, ref), LifecycleState.TRASHED):
             hint = (
                 "it was deleted or has expired; 'ebbtide repo restore "
                 f"{info.repository_id}' restores it"
             )
-    return NotFound("repository_not_found", f"there is no repository {shown(ref)}: {hint}")
+        return NotFound("repository_not_found", f"there is no repository {shown(ref)}: {hint}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ebbtide.retention.lifecycle import LifecycleState, state_at
-from ebbtide.store.database.conditions import begins_with
 from ebbtide.store.database.engine import LockMode, Transaction
-from ebbtide.store.database.expiries import StateFilter
+from ebbtide.store.database.rows import Rows
 from ebbtide.store.database.schema import (
     access_key_grants,
     branches,
@@ -48,7 +47,7 @@ class RepositoryInfo:
         return state_at(self.expires_at, trash_time=trash_time, now=now)
 
 
-_COLUMNS: Final = tuple(repositories.c[field.name] for field in fields(RepositoryInfo))
+REPOSITORIES: Final = Rows(repositories, RepositoryInfo, repositories.c.repository_id)
 
 
 def read_store_id(tx: Transaction) -> str | None:
@@ -64,7 +63,7 @@ def insert_store(tx: Transaction, store_id: str) -> None:
 
 def insert_repository(tx: Transaction, info: RepositoryInfo) -> None:
     """Records a repository. Its storage root must be unique."""
-    tx.execute(sa.insert(repositories).values(asdict(info)))
+    REPOSITORIES.insert(tx, info)
 
 
 def update_repository(
@@ -73,11 +72,7 @@ def update_repository(
     **values: Any,  # values of the columns' types
 ) -> None:
     """Changes columns of a repository."""
-    tx.execute(
-        sa.update(repositories)
-        .where(repositories.c.repository_id == repository_id)
-        .values(**values)
-    )
+    REPOSITORIES.update(tx, repository_id, **values)
 
 
 def delete_new_repository(tx: Transaction, repository_id: str) -> None:
@@ -101,10 +96,8 @@ def lock_all_repositories(tx: Transaction, mode: LockMode = "exclusive") -> None
     tx.execute(sa.select(store_info.c.store_id).with_for_update(read=mode == "share"))
 
 
-_BY_NAME: Final = (
-    sa.select(*_COLUMNS)
-    .where(repositories.c.name == sa.bindparam("name"))
-    .order_by(repositories.c.expires_at.desc(), repositories.c.repository_id)
+_BY_NAME: Final = REPOSITORIES.select(repositories.c.name == sa.bindparam("name")).order_by(
+    repositories.c.expires_at.desc(), repositories.c.repository_id
 )
 """Built once: every request runs this statement, and building it takes longer than running it."""
 
@@ -112,7 +105,7 @@ _BY_NAME: Final = (
 def repositories_named(tx: Transaction, name: str) -> list[RepositoryInfo]:
     """Returns all repositories of this name, also trashed and gone ones, the latest expiry
     first."""
-    return [RepositoryInfo(**row._mapping) for row in tx.execute(_BY_NAME, {"name": name})]
+    return REPOSITORIES.all(tx, _BY_NAME, {"name": name})
 
 
 def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:
@@ -128,57 +121,13 @@ def find_repository(tx: Transaction, name: str) -> RepositoryInfo | None:
 
 def repository_by_id(tx: Transaction, repository_id: str) -> RepositoryInfo | None:
     """Returns the repository with this id, also a trashed or gone one."""
-    row = tx.execute(
-        sa.select(*_COLUMNS).where(repositories.c.repository_id == repository_id)
-    ).one_or_none()
-    return None if row is None else RepositoryInfo(**row._mapping)
+    return REPOSITORIES.by_id(tx, repository_id)
 
 
 def list_repositories(tx: Transaction) -> list[RepositoryInfo]:
     """Returns all repositories, also trashed and gone ones, by name and id."""
-    rows = tx.execute(
-        sa.select(*_COLUMNS).order_by(repositories.c.name, repositories.c.repository_id)
-    )
-    return [RepositoryInfo(**row._mapping) for row in rows]
-
-
-def page_of_repositories(
-    tx: Transaction,
-    states: StateFilter,
-    *,
-    prefix: str,
-    after: str,
-    amount: int,
-    search: str = "",
-    only: Collection[str] | None = None,
-) -> list[RepositoryInfo]:
-    """Returns at most `amount` repositories in `states`, sorted by name and id. Their names have
-    the prefix and contain `search`. They sort behind `after`, which is `NAME` or `NAME ID`.
-    Repositories that a run is collecting are left out. `only` are the ids to choose from; None
-    chooses from all."""
-    name: sa.ColumnElement[str] = repositories.c.name
-    if tx.dialect_name == "postgresql":
-        name = sa.collate(name, "C")
-    after_name, _, after_id = after.partition(" ")
-    behind = name > after_name
-    if after_id:
-        behind = sa.or_(
-            behind, sa.and_(name == after_name, repositories.c.repository_id > after_id)
-        )
-    rows = tx.execute(
-        sa.select(*_COLUMNS)
-        .where(
-            behind,
-            *begins_with(name, prefix),
-            name.contains(search, autoescape=True),
-            repositories.c.tombstoned_by.is_(None),
-            *states.conditions(repositories.c.expires_at),
-            *([] if only is None else [repositories.c.repository_id.in_(only)]),
-        )
-        .order_by(name, repositories.c.repository_id)
-        .limit(amount)
-    )
-    return [RepositoryInfo(**row._mapping) for row in rows]
+    order = (repositories.c.name, repositories.c.repository_id)
+    return REPOSITORIES.all(tx, REPOSITORIES.select().order_by(*order))
 
 
 def delete_repository(tx: Transaction, repository_id: str) -> None:
@@ -209,11 +158,7 @@ def write_policy(
     policy: Mapping[str, Any] | None,  # JSON
 ) -> None:
     """Sets the policy, or unsets it if `policy` is None."""
-    tx.execute(
-        sa.update(repositories)
-        .where(repositories.c.repository_id == repository_id)
-        .values(policy=policy)
-    )
+    update_repository(tx, repository_id, policy=policy)
 
 
 _PROTECTED: Final = sa.select(repositories.c.protected_branches).where(

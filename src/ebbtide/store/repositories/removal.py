@@ -7,7 +7,7 @@ place (`formats/gone.py`). Not for: the files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from ebbtide.errors import NotFound, Refused
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.settings import Settings
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import Rows
 from ebbtide.store.database.schema import (
     branches,
     commits,
@@ -48,37 +49,18 @@ class RemovalRow:
     finished_at: datetime | None = None
 
 
-_COLUMNS: Final = tuple(removals.c[field.name] for field in fields(RemovalRow))
-
-
-def read_removal(tx: Transaction, repository_id: str) -> RemovalRow | None:
-    """Returns the record of one repository, or None."""
-    found = _removals(tx, removals.c.repository_id == repository_id)
-    return found[0] if found else None
+REMOVALS: Final = Rows(removals, RemovalRow, removals.c.repository_id)
 
 
 def removals_named(tx: Transaction, name: str) -> list[RemovalRow]:
     """Returns the records of all repositories that had this name, the newest first."""
-    return _removals(tx, removals.c.name == name)
-
-
-def _removals(tx: Transaction, condition: sa.ColumnElement[bool]) -> list[RemovalRow]:
-    rows = tx.execute(sa.select(*_COLUMNS).where(condition).order_by(removals.c.emptied_at.desc()))
-    return [RemovalRow(**row._mapping) for row in rows]
-
-
-def insert_removal(tx: Transaction, removal: RemovalRow) -> None:
-    """Records that a run emptied a storage."""
-    tx.execute(sa.insert(removals).values(asdict(removal)))
+    query = REMOVALS.select(removals.c.name == name)
+    return REMOVALS.all(tx, query.order_by(removals.c.emptied_at.desc()))
 
 
 def finish_removal(tx: Transaction, repository_id: str) -> None:
     """Records that the removal is finished."""
-    tx.execute(
-        sa.update(removals)
-        .where(removals.c.repository_id == repository_id)
-        .values(finished_at=tx.now())
-    )
+    REMOVALS.update(tx, repository_id, finished_at=tx.now())
 
 
 def require_removable(tx: Transaction, repository_id: str, promised: Settings) -> None:

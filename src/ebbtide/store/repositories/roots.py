@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.settings import Settings
 from ebbtide.storage import contains
 from ebbtide.storage.roots import root_at_or_above
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.repositories.queries import list_repositories, lock_all_repositories
+from ebbtide.text import shown
 
 _ICECHUNK: Final = "icechunk:"
 

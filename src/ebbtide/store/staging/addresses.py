@@ -16,12 +16,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
 from ebbtide.storage import object_url
-from ebbtide.store.access.signing import sign, verify
-from ebbtide.store.access.signing_keys import read_signing_keys, read_verifying_keys
+from ebbtide.store.access.signing import read_signing_keys, read_verifying_keys, sign, verify
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
@@ -38,6 +36,7 @@ from ebbtide.store.staging.upload_tokens import (
     is_outstanding,
 )
 from ebbtide.store.staging.uploads import Condition, NewObject, Uploads
+from ebbtide.text import shown
 
 PURPOSE: Final = "upload"
 CHECKSUM_BYTES_MAX: Final = 255

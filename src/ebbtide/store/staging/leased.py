@@ -13,8 +13,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import leased_addresses, released, staged
 
 

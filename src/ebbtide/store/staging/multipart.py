@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
-from ebbtide.escaping import shown
 from ebbtide.ids import new_id
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces
@@ -47,6 +46,7 @@ from ebbtide.store.staging.multipart_queries import (
 from ebbtide.store.staging.released import Dropped, release
 from ebbtide.store.staging.upload_tokens import insert_token, is_outstanding
 from ebbtide.store.staging.uploads import Check, Condition, NewObject, Uploads, write_object
+from ebbtide.text import shown
 
 PART_NUMBER_MAX: Final = 10_000
 PartStream = Callable[[UploadPart], Iterator[bytes]]

@@ -13,8 +13,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.store.database.conditions import begins_with, in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import begins_with, in_batches
 from ebbtide.store.database.schema import (
     completed_uploads,
     multipart_parts,

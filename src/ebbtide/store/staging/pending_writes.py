@@ -1,6 +1,6 @@
 """Writes in progress: registered before the first byte, and ended when published or given up.
 
-Not for: the meaning of the bytes (`uploads`, `commits.committing`).
+Not for: the meaning of the bytes (`uploads`, `commits.commits`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import pending
 from ebbtide.store.repositories.queries import repository_by_id
 from ebbtide.store.staging.released import Dropped, release

@@ -16,8 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.model import EPOCH
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.database.conditions import begins_with, in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import begins_with, in_batches
 from ebbtide.store.database.schema import staged
 from ebbtide.store.staging.released import (
     COMMITTED,

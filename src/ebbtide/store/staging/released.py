@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.store.content.entries import is_external
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import dropped_tokens, released, staged
 
 Sharing = Literal["staged", "committed"] | None
@@ -123,6 +123,7 @@ def forget_deleted(tx: Transaction, repository_id: str, addresses: Sequence[str]
     """Deletes the records of addresses whose files a run deleted, and the rows staged under dropped
     tokens that have them. `addresses` fit into one statement.
 
+    A record that is not due stays: until then, whoever has a signed URL can write the file again.
     Staged rows come first: `claims.take_apart` locks them before it changes `released`, too.
     """
     tokens = sa.select(dropped_tokens.c.token).where(
@@ -135,7 +136,13 @@ def forget_deleted(tx: Transaction, repository_id: str, addresses: Sequence[str]
             staged.c.token.in_(tokens),
         )
     )
-    retain(tx, repository_id, addresses)
+    tx.execute(
+        sa.delete(released).where(
+            released.c.repository_id == repository_id,
+            released.c.address.in_(addresses),
+            released.c.due_at <= tx.now(),
+        )
+    )
 
 
 def drop_tokens(tx: Transaction, repository_id: str, tokens: Iterable[str]) -> None:

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Final
 
 from ebbtide.errors import Conflict, InvalidInput
-from ebbtide.escaping import shown
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
@@ -38,6 +37,7 @@ from ebbtide.store.staging.multipart_queries import (
     write_part,
 )
 from ebbtide.store.staging.upload_tokens import insert_tokens
+from ebbtide.text import shown
 
 _HEADS_AT_ONCE: Final = 16
 

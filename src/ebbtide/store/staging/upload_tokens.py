@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from ebbtide.store.database.conditions import in_batches
 from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
 from ebbtide.store.database.schema import upload_tokens
 from ebbtide.store.staging.released import Dropped, release
 

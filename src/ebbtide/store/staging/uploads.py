@@ -17,13 +17,12 @@ from itertools import islice
 from typing import Final, Protocol
 
 from ebbtide.errors import Conflict
-from ebbtide.escaping import shown
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces, chunks
 from ebbtide.storage.parts import size_of
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.etags import names
-from ebbtide.store.content.reading import find_entry
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commits import require_commit
 from ebbtide.store.database.engine import Transaction
@@ -33,6 +32,7 @@ from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_b
 from ebbtide.store.staging.pending_writes import Writes, give_up_writes, publish_writes
 from ebbtide.store.staging.queries import find_staged, write_staged
 from ebbtide.store.staging.released import Dropped, release
+from ebbtide.text import shown
 
 BATCH_MIN: Final = 8
 BATCH_MAX: Final = 1000

@@ -1,10 +1,17 @@
-"""The engine that runs steps on Spark, and its relations."""
+"""The engine that runs steps on Spark, and its relations.
+
+PySpark waits for a job in a call that an interrupt does not end, and Spark waits for executors
+without a limit. A thread therefore watches each job, and cancels it after an interrupt, or when the
+cluster has had no executor for too long.
+"""
 
 from __future__ import annotations
 
 import base64
 import pickle
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
@@ -17,7 +24,9 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ebbtide import interrupts
 from ebbtide.arrow import counts
+from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.engines.base import (
     ADDRESSES_HELD_MAX,
@@ -27,8 +36,10 @@ from ebbtide.gc.engines.base import (
     Relation,
     Step,
 )
-from ebbtide.gc.engines.spark.watch import EXECUTORS_WAIT, watched
-from ebbtide.gc.prefetching import AT_ONCE
+from ebbtide.gc.engines.spark.conf import is_local
+from ebbtide.gc.parts import Part, read_batches
+from ebbtide.gc.prefetch import AT_ONCE
+from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Meter, ProgressReading
 from ebbtide.imports import allow_pandas
 
@@ -37,6 +48,9 @@ ROWS_PER_PARTITION: Final = 500_000
 a task's memory."""
 COMPILED_FROM: Final = 500_000
 """From this number of rows on, compiled code saves more time than the compilation takes."""
+EVERY_SECONDS: Final = 0.2
+EXECUTORS_WAIT: Final = timedelta(minutes=10)
+ROWS_PER_BATCH: Final = 20_000
 NOT_ASKED: Final = "Spark (not started: there was no work)"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ERROR: Final = re.compile(r"ebbtide-error<([A-Za-z0-9+/=]+)>")
@@ -292,3 +306,114 @@ def _is_unreachable(error: BaseException | None) -> bool:
             return True
         error = error.__context__
     return error is not None
+
+
+class _Watch(threading.Thread):
+    """Watches the jobs of one group until `done` is set. `is_alone`: the cluster has had no
+    executor for too long."""
+
+    def __init__(
+        self, context: SparkContext, group: str, executors_wait: timedelta, meter: Meter
+    ) -> None:
+        super().__init__(name="watch over a Spark job", daemon=True)
+        self.done = threading.Event()
+        self.is_alone = False
+        self._spark = context
+        self._group = group
+        self._wait_seconds = executors_wait.total_seconds()
+        self._meter = meter
+        self._heard = interrupts.is_ending()
+        self._has_others = not is_local(str(context.master))
+
+    def run(self) -> None:
+        """Watches the jobs and cancels them. Ignores a JVM that died: the job itself reports it."""
+        with suppress(Exception):
+            self._watch()
+
+    def _watch(self) -> None:
+        """Cancels repeatedly, because a cancellation before the job begins has no effect."""
+        seen_at = time.monotonic()
+        while not self.done.wait(EVERY_SECONDS):
+            if self._has_others:
+                count, now = self._executors(), time.monotonic()
+                seen_at = now if count else seen_at
+                self.is_alone = self.is_alone or now - seen_at > self._wait_seconds
+                self._meter.awaited = "" if count else "waiting for executors"
+            # A job that begins after an interrupt belongs to the clean-up: that interrupt is over.
+            if self.is_alone or (interrupts.is_ending() and not self._heard):
+                self._spark.cancelJobGroup(self._group)
+
+    def _executors(self) -> int:
+        """Returns the number of executors. Spark's own number includes the driver."""
+        java: Any = self._spark._jsc  # PySpark has no public way to ask
+        return len(java.sc().statusTracker().getExecutorInfos()) - 1
+
+
+@contextmanager
+def watched(
+    context: SparkContext, group: str, executors_wait: timedelta, meter: Meter
+) -> Iterator[None]:
+    """Watches the jobs of a group that the block runs. While the cluster has no executor, the
+    `meter` says so.
+
+    After an interrupt, raises its KeyboardInterrupt. Raises Failed `spark_error` when the cluster
+    has had no executor for `executors_wait`.
+    """
+    watch = _Watch(context, group, executors_wait, meter)
+    watch.start()
+    try:
+        yield
+    except Exception as error:
+        interrupt = _interrupt_in(error)
+        if interrupt is not None:
+            raise interrupt from None
+        if watch.is_alone:
+            raise Failed(
+                "spark_error",
+                f"{context.master} has had no executor for {format_duration(executors_wait)}"
+                " (EBBTIDE_SPARK_EXECUTORS_WAIT): check that a worker is alive and has the cores"
+                " and the memory that executors need",
+            ) from error
+        raise
+    finally:
+        watch.done.set()
+        meter.awaited = ""
+
+
+def _interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
+    """Returns the interrupt that was raised before `error`, if there is one.
+
+    After an interrupt PySpark still waits for the end of its job, and raises the job's error in
+    place of the interrupt.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__context__
+    return found
+
+
+def frame_of_parts(
+    spark: SparkSession, folder: RunFolder, parts: Sequence[Part], schema: pa.Schema
+) -> DataFrame:
+    """Returns the rows of the parts, with the columns of `schema`. Each part is one partition.
+
+    If a part is missing or damaged, the job fails with the message of Refused `plan_corrupt`.
+    """
+    allow_pandas()
+    given = list(parts)
+    if not given:
+        return spark.createDataFrame(schema.empty_table(), from_arrow_schema(schema))
+    numbers = spark.range(0, len(given), 1, len(given))
+    return numbers.mapInArrow(_reader(folder, given, schema), from_arrow_schema(schema))
+
+
+def _reader(
+    folder: RunFolder, parts: Sequence[Part], schema: pa.Schema
+) -> Callable[[Batches], Batches]:
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            chosen = [parts[number] for number in counts(batch.column(0))]
+            for table in read_batches(folder, chosen, schema, rows_max=ROWS_PER_BATCH):
+                yield from table.to_batches()
+
+    return read

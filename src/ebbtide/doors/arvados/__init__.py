@@ -1,0 +1,1 @@
+"""Arvados's wire format: its API (`server`), and what the store keeps for it (`store`)."""

@@ -1,0 +1,4 @@
+"""Arvados's view of one repository: its ids, blocks, projects, lists and links.
+
+Not for: HTTP.
+"""

@@ -1,0 +1,258 @@
+"""The gateway in front of the server's routes: takes requests with a signature of S3.
+
+Not for: the operations (`buckets`, `objects`, `changes`, `multiparts`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Self
+
+import anyio.to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from ebbtide.doors.s3 import buckets, changes, multiparts, objects
+from ebbtide.doors.s3.call import OPERATIONS, Operation, S3Call, bucket_and_key, decoded
+from ebbtide.doors.s3.errors import S3Error, error_response, xml_error
+from ebbtide.doors.s3.signing import (
+    SIGNING_NAMES,
+    Pairs,
+    SignedParts,
+    is_signed,
+    read_signature,
+    split_query,
+    verify,
+)
+from ebbtide.doors.s3.support import require_conditions, require_operation
+from ebbtide.errors import EbbtideError
+from ebbtide.ids import new_id
+from ebbtide.server.doors import Door
+from ebbtide.server.rights import Rights
+from ebbtide.server.streaming import DRAINED_BYTES_MAX, is_small, whole_body
+from ebbtide.store.embedded import Store
+
+logger = logging.getLogger(__name__)
+
+TOPICS: Final = (buckets, changes, multiparts, objects)
+"""The modules whose operations are registered when they are imported."""
+
+CHOICES: Final = ("uploadId", "uploads", "delete", "location", "versioning", "attributes")
+"""Names in a query that choose an operation, the first one of these that is there."""
+
+
+class S3Gateway(Door):
+    """Answers the requests that have a signature of version 4."""
+
+    precedence = 1
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def opened(cls, state: Any) -> Self:  # the state of the server's application
+        """Returns the gateway to the server's store."""
+        return cls(state.store)
+
+    def is_own(self, scope: Scope) -> bool:
+        """Whether a request has a signature."""
+        return is_signed(scope["query_string"], _authorization(scope))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        request_id = new_id()
+        is_started = False
+        is_received = not _has_body(scope)
+
+        async def receiving() -> Message:
+            nonlocal is_received
+            message = await receive()
+            is_received = message["type"] != "http.request" or not message.get("more_body")
+            return message
+
+        async def answering(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                named = (b"x-amz-request-id", request_id.encode())
+                message["headers"] = [*message.get("headers", ()), named]
+            await send(message)
+
+        resource = _raw_path(scope)
+        try:
+            await self._answer(scope, receiving, answering, request_id)
+        except ClientDisconnect:
+            return
+        except EbbtideError as error:
+            if is_started:
+                # The server closes the connection before the announced length is reached, so that
+                # the client notices.
+                logger.error("%s: the answer was interrupted: %s", error.kind, error.message)
+                return
+            if not is_received:
+                await _drain(scope, receiving)
+            await anyio.to_thread.run_sync(self._store.tell, error)
+            response = error_response(error, resource=resource, request_id=request_id)
+            await response(scope, receive, answering)
+        except Exception:
+            if not is_started:
+                text = "a defect in this program: the server's log says more"
+                response = xml_error(
+                    "InternalError", text, resource=resource, request_id=request_id
+                )
+                await response(scope, receive, answering)
+            raise
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        request = Request(scope, receive)
+        body, limiter = None, None
+        if scope["method"] == "PUT" and is_small(request):
+            body = await whole_body(request.stream())
+            request = Request(scope, _once(body, receive))
+            limiter = request.app.state.transfers
+        begin = partial(self._begin, request, request_id, body)
+        call, chosen, response = await anyio.to_thread.run_sync(begin, limiter=limiter)
+        if response is None:
+            response = await chosen.handle(call)
+        await response(scope, receive, send)
+
+    def _begin(
+        self, request: Request, request_id: str, body: bytes | None
+    ) -> tuple[S3Call, Operation, Response | None]:
+        """Checks signature and role. Returns the call and its operation, and the answer if the
+        operation is quick. Raises S3Error, Denied `role_missing`, and as operations do."""
+        call = self._authenticate(request, request_id)
+        chosen = operation_of(call)
+        request.scope["route"] = chosen
+        if not call.access_key.role.allows(chosen.role):
+            call.rights.require(chosen.role, {"repository": call.bucket} if call.bucket else {})
+        return call, chosen, None if chosen.quick is None else chosen.quick(call, body)
+
+    def _authenticate(self, request: Request, request_id: str) -> S3Call:
+        """Checks the signature. Raises S3Error."""
+        scope = request.scope
+        raw_path = _raw_path(scope)
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        parts = SignedParts(
+            scope["method"], raw_path, scope["query_string"].decode("latin-1"), headers
+        )
+        query = _query(parts.query)
+        signature = read_signature(parts, query, now=self._store.clock.host_now())
+        pair = self._store.keys.find_pair(_storable(signature.access_key_id))
+        if pair is None:
+            raise S3Error("InvalidAccessKeyId", "the access key does not exist, or was revoked")
+        scope_key = verify(parts, signature, pair.secret)
+        named = _named(headers, query)
+        bucket, key = bucket_and_key(
+            raw_path, named.get("host", ""), self._store.settings.s3_domain
+        )
+        return S3Call(
+            request=request,
+            request_id=request_id,
+            store=self._store,
+            access_key=pair.key,
+            rights=Rights(pair.key, self._store),
+            bucket=bucket,
+            key=key,
+            query=query,
+            headers=named,
+            content_hash=signature.payload_hash,
+            scope_key=scope_key,
+        )
+
+
+def operation_of(call: S3Call) -> Operation:
+    """Returns the operation that a request asks for. Raises S3Error `MethodNotAllowed`, or if the
+    request asks for what this server does not have."""
+    method = call.request.method
+    require_operation(method, call.query, call.headers)
+    choice = next((name for name in CHOICES if name in call.query), "")
+    copies = method == "PUT" and "x-amz-copy-source" in call.headers
+    found = OPERATIONS.get((call.level, method, choice, copies))
+    if found is None:
+        code = "NotImplemented" if choice else "MethodNotAllowed"
+        asked = f" with {choice}" if choice else ""
+        raise S3Error(code, f"this server has no such request: {method} of a {call.level}{asked}")
+    require_conditions(found.name, method, call.headers)
+    return found
+
+
+def _named(headers: Pairs, query: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers by their names. Like S3, it joins those of one name, and takes headers of
+    S3 from the query, where some clients put them as they sign a URL."""
+    found = {
+        name.lower(): value.encode().decode("latin-1")
+        for name, value in query.items()
+        if name.lower().startswith("x-amz-") and name not in SIGNING_NAMES
+    }
+    sent: dict[str, str] = {}
+    for name, value in headers:
+        sent[name] = f"{sent[name]},{value}" if name in sent else value
+    return found | sent
+
+
+def _raw_path(scope: Scope) -> str:
+    """Returns the path as it was sent."""
+    return str(scope["raw_path"].decode("latin-1"))
+
+
+def _authorization(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value.decode("latin-1"))
+    return None
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+def _query(text: str) -> Mapping[str, str]:
+    """Returns the values of a query by their names. Raises S3Error."""
+    found: dict[str, str] = {}
+    for name, value in split_query(text):
+        key = decoded(name)
+        if key in found:
+            raise S3Error("InvalidArgument", f"the query has {key} twice")
+        found[key] = decoded(value)
+    return found
+
+
+def _storable(access_key_id: str) -> str:
+    """Returns an id that the database can look for. Raises S3Error."""
+    if not access_key_id.isascii() or "\0" in access_key_id:
+        raise S3Error("InvalidAccessKeyId", "the access key does not exist, or was revoked")
+    return access_key_id
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Returns a function that receives the body again, and then what comes after it."""
+    remaining = [body]
+
+    async def receiving() -> Message:
+        if remaining:
+            return {"type": "http.request", "body": remaining.pop(), "more_body": False}
+        return await receive()
+
+    return receiving
+
+
+async def _drain(scope: Scope, receive: Receive) -> None:
+    """Reads the rest of a refused body, so that the client can read the answer. A client that waits
+    for `100 Continue` sends none."""
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    taken = 0
+    while taken <= DRAINED_BYTES_MAX:
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return

@@ -1,4 +1,0 @@
-"""Arvados's view of one repository: its ids, projects, lists and links.
-
-Not for: HTTP.
-"""
