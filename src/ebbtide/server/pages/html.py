@@ -1,20 +1,25 @@
-"""Templates, and the filters that format values in them."""
+"""Templates, the filters that format values in them, and messages of errors as sentences.
+
+The messages of the API and the command line are one clause, without a capital letter and a full
+stop. Not for: the notices after an action (`visit`).
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.model import EPOCH
 from ebbtide.purge.request import asked_by
-from ebbtide.server.pages.assets import assets
-from ebbtide.server.pages.guarding import ROOT
-from ebbtide.server.pages.messages import explained, next_step, sentence
+from ebbtide.server.pages.browser import ROOT, assets
 from ebbtide.text import (
     age_text,
     count_text,
@@ -105,3 +110,52 @@ def _finalized(value: Any) -> Any:  # any value that a template writes
 
 def _asset_url(name: str) -> str:
     return assets()[name].url
+
+
+_PLAIN_WORD: Final = re.compile(r"[a-z]+(?=[\s,]|: )")
+_ENDS: Final = (".", "!", "?")
+
+NEXT_STEPS: Final[Mapping[int, str]] = {
+    400: "Go back, correct the form or the address, and send it again.",
+    401: "Log in, and send it again.",
+    403: "Go back, or log in with another key. An admin can make one with another role.",
+    404: "Check the address, or look for the item in its list. It may be in the trash.",
+    405: "Go back, and use the links and buttons of the pages.",
+    409: "Reload the page to see what has changed, and decide again.",
+    410: "Choose a commit that still has its data.",
+    413: "Send less at a time, or ask the operator for a higher limit.",
+    500: "Ask the operator of this server to read its log.",
+    503: "Try again in a minute. If it fails again, ask the operator to read the server's log.",
+}
+"""What to do about an error page, by its status."""
+
+
+def sentence(text: str) -> str:
+    """Returns a message as a sentence: with a capital letter, unless it begins with a name, and a
+    full stop."""
+    if _PLAIN_WORD.match(text):
+        text = text[0].upper() + text[1:]
+    return text if not text or text.endswith(_ENDS) else f"{text}."
+
+
+def clause(error: EbbtideError) -> str:
+    """Returns the message of an error, to follow other words. The place of a mistake in a policy
+    becomes part of the clause."""
+    key: Any = error.details.get("key")
+    prefix = f"policy: {key}: "
+    if not isinstance(key, str) or not error.message.startswith(prefix):
+        return error.message
+    return f"{key!r} in the policy is wrong: {error.message.removeprefix(prefix)}"
+
+
+def explained(error: EbbtideError) -> str:
+    """Returns the message of an error as a sentence. A message about a missing item that says
+    nothing to do gets a second sentence."""
+    text = sentence(clause(error))
+    is_bare = isinstance(error, NotFound) and ": " not in text
+    return f"{text} Check the name, and send it again." if is_bare else text
+
+
+def next_step(status: int) -> str:
+    """Returns what to do about an error page."""
+    return NEXT_STEPS.get(status, NEXT_STEPS[503] if status > 500 else NEXT_STEPS[400])

@@ -1,15 +1,15 @@
-"""Passes bodies between clients and the store, in bounded memory.
+"""Passes bodies between clients and the store, in bounded memory, and limits their size.
 
 The store reads and writes bytes in threads; the server sends and receives them in its event loop.
-An upload passes through a short queue, which makes the client wait when the storage is slow. Not
-for: the limits on what a client may send (`limits`).
+An upload passes through a short queue, which makes the client wait when the storage is slow.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -17,11 +17,12 @@ import anyio.to_thread
 from anyio.lowlevel import EventLoopToken, current_token
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.server.limits import declared_bytes
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces
+from ebbtide.strict_json import unique_keys
 
 WHOLE_BYTES_MAX: Final = 1024 * 1024
 """A body of at most this size is passed on as a whole."""
@@ -166,3 +167,43 @@ def _pieces(
         except anyio.EndOfStream:
             arrival.require_complete()
             return
+
+
+class StrictRequest(Request):
+    """A request whose JSON body must not repeat a key within one object."""
+
+    async def json(self) -> Any:  # any JSON value
+        """Returns the value of the body. Raises InvalidInput `invalid_argument`,
+        JSONDecodeError."""
+        hook = unique_keys("invalid_argument", "the request's body")
+        return json.loads(await self.body(), object_pairs_hook=hook)
+
+
+def limited(request: Request, bytes_max: int) -> Request:
+    """Returns the same request with a limit: reading more than `bytes_max` bytes of its body raises
+    InvalidInput `too_large`. A declared length above the limit raises it at once."""
+    declared = declared_bytes(request)
+    if declared is not None and declared > bytes_max:
+        raise too_large(bytes_max)
+    taken = 0
+
+    async def receive() -> Message:
+        nonlocal taken
+        message = await request.receive()
+        taken += len(message.get("body", b""))
+        if taken > bytes_max:
+            raise too_large(bytes_max)
+        return message
+
+    return StrictRequest(request.scope, receive)
+
+
+def declared_bytes(request: Request) -> int | None:
+    """Returns the length of the body that the client declares; None if it declares none."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def too_large(bytes_max: int) -> InvalidInput:
+    """Returns the error for a body above a limit."""
+    return InvalidInput("too_large", f"the request has more than {bytes_max} bytes")

@@ -8,8 +8,7 @@ from markupsafe import Markup
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.policy import Policy
 from ebbtide.server.errors import STATUS
-from ebbtide.server.pages.messages import explained, next_step, sentence
-from ebbtide.server.pages.rendering import environment
+from ebbtide.server.pages.html import environment, explained, next_step, sentence
 from ebbtide.server.pages.visit import NOTICES
 
 

@@ -15,12 +15,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ebbtide.errors import Denied
-from ebbtide.server.forms import FormBody
-from ebbtide.server.pages.guarding import FORM_TOKEN, ROOT, check_form, check_origin
-from ebbtide.server.pages.rendering import link
+from ebbtide.errors import Denied, EbbtideError
+from ebbtide.server.pages.browser import FORM_TOKEN, ROOT, check_form, check_origin
+from ebbtide.server.pages.html import link
 from ebbtide.server.pages.visit import Upload, Visit, raw_path
-from ebbtide.server.uploads import is_form, receive_form
+from ebbtide.server.uploads import FormBody, is_form, receive_form
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import Role
 
@@ -31,13 +30,15 @@ LOGIN: Final = "login"
 @dataclass(frozen=True, slots=True)
 class PageRoute:
     """One page, or the action of a form. A `role` of None opens it to everybody. With `uploads`,
-    the form can contain a file, which the function finds in the visit."""
+    the form can contain a file, which the function finds in the visit. If the function raises an
+    error that the sender of the form can correct, `again` shows the page of the form with it."""
 
     method: str
     path: str
     role: Role | None
     function: PageFunction
     uploads: bool = False
+    again: PageFunction | None = None
 
     @property
     def path_format(self) -> str:
@@ -48,6 +49,16 @@ class PageRoute:
         """Returns the route for the application."""
         return Route(ROOT + self.path, _guarded(self), methods=[self.method])
 
+    def answer(self, visit: Visit) -> Response:
+        """Returns the page, or the page of the form with the error."""
+        try:
+            return self.function(visit)
+        except EbbtideError as error:
+            if self.again is None:
+                raise
+            visit.refuse(error)
+            return self.again(visit)
+
 
 class Pages:
     """The pages of one topic."""
@@ -56,12 +67,18 @@ class Pages:
         self.routes: list[PageRoute] = []
 
     def add(
-        self, method: str, path: str, role: Role | None, *, uploads: bool = False
+        self,
+        method: str,
+        path: str,
+        role: Role | None,
+        *,
+        uploads: bool = False,
+        again: PageFunction | None = None,
     ) -> Callable[[PageFunction], PageFunction]:
         """Registers a function as a page."""
 
         def register(function: PageFunction) -> PageFunction:
-            self.routes.append(PageRoute(method, path, role, function, uploads))
+            self.routes.append(PageRoute(method, path, role, function, uploads, again))
             return function
 
         return register
@@ -85,7 +102,7 @@ def _guarded(route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
             await visit.read_form()
             if visit.session is not None:
                 check_form(visit.session, visit.form(FORM_TOKEN))
-        return await run_in_threadpool(route.function, visit)
+        return await run_in_threadpool(route.answer, visit)
 
     return guarded
 
@@ -99,7 +116,7 @@ async def _with_upload(route: PageRoute, visit: Visit) -> Response:
         visit.take(form.fields, Upload(form.filename, form.content_type, content))
         assert visit.session is not None  # pages that take files need a role
         check_form(visit.session, visit.form(FORM_TOKEN))
-        return route.function(visit)
+        return route.answer(visit)
 
     return await receive_form(visit.request, visit.served, form, work)
 

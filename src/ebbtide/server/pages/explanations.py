@@ -15,7 +15,7 @@ from ebbtide.audit.answers import (
 from ebbtide.errors import EbbtideError
 from ebbtide.quarantined import Fate
 from ebbtide.server.errors import STATUS
-from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit, restorable_by
 from ebbtide.store.access.keys import Role
 

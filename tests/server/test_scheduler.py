@@ -15,7 +15,7 @@ import pytest
 
 from ebbtide.errors import Failed, NotFound, Refused
 from ebbtide.run_request import ScheduledOptions
-from ebbtide.server.scheduling import Ended, Scheduler
+from ebbtide.server.scheduler import Ended, Scheduler
 from ebbtide.store.embedded import Store
 from ebbtide.store.schedules import (
     CLAIM_LASTS,
