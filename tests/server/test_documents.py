@@ -29,7 +29,7 @@ SCHEDULE = Schedule(
 
 
 def test_the_table_of_metrics() -> None:
-    text = (DOCUMENTS / "metrics.md").read_text()
+    text = (DOCUMENTS / "monitoring.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
     metrics = Metrics()
     metrics.requests.labels("GET", "/", "200").inc()

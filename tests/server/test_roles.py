@@ -22,10 +22,17 @@ R: Final = "/repositories/{repository}"
 ORDER: Final = ("public", "none", "reader", "writer", "admin")
 
 
-def table_of(document: str) -> dict[tuple[str, str], str]:
-    """The role that each route needs by a table in the documentation."""
-    text = (DOCUMENTS / document).read_text()
-    rows = re.findall(r"^\| `([A-Z]+) (R?)(/?\S*)` \| (\w+) \|", text, re.MULTILINE)
+ROUTE: Final = r"`([A-Z]+) (R?)(/?[^\s`]*)`"
+ROLE: Final = "public|none|reader|writer|admin"
+
+
+def table_of(*documents: str) -> dict[tuple[str, str], str]:
+    """The role that each route needs by lists in the documentation. An item begins with a route,
+    perhaps with lakeFS's name before it, and its role; or with a role and all its routes."""
+    text = "".join((DOCUMENTS / each).read_text() for each in documents)
+    rows = re.findall(rf"^- (?:`\w+` )?{ROUTE} ({ROLE})\b", text, re.MULTILINE)
+    for role, routes in re.findall(rf"^- ({ROLE}): (.+)$", text, re.MULTILINE):
+        rows += [(*route, role) for route in re.findall(ROUTE, routes)]
     found = {
         (method, (R if short else "") + path.removeprefix("/ui")): role
         for method, short, path, role in rows
@@ -34,7 +41,7 @@ def table_of(document: str) -> dict[tuple[str, str], str]:
     return found
 
 
-ROLES: Final = table_of("server.md")
+ROLES: Final = table_of("server.md", "lakefs-api.md")
 
 
 def place_of(path: str) -> str:
