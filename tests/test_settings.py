@@ -61,8 +61,8 @@ def test_an_unknown_setting_is_refused() -> None:
 
 
 def test_documentation_lists_exactly_the_settings() -> None:
-    rows = re.findall(r"^\| `(EBBTIDE_\w+)` \| (.*) \| (.*) \|$", DOCUMENT.read_text(), re.M)
-    assert rows == [
-        (each.variable, f"`{each.default}`" if each.default else "none", each.help)
+    items = re.findall(r"^- `(EBBTIDE_\w+)`(?: \((.*?)\))?: (.*)$", DOCUMENT.read_text(), re.M)
+    assert items == [
+        (each.variable, f"`{each.default}`" if each.default else "", each.help)
         for each in list_settings()
     ]

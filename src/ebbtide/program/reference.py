@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import typer
 
 from ebbtide.cli.command import INTERRUPTED, TERMINATED
-from ebbtide.cli.examples import examples_of
 from ebbtide.errors import ExitCode
 from ebbtide.program.app import app
 
@@ -46,9 +45,10 @@ Made by `python -m ebbtide.program.reference`; a test compares it with the progr
 
 Every command takes `--store DIR` and `--verbose`, which may also stand before it, and `--json`.
 [terminal.md](terminal.md) describes progress, Ctrl-C, JSON and completion. Without `--store`,
-`EBBTIDE_STORE` names the store; [settings.md](settings.md) has all settings. A REF is a branch, a
-tag, a commit id or at least its first six digits. `~N` after it goes N first parents back, and `^N`
-to the N-th parent. `main@` is the branch `main` without its staged changes.
+`EBBTIDE_STORE` names the store; [settings.md](settings.md) has all settings. `--help` of a command
+has examples. A REF is a branch, a tag, a commit id or at least its first six digits. `~N` after it
+goes N first parents back, and `^N` to the N-th parent. `main@` is the branch `main` without its
+staged changes.
 
 With `--json`, stdout gets one JSON document and nothing else. Messages, questions and progress go
 to stderr. An error is `{"error": {"kind": …, "message": …}}` ([all kinds](errors.md)). Times are
@@ -120,7 +120,7 @@ def _below(path: str, node: Node) -> Iterator[tuple[str, Node]]:
 def _section(path: str, command: Node, labels: Labels) -> str:
     parameters = _parameters(path, command)
     arguments = (p for p in command.params if p.param_type_name == "argument")
-    heading = " ".join([path, *map(_argument_text, arguments)])
+    heading = " ".join([path.removeprefix("ebbtide "), *map(_argument_text, arguments)])
     lines = [f"## `{heading}`" if path.count(" ") < 2 else f"### `{heading}`", ""]
     lines += [_text(command.help), ""]
     if own := [f"- {each.text}: {each.meaning}" for each in parameters if each not in labels]:
@@ -133,9 +133,6 @@ def _section(path: str, command: Node, labels: Labels) -> str:
     ]
     if shared:
         lines += [f"{'Also' if own else 'Takes'} {', '.join(shared)}.", ""]
-    # Others only fill in the arguments.
-    if examples := [each for each in examples_of(path) if " -" in each]:
-        lines += ["```sh", *examples, "```", ""]
     return "\n".join(lines)
 
 
