@@ -11,6 +11,7 @@ from ebbtide.server.metrics import Metrics
 from ebbtide.store.schedules import Schedule
 from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import DOCUMENTS, ROLES, R
+from tests.support.documents import with_whole_items
 
 _NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULE = Schedule(
@@ -29,7 +30,7 @@ SCHEDULE = Schedule(
 
 
 def test_the_list_of_metrics() -> None:
-    text = (DOCUMENTS / "monitoring.md").read_text()
+    text = with_whole_items(DOCUMENTS / "monitoring.md")
     rows = re.findall(r"^- `(\w+)` (\w+)(?: (`.+?`))?: (.+)$", text, re.MULTILINE)
     metrics = Metrics()
     metrics.requests.labels("GET", "/", "200").inc()

@@ -17,6 +17,7 @@ from pydantic.v1 import BaseModel
 
 from tests.server.test_roles import DOCUMENTS, ROLE, ROLES, ROUTE, R
 from tests.support.collected import refused
+from tests.support.documents import with_whole_items
 
 PAGE: Final = DOCUMENTS / "lakefs-api.md"
 ITEM: Final = re.compile(rf"^- `(\w+)` {ROUTE} (?:{ROLE})(?:: (.+))?$", re.MULTILINE)
@@ -96,7 +97,7 @@ PLACES: Final = NOT_IN_THE_CLIENT | {
 
 def rows() -> Iterator[tuple[str, str, str, str, str]]:
     """Operation, method, path, what it does here, and the remark."""
-    sections = dict(each.split("\n", 1) for each in PAGE.read_text().split("\n## "))
+    sections = dict(each.split("\n", 1) for each in with_whole_items(PAGE).split("\n## "))
     for heading, word in (("The same as in lakeFS", "works"), ("Different", "differs")):
         for name, method, short, path, remark in ITEM.findall(sections[heading]):
             yield name, method, (R if short else "") + path, word, remark

@@ -15,6 +15,7 @@ import pytest
 from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
+from tests.support.documents import with_whole_items
 from tests.support.server import Server
 
 DOCUMENTS: Final = Path(__file__).parents[2] / "docs"
@@ -29,7 +30,7 @@ ROLE: Final = "public|none|reader|writer|admin"
 def table_of(*documents: str) -> dict[tuple[str, str], str]:
     """The role that each route needs by lists in the documentation. An item begins with a route,
     perhaps with lakeFS's name before it, and its role; or with a role and all its routes."""
-    text = "".join((DOCUMENTS / each).read_text() for each in documents)
+    text = "".join(with_whole_items(DOCUMENTS / each) for each in documents)
     rows = re.findall(rf"^- (?:`\w+` )?{ROUTE} ({ROLE})\b", text, re.MULTILINE)
     for role, routes in re.findall(rf"^- ({ROLE}): (.+)$", text, re.MULTILINE):
         rows += [(*route, role) for route in re.findall(ROUTE, routes)]
