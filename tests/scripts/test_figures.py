@@ -28,7 +28,6 @@ ALLOWED = {
     ),
     "docs/comparison.md": ("| by age |", "| Ebbtide on lakeFS |", "| lakeFS |"),
     "docs/lakefs.md": ("| a token for an upload | 24 h |",),
-    "docs/design/003-engines.md": ("`EBBTIDE_SPARK_DRIVER_MEMORY` (2 GB)",),
     "docs/dependencies.md": (),
     "benchmarks/README.md": (),
 }
