@@ -26,6 +26,7 @@ pytestmark = [
 LAKE = f"/repositories/{NAME}"
 PAGES = (
     "",
+    "/totals",
     "/trash",
     LAKE,
     f"{LAKE}/files",
@@ -46,7 +47,7 @@ PAGES = (
     f"{LAKE}/runs/schedule",
     f"{LAKE}/runs/{{run}}",
     f"{LAKE}/runs/{{run}}/candidates",
-    f"{LAKE}/runs/{{run}}/candidates?paths=yes",
+    f"{LAKE}/runs/{{run}}/candidates?addresses=yes",
     f"{LAKE}/trash",
     f"{LAKE}/purges",
     "/repositories/empty",

@@ -247,7 +247,7 @@ def serve(
     """
     require_extra("the server", "server", *PACKAGES)
     limit_arenas()
-    from ebbtide.server.pages.guarding import ROOT as PAGES_ROOT
+    from ebbtide.server.pages.browser import ROOT as PAGES_ROOT
 
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
