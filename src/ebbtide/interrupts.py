@@ -125,6 +125,24 @@ def check() -> None:
         raise Interrupted(signal.SIGINT)
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """Raises the interrupt if the block raises another error after it.
+
+    A library can have work to do after an interrupt, such as an orderly end. If this work fails,
+    the library raises its own error in place of the interrupt.
+    """
+    try:
+        yield
+    except Exception as error:
+        before: BaseException | None = error
+        while before is not None and not isinstance(before, KeyboardInterrupt):
+            before = before.__cause__ or before.__context__
+        if before is None:
+            raise
+        raise before from None
+
+
 def is_ending() -> bool:
     """Whether a signal was received, so that a second one would end the process at once."""
     return _heard.received is not None

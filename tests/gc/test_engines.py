@@ -3,6 +3,7 @@ Spark job. `test_cluster.py` does that on real clusters."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,10 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from ebbtide.arrow import make_schema
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
-from ebbtide.gc.engines.base import Engine
+from ebbtide.gc.engines.base import Batches, Engine, Query
+from ebbtide.gc.engines.duckdb import DuckEngine
 from ebbtide.gc.engines.spark.engine import watched
 from ebbtide.gc.parts import Answers, Count, PartRows, read_part
 from ebbtide.gc.runs import RunFolder
@@ -24,6 +28,7 @@ from tests.support.histories import PlannedWorld, Template
 from tests.support.icechunk_lake import candidates
 
 JOBS_MAX = 12
+SCHEMA = make_schema(("number", pa.int32()))
 
 Work = Callable[[int, int, PartRows], None]
 
@@ -113,6 +118,42 @@ def test_what_a_step_did_not_expect() -> None:
     with pytest.raises(EbbtideError) as told:
         engine.run([0, 1], fail(lost))
     assert (told.value.kind, told.value.message) == ("storage_error", "no answer")
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("queried", [False, True])
+def test_a_step_that_fails_leaves_nothing_open(
+    cores: int, queried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although somebody still has the error, whose traceback refers to what was read."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine, opened, closed = DuckEngine(cores=cores), list[int](), list[int]()
+
+    def read(task: int) -> Batches:
+        opened.append(task)
+        try:
+            for number in range(3):
+                yield pa.record_batch([[number]], schema=SCHEMA)
+        finally:
+            closed.append(task)
+
+    def fail(batches: Batches) -> Batches:
+        yield next(batches)
+        raise Refused("plan_corrupt", "damaged")
+
+    rows = engine.rows([1, 2, 3], read, SCHEMA)
+    if queried:
+        rows = engine.query(Query("SELECT * FROM {rows}", SCHEMA), rows=rows)
+    with pytest.raises(Refused) as error:
+        rows.map(fail, SCHEMA).collect()
+    assert error.value.message == "damaged"
+    assert opened
+    assert sorted(closed) == sorted(opened)
+    assert bool([*tmp_path.iterdir()]) == queried
+    engine.forget()
+    assert not [*tmp_path.iterdir()]
+    assert engine.query(Query("SELECT 1::INT AS number", SCHEMA)).collect().num_rows == 1
+    engine.forget()
 
 
 @pytest.mark.spark

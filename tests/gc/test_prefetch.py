@@ -67,7 +67,7 @@ def test_what_is_large_is_not_held(storage: Storage, monkeypatch: pytest.MonkeyP
 def test_who_breaks_off_leaves_no_thread(storage: Storage) -> None:
     found = fetched(storage, range(COUNT), str)
     assert len(list(islice(found, 20))) == 20
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert not threads()
 
 
@@ -134,3 +134,20 @@ def test_what_cannot_be_listed_is_told_in_its_turn(directory: Storage) -> None:
             seen += texts(batch.column("address"))
     assert {address.split("/")[0] for address in seen} == {"01", "02", "03", "04"}
     assert not threads()
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_task_that_fails_closes_the_tasks(at_once: int) -> None:
+    """Although somebody still has the error, whose traceback refers to them."""
+    closed: list[bool] = []
+
+    def tasks() -> Iterator[int]:
+        try:
+            yield from range(9)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(ZeroDivisionError) as error:
+        list(ahead.ahead(lambda task: 1 // (2 - task), tasks(), at_once=at_once))
+    assert error.value.args
+    assert closed == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from ebbtide.errors import Failed, InvalidInput
-from ebbtide.gc.engines.spark import conf
+from ebbtide.gc.engines.spark import conf, session
 from ebbtide.gc.engines.spark import jvm as java
 from ebbtide.gc.engines.spark.conf import (
     LOG_CONFIG,
@@ -30,7 +31,8 @@ from ebbtide.gc.engines.spark.conf import (
     resolve,
 )
 from ebbtide.gc.engines.spark.jvm import find_java
-from ebbtide.gc.engines.spark.session import _reason, launch
+from ebbtide.gc.engines.spark.session import Launched, _reason, launch
+from ebbtide.interrupts import Interrupted
 from ebbtide.resources import processor_count
 from tests.support.commands import captured
 
@@ -298,3 +300,23 @@ def test_why_spark_did_not_start() -> None:
         (first, "first"),
     ):
         assert _reason(JavaError(error), None) == told  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no answer"), Failed("spark_error", "no answer")])
+def test_an_interrupt_after_which_the_start_fails(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SparkContext ends itself after an interrupt, which can fail. The JVM ends too."""
+
+    def connect(_jvm: object) -> None:
+        try:
+            raise Interrupted(signal.SIGINT)
+        except Interrupted:
+            raise error from None
+
+    closed: list[bool] = []
+    jvm: Any = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr(session, "_connect", connect)
+    with pytest.raises(Interrupted):
+        Launched(jvm, {}).session()
+    assert closed == [True]

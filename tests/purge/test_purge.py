@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -37,8 +36,6 @@ from tests.support.purging import (
 )
 
 
-# The collection within it also finds what earlier tests left open.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_plan_that_is_interrupted_leaves_no_local_files(
     store: Store, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +51,6 @@ def test_a_plan_that_is_interrupted_leaves_no_local_files(
     monkeypatch.setattr("ebbtide.purge.objects.write_objects", interrupt)
     with pytest.raises(KeyboardInterrupt):
         purge(store, "main:a", all_history=True)
-    gc.collect()
     assert [*local.iterdir()] == []
 
 

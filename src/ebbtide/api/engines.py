@@ -9,6 +9,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ebbtide import interrupts
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.imports import allow_pandas, require_extra
 from ebbtide.processes import DUCKDB, LOCAL_MASTER, NO_SPARK, REMOTE, SPARK, was_submitted
@@ -90,7 +91,9 @@ def make_engine(
     if starting:
         spark.launch()
 
-    from ebbtide.gc.engines.spark.engine import SparkEngine
+    # A compiled module that is interrupted while it loads can raise another error.
+    with interrupts.held():
+        from ebbtide.gc.engines.spark.engine import SparkEngine
 
     return SparkEngine(spark.session, executors_wait=settings.spark_executors_wait)
 
@@ -199,7 +202,8 @@ class _Spark:
             # Imported while the JVM starts: functions over Arrow batches in Spark need pandas.
             allow_pandas()
             require_extra("Spark", "spark", "pandas")
-            import_module("pandas")
+            with interrupts.held():
+                import_module("pandas")
             try:
                 self._session = launched.session()
             except EbbtideError:

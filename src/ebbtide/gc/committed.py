@@ -13,6 +13,7 @@ read to the index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -193,17 +194,18 @@ def _read_trees(
 
     def read(task: Sequence[_Tree]) -> Batches:
         found, rows = _Found(), TreeRows()
-        for tree, storage in fetched(place.storage, task, address_of, at_once=at_once):
-            tree_id, checksum, data, required = tree
-            try:
-                nodes = place.layout.read_tree(storage, tree_id, checksum)
-            except EbbtideError as error:
-                if required or error.kind != MISSING_TREE:
-                    raise
-                continue
-            found.add(nodes, data=data, required=required)
-            if index is not None:
-                rows.add(tree_id, checksum, nodes, read_at=micros_of(index.read_at))
+        with closing(fetched(place.storage, task, address_of, at_once=at_once)) as files:
+            for tree, storage in files:
+                tree_id, checksum, data, required = tree
+                try:
+                    nodes = place.layout.read_tree(storage, tree_id, checksum)
+                except EbbtideError as error:
+                    if required or error.kind != MISSING_TREE:
+                        raise
+                    continue
+                found.add(nodes, data=data, required=required)
+                if index is not None:
+                    rows.add(tree_id, checksum, nodes, read_at=micros_of(index.read_at))
         if index is not None:
             index.write_trees(rows.table())
         yield from found.table().to_batches()
@@ -589,14 +591,14 @@ def _read_nodes(
     def address_of(node: _Node) -> str:
         return node_address(place.layout, node[0])
 
-    files = fetched(place.storage, nodes, address_of, at_once=at_once)
-    for chosen in _together(files):
-        asked = [AskedNode(storage, *node[:3]) for node, storage in chosen]
-        for (node, _), found in zip(chosen, read_nodes(place.layout, asked), strict=True):
-            if not isinstance(found, EbbtideError):
-                yield node, found
-            elif node[3] or found.kind != MISSING_NODE:
-                raise found
+    with closing(fetched(place.storage, nodes, address_of, at_once=at_once)) as files:
+        for chosen in _together(files):
+            asked = [AskedNode(storage, *node[:3]) for node, storage in chosen]
+            for (node, _), found in zip(chosen, read_nodes(place.layout, asked), strict=True):
+                if not isinstance(found, EbbtideError):
+                    yield node, found
+                elif node[3] or found.kind != MISSING_NODE:
+                    raise found
 
 
 def _together(files: Iterator[tuple[_Node, Storage]]) -> Iterator[list[tuple[_Node, Storage]]]:

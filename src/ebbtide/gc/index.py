@@ -22,7 +22,8 @@ checksum.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -163,13 +164,14 @@ class Index:
             return None
         return table if table.schema.equals(_SCHEMAS[match[1]]) else None
 
-    def tables(self, family: Family, *, at_once: int) -> Iterator[tuple[str, pa.Table]]:
+    def tables(
+        self, family: Family, *, at_once: int
+    ) -> Generator[tuple[str, pa.Table], None, None]:
         """Yields name and table of each part of a family that can be read, in order. At most
         PARTS_AHEAD parts are read ahead, even if `at_once` is larger."""
-        found = ahead(self.read, self.names(family), at_once=min(at_once, PARTS_AHEAD))
-        for name, table in found:
-            if table is not None:
-                yield name, table
+        at_once = min(at_once, PARTS_AHEAD)
+        with closing(ahead(self.read, self.names(family), at_once=at_once)) as found:
+            yield from ((name, table) for name, table in found if table is not None)
 
     def key_lists(self, name: str, rows: int) -> pa.Table | None:
         """Returns a part of keys (KEY_LISTS_SCHEMA), or None if it is missing or damaged, or has

@@ -7,8 +7,9 @@ thousands of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -37,11 +38,13 @@ ROWS_MAX: Final = 50_000
 
 def listed(
     storage: Storage, items: Sequence[ListingItem], *, at_once: int = AT_ONCE
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Yields the batches of `Storage.list` for each item, in order. `at_once` is the number of
     threads that list ahead; with 1, an item is listed only when the caller gets to it."""
-    for _, begun in ahead(partial(_begun, storage), items, at_once=at_once):
-        yield from chain(*begun)
+    with closing(ahead(partial(_begun, storage), items, at_once=at_once)) as found:
+        for _, (first, others) in found:
+            with closed_at_end(others):
+                yield from chain(first, others)
 
 
 def _begun(
@@ -71,7 +74,7 @@ def fetched(
     address_of: Callable[[_Item], str],
     *,
     at_once: int = AT_ONCE,
-) -> Iterator[tuple[_Item, Storage]]:
+) -> Generator[tuple[_Item, Storage], None, None]:
     """Yields each item, in order, with the storage to read its file from. The `get` of this storage
     returns the file that was fetched ahead.
 
@@ -86,9 +89,10 @@ def fetched(
         return _fetch(storage, [address_of(item) for item in chosen])
 
     groups = (items[start : start + TOGETHER] for start in range(0, len(items), TOGETHER))
-    for chosen, found in ahead(fetch, groups, at_once=at_once):
-        given = cast("Storage", _Fetched(storage, found))
-        yield from ((item, given) for item in chosen)
+    with closing(ahead(fetch, groups, at_once=at_once)) as groups_fetched:
+        for chosen, found in groups_fetched:
+            given = cast("Storage", _Fetched(storage, found))
+            yield from ((item, given) for item in chosen)
 
 
 def ahead(
@@ -97,28 +101,43 @@ def ahead(
     *,
     at_once: int,
     at_end: Callable[[], object] = lambda: None,
-) -> Iterator[tuple[_Task, _Found]]:
+) -> Generator[tuple[_Task, _Found], None, None]:
     """Yields each task with the result of `work`, in order. Threads work up to `at_once` tasks
     ahead of the caller; with 1, a task is done only when the caller gets to it.
 
-    At the end, also after an error, calls `at_end` before it waits for threads that still work.
+    At the end, also after an error, calls `at_end` before it waits for threads that still work, and
+    closes `tasks`.
     """
-    if at_once == 1:
-        yield from ((task, work(task)) for task in tasks)
-        return
-    waiting: deque[tuple[_Task, Future[_Found]]] = deque()
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
-    try:
-        for task in tasks:
-            waiting.append((task, pool.submit(work, task)))
-            if len(waiting) > at_once:
-                first, found = waiting.popleft()
+    with closed_at_end(tasks):
+        if at_once == 1:
+            yield from ((task, work(task)) for task in tasks)
+            return
+        waiting: deque[tuple[_Task, Future[_Found]]] = deque()
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="ahead")
+        try:
+            for task in tasks:
+                waiting.append((task, pool.submit(work, task)))
+                if len(waiting) > at_once:
+                    first, found = waiting.popleft()
+                    yield first, found.result()
+            for first, found in waiting:
                 yield first, found.result()
-        for first, found in waiting:
-            yield first, found.result()
-    finally:
-        at_end()
-        pool.shutdown(cancel_futures=True)
+        finally:
+            at_end()
+            pool.shutdown(cancel_futures=True)
+
+
+def closed_at_end(rows: Iterable[_Item]) -> ExitStack:
+    """Returns a context for a block that reads `rows`. At its end, `rows` are closed if they are a
+    generator.
+
+    An error that ends the block refers to the generator by its traceback. Without this, the files,
+    threads and connections of the generator would stay open until somebody drops the error.
+    """
+    stack = ExitStack()
+    if isinstance(rows, Generator):
+        stack.callback(rows.close)
+    return stack
 
 
 def _fetch(storage: Storage, addresses: Sequence[str]) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ an inventory in place of a listing (`inventory_report`), and which of the files 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -105,9 +106,10 @@ def list_inventory(
 
     def work(number: int, task: list[ListingItem], answer: PartRows) -> None:
         writer = InventoryWriter(f"part-{number:05d}", answer, folder, checked_kinds_of(layout))
-        for batch in listed(storage, task, at_once=at_once):
-            writer.add(classified(batch, layout))
-            advance(batch.num_rows)
+        with closing(listed(storage, task, at_once=at_once)) as batches:
+            for batch in batches:
+                writer.add(classified(batch, layout))
+                advance(batch.num_rows)
         writer.flush()
 
     engine.meter.begin("files", expected, is_about=True)

@@ -20,13 +20,14 @@ from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, Layout
 from ebbtide.formats.gone import GoneLayout
 from ebbtide.gc.engines.base import Batches, Engine, Relation, answers_of
-from ebbtide.gc.engines.duckdb import DuckEngine
+from ebbtide.gc.engines.duckdb import MEMORY_MAX_BYTES, DuckEngine
 from ebbtide.gc.keys import keys_of, rows_of
 from ebbtide.gc.parts import (
     ANSWERS_SCHEMA,
     Count,
     Part,
     PartRows,
+    read_batches,
     read_tables,
     split,
     total_by_kind,
@@ -34,6 +35,7 @@ from ebbtide.gc.parts import (
 from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.store import EVERYTHING, LISTED, list_inventory
 from ebbtide.purge.request import NamedObjects
+from ebbtide.resources import processor_count
 from ebbtide.storage import Storage
 from ebbtide.store.content.layout import OWNER_ADDRESS, classify
 from ebbtide.store.content.ranges import RangeInfo, read_range_columns
@@ -64,7 +66,14 @@ OBJECTS_SCHEMA: Final = make_schema(
 OBJECTS_STEM: Final = "objects/part"
 LEFT_STEM: Final = "objects/left-"
 """The beginning of the names of parts with files that are not in the plan."""
-ROWS_PER_SHARE: Final = 250_000
+MEMORY_MIN_BYTES: Final = 96 << 20
+MEMORY_PER_ROW: Final = 64
+CORES_MAX: Final = 2
+"""The memory in which DuckDB divides the rows before it spills. The search for references, which
+comes later, needs more for each address. Each core needs some 50 MB of it."""
+ROWS_PER_TASK: Final = 50_000
+ROWS_PER_SHARE: Final = 9_000
+"""The rows that are grouped together. Almost always they are one part."""
 ROWS_PER_PART: Final = 10_000
 """The most addresses in one part. The outcomes of a part are recorded before the next is
 deleted."""
@@ -78,12 +87,14 @@ def gather(
 
     Raises Refused (`missing_tree` and so on) if a commit cannot be read.
     """
-    engine = DuckEngine()
-    rows = [{name: getattr(each, name) for name in ENTRIES_SCHEMA.names} for each in named.entries]
-    table = _own(pa.Table.from_pylist(rows, schema=ENTRIES_SCHEMA))
-    entries = engine.rows([table], lambda task: iter(task.to_batches()), ENTRIES_SCHEMA)
+    found = [{name: getattr(each, name) for name in ENTRIES_SCHEMA.names} for each in named.entries]
+    table = _own(pa.Table.from_pylist(found, schema=ENTRIES_SCHEMA))
     ranges = distinct_ranges(context, named.commits)
-    return _write(engine, context.storage, folder, entries, ranges, stem=stem)
+    rows = table.num_rows + sum(info.entry_count for info in ranges)
+    engine = _engine_for(rows)
+    entries = engine.rows([table], lambda task: iter(task.to_batches()), ENTRIES_SCHEMA)
+    of_ranges = _entries_of(engine, context.storage, ranges)
+    return _write(engine, folder, [entries, of_ranges], rows, stem=stem)
 
 
 def gather_files(
@@ -101,23 +112,30 @@ def gather_files(
     files of which the storage keeps only versions. Their sizes are not known, and 0 stands for
     them.
     """
-    engine, layout = DuckEngine(), GoneLayout()
-    answers, _ = list_inventory(engine, storage, layout, folder, EVERYTHING)
+    layout = GoneLayout()
+    answers, _ = list_inventory(DuckEngine(), storage, layout, folder, EVERYTHING)
     kinds = total_by_kind(each for each in answers.counts if each.of == LISTED)
     try:
+        rows = rows_of(answers.parts) + sum(info.entry_count for info in ranges)
+        engine = _engine_for(rows)
         files = engine.rows(answers.parts, partial(_listed, folder), ENTRIES_SCHEMA)
         prefixes = [""] if hidden else []
         versions = engine.rows(prefixes, partial(_hidden, storage, layout), ENTRIES_SCHEMA)
-        entries = engine.union(files, versions)
-        rows = rows_of(answers.parts)
-        parts = _write(engine, storage, folder, entries, ranges, rows=rows, stem=stem, listed=True)
+        entries = [files, versions, _entries_of(engine, storage, ranges, damaged=True)]
+        parts = _write(engine, folder, entries, rows, stem=stem, listed=True)
     finally:
         folder.storage.delete([folder.address(part.name) for part in answers.parts])
     return parts, kinds.get(FOREIGN, Count()).objects
 
 
+def _engine_for(rows: int) -> DuckEngine:
+    """Returns an engine that divides so many rows."""
+    memory = min(MEMORY_MIN_BYTES + MEMORY_PER_ROW * rows, MEMORY_MAX_BYTES)
+    return DuckEngine(cores=min(processor_count(), CORES_MAX), memory_max_bytes=memory)
+
+
 def _listed(folder: RunFolder, part: Part) -> Batches:
-    for table in read_tables(folder, [part], _FILES):
+    for table in read_batches(folder, [part], _FILES, rows_max=ROWS_PER_TASK):
         own = table.filter(pc.not_equal(table.column("kind"), pa.scalar(FOREIGN, pa.string())))
         yield from _without_paths(own.column("address"), own.column("size_bytes"))
 
@@ -157,19 +175,27 @@ def distinct_ranges(
     return list(found.values())
 
 
-def _entries(storage: Storage, damaged: bool, ranges: Sequence[RangeInfo]) -> Batches:
-    """Yields the entries of ranges (ENTRIES_SCHEMA) under the storage root. With `damaged`, an
+def _entries_of(
+    engine: Engine, storage: Storage, ranges: Sequence[RangeInfo], *, damaged: bool = False
+) -> Relation:
+    """Returns the entries of ranges (ENTRIES_SCHEMA) under the storage root. With `damaged`, an
     unreadable range has none."""
-    for info in ranges:
-        with _passing_over(damaged):
-            table = read_range_columns(
-                storage,
-                info.range_id,
-                info.checksum,
-                entry_count=info.entry_count,
-                columns=ENTRIES_SCHEMA.names,
-            )
+
+    def read(chosen: Sequence[RangeInfo]) -> Batches:
+        for info in chosen:
+            table = ENTRIES_SCHEMA.empty_table()
+            with _passing_over(damaged):
+                table = read_range_columns(
+                    storage,
+                    info.range_id,
+                    info.checksum,
+                    entry_count=info.entry_count,
+                    columns=ENTRIES_SCHEMA.names,
+                )
             yield from _own(table.select(ENTRIES_SCHEMA.names).cast(ENTRIES_SCHEMA)).to_batches()
+
+    count = 1 + sum(info.entry_count for info in ranges) // ROWS_PER_TASK
+    return engine.rows(split(ranges, tasks=count), read, ENTRIES_SCHEMA)
 
 
 @contextmanager
@@ -191,19 +217,17 @@ def _own(table: pa.Table) -> pa.Table:
 
 def _write(
     engine: Engine,
-    storage: Storage,
     folder: RunFolder,
-    entries: Relation,
-    ranges: Sequence[RangeInfo],
+    entries: Sequence[Relation],
+    rows: int,
     *,
     stem: str,
-    rows: int = 0,
     listed: bool = False,
 ) -> list[Part]:
-    """Writes `entries`, of which there are about so many `rows`, and the entries of ranges, grouped
-    by address, as parts (OBJECTS_SCHEMA). With `listed`, damaged ranges are passed over, and only
-    addresses from a listing are written: they have a row without a path."""
-    shares = 1 + (rows + sum(info.entry_count for info in ranges)) // ROWS_PER_SHARE
+    """Writes `entries`, which have about so many `rows`, grouped by address, as parts
+    (OBJECTS_SCHEMA). With `listed`, only addresses from a listing are written: they have a row
+    without a path. Frees what the engine keeps."""
+    shares = 1 + rows // ROWS_PER_SHARE
 
     def share(batches: Batches) -> Batches:
         for batch in batches:
@@ -218,11 +242,11 @@ def _write(
         write_objects(answer, folder, objects, stem=name)
         yield answer.batch()
 
-    of_ranges = partial(_entries, storage, listed)
-    tasks = split(ranges, tasks=engine.task_count)
-    all_entries = engine.union(entries, engine.rows(tasks, of_ranges, ENTRIES_SCHEMA))
-    divided = all_entries.map(share, _SHARED)
-    return answers_of(divided.map(write, ANSWERS_SCHEMA, by=("share",), tasks=shares)).parts
+    divided = engine.union(*(each.map(share, _SHARED) for each in entries))
+    try:
+        return answers_of(divided.map(write, ANSWERS_SCHEMA, by=("share",), tasks=shares)).parts
+    finally:
+        engine.forget()
 
 
 def write_objects(answer: PartRows, folder: RunFolder, objects: pa.Table, *, stem: str) -> None:

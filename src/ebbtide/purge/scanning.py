@@ -11,6 +11,7 @@ ranges that refer to the addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -190,10 +191,11 @@ def _read_trees(storage: Storage, layout: Layout, trees: Sequence[tuple[str, str
     def address_of(tree: tuple[str, str]) -> str:
         return tree_address(layout, tree[0])
 
-    for (tree_id, checksum), at_hand in fetched(storage, trees, address_of):
-        table = layout.read_tree(at_hand, tree_id, checksum)
-        ids = pa.repeat(pa.scalar(tree_id), table.num_rows)
-        yield from table.add_column(0, "tree_id", ids).cast(TREE_RANGES_SCHEMA).to_batches()
+    with closing(fetched(storage, trees, address_of)) as files:
+        for (tree_id, checksum), at_hand in files:
+            table = layout.read_tree(at_hand, tree_id, checksum)
+            ids = pa.repeat(pa.scalar(tree_id), table.num_rows)
+            yield from table.add_column(0, "tree_id", ids).cast(TREE_RANGES_SCHEMA).to_batches()
 
 
 def _look_into(
@@ -204,12 +206,14 @@ def _look_into(
     def address_of(node: _Node) -> str:
         return range_address(node[0])
 
-    for (node_id, checksum, entry_count), at_hand in fetched(storage, nodes, address_of):
-        found = _referring(at_hand, addresses, node_id, checksum, entry_count=entry_count)
-        if found.num_rows:
-            hit = _hit(texts(found.column("path")), asked)
-            row = [node_id, checksum, entry_count, hit.entry_count, hit.examples, sorted(hit.asked)]
-            yield pa.record_batch([[each] for each in row], schema=HITS_SCHEMA)
+    with closing(fetched(storage, nodes, address_of)) as files:
+        for node, at_hand in files:
+            node_id, checksum, entry_count = node
+            found = _referring(at_hand, addresses, node_id, checksum, entry_count=entry_count)
+            if found.num_rows:
+                hit = _hit(texts(found.column("path")), asked)
+                row = [*node, hit.entry_count, hit.examples, sorted(hit.asked)]
+                yield pa.record_batch([[each] for each in row], schema=HITS_SCHEMA)
 
 
 def _referring(

@@ -14,8 +14,8 @@ import tempfile
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import count, pairwise
 from typing import Any, Final
@@ -27,12 +27,12 @@ import pyarrow as pa
 from ebbtide import interrupts
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.engines.base import ADDRESSES_HELD_MAX, Batches, Engine, Query, Relation, Step
-from ebbtide.gc.prefetch import AT_ONCE, ahead
+from ebbtide.gc.prefetch import AT_ONCE, ahead, closed_at_end
 from ebbtide.resources import memory_limit_bytes, processor_count
 
 MEMORY_MAX_BYTES: Final = 1 << 30
 """The memory in which DuckDB joins and sorts before it spills, or less in a small container."""
-ROWS_PER_BATCH: Final = 200_000
+ROWS_PER_BATCH: Final = 20_000
 _SETTINGS: Final = {
     # An extension would come from DuckDB's own host.
     "autoinstall_known_extensions": "false",
@@ -45,11 +45,20 @@ _SETTINGS: Final = {
 class DuckEngine(Engine):
     """Carries out steps in this process."""
 
-    def __init__(self, *, cores: int | None = None, held_max: int = ADDRESSES_HELD_MAX) -> None:
-        """`cores` is the number of processors to use; by default all that this process may use."""
+    def __init__(
+        self,
+        *,
+        cores: int | None = None,
+        held_max: int = ADDRESSES_HELD_MAX,
+        memory_max_bytes: int = MEMORY_MAX_BYTES,
+    ) -> None:
+        """`cores` is the number of processors to use; by default all that this process may use.
+        DuckDB holds at most `memory_max_bytes`."""
         super().__init__(held_max=held_max)
         self._cores = processor_count() if cores is None else cores
+        self._memory_max_bytes = memory_max_bytes
         self._database: duckdb.DuckDBPyConnection | None = None
+        self._remove_spilled: Callable[[], object] = lambda: None
         self._numbers = count()
 
     @property
@@ -73,7 +82,11 @@ class DuckEngine(Engine):
         return AT_ONCE if self._cores > 1 else 1
 
     def forget(self) -> None:
-        """Does nothing: kept rows are freed together with their relation."""
+        """Closes the database, and removes its directory. A later query opens a new one."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+            self._remove_spilled()
 
     def rows(
         self, tasks: Sequence[Any], step: Callable[[Any], Batches], schema: pa.Schema
@@ -85,30 +98,38 @@ class DuckEngine(Engine):
         """Returns the rows of a query over these relations."""
         return _Selected(self, query, relations)
 
-    def each(self, step: Callable[[Any], Batches], tasks: Iterator[Any]) -> Batches:
+    def each(
+        self, step: Callable[[Any], Batches], tasks: Iterator[Any]
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Yields the batches of each task, in order. As many tasks run at once as there are
         cores. After an interrupt or an error, the others end at their next check."""
         if self._cores == 1:
-            for task in tasks:
-                yield from step(task)
+            with closed_at_end(tasks):
+                for task in tasks:
+                    yield from step(task)
             return
         is_over = threading.Event()
 
         def work(task: Any) -> list[pa.RecordBatch]:
             found = []
-            with interrupts.until(is_over):
-                for batch in step(task):
+            with interrupts.until(is_over), closed_at_end(rows := step(task)):
+                for batch in rows:
                     found.append(batch)
                     interrupts.check()
             return found
 
-        for _, batches in ahead(work, tasks, at_once=self._cores, at_end=is_over.set):
-            yield from batches
+        with closing(ahead(work, tasks, at_once=self._cores, at_end=is_over.set)) as done:
+            for _, batches in done:
+                yield from batches
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Returns a connection of its own to the database, which is made at the first call."""
         if self._database is None:
-            self._database = _open(self._cores)
+            spilled = tempfile.mkdtemp(prefix="ebbtide-duckdb-")
+            self._database = _open(self._cores, self._memory_max_bytes, spilled)
+            self._remove_spilled = weakref.finalize(
+                self._database, shutil.rmtree, spilled, ignore_errors=True
+            )
         return self._database.cursor()
 
     def new_name(self) -> str:
@@ -116,12 +137,11 @@ class DuckEngine(Engine):
         return f"rows_{next(self._numbers)}"
 
 
-def _open(cores: int) -> duckdb.DuckDBPyConnection:
+def _open(cores: int, memory_max_bytes: int, spilled: str) -> duckdb.DuckDBPyConnection:
     """Opens a database in memory, with a directory for what does not fit."""
     limit = memory_limit_bytes()
-    memory = MEMORY_MAX_BYTES if limit is None else min(MEMORY_MAX_BYTES, limit // 4)
-    spilled = tempfile.mkdtemp(prefix="ebbtide-duckdb-")
-    database = duckdb.connect(
+    memory = memory_max_bytes if limit is None else min(memory_max_bytes, limit // 4)
+    return duckdb.connect(
         ":memory:",
         config={
             **_SETTINGS,
@@ -130,8 +150,6 @@ def _open(cores: int) -> duckdb.DuckDBPyConnection:
             "temp_directory": spilled,
         },
     )
-    weakref.finalize(database, shutil.rmtree, spilled, ignore_errors=True)
-    return database
 
 
 class _Rows(Relation):
@@ -142,8 +160,9 @@ class _Rows(Relation):
         self.schema = schema
 
     @abstractmethod
-    def batches(self) -> Batches:
-        """Computes the rows, and yields them."""
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Computes the rows, and yields them. To be closed: it may have a connection, or a step
+        with open files."""
 
     @abstractmethod
     def source(self, cursor: duckdb.DuckDBPyConnection) -> str:
@@ -155,7 +174,12 @@ class _Rows(Relation):
         """Applies a step to all rows, or to the partitions `by` columns, as `Relation.map` says."""
         if by:
             return _Steps(self.engine, schema, partial(self._partitions, by, tasks), step)
-        return _Steps(self.engine, schema, lambda: iter([self.batches()]), step)
+
+        def mapped(_task: None) -> Batches:
+            with closing(self.batches()) as rows:
+                yield from step(rows)
+
+        return _Steps(self.engine, schema, lambda: iter([None]), mapped)
 
     def _partitions(self, by: Sequence[str], tasks: int) -> Iterator[Batches]:
         """Yields the batches of each partition that has rows."""
@@ -164,15 +188,16 @@ class _Rows(Relation):
         ordered = _Selected(self.engine, Query(text, self.schema), {"rows": self})
         held: list[pa.RecordBatch] = []
         current = -1
-        for batch in ordered.batches():
-            shares = batch.column(by[0]).to_numpy() % tasks
-            edges = np.flatnonzero(np.diff(shares)) + 1
-            for start, stop in pairwise([0, *edges.tolist(), len(shares)] if len(shares) else []):
-                if held and shares[start] != current:
-                    yield iter(held)
-                    held = []
-                current = int(shares[start])
-                held.append(batch.slice(start, stop - start))
+        with closing(ordered.batches()) as batches:
+            for batch in batches:
+                shares = batch.column(by[0]).to_numpy() % tasks
+                edges = (np.flatnonzero(np.diff(shares)) + 1).tolist()
+                for start, stop in pairwise([0, *edges, len(shares)] if len(shares) else []):
+                    if held and shares[start] != current:
+                        yield iter(held)
+                        held = []
+                    current = int(shares[start])
+                    held.append(batch.slice(start, stop - start))
         if held:
             yield iter(held)
 
@@ -186,8 +211,8 @@ class _Rows(Relation):
     def collect(self) -> pa.Table:
         """Returns all rows. Raises the EbbtideError of a step, and Failed `task_failed` for any
         other error."""
-        with _failures():
-            return pa.Table.from_batches(self.batches(), self.schema)
+        with _failures(), closing(self.batches()) as batches:
+            return pa.Table.from_batches(batches, self.schema)
 
 
 class _Steps(_Rows):
@@ -204,7 +229,7 @@ class _Steps(_Rows):
         self._tasks = tasks
         self._step = step
 
-    def batches(self) -> Batches:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Carries out the step for each task."""
         return self.engine.each(self._step, self._tasks())
 
@@ -215,7 +240,12 @@ class _Steps(_Rows):
         if by:
             return super().map(step, schema, by=by, tasks=tasks)
         before = self._step
-        return _Steps(self.engine, schema, self._tasks, lambda task: step(before(task)))
+
+        def mapped(task: Any) -> Batches:
+            with closed_at_end(rows := before(task)):
+                yield from step(rows)
+
+        return _Steps(self.engine, schema, self._tasks, mapped)
 
     def source(self, cursor: duckdb.DuckDBPyConnection) -> str:
         """Names few rows, or a table that many rows are inserted into, and returns the name."""
@@ -226,12 +256,13 @@ class _Steps(_Rows):
             into = f"INSERT INTO {name}" if is_table else f"CREATE TEMP TABLE {name} AS"
             cursor.execute(f"{into} SELECT * FROM given")
 
-        for batch in self.batches():
-            held.append(batch)
-            rows += batch.num_rows
-            if rows >= ROWS_PER_BATCH:
-                insert()
-                held, rows, is_table = [], 0, True
+        with closing(self.batches()) as batches:
+            for batch in batches:
+                held.append(batch)
+                rows += batch.num_rows
+                if rows >= ROWS_PER_BATCH:
+                    insert()
+                    held, rows, is_table = [], 0, True
         if is_table:
             insert()
         else:
@@ -274,7 +305,7 @@ class _Selected(_Rows):
         self._text = query.text
         self._relations = relations
 
-    def batches(self) -> Batches:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Carries out the query."""
         with _cursor(self.engine) as cursor:
             cursor.execute(self._filled(cursor))
@@ -306,7 +337,7 @@ class _Kept(_Rows):
         """Returns this."""
         return self
 
-    def batches(self) -> Batches:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Reads the table."""
         every = Query("SELECT * FROM {rows}", self.schema)
         return _Selected(self.engine, every, {"rows": self}).batches()
@@ -318,7 +349,7 @@ class _Kept(_Rows):
 
 
 def _drop(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
-    with closing(cursor):
+    with closing(cursor), suppress(duckdb.Error):  # such as: `forget` has closed the database
         cursor.execute(f"DROP TABLE {name}")
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
+from ebbtide import interrupts
 from ebbtide.errors import Failed
 from ebbtide.gc.engines.spark.engine import NOT_ASKED, SparkEngine, SparkRelation
 from ebbtide.gc.steps import Meter, ProgressReading
@@ -40,9 +41,10 @@ def connect(url: str, conf: Mapping[str, str]) -> SparkSession:
     require_extra("Spark Connect", "connect", *PACKAGES)
     _require_answer(url)
     try:
-        session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
-        for name, value in conf.items():
-            session.conf.set(name, value)
+        with interrupts.kept():
+            session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
+            for name, value in conf.items():
+                session.conf.set(name, value)
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise Failed("spark_error", f"no session at {url}: {reason[0]:.300}") from error

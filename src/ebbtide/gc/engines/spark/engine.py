@@ -280,7 +280,8 @@ def _reached() -> Iterator[None]:
     """Raises Failed `spark_error` if a call in the block finds that the JVM has ended. PySpark
     keeps the session of a dead JVM, so that a new step can meet one too."""
     try:
-        yield
+        with interrupts.kept():
+            yield
     except Exception as error:
         if isinstance(error, EbbtideError) or not _is_unreachable(error):
             raise
@@ -362,11 +363,9 @@ def watched(
     watch = _Watch(context, group, executors_wait, meter)
     watch.start()
     try:
-        yield
+        with interrupts.kept():  # PySpark still waits for the end of its job, which fails
+            yield
     except Exception as error:
-        interrupt = _interrupt_in(error)
-        if interrupt is not None:
-            raise interrupt from None
         if watch.is_alone:
             raise Failed(
                 "spark_error",
@@ -378,18 +377,6 @@ def watched(
     finally:
         watch.done.set()
         meter.awaited = ""
-
-
-def _interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
-    """Returns the interrupt that was raised before `error`, if there is one.
-
-    After an interrupt PySpark still waits for the end of its job, and raises the job's error in
-    place of the interrupt.
-    """
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, KeyboardInterrupt):
-        found = found.__context__
-    return found
 
 
 def frame_of_parts(

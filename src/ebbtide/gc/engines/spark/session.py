@@ -69,7 +69,9 @@ class Launched:
         Raises Failed `spark_error` with the reason in one line, if the JVM ends while it starts, or
         if Spark refuses a setting. The JVM has ended then.
         """
-        from pyspark.sql import SparkSession
+        # A compiled module that is interrupted while it loads can raise another error.
+        with interrupts.held():
+            from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()
         if active is not None:
@@ -78,7 +80,9 @@ class Launched:
         if self._jvm is None:
             return _connect_submitted(self._settings)
         try:
-            session = _connect(self._jvm)
+            # After an interrupt `SparkContext` ends itself, which can fail.
+            with interrupts.kept():
+                session = _connect(self._jvm)
         except BaseException as error:
             reason = _reason(error, self._jvm)
             self.close()
@@ -270,14 +274,15 @@ def _connect_submitted(settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     try:
-        gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
-        conf = SparkConf(_jvm=gateway.jvm)
-        for name, value in SQL.items():
-            conf.setIfMissing(name, value)
-        conf.setAll([pair for pair in settings.items() if pair[0] != MASTER])
-        context = SparkContext(gateway=gateway, conf=conf)
-        _settle(context)
-        return SparkSession(context)
+        with interrupts.kept():
+            gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+            conf = SparkConf(_jvm=gateway.jvm)
+            for name, value in SQL.items():
+                conf.setIfMissing(name, value)
+            conf.setAll([pair for pair in settings.items() if pair[0] != MASTER])
+            context = SparkContext(gateway=gateway, conf=conf)
+            _settle(context)
+            return SparkSession(context)
     except Exception as error:
         raise Failed(
             "spark_error", f"Spark did not start in the JVM of spark-submit: {error}"
