@@ -79,7 +79,14 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
     run_id = planned["run_id"]
     shown = lake.json("gc show lake", run_id, "--candidates")
     assert [row["address"] for row in shown["candidates"]] == [candidates[0]["address"]]
-    assert candidates[0]["address"] in lake("gc show lake", run_id, "--candidates").out
+    address = candidates[0]["address"]
+    assert [(row["name"], row["commit_id"]) for row in shown["candidates"]] == [("a", expired)]
+    named = lake("gc show lake", run_id, "--candidates").out
+    assert re.search(r"^kind +size +modified +name\nobject .* a$", named, re.M)
+    assert address not in named
+    both = lake("gc show lake", run_id, "--addresses").out
+    assert re.search(rf"^object .* {address} +a$", both, re.M)
+    assert lake.json("explain lake", address)["name"] == "a"
 
     swept = lake.json("gc sweep lake", run_id, *AT_ONCE)
     assert (swept["state"], swept["deleted_count"], swept["deleted_bytes"]) == ("swept", 1, 3)

@@ -315,7 +315,9 @@ def _show_dry_run(
         )
         if files:
             cli.output.line()
-            show_candidates(cli, freed.files)
+            show_candidates(
+                cli, freed.files, total=sum(each.objects for each in freed.kinds.values())
+            )
         cli.output.line()
         cli.output.line("nothing was changed")
 

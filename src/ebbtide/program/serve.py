@@ -328,8 +328,7 @@ def _run_several(
     again. Raises Failed `worker_died` if one cannot start."""
     from uvicorn.supervisors import Multiprocess
 
-    from ebbtide.server.shared import shared_directory
-    from ebbtide.server.workers import STARTUP_FAILURE, Worker
+    from ebbtide.server.workers import STARTUP_FAILURE, Worker, shared_directory
 
     with shared_directory() as shared:
         worker = Worker(directory, settings, shared, logs.level(), access_log)
@@ -345,7 +344,7 @@ def _config(
 ) -> uvicorn.Config:
     import uvicorn
 
-    from ebbtide.server.limits import Parser
+    from ebbtide.server.layers import Parser
 
     return uvicorn.Config(
         app,
