@@ -78,6 +78,40 @@ def test_without_a_policy_the_tables_own_rule_applies_beside_the_hold(
     assert found["policies"][-1]["expired_count"] == 2, "all but the newest and the held one"
 
 
+def test_an_expired_version_is_held_only_while_its_files_are_there(
+    orders: Path, ebbtide: Ebbtide
+) -> None:
+    name = f"delta:{orders}"
+    ebbtide(f"retention set {name} --default keep_last:1")
+    ebbtide(f"hold add {name} 0")
+    run = ebbtide.json(f"gc run {name} {RUN.replace('none', '7d')}")
+    assert run["deleted_count"] + run["quarantined_count"] == 2
+    said = ebbtide.refuses("commit_expired", f"hold add {name} 1", code=1)
+    assert "undo the run" in str(said)
+    assert [each["commit_id"] for each in ebbtide.json(f"hold list {name}")["holds"]] == ["0"]
+    ebbtide(f"gc undo {name} {run['run_id']}")
+    ebbtide(f"hold add {name} 1")
+    assert rows(orders, 1) == [1]
+
+
+def test_a_new_policy_tells_which_holds_it_drops(
+    orders: Path, ebbtide: Ebbtide, tmp_path: Path
+) -> None:
+    """Holds of the former policy's file; those of `hold add` stay."""
+    name, file = f"delta:{orders}", tmp_path / "policy.json"
+    file.write_text('{"default": {"keep_last": 1}, "holds": {"0": "audit", "1": "audit"}}')
+    ebbtide(f"retention set {name} --file {file}")
+    ebbtide(f"hold add {name} 2")
+    file.write_text('{"default": {"keep_last": 1}, "holds": ["1"]}')
+    said = ebbtide(f"retention set {name} --file {file}").err
+    assert "the hold on commit '0' of the previous policy is dropped" in said
+    assert said.count("the hold on") == 1
+    said = ebbtide(f"retention set {name} --default keep_last:1").err
+    assert "the hold on commit '1' of the previous policy is dropped" in said
+    assert said.count("the hold on") == 1
+    assert len(ebbtide.json(f"hold list {name}")["holds"]) == 1
+
+
 def test_a_hold_names_the_table_among_several(orders: Path, ebbtide: Ebbtide) -> None:
     name = f"delta:{orders.parent.parent}/**"
     ebbtide(f"hold add {name} 0:db/orders")

@@ -137,7 +137,8 @@ def test_what_was_released(folder: RunFolder, seed: int) -> None:
     made = {tree for tree in now.tree_checksums if tree not in held.trees}
     gone = (held.data_trees | made) - data
     assert dict(found.trees) == {t: s for t, s in now.tree_checksums.items() if t in gone}
-    assert found.unknown_count == len(gone - now.tree_checksums.keys())
+    assert found.unknown == sorted(gone - now.tree_checksums.keys())
+    assert (found.earlier, found.kept) == (held.trees, data)
 
 
 class _Reading:

@@ -98,9 +98,19 @@ def reasons(report: RunReport) -> dict[str, str]:
 
 
 def planned_rows(report: RunReport) -> list[dict[str, Any]]:
+    return _rows_in(report, "candidates/")
+
+
+def told_of(report: RunReport, outcome: str) -> dict[str, str | None]:
+    """The files of a sweep with this outcome, each with the reason that the record gives."""
+    rows = _rows_in(report, "deleted/")
+    return {row["address"]: row["error"] for row in rows if row["outcome"] == outcome}
+
+
+def _rows_in(report: RunReport, folder: str) -> list[dict[str, Any]]:
     storage = open_storage(report.run_path)
     found: list[dict[str, Any]] = []
-    for batch in storage.list("candidates/"):
+    for batch in storage.list(folder):
         for address in texts(batch.column("address")):
             found += pq.read_table(BytesIO(storage.get(address))).to_pylist()
     return sorted(found, key=lambda row: str(row["address"]))

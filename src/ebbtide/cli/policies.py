@@ -366,6 +366,7 @@ def _dropped(before: Policy, policy: Policy) -> list[str]:
         names.append("the rule for tags")
     if before.mode != policy.mode:
         names.append(f"the mode {before.mode}")
+    names += [f"the hold on commit {shown(each)}" for each in before.holds.keys() - policy.holds]
     return sorted(names)
 
 

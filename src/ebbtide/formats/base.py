@@ -68,6 +68,8 @@ deleted."""
 RECORD: Final = "record"
 """The kind of files of runs, of the index and of exports while a deleted repository is removed. In
 a repository that exists these files are of the kind SYSTEM."""
+EVERY_SLICE: Final = ""
+"""A name that sorts before each slice. A listing of what is not closed after it has no files."""
 SYSTEM: Final = "system"
 """The kind of files that are never candidates: files of runs, the index, OWNER."""
 
@@ -339,14 +341,16 @@ class RunHold(Protocol):
         """Raises Refused `lease_lost` if another run has taken the repository."""
 
 
-Guard = Callable[[Column], None]
+Guard = Callable[[Column], Mapping[str, str]]
 """A check that executors call before each batch of deletes, with the addresses of the batch. It
-raises Refused `repository_changed` to stop the sweep. Picklable."""
+returns those that are needed again, each with what needs it, in words: their files stay. It raises
+Refused `repository_changed` to stop the sweep. Picklable."""
 
 
-def unguarded(addresses: Column) -> None:
+def unguarded(addresses: Column) -> Mapping[str, str]:
     """The guard of a format whose fence needs no further check."""
     del addresses
+    return {}
 
 
 class LateNeeds(ABC):
@@ -357,12 +361,10 @@ class LateNeeds(ABC):
         """Returns the addresses that came to be needed since the last reading, each with what needs
         it, in words. Raises Refused `repository_changed` if that cannot be told."""
 
-    def __call__(self, addresses: Column) -> None:
-        """Raises Refused `repository_changed` to stop the sweep."""
+    def __call__(self, addresses: Column) -> Mapping[str, str]:
+        """Returns those of the addresses that are needed. Raises as `needed`."""
         needed = self.needed()
-        for address in texts(addresses):
-            if address in needed:
-                raise changed(f"{needed[address]} needs {address}")
+        return {each: needed[each] for each in texts(addresses) if each in needed}
 
 
 class RepositoryFormat(Protocol):

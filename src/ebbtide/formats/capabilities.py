@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from ebbtide.errors import EbbtideError, InvalidInput, Refused
 from ebbtide.formats.base import (
+    EVERY_SLICE,
     SYSTEM_PREFIX,
     AskedNode,
     Clocks,
@@ -86,6 +88,29 @@ class SlicedLayout(Protocol):
     ) -> pa.Table:
         """Returns the addresses that a node refers to, with the sizes of their files (`address`,
         `size_bytes`). Raises as `Layout.read_node`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has changed since an earlier plan, as nodes (NODES_SCHEMA). `released` name the files
+    that trees of that plan, or later ones, need and no kept tree does, and perhaps others. `needed`
+    name files that were added since, and that must exist."""
+
+    released: pa.Table
+    needed: pa.Table
+
+
+@runtime_checkable
+class Releasing(Protocol):
+    """A repository whose trees tell which files they release. Its incremental runs list nothing;
+    files that no tree has ever named wait for the next clean run."""
+
+    def changes(
+        self, earlier: Collection[str], released: Collection[str], kept: Collection[str]
+    ) -> Changes:
+        """Returns what has changed since a plan whose trees were `earlier`. The data of `released`
+        trees, of that plan or later, does not stay; that of `kept` ones does. Called after a
+        reading. Raises Refused if the repository cannot tell."""
 
 
 @runtime_checkable
@@ -611,6 +636,8 @@ def left_out_of(layout: Layout, addresses: pa.StringArray, slices: Slices) -> pa
 
 def plan_listing(storage: Storage, layout: Layout, slices: Slices, *, cores: int) -> Listing:
     """Returns the units of a listing, without Ebbtide's own directory if it can be left out."""
+    if slices.closed_after == EVERY_SLICE:
+        return Listing([])
     if isinstance(layout, DividedLayout):
         return layout.plan_listing(storage, slices, cores=cores)
     tops = [each for each in storage.list_prefixes() if each != SYSTEM_PREFIX]

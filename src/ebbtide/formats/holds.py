@@ -8,18 +8,20 @@ an undo, which end by themselves (`notes`).
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
 
 from pydantic import AwareDatetime, BaseModel, TypeAdapter
 
-from ebbtide.errors import NotFound
-from ebbtide.formats.base import RepositoryFormat
+from ebbtide.arrow import rows_in, texts
+from ebbtide.errors import Gone, NotFound, Refused
+from ebbtide.formats.base import RepositoryFormat, absent_among
 from ebbtide.formats.capabilities import WithPaths, WithPolicy
 from ebbtide.formats.notes import as_written, rewrite
 from ebbtide.model import Hold
+from ebbtide.retention.decision import decide
 from ebbtide.storage import Storage
 from ebbtide.text import shown
 
@@ -53,9 +55,11 @@ class NotedHolds:
     def hold(self, ref: str, reason: str) -> Hold:
         """Holds the commit that `ref` names, until `release`. Replaces an earlier hold on it.
 
-        Raises NotFound `ref_not_found`, and as `notes.rewrite` and `holds` do.
+        Raises NotFound `ref_not_found`, Gone `commit_expired` if files of it are gone, Refused if
+        its tree cannot be read, and as `notes.rewrite` and `holds` do.
         """
         hold = Hold(self._commit(ref), reason, self._repository.now())
+        self._check_whole(hold.commit_id)
 
         def change(data: bytes | None) -> bytes:
             kept = (each for each in self._read(data) if each.commit_id != hold.commit_id)
@@ -82,6 +86,31 @@ class NotedHolds:
 
         rewrite(self._storage, ADDRESS, change)
         return commit_id
+
+    def _check_whole(self, commit_id: str) -> None:
+        """Raises Gone `commit_expired` if files of an expired commit are gone: a hold promises that
+        the commit can be read. Files of kept commits are not looked up."""
+        repository = self._repository
+        with suppress(Refused):  # without rules, nothing expires
+            policy = repository.policy()
+            roots = repository.roots(policy)
+            if commit_id in decide(roots).expired:
+                [tree_id] = [c.tree_id for c in roots.commits if c.commit_id == commit_id]
+                gone = next(self._absent(tree_id, roots.tree_checksums[tree_id]), None)
+                if gone is not None:
+                    raise Gone(
+                        "commit_expired",
+                        f"commit {commit_id} has expired, and files of it are gone, such as "
+                        f"{gone}: undo the run that has them in quarantine, then hold the commit",
+                    )
+
+    def _absent(self, tree_id: str, checksum: str) -> Iterator[str]:
+        layout = self._repository.layout
+        nodes = layout.read_tree(self._storage, tree_id, checksum)
+        for batch in nodes.to_batches():
+            for node_id, node_checksum, count in rows_in(batch):
+                found = layout.read_node(self._storage, node_id, node_checksum, entry_count=count)
+                yield from absent_among(self._storage, texts(found))
 
     def _read(self, data: bytes | None) -> list[Hold]:
         return [] if data is None else _holds_in(self._storage, data)

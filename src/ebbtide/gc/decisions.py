@@ -212,27 +212,34 @@ class Released:
     """Trees whose data an earlier plan kept, or that were made since, and whose data is not kept
     now.
 
-    `trees` has the id and checksum of each. `unknown_count` counts the trees whose checksum is not
-    known any more.
+    `trees` has the id and checksum of each, and `unknown` the ids of those whose checksum is not
+    known any more. `earlier` are all trees of the plan, and `kept` those whose data is kept now.
     """
 
     trees: list[tuple[str, str]]
-    unknown_count: int
+    unknown: list[str]
+    earlier: frozenset[str]
+    kept: frozenset[str]
 
 
 def released_since(
-    folder: RunFolder, trees: KnownTrees, *, earlier: tuple[RunFolder, Part | None]
+    folder: RunFolder, known: KnownTrees, *, earlier: tuple[RunFolder, Part | None]
 ) -> Released:
     """Returns the trees released since the plan of an `earlier` run, given as its folder and its
     commits."""
     before, part = earlier
-    planned, now = read_commits(before, part), read_rows(folder, trees.trees, TREES_SCHEMA)
+    planned, now = read_commits(before, part), read_rows(folder, known.trees, TREES_SCHEMA)
     ids = texts(now.column("tree_id"))
     checksums = dict(zip(ids, texts(now.column("checksum")), strict=True))
     data = frozenset(texts(now.column("tree_id").filter(now.column("data"))))
-    released = sorted((planned.data_trees | (checksums.keys() - planned.trees)) - data)
-    known = [(tree_id, checksums[tree_id]) for tree_id in released if tree_id in checksums]
-    return Released(known, len(released) - len(known))
+    trees = planned.trees
+    released = sorted((planned.data_trees | (checksums.keys() - trees)) - data)
+    return Released(
+        [(tree_id, checksums[tree_id]) for tree_id in released if tree_id in checksums],
+        [tree_id for tree_id in released if tree_id not in checksums],
+        trees,
+        data,
+    )
 
 
 def absent_warning(

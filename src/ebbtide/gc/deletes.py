@@ -27,7 +27,7 @@ import os
 import platform
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -187,9 +187,9 @@ def delete_parts(
     the number of files that could not be deleted, without locked ones, which are hidden.
 
     With `looks_again`, only files that have not changed since they were listed are deleted.
-    `with_versions` deletes their versions too, if the files are not quarantined. `guard`
-    is called before each batch, which has at most `batch_max` addresses. Raises the errors of
-    `guard`, and Refused `plan_corrupt`, or `lease_lost` if another run has announced itself.
+    `with_versions` deletes their versions too, if the files are not quarantined. `guard` is called
+    before each batch of at most `batch_max` addresses. Files that it returns stay as revived.
+    Raises its errors, and Refused `plan_corrupt`, or `lease_lost` if another run began.
     """
     rows_max = min(ADDRESSES_PER_BATCH, batch_max or ADDRESSES_PER_BATCH)
     move = partial(quarantine.move_in, storage, run_id) if quarantined else None
@@ -213,9 +213,9 @@ def delete_parts(
                         # After the intent: in the other order an undo could miss the batch.
                         if not epoch_is_ours(storage, run_epoch=epoch, run_id=run_id):
                             raise _lease_lost(run_id)
-                        guard(batch.column("address"))
+                        needed = guard(batch.column("address"))
                         with held():  # an interrupt waits until the outcomes are recorded
-                            outcomes = remove(batch)
+                            outcomes = remove(batch, needed)
                             if written is not None:
                                 written.result()
                             written = recorder.submit(
@@ -243,13 +243,19 @@ def _remove(
     looks_again: bool,
     with_versions: bool,
     batch: pa.Table,
+    needed: Mapping[str, str],
 ) -> list[Ended]:
-    """Deletes the files of a batch, or moves them with `move`. Returns an outcome for each row."""
+    """Deletes the files of a batch, or moves them with `move`, except those that are `needed`.
+    Returns an outcome for each row."""
     addresses = texts(batch.column("address"))
-    changed = _changed(storage, batch) if looks_again else [None] * len(addresses)
-    same = [each for each, known in zip(addresses, changed, strict=True) if known is None]
-    removed = iter(ended(storage.delete(same) if move is None else move(same)))
-    outcomes = [next(removed) if known is None else known for known in changed]
+    found = _changed(storage, batch) if looks_again else [None] * len(addresses)
+    kept: list[Ended | None] = [
+        ("revived", f"{needed[address]} needs it") if address in needed else known
+        for address, known in zip(addresses, found, strict=True)
+    ]
+    going = [each for each, known in zip(addresses, kept, strict=True) if known is None]
+    removed = iter(ended(storage.delete(going) if move is None else move(going)))
+    outcomes = [next(removed) if known is None else known for known in kept]
     if move is None and with_versions:
         return remove_versions(storage, addresses, outcomes)
     return outcomes

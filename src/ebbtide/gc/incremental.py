@@ -14,6 +14,9 @@ incremental run looks at four groups of files, as at any listing:
 All other files are needed by commits that are still kept, or are still protected, or were deleted.
 New commits, trees and nodes are found by differences between sets of ids, never by dates.
 
+A format can name the files that its commits release (`capabilities.Releasing`). Then the run lists
+nothing: it looks up these files, and those that the earlier run left.
+
 If a run looks at too few files, some garbage stays until the next clean run. It cannot delete a
 file that is needed, because it knows of each file that it looks at whether it is live or protected.
 Not for: choosing between the two kinds of run (`modes`).
@@ -29,10 +32,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebbtide.arrow import first_of_each, numbered, rows_in, without
+from ebbtide.arrow import counts, first_of_each, numbered, rows_in, texts, without
 from ebbtide.errors import EbbtideError, Refused
-from ebbtide.formats.base import NODES_SCHEMA, Layout
-from ebbtide.formats.capabilities import SlicedLayout, slices_of
+from ebbtide.formats.base import NODES_SCHEMA, Layout, RepositoryFormat, absent_among
+from ebbtide.formats.capabilities import Releasing, SlicedLayout, left_out_of, slices_of
 from ebbtide.gc.candidates import ROWS_PER_PART
 from ebbtide.gc.committed import KnownTrees, MarkedTrees, tree_nodes, write_trees
 from ebbtide.gc.decisions import released_since
@@ -41,10 +44,7 @@ from ebbtide.gc.index import Index
 from ebbtide.gc.parts import ADDRESS_SCHEMA, Count, Part, PartRows, read_part, read_rows, split
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder, TaskFiles
-from ebbtide.gc.store import (
-    INVENTORY_SCHEMA,
-    in_closed_slices,
-)
+from ebbtide.gc.store import EVERYTHING, INVENTORY_SCHEMA, classified, in_closed_slices
 from ebbtide.gc.uncommitted import SIZED_SCHEMA
 from ebbtide.text import count_text
 
@@ -134,7 +134,9 @@ class _Unlisted:
         return in_closed_slices(pa.table(columns, schema=INVENTORY_SCHEMA), self.closed_after)
 
 
-def unlisted_files(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
+def unlisted_files(
+    engine: Engine, repository: RepositoryFormat, earlier: EarlierRun, now: Now
+) -> list[Part]:
     """Returns the files that the earlier run leaves to this one, each once: parts of
     INVENTORY_SCHEMA.
 
@@ -142,6 +144,8 @@ def unlisted_files(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     trees and nodes of commits that expired.
     """
     try:
+        if isinstance(repository, Releasing):
+            return _named_files(engine, repository, earlier, now)
         left = _left(engine, earlier, now)
         return left + _others(engine, earlier, now, left)
     except Refused as error:
@@ -151,8 +155,7 @@ def unlisted_files(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
 def _left(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     """Returns the remaining and the revived files of the earlier run, in slices that were closed
     then, as parts."""
-    records = [name for name in earlier.folder.names("deleted") if REVIVED in name]
-    tasks: list[Part | str] = [*earlier.plan.remaining, *records]
+    tasks: list[Part | str] = [*earlier.plan.remaining, *_revived(earlier)]
     # `work` is pickled with these variables, and not with all of `now` and `earlier`.
     folder, before, unlisted = now.folder, earlier.folder, _Unlisted.since(earlier, now)
 
@@ -165,6 +168,11 @@ def _left(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
             answer.wrote(folder, name, rows, relation="inventory")
 
     return engine.run(tasks, work).parts
+
+
+def _revived(earlier: EarlierRun) -> list[str]:
+    """Returns the names of the parts with files that the earlier sweep found to be needed."""
+    return [name for name in earlier.folder.names("deleted") if REVIVED in name]
 
 
 def _others(engine: Engine, earlier: EarlierRun, now: Now, left: list[Part]) -> list[Part]:
@@ -198,9 +206,9 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
     """
     before = (earlier.folder, earlier.plan.commits)
     released = released_since(now.folder, now.trees, earlier=before)
-    if unknown := released.unknown_count:
+    if released.unknown:
         raise NeedsCleanRunError(
-            f"the checksums of {count_text(unknown, 'tree')} are not known any more"
+            f"the checksums of {count_text(len(released.unknown), 'tree')} are not known any more"
         )
     if not released.trees:
         return []
@@ -224,6 +232,74 @@ def _expired(engine: Engine, earlier: EarlierRun, now: Now) -> list[Part]:
         answer.wrote(folder, f"expired/part-{number:05d}.parquet", rows, relation="inventory")
 
     return engine.run(split(nodes, tasks=engine.task_count), work).parts
+
+
+def _named_files(
+    engine: Engine, repository: Releasing, earlier: EarlierRun, now: Now
+) -> list[Part]:
+    """Returns the files that trees have released since the earlier run, and those that it left, as
+    parts. The storage is asked for each: clients can write such a file again, and delete it."""
+    before = (earlier.folder, earlier.plan.commits)
+    found = released_since(now.folder, now.trees, earlier=before)
+    ids = [*(tree_id for tree_id, _ in found.trees), *found.unknown]
+    changes = repository.changes(found.earlier, ids, found.kept)
+    for nodes in (changes.released, changes.needed):
+        if sum(counts(nodes.column("entry_count"))) > engine.held_max:
+            raise NeedsCleanRunError("so many files have changed that a full listing is as fast")
+    place = now.place
+    _check_present(engine, place, _addresses(engine, place, changes.needed, "needed"))
+    named = _addresses(engine, place, changes.released, "released")
+    left = [*earlier.plan.remaining, *(Part(name, 0, 0, None) for name in _revived(earlier))]
+    folder, source = now.folder, earlier.folder
+
+    def gather(_number: int, _task: None, answer: PartRows) -> None:
+        tables = (read_rows(folder, named, ADDRESS_SCHEMA), read_rows(source, left, ADDRESS_SCHEMA))
+        rows = pa.concat_tables(tables)
+        once = rows.filter(pa.array(first_of_each(numbered(rows.column("address")))))
+        for start in range(0, once.num_rows, ROWS_PER_PART):
+            name = f"expired/once-{start // ROWS_PER_PART:05d}.parquet"
+            answer.wrote(folder, name, once.slice(start, ROWS_PER_PART), relation="expired")
+
+    def look(number: int, part: Part, answer: PartRows) -> None:
+        addresses = texts(read_part(folder, part.name, part.checksum).column("address"))
+        there = place.storage.sizes(addresses)
+        is_file: Any = there.column("regular").fill_null(False)
+        rows = classified(there.filter(is_file), place.layout)
+        answer.wrote(folder, f"inventory/unlisted-{number:05d}.parquet", rows, relation="inventory")
+
+    return engine.run(engine.run([None], gather).parts, look).parts
+
+
+def _addresses(engine: Engine, place: TaskFiles, nodes: pa.Table, name: str) -> list[Part]:
+    """Returns the addresses that nodes (NODES_SCHEMA) name, without those that no listing has, as
+    parts of ADDRESS_SCHEMA."""
+    folder, layout, storage = place.folder, place.layout, place.storage
+    rows: list[tuple[str, str, int]] = [row for each in nodes.to_batches() for row in rows_in(each)]
+
+    def work(number: int, task: Sequence[tuple[str, str, int]], answer: PartRows) -> None:
+        for place_in_task, (node_id, checksum, count) in enumerate(task):
+            found = layout.read_node(storage, node_id, checksum, entry_count=count)
+            listed = found.filter(pc.invert(left_out_of(layout, found, EVERYTHING)))
+            target = f"expired/{name}-{number:05d}-{place_in_task:05d}.parquet"
+            table = pa.table([listed], schema=ADDRESS_SCHEMA)
+            answer.wrote(folder, target, table, relation="expired")
+
+    return engine.run(split(rows, tasks=engine.task_count), work).parts
+
+
+def _check_present(engine: Engine, place: TaskFiles, needed: list[Part]) -> None:
+    """Raises NeedsCleanRunError if a file of `needed` (parts of ADDRESS_SCHEMA) does not exist. A
+    clean run tells more, and refuses."""
+    folder, storage = place.folder, place.storage
+
+    def work(_number: int, part: Part, answer: PartRows) -> None:
+        addresses = texts(read_part(folder, part.name, part.checksum).column("address"))
+        for address in absent_among(storage, addresses):
+            answer.counted(Count(1), of=address)
+
+    absent = engine.run(needed, work).counts
+    if absent:
+        raise NeedsCleanRunError(f"{absent[0].of}, which a new commit needs, is not there")
 
 
 def _lost_nodes(

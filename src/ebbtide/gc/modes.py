@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ebbtide.durations import format_duration
 from ebbtide.errors import NotFound, Refused
-from ebbtide.formats.capabilities import Sliced
+from ebbtide.formats.capabilities import Releasing, Sliced
 from ebbtide.gc.incremental import Chosen, EarlierRun
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.plan import Plan
@@ -21,7 +21,7 @@ def choose(runs: RecordedRuns, quarantines: Quarantines, options: RunOptions) ->
     """Returns the run that a plan continues from, by the options and the recorded runs; or why the
     plan is clean."""
     repository = runs.repository
-    if options.mode == "clean" or not isinstance(repository, Sliced):
+    if options.mode == "clean" or not isinstance(repository, Sliced | Releasing):
         return Chosen()
     if options.inventory is not None:
         return Chosen(reason="an inventory was given")
@@ -69,7 +69,7 @@ def _not_from(plan: Plan, now: datetime, options: RunOptions) -> str | None:
     if plan.absent:
         return f"run {plan.run_id} did not find files that commits need"
     if plan.closed_after is None:
-        return f"run {plan.run_id} used an inventory"
+        return f"run {plan.run_id} used an inventory, or an earlier version of Ebbtide made it"
     if plan.clean_at > now:
         return f"the last clean run before run {plan.run_id} is dated in the future"
     if options.mode == "auto" and now - plan.clean_at >= options.clean_every:

@@ -221,12 +221,12 @@ class Planner:
         the protections of these.
         """
         with self.repository.reading(listed.cutoff) as reading:
-            assert isinstance(reading, SlicedReading)
             with self.steps("read"):
                 decided = self._decide(reading, listed)
                 back = self._held_back(decided)
                 untraced = self._untraced(reading) + back
-                dropped = write_protected(self.folder, reading.dropped(), name="dropped")
+                tables = reading.dropped() if isinstance(reading, SlicedReading) else ()
+                dropped = write_protected(self.folder, tables, name="dropped")
             with self.steps("reach"):
                 mark = self._mark(decided, index)
                 nodes = mark.nodes
@@ -239,9 +239,10 @@ class Planner:
                     dropped=dropped,
                     index=index,
                 )
-                listed = listed.with_rows(unlisted_files(self.engine, earlier, now))
+                parts = unlisted_files(self.engine, self.repository, earlier, now)
+                listed = listed.with_rows(parts)
             read = _Read(decided, listed, mark, [], untraced)
-            tables: Iterable[pa.Table] | None = None
+            kept: Iterable[pa.Table] | None = None
             if self.engine.holds(listed.parts):
                 given = self._relations(read, None)
                 with self.steps("mark"):
@@ -249,10 +250,10 @@ class Planner:
                     read = replace(read, live=live)
                     left = addresses_left(self.engine, given, live)
                 if len(left) <= AMONG_MAX:
-                    tables = protected_of(reading, left)
+                    kept = protected_of(reading, left)
             with self.steps("protect"):
-                tables = reading.protected() if tables is None else tables
-                protected = write_protected(self.folder, tables, name="uncommitted")
+                kept = reading.protected() if kept is None else kept
+                protected = write_protected(self.folder, kept, name="uncommitted")
         return replace(read, protected=protected + back)
 
     @property

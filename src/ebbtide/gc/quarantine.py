@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from ebbtide.arrow import Column, counts, make_schema, split_by, texts
 from ebbtide.errors import EbbtideError, Failed, NotFound, Refused
-from ebbtide.formats.base import RUNS_PREFIX, Guard, Layout, unguarded
+from ebbtide.formats.base import RUNS_PREFIX, Guard, Layout, changed, unguarded
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.keys import KeyArray, KeySet, keys_of
 from ebbtide.gc.parts import Count, Part, PartRows, read_part, split
@@ -344,7 +344,8 @@ def delete_held(
     before each batch of at most `batch_max` files.
 
     Raises Failed `storage_error` if some files could not be deleted; then it can be called again.
-    Raises the errors of `guard`.
+    Raises the errors of `guard`, and Refused `repository_changed` if a file is needed again: it is
+    not at its place, so that somebody must restore it first.
     """
     prefix = prefix_of(run_id)
 
@@ -358,7 +359,8 @@ def delete_held(
     def work(_number: int, task: Sequence[Share], answer: PartRows) -> None:
         for addresses in batches(task):
             try:
-                guard(addresses)
+                for address, what in guard(addresses).items():
+                    raise changed(f"{what} needs {address}")
             except EbbtideError as error:
                 answer.failed(error)
                 return

@@ -341,7 +341,7 @@ class Quarantines:
         }
 
 
-def _unless_restored(guard: Guard, restored: KeyArray, addresses: Column) -> None:
+def _unless_restored(guard: Guard, restored: KeyArray, addresses: Column) -> Mapping[str, str]:
     """Calls `guard` with the addresses whose files were not restored, if there are any."""
     left = pa.array(~KeySet(restored).has(keys_of(addresses)))
-    guard(addresses.filter(left))
+    return guard(addresses.filter(left))

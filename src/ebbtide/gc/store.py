@@ -18,8 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
-from ebbtide.formats.base import FOREIGN, Layout, ListingItem, RepositoryFormat, Slices
-from ebbtide.formats.capabilities import Sliced, checked_kinds_of, plan_listing, slices_of
+from ebbtide.formats.base import EVERY_SLICE, FOREIGN, Layout, ListingItem, RepositoryFormat, Slices
+from ebbtide.formats.capabilities import (
+    Releasing,
+    Sliced,
+    checked_kinds_of,
+    plan_listing,
+    slices_of,
+)
 from ebbtide.formats.roots import is_ended, nested_root, roots_among
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.options import SIZED_FILES_MAX, RunOptions
@@ -181,7 +187,9 @@ def judged_by(table: pa.Table) -> pa.StringArray:
 
 
 def in_closed_slices(table: pa.Table, closed_after: str) -> pa.Table:
-    """Returns the rows in slices that sort after `closed_after`."""
+    """Returns the rows in slices that sort after `closed_after`; all rows with EVERY_SLICE."""
+    if closed_after == EVERY_SLICE:
+        return table
     return table.filter(pc.greater(table.column("slice"), pa.scalar(closed_after, pa.string())))
 
 
@@ -367,7 +375,10 @@ def listed_kinds(storage: Storage, answers: Answers) -> dict[str, Count]:
 
 def _closed_after(repository: RepositoryFormat, cutoff: datetime) -> str | None:
     """Returns a slice; slices that sort after it get no more files. They were opened before the
-    cutoff, so that this run lists them unless an earlier run did."""
+    cutoff, so that this run lists them unless an earlier run did. None if no incremental run can
+    continue from this one."""
+    if isinstance(repository, Releasing):
+        return EVERY_SLICE
     if not isinstance(repository, Sliced):
         return None
     return max(repository.closed_after(), latest_id(cutoff))

@@ -60,6 +60,7 @@ class DeltaLake:
         self.engine: Engine = INLINE
         self.settings = Settings(share_max=1.0, run_heartbeat=timedelta(seconds=1))
         self.options: dict[str, Any] = {"grace": GRACE, "unsafe": True, "sessions": GRACE}
+        self.options["mode"] = "clean"  # `test_incremental` has the others
 
     def open(self) -> DeltaRepository:
         return open_delta(self.name, self.settings, clock=self.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -51,7 +51,7 @@ class DeltaLake(lake.DeltaLake):
         super().__init__(root, now_ms=NOW, name=f"delta:{root}{within}")
         self.root, self.within = root, within
         self.grace = timedelta(days=7 if keeping is None else keeping.grace)
-        self.options = {"grace": self.grace, "sessions": timedelta(0)}
+        self.options = {"grace": self.grace, "sessions": timedelta(0), "mode": "clean"}
         if keeping is not None:
             place = root / "_ebbtide" / "policy.json"
             place.parent.mkdir()
@@ -78,14 +78,15 @@ def meanwhile(
 
     check = DeltaGuard.__call__
 
-    def checked(guard: DeltaGuard, addresses: Any) -> None:
+    def checked(guard: DeltaGuard, addresses: Any) -> Mapping[str, str]:
         is_turn = calls[0] >= batch
         calls[0] += 1
         if is_turn and moment == "before a batch":
             once()
-        check(guard, addresses)
+        found = check(guard, addresses)
         if is_turn and moment == "in a batch":
             once()
+        return found
 
     def looked(repository: RepositoryFormat, guard: Guard) -> str | None:
         if moment == "after the last batch":

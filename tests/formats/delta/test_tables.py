@@ -23,7 +23,7 @@ from ebbtide.formats.delta.reading import DeltaGuard
 from ebbtide.formats.delta.repository import DeltaRepository
 from ebbtide.text import date_text
 from tests.formats.delta.lake import GRACE, DeltaLake, expectations, fixtures, lay, policy_of
-from tests.support.icechunk_lake import candidates
+from tests.support.icechunk_lake import candidates, told_of
 
 LAST = "keep_last 1, grace 1d"
 DAY = timedelta(days=1)
@@ -170,17 +170,27 @@ def before(call: int, do: Callable[[], None], function: Callable[..., Any]) -> C
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_a_file_that_is_added_again_stops_the_sweep(
+def test_a_file_that_is_added_again_leaves_its_batch(
     busy: Busy, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The sweep goes on with all others. What went before the commit is told at the end."""
     monkeypatch.setattr(DeltaRepository, "batch_max", 1)
     monkeypatch.setattr(DeltaGuard, "__call__", before(batch, busy.restore, DeltaGuard.__call__))
-    report = busy.lake.collector(grace=DAY, quarantine=timedelta(days=7)).run()
-    assert report.state in ("incomplete", "refused")
-    assert report.error is not None
+    collector, there = busy.lake.collector(grace=DAY, quarantine=timedelta(days=7)), busy.files
+    plan = collector.plan()
+    others = {*candidates(plan)} - busy.files
+    assert others
+    report = collector.sweep(plan.run_id)
     gone = busy.gone
     assert len(gone) < batch  # only what went before the commit
+    assert others.isdisjoint(busy.lake.files())
+    assert report.counts["revived"].objects == len(there - gone)
+    assert report.counts["quarantined"].objects == len(others | gone)
+    told = told_of(report, "revived")
+    assert told == dict.fromkeys(there - gone, "version 12 of table needs it")
+    assert report.state == ("incomplete" if gone else "swept")
     if gone:
+        assert report.error is not None
         assert "brings it back" in report.error["message"]
         assert busy.lake.collector().undo(report.run_id).state == "undone"
     assert not busy.gone

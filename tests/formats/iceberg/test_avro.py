@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -160,3 +161,47 @@ def test_a_file_of_no_records() -> None:
         for data in (b"", b"Obj\x01", written({"type": "long"}, 1)):  # type: ignore[arg-type]
             with pytest.raises(DamagedMetadataError, match="cannot be read"):
                 read(data)
+
+
+@randomized("sequence numbers in Avro files")
+def test_a_manifest_of_other_entries_with_equal_counts_contradicts_its_list(seed: int) -> None:
+    """The number of a manifest is that of the snapshot that added it. Of two writers, one counts
+    deleted entries for the smallest number."""
+    rng = Random(seed)
+    schema = record("entry", [(0, "int"), (3, OPTIONAL), (2, record("file", [(100, "string")]))])
+
+    def manifest(numbers: list[int | None]) -> bytes:
+        rows = [
+            {"f0": status, "f3": number, "f2": {"f100": f"file:///{place}"}}
+            for place, (status, number) in enumerate(zip(statuses, numbers, strict=True))
+        ]
+        return written(schema, *rows)
+
+    def listed(numbers: list[int | None], data: bytes) -> ListedManifest:
+        own = [sequence if each is None else each for each in numbers]
+        live = [each for each, status in zip(own, statuses, strict=True) if status != 2]
+        oldest = min(rng.choice((own, live)) or own)
+        return ListedManifest(
+            "a",
+            len(data),
+            added=statuses.count(1),
+            existing=statuses.count(0),
+            sequence=sequence,
+            oldest=oldest,
+        )
+
+    sequence, count = rng.randrange(5, 20), rng.randrange(1, 5)
+    statuses = rng.choices((0, 0, 0, 1, 2), k=count)
+    numbers = [
+        None if status == 1 and rng.random() < 0.7 else rng.randrange(sequence + 1)
+        for status in statuses
+    ]
+    data = manifest(numbers)
+    assert len(read_manifest(data, listed(numbers, data))) == count
+    others = [rng.randrange(1, sequence + 3) for _ in statuses]
+    other = manifest([*others])
+    claims = replace(listed(numbers, data), length=len(other))
+    if 2 in statuses or (claims.oldest == min(others) and max(others) <= sequence):
+        return
+    with pytest.raises(DamagedMetadataError, match="sequence numbers"):
+        read_manifest(other, claims)

@@ -6,7 +6,7 @@ import gc
 import shutil
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from ebbtide.formats.iceberg.reading import IcebergGuard
 from ebbtide.storage.local import LocalStorage
 from tests.formats.iceberg.histories import DiedError
 from tests.formats.iceberg.warehouse import Warehouse, request, rows
+from tests.support.icechunk_lake import candidates, told_of
 
 KEPT = timedelta(days=7)
 
@@ -183,13 +184,14 @@ def beside_batch(
     """Acts before or behind the check of the batch that has one of the files."""
     check = IcebergGuard.__call__
 
-    def checked(guard: IcebergGuard, addresses: Any) -> None:
+    def checked(guard: IcebergGuard, addresses: Any) -> Mapping[str, str]:
         is_it = not again.isdisjoint(addresses.to_pylist())
         if is_it and not behind:
             act()
-        check(guard, addresses)
+        found = check(guard, addresses)
         if is_it and behind:
             act()
+        return found
 
     return patch.object(IcebergGuard, "__call__", checked)
 
@@ -234,7 +236,9 @@ def test_files_that_are_needed_again_beside_a_run(lake: Warehouse, comes: str, p
     if point == "end":
         act()
     assert bool(acted) is (point != "end")
-    assert report.state == ("incomplete" if point in ("batch", "deleting") else "swept")
+    assert report.state == ("incomplete" if point == "deleting" else "swept")
+    if point in ("planned", "batch"):
+        assert {*told_of(report, "revived")} >= again & {*candidates(report)} != set()
     if point == "deleting":
         assert report.error is not None
         assert "gc undo" in report.error["message"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -29,6 +29,7 @@ from ebbtide.formats.delta import actions
 from ebbtide.formats.delta.log import (
     LOG,
     SIDECARS,
+    TableLog,
     checkpoint_of,
     commit_name,
     list_log,
@@ -41,11 +42,12 @@ _OWN: Final = (SYSTEM, rf"(?:(?s:.)*/)?{SYSTEM_PREFIX}(?s:.)*")
 DATA, VECTOR, CHANGES, CHECKSUM = "data", "dv", "cdc", "checksum"
 CHANGE_DATA: Final = "_change_data"
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_NODE: Final = re.compile(rf"((?s:.)*){LOG}([0-9]+)([-*])([0-9]+)(?:\+(.+))?")
-_Row = tuple[str, str, int]
+_NODE: Final = re.compile(rf"((?s:.)*){LOG}([0-9]+)([-*~])([0-9]+)(?:\+(.+))?")
+NodeRow = tuple[str, str, int]
 """A row of NODES_SCHEMA."""
-_STATE, _EACH = "-", "*"
-"""In the id of a node: the adds that survive to the end of the range, or those of each commit."""
+_STATE, _EACH, _GONE = "-", "*", "~"
+"""In the id of a node: the adds that survive to the end of the range, those of each commit, or what
+the range releases if only its last version stays."""
 _TOGETHER_MAX: Final = 200
 """The most commits in one node with the adds of each commit."""
 _BYTES_PER_ENTRY: Final = 100
@@ -145,7 +147,7 @@ class DeltaLayout:
     def node_addresses(self, node_ids: Column) -> Column:
         """Returns the address of the last commit in each range."""
         return pc.replace_substring_regex(
-            node_ids, rf"{LOG}[0-9]+[-*]([0-9]+)(?:\+.*)?\z", rf"{LOG}\1.json"
+            node_ids, rf"{LOG}[0-9]+[-*~]([0-9]+)(?:\+.*)?\z", rf"{LOG}\1.json"
         )
 
     def for_trees(self, tree_ids: Iterable[str]) -> DeltaLayout:
@@ -175,7 +177,9 @@ class DeltaLayout:
         rows = self.rows.get(prefix)
         return rows[-1][1] if rows else None
 
-    def _since(self, storage: Storage, prefix: str, kept: Sequence[int], place: int) -> list[_Row]:
+    def _since(
+        self, storage: Storage, prefix: str, kept: Sequence[int], place: int
+    ) -> list[NodeRow]:
         """Returns the nodes with what a kept version adds to the one before it."""
         before, version, rows = kept[place - 1], kept[place], self.rows.get(prefix, ())
         if before + 1 < version:
@@ -191,7 +195,7 @@ class DeltaLayout:
             first, place = first - 1, place - 1
         return [(_node_id(prefix, first, _EACH, version), "", 0)]
 
-    def state(self, storage: Storage, prefix: str, version: int) -> _Row:
+    def state(self, storage: Storage, prefix: str, version: int) -> NodeRow:
         """Returns the node of a version's whole state. Raises Refused `corrupt_tree` if the log
         cannot rebuild it."""
         log = list_log(storage, prefix)
@@ -209,13 +213,14 @@ class DeltaLayout:
     def read_node(
         self, storage: Storage, node_id: str, checksum: str, *, entry_count: int
     ) -> pa.StringArray:
-        """Returns the files that a range of the log adds, of data, deletion vectors and changes.
+        """Returns the files that a range of the log adds or releases, of data, deletion vectors and
+        changes.
 
         Raises Refused `missing_tree` or `corrupt_tree` for a file of the log, and
         `unknown_format_version`.
         """
         del checksum, entry_count
-        prefix, _, kind, last, _ = _range_of(node_id)
+        prefix, first, kind, last, _ = _range_of(node_id)
         found = read_range(storage, node_id)
         if kind == _STATE:
             is_own = pc.and_(
@@ -223,6 +228,15 @@ class DeltaLayout:
                 pc.equal(found["version"], pa.scalar(last)),
             )
             found = pa.concat_tables([actions.surviving(found), found.filter(is_own)])
+        elif kind == _GONE:
+            # What the first commit removed, the version before it had; the last version stays.
+            removed, changes = (
+                found.filter(pc.equal(found["kind"], pa.scalar(each)))
+                for each in (actions.REMOVE, actions.CDC)
+            )
+            removed = removed.filter(pc.greater(removed["version"], pa.scalar(first)))
+            changes = changes.filter(pc.less(changes["version"], pa.scalar(last)))
+            found = pa.concat_tables([removed, changes])
         else:
             found = found.filter(pc.not_equal(found["kind"], pa.scalar(actions.REMOVE)))
         with _refusing(storage, prefix, commit_name(last)):
@@ -287,6 +301,23 @@ def tree_of(tree: str) -> tuple[str, int]:
     """Returns the prefix of the table, and the version, of a tree."""
     prefix, _, name = tree.rpartition(LOG)
     return prefix, int(name[:-5])
+
+
+def released_nodes(log: TableLog, first: int, last: int) -> Iterator[NodeRow]:
+    """Yields nodes that name what the versions from `first` on need and the version `last` does
+    not, and their changed data: what commits after `first` remove."""
+    for start in range(first, last, _TOGETHER_MAX):
+        yield _node_row(log, start, _GONE, min(start + _TOGETHER_MAX, last))
+
+
+def added_node(log: TableLog, first: int, last: int) -> NodeRow:
+    """Returns the node of the files that these commits add and that survive them."""
+    return _node_row(log, first, _STATE, last)
+
+
+def _node_row(log: TableLog, first: int, kind: str, last: int) -> NodeRow:
+    size = sum(log.sizes[commit_name(each)] for each in range(first, last + 1))
+    return _node_id(log.table, first, kind, last), "", size // _BYTES_PER_ENTRY
 
 
 def adds_of(prefix: str, first: int, last: int) -> str:

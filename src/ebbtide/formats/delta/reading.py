@@ -8,18 +8,32 @@ commits are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import groupby
 from typing import Final
 
 import pyarrow as pa
 
-from ebbtide.arrow import texts
+from ebbtide.arrow import table_of, texts
 from ebbtide.durations import format_duration
-from ebbtide.formats.base import LateNeeds, changed
-from ebbtide.formats.delta.layout import DeltaLayout, adds_of, tree_id
-from ebbtide.formats.delta.log import Stamp, list_log
+from ebbtide.errors import Refused
+from ebbtide.formats.base import NODES_SCHEMA, LateNeeds, changed
+from ebbtide.formats.capabilities import Changes
+from ebbtide.formats.delta.layout import (
+    DeltaLayout,
+    NodeRow,
+    added_node,
+    adds_of,
+    released_nodes,
+    tree_id,
+    tree_of,
+)
+from ebbtide.formats.delta.log import LOG, Stamp, TableLog, list_log
 from ebbtide.formats.delta.places import DeltaPlaces
 from ebbtide.formats.delta.tables import TableReader, TableState
 from ebbtide.formats.holds import with_restored
@@ -107,6 +121,54 @@ class DeltaReading:
         come."""
         del among
         yield from ()
+
+
+def changes_since(
+    tables: Iterable[TableState],
+    earlier: Collection[str],
+    released: Collection[str],
+    kept: Collection[str],
+) -> Changes:
+    """Returns what has changed since a plan, as `Releasing.changes` does.
+
+    A file of a version r that no kept version needs is not in k, the first kept version after r. So
+    one of the commits after r, up to k, removes it. Raises Refused `repository_changed`, and
+    `missing_tree` if the log has lost one of these commits.
+    """
+    before, gone, stay = (_by_table(each) for each in (earlier, released, kept))
+    known = {each.prefix: each for each in tables}
+    if before.keys() != known.keys():
+        raise changed("the name has other tables than before")
+    nodes, new = list[NodeRow](), list[NodeRow]()
+    for prefix, table in known.items():
+        last, newest = before[prefix][-1], table.newest
+        if max([last, *gone[prefix]]) > newest:
+            raise changed(f"the log of {prefix or 'the table'} is an older one")
+        for end, versions in groupby(gone[prefix], partial(_next, stay[prefix])):
+            nodes += released_nodes(table.log, _unbroken(table.log, next(versions), end), end)
+        if last < newest:
+            new.append(added_node(table.log, _unbroken(table.log, last + 1, newest), newest))
+    return Changes(table_of(nodes, NODES_SCHEMA), table_of(new, NODES_SCHEMA))
+
+
+def _by_table(trees: Iterable[str]) -> defaultdict[str, list[int]]:
+    """Returns the versions of each table's prefix, in order."""
+    found = defaultdict[str, list[int]](list)
+    for prefix, version in sorted(map(tree_of, trees)):
+        found[prefix].append(version)
+    return found
+
+
+def _next(kept: Sequence[int], version: int) -> int:
+    return kept[bisect_left(kept, version)]
+
+
+def _unbroken(log: TableLog, first: int, last: int) -> int:
+    """Returns `first`. Raises Refused `missing_tree` if one of the commits is not in the log."""
+    if not any(start <= first and last <= end for start, end in log.rows()):
+        where = f"{log.storage.url}/{log.table}{LOG}"
+        raise Refused("missing_tree", f"{where} has lost one of the commits {first} to {last}")
+    return first
 
 
 def own_policy(tables: Mapping[str, TableState]) -> Policy:

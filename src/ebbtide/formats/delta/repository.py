@@ -20,6 +20,7 @@ from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import Refused
 from ebbtide.formats import notes
 from ebbtide.formats.base import PROTECTED_SCHEMA, SYSTEM_PREFIX, Guard, Identity
+from ebbtide.formats.capabilities import Changes
 from ebbtide.formats.delta.features import LOG_RETENTION
 from ebbtide.formats.delta.finding import Found, has_log
 from ebbtide.formats.delta.history import FileHistory, belongs, in_words, unkept_since
@@ -31,6 +32,7 @@ from ebbtide.formats.delta.reading import (
     DeltaGuard,
     DeltaReading,
     SeenTable,
+    changes_since,
     commit_id_of,
     own_policy,
 )
@@ -180,6 +182,13 @@ class DeltaRepository:
         folder, slash, name = checksum.rpartition("/")
         address = f"{folder}{slash}{name.removeprefix('.').removesuffix('.crc')}"
         return self.storage.head(address) is not None
+
+    def changes(
+        self, earlier: Collection[str], released: Collection[str], kept: Collection[str]
+    ) -> Changes:
+        """Returns what commits have released and added since an earlier plan. Raises as
+        `changes_since`."""
+        return changes_since(self._tables.values(), earlier, released, kept)
 
     def guard(self, kept: Collection[str], going: Collection[str]) -> Guard:
         """Returns the check before each batch of deletes, against the last reading."""

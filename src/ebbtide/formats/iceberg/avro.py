@@ -30,10 +30,11 @@ _Decoder: Final[Any] = BinaryDecoder  # fastavro gives no types
 _Encoder: Final[Any] = BinaryEncoder
 _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
-_LISTED: Final = (500, 501, 502, 517, 503, 504, 505, 506, 519)
+_LISTED: Final = (500, 501, 502, 517, 503, 504, 505, 506, 515, 516, 519)
 """The fields of `ListedManifest` in their order, and the key of an encrypted manifest."""
-_ENTRY, _DATA_FILE, _FILE_PATH = (0, 1, 2), 2, 100
-"""The status of an entry, its snapshot, and its file, of which only the path is read."""
+_ENTRY, _DATA_FILE, _FILE_PATH = (0, 1, 3, 2), 2, 100
+"""The status of an entry, its snapshot, its sequence number, and its file, of which only the path
+is read."""
 EXISTING, ADDED, DELETED = _STATUSES = 0, 1, 2
 """The status of an entry."""
 _CONTENTS: Final[Mapping[int | None, str]] = {0: "data", 1: "deletes"}
@@ -50,8 +51,9 @@ class ListedManifest:
     file of version 1 that names manifests itself says no more than the location.
 
     `spec_id` is the number of its partition spec. `content` is 0 for data and 1 for deletes.
-    `added_by` is the snapshot that added the manifest. The last fields count its entries by their
-    status.
+    `added_by` is the snapshot that added the manifest, and `sequence` the number of that snapshot.
+    `added`, `existing` and `deleted` count its entries by their status. `oldest` is the smallest
+    sequence number of its live entries.
     """
 
     location: str
@@ -62,6 +64,8 @@ class ListedManifest:
     added: int | None = None
     existing: int | None = None
     deleted: int | None = None
+    sequence: int | None = None
+    oldest: int | None = None
 
     @property
     def live(self) -> int | None:
@@ -78,9 +82,16 @@ class ListedManifest:
         """Returns a manifest by its `claims`."""
         return cls(location, *json.loads(claims))
 
-    def check(self, length: int, header: Mapping[str, str], entries: Sequence[Entry]) -> None:
+    def check(
+        self,
+        length: int,
+        header: Mapping[str, str],
+        entries: Sequence[Entry],
+        numbers: Sequence[int | None],
+    ) -> None:
         """Raises DamagedMetadataError if the manifest contradicts its list: then it is damaged, or
-        another file is in its place, of the same table or of another one.
+        another file is in its place, of the same table or of another one. `numbers` are the
+        sequence numbers of the entries.
 
         Entries that are taken over from older manifests have the snapshots of these.
         """
@@ -101,6 +112,26 @@ class ListedManifest:
         for what, own, listed in told:
             if own != listed and None not in (own, listed):
                 raise DamagedMetadataError(f"{what}: it has {own}, and its list says {listed}")
+        self._check_numbers([status for status, _, _ in entries], numbers)
+
+    def _check_numbers(self, statuses: Sequence[int], numbers: Sequence[int | None]) -> None:
+        """Raises DamagedMetadataError if the sequence numbers are not those that the list gives.
+
+        An entry without a number has that of its manifest. Old writers count deleted entries for
+        the smallest number, and some leave out the number 0 of files from version 1.
+        """
+        if self.sequence is None or self.oldest is None:
+            return
+        every = [self.sequence if each is None else each for each in numbers]
+        pairs = zip(statuses, every, strict=True)
+        live = [number for status, number in pairs if status != DELETED]
+        if not live or min(live) == 0:
+            return
+        if not min(every) <= self.oldest <= min(live) <= max(live) <= self.sequence:
+            raise DamagedMetadataError(
+                f"sequence numbers: it has {min(live)} to {max(live)}, and its list says "
+                f"{self.oldest} to {self.sequence}"
+            )
 
 
 def read_list(data: bytes, snapshot_id: str | None = None) -> list[ListedManifest]:
@@ -133,15 +164,16 @@ def read_manifest(data: bytes, listed: ListedManifest) -> list[Entry]:
     contradicts its list."""
     with _refusing():
         plain, header = _unpacked(data)
-    found: list[Entry] = []
-    for status, by, file in _rows(plain, _ENTRY):
+    found, numbers = list[Entry](), list[int | None]()
+    for status, by, number, file in _rows(plain, _ENTRY):
         if status not in _STATUSES or not isinstance(file, dict):
             raise DamagedMetadataError(f"an entry has the status {status!r}")
         path = next(iter(file.values()), None)
         if not isinstance(path, str) or not path:
             raise DamagedMetadataError(f"an entry names the file {path!r}")
         found.append((status, by if isinstance(by, int) else None, path))
-    listed.check(len(data), header, found)
+        numbers.append(number if isinstance(number, int) else None)
+    listed.check(len(data), header, found, numbers)
     return found
 
 

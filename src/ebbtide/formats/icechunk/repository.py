@@ -71,7 +71,7 @@ class RefsGuard:
     kept: frozenset[str]
     going: frozenset[str]
 
-    def __call__(self, addresses: Column) -> None:
+    def __call__(self, addresses: Column) -> Mapping[str, str]:
         """Raises Refused `repository_changed` to stop the sweep, whatever the batch has."""
         del addresses
         for ref in read_refs(self.storage):
@@ -80,6 +80,7 @@ class RefsGuard:
                 if place in self.going:
                     raise changed(f"{ref.kind} {ref.name} needs snapshot {place} again")
                 place = load_snapshot(self.storage, place).parent_id
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,11 @@ class RepoGuard:
     storage: Storage
     going: frozenset[str]
 
-    def __call__(self, addresses: Column) -> None:
+    def __call__(self, addresses: Column) -> Mapping[str, str]:
         """Raises Refused `repository_changed` to stop the sweep, whatever the batch has."""
         del addresses
         check_unreached(history_of(load_repo(self.storage)), self.going)
+        return {}
 
 
 def check_unreached(history: SnapshotHistory, going: frozenset[str]) -> None:
