@@ -1,6 +1,6 @@
 """The values that all other modules use: commits and refs.
 
-Not for: reading, writing or deciding. This module imports no other module of Ebbtide.
+Not for: reading, writing or deciding. Of Ebbtide, this module imports only `documents`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+
+from ebbtide.documents import documented
 
 RefKind = Literal["branch", "tag", "collection"]
 
@@ -56,6 +58,7 @@ class Ref:
     keeps_data: bool = True
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A hold: the commit is kept until the hold is released, whatever the policy says."""

@@ -123,7 +123,7 @@ def test_what_was_imported_stays(store: Store, repository: Repository, tmp_path:
 
     done = purge(store, commits=(commit_id,))
 
-    assert done.to_json()["object_count"] == 1
+    assert done.figures.object_count == 1
     assert outside.read_bytes() == b"theirs"
     assert repository.objects.get("main", "b") == b"theirs"
 
@@ -234,7 +234,7 @@ def test_a_whole_repository_goes_and_its_records_outlast_it(
     assert done.row.state == "done"
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert left == foreign | {"_ebbtide/OWNER"}
-    assert done.to_json()["foreign_count"] == len(foreign)
+    assert done.figures.foreign_count == len(foreign)
     with raises("repository_not_found"):
         store.repository("lake")
     paths = [path for each in Purges(store).objects(done, limit=99) for path in each["paths"]]

@@ -221,7 +221,7 @@ def test_deletes_that_fail_leave_it_incomplete_until_they_succeed(
     fail_deletes(monkeypatch, stuck.__eq__)
     report = purge(store, commits=("main",))
     assert report.row.state == "incomplete"
-    assert report.to_json()["outcomes"] == {"deleted": 1, "failed": 1}
+    assert report.figures.outcomes == {"deleted": 1, "failed": 1}
     kinds = {each.kind for each in verify(store, report.row.purge_id).differences}
     assert {"state", "still_there", "outcome"} <= kinds
     monkeypatch.undo()
@@ -332,7 +332,7 @@ def test_no_run_takes_what_a_killed_purge_left_while_commits_refer_to_it(
     assert (report["state"], report["deleted_count"]) == ("swept", 0)
     assert len(data_files(repository)) == 2
     assert [text for text in report["warnings"] if f"purge resume {purge_id}" in text]
-    assert purges.carry_out(purge_id).to_json()["outcomes"] == {"deleted": 1}
+    assert purges.carry_out(purge_id).figures.outcomes == {"deleted": 1}
     assert data_files(repository) == {kept}
     assert "purge resume" not in str(collect(store, repository)["warnings"])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ebbtide.documents import document_of
 from ebbtide.errors import InvalidInput
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
@@ -60,9 +61,9 @@ def test_versions_stay_unless_their_end_is_asked_for(world: World) -> None:
     stays, address, kept = (address_of(world.lake, "main", path) for path in ("a", "b", "kept"))
     report = purge(world.store, "main:a")
     assert report.row.state == "done"
-    (warning,) = report.warnings()
+    (warning,) = report.figures.warnings
     assert "--delete-versions" in warning
-    document = report.to_json()
+    document = document_of(report)
     assert document["retained"]["state"] == "versions" and document["warnings"] == [warning]
     assert report.record is not None and report.record["retained"]["state"] == "versions"
     assert list(world.left(stays).values()) == [(1, 1)]
@@ -72,7 +73,7 @@ def test_versions_stay_unless_their_end_is_asked_for(world: World) -> None:
     world.bucket.client.put_object(Bucket=world.bucket.name, Key=neighbour, Body=b"x")
     world.bucket.client.delete_object(Bucket=world.bucket.name, Key=neighbour)
     report = purge(world.store, "main:b", delete_versions=True)
-    assert report.row.state == "done" and report.warnings() == ()
+    assert report.row.state == "done" and report.figures.warnings == ()
     assert world.left(address) == {}
     assert world.left(neighbour) and list(world.left(kept).values()) == [(1, 0)]
     assert verify(world.store, report.row.purge_id).differences == ()
@@ -136,7 +137,7 @@ def test_a_locked_version_makes_a_purge_incomplete(s3_url: str, tmp_path: Path) 
         report = purge(world.store, "main:a")
         assert report.row.request["delete_versions"] is True
         assert report.row.state == "incomplete"
-        assert report.to_json()["outcomes"] == {"failed": 1}
+        assert report.figures.outcomes == {"failed": 1}
         assert {each.kind for each in verify(world.store, report.row.purge_id).differences} == {
             "state",
             "outcome",
@@ -163,5 +164,5 @@ def test_azure_is_refused(azure_url: str, tmp_path: Path) -> None:
 def test_a_directory_has_no_versions(store: Store, repository: Repository) -> None:
     save(repository, "a")
     report = purge(store, "main:a", delete_versions=True)
-    assert report.row.state == "done" and report.warnings() == ()
-    assert report.to_json()["retained"]["state"] == "no"
+    assert report.row.state == "done" and report.figures.warnings == ()
+    assert (report.figures.retained or {})["state"] == "no"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from ebbtide.server.api.routing import PREFIX
+from ebbtide.server.api.routes import PREFIX
 from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.server.errors import STATUS
 from ebbtide.settings import Settings

@@ -18,7 +18,7 @@ import pytest
 from ebbtide.doors.arvados.server.door import ArvadosDoor
 from ebbtide.doors.arvados.server.routing import PREFIX
 from ebbtide.errors import EbbtideError
-from ebbtide.server.api.routing import Segments
+from ebbtide.server.api.routes import Segments
 from ebbtide.store.access.keys import GivenKey, Role
 from ebbtide.store.embedded import Store
 from tests.simulation.scheduler import Violation

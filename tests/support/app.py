@@ -9,7 +9,7 @@ import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 
-from ebbtide.server.api.routing import PREFIX
+from ebbtide.server.api.routes import PREFIX
 from ebbtide.server.app import create_app
 from ebbtide.store.access.keys import Role
 from ebbtide.store.embedded import Store

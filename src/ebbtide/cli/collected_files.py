@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
 from ebbtide.cli.collections import (
     CollectionArgument,
     FilesArgument,
@@ -29,6 +28,7 @@ from ebbtide.cli.commits import show_changes
 from ebbtide.cli.files import show_listing
 from ebbtide.cli.lifecycle import ExpiredOption
 from ebbtide.cli.local_files import Links, LinksOption, save, save_all, write_out
+from ebbtide.documents import document_of, instant
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.text import count_text, escaped, shown, size_text
 
@@ -149,7 +149,7 @@ def _get_one(
     save(readable.stream(), to)
     entry = readable.entry
     cli.output.answer(
-        documents.entry(entry) | {"file": str(to.resolve())},
+        document_of(entry) | {"file": str(to.resolve())},
         lambda: cli.output.line(f"wrote {to} ({size_text(entry.size_bytes)})"),
     )
 
@@ -261,7 +261,7 @@ def locators(
     document = {
         "locators": {each.entry.path: each.locator for each in signed},
         # The locators of a long list are made at different times. The earliest end counts.
-        "expires_at": documents.instant(min((each.expires_at for each in signed), default=None)),
+        "expires_at": instant(min((each.expires_at for each in signed), default=None)),
     }
     cli.output.answer(document, lambda: cli.output.line(json.dumps(document, indent=2)))
 

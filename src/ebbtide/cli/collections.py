@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents, local_files, values
+from ebbtide.cli import local_files, values
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.lifecycle import (
     AfterOption,
@@ -47,6 +47,7 @@ from ebbtide.cli.projects import (
     property_fields,
 )
 from ebbtide.cli.values import parse_pairs
+from ebbtide.documents import document_of
 from ebbtide.errors import InvalidInput
 from ebbtide.text import count_text, date_text, escaped, size_text
 
@@ -73,7 +74,6 @@ FromRefOption = Annotated[
         metavar="REF",
         autocompletion=values.refs,
         help="Add the files of a branch, tag or commit, without a copy of their bytes.",
-        show_default=False,
     ),
 ]
 FromCollectionOption = Annotated[
@@ -83,7 +83,6 @@ FromCollectionOption = Annotated[
         metavar="COLLECTION",
         help="Add the files of another collection, by its path or id, without a copy of their "
         "bytes.",
-        show_default=False,
     ),
 ]
 FromVersionOption = Annotated[
@@ -92,7 +91,6 @@ FromVersionOption = Annotated[
         "--from-version",
         metavar="N",
         help="With --from-collection: number of a kept version.",
-        show_default=False,
     ),
 ]
 PrefixOption = Annotated[
@@ -110,7 +108,6 @@ LocatorsOption = Annotated[
         "--locators",
         metavar="FILE",
         help="Add the files of the locators in a file, as 'collection locators' prints them.",
-        show_default=False,
     ),
 ]
 
@@ -118,27 +115,20 @@ PAGE: int = 1000
 app = group("Make, list, read, change, delete and restore collections.")
 CollectionArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="COLLECTION", help="Path of the collection, or its id.", show_default=False
-    ),
+    typer.Argument(metavar="COLLECTION", help="Path of the collection, or its id."),
 ]
-VersionArgument = Annotated[
-    int, typer.Argument(metavar="N", help="Number of the version.", show_default=False)
-]
+VersionArgument = Annotated[int, typer.Argument(metavar="N", help="Number of the version.")]
 ReplicationOption = Annotated[
     int | None,
     typer.Option(
         "--replication-desired",
         metavar="N",
         help="0: runs delete the data; names, sizes and checksums stay.",
-        show_default=False,
     ),
 ]
 NameFilter = Annotated[
     str | None,
-    typer.Option(
-        "--name", metavar="NAME", help="List only collections of this name.", show_default=False
-    ),
+    typer.Option("--name", metavar="NAME", help="List only collections of this name."),
 ]
 _WHEN = "--expires-in PERIOD or --expires-at DATE"
 
@@ -211,7 +201,6 @@ def create(
         typer.Argument(
             metavar="COLLECTION",
             help="Path of the new collection: the path of its project, and a name.",
-            show_default=False,
         ),
     ],
     files: FilesArgument = None,
@@ -291,7 +280,7 @@ def list_all(
             none="no collections",
         )
 
-    cli.output.answer({"collections": [documents.collection(each) for each in rows]}, show)
+    cli.output.answer({"collections": [document_of(each) for each in rows]}, show)
 
 
 def _pages(
@@ -325,7 +314,7 @@ def show_one(
     """Show a collection's state, size, dates and properties."""
     collections = cli.repository(repository).collections
     found = collections.find(collection, include_expired=include_expired)
-    cli.output.answer(documents.collection(found), lambda: cli.output.fields(_fields(found)))
+    cli.output.answer(document_of(found), lambda: cli.output.fields(_fields(found)))
     warn(cli, found)
 
 
@@ -351,9 +340,7 @@ def _fields(found: Collection) -> list[tuple[str, str]]:
 def find_hash(
     cli: Cli,
     repository: RepositoryArgument,
-    content_hash: Annotated[
-        str, typer.Argument(metavar="HASH", help="Hash of the content.", show_default=False)
-    ],
+    content_hash: Annotated[str, typer.Argument(metavar="HASH", help="Hash of the content.")],
     include_expired: ExpiredOption = False,
 ) -> None:
     """Find a collection by the hash of its content.
@@ -362,7 +349,7 @@ def find_hash(
     """
     collections = cli.repository(repository).collections
     found = collections.by_hash(content_hash, include_expired=include_expired)
-    cli.output.answer(documents.collection(found), lambda: cli.output.fields(_fields(found)))
+    cli.output.answer(document_of(found), lambda: cli.output.fields(_fields(found)))
     warn(cli, found)
 
 
@@ -378,7 +365,6 @@ def update(
             "--project",
             metavar="PROJECT",
             help="Move it to this project: a path or an id.",
-            show_default=False,
         ),
     ] = None,
     description: DescriptionOption = None,
@@ -445,7 +431,7 @@ def versions(cli: Cli, repository: RepositoryArgument, collection: CollectionArg
             none="no earlier version is kept",
         )
 
-    cli.output.answer({"versions": [documents.version(row) for row in kept]}, show)
+    cli.output.answer({"versions": [document_of(row) for row in kept]}, show)
     warn(cli, found)
 
 
@@ -510,7 +496,7 @@ def restore(
 
 def answer(cli: Cli, found: Collection, text: str) -> None:
     """Answers with a collection. `text` is for people."""
-    cli.output.answer(documents.collection(found), lambda: cli.output.line(text))
+    cli.output.answer(document_of(found), lambda: cli.output.line(text))
 
 
 def warn(cli: Cli, found: Collection) -> None:

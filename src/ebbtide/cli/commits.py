@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ebbtide.cli import documents, values
+from ebbtide.cli import values
 from ebbtide.cli.command import (
     BranchArgument,
     Cli,
@@ -23,6 +23,7 @@ from ebbtide.cli.command import (
 )
 from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.values import parse_pairs
+from ebbtide.documents import Document, document_of
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.dates import DATE_FORMS, parse_date
 from ebbtide.text import (
@@ -67,7 +68,7 @@ MessageOption = Annotated[
 ]
 MetaOption = Annotated[
     list[str] | None,
-    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
+    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable."),
 ]
 DateOption = Annotated[
     str | None,
@@ -76,12 +77,11 @@ DateOption = Annotated[
         metavar="DATE",
         help=f"Date, for imported histories: {DATE_FORMS}. It cannot be in the future, before the "
         "parent's date, or before 1970.",
-        show_default=False,
     ),
 ]
 CommitterOption = Annotated[
     str,
-    typer.Option("--committer", metavar="NAME", help="Name of the committer.", show_default=False),
+    typer.Option("--committer", metavar="NAME", help="Name of the committer."),
 ]
 
 MARKS = {"added": "+", "removed": "-", "changed": "~"}
@@ -146,7 +146,6 @@ def merge(
         Literal["source-wins", "dest-wins"] | None,
         typer.Option(
             help="Side that wins if both changed a path. Default: such a merge is refused.",
-            show_default=False,
         ),
     ] = None,
     meta: MetaOption = None,
@@ -246,12 +245,10 @@ def reset(
     cli: Cli,
     repository: RepositoryArgument,
     branch: BranchArgument,
-    path: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Only this path.", show_default=False)
-    ] = None,
+    path: Annotated[str | None, typer.Option(metavar="PATH", help="Only this path.")] = None,
     prefix: Annotated[
         str | None,
-        typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
+        typer.Option(metavar="PREFIX", help="Only paths that begin with this."),
     ] = None,
     to: Annotated[
         str | None,
@@ -260,7 +257,6 @@ def reset(
             autocompletion=values.refs,
             help="Move the branch to this commit. Staged changes refuse it, unless --force is "
             "given.",
-            show_default=False,
         ),
     ] = None,
     force: Annotated[
@@ -325,7 +321,7 @@ def _reset_to(cli: Cli, commits: Commits, branch: str, to: str, *, force: bool, 
 
 def _answer(cli: Cli, made: CommitRecord, branch: str) -> None:
     text = f"{branch} is at commit {short_id(made.commit_id)}: {one_line(made.message)}"
-    cli.output.answer(documents.commit(made), lambda: cli.output.line(text))
+    cli.output.answer(document_of(made), lambda: cli.output.line(text))
 
 
 def import_objects(
@@ -337,7 +333,6 @@ def import_objects(
         typer.Argument(
             metavar="URL",
             help="URL or path of an object; or of a prefix or directory, with a slash at the end.",
-            show_default=False,
         ),
     ],
     destination: Annotated[
@@ -346,7 +341,6 @@ def import_objects(
             metavar="DEST",
             help="Path of the object. For a prefix: the directory of the branch that it replaces, "
             "'' for the whole branch.",
-            show_default=False,
         ),
     ],
     message: MessageOption = None,
@@ -374,9 +368,7 @@ def import_objects(
     made, count = _run_import(cli, imports, request)
     text = f"imported {count_text(count, 'object')}: {branch} is at commit "
     text += f"{short_id(made.commit_id)}: {one_line(made.message)}"
-    cli.output.answer(
-        documents.commit(made) | {"object_count": count}, lambda: cli.output.line(text)
-    )
+    cli.output.answer(document_of(made) | {"object_count": count}, lambda: cli.output.line(text))
 
 
 def _run_import(cli: Cli, imports: Imports, request: ImportRequest) -> tuple[CommitRecord, int]:
@@ -428,7 +420,7 @@ def log(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="The most commits to list.")] = 100,
     after: Annotated[
         str | None,
-        typer.Option(metavar="COMMIT", help="List only commits after this id.", show_default=False),
+        typer.Option(metavar="COMMIT", help="List only commits after this id."),
     ] = None,
 ) -> None:
     """List a commit and its ancestors, youngest first, also expired ones."""
@@ -462,13 +454,26 @@ def log(
         if len(found) == limit:
             cli.output.say(f"more may follow: --after {found[-1].commit_id}")
 
-    cli.output.answer({"commits": [documents.commit(record, fates) for record in found]}, show)
+    cli.output.answer({"commits": [_commit_document(record, fates) for record in found]}, show)
+
+
+def _fate(record: CommitRecord, fates: Mapping[str, Fate]) -> Fate | None:
+    """Returns what became of the data of a closed commit; None for all other commits."""
+    closed_by = record.closed_by
+    return None if closed_by is None or record.given_up_at is not None else fates.get(closed_by)
+
+
+def _commit_document(record: CommitRecord, fates: Mapping[str, Fate]) -> Document:
+    """Returns the document of a commit. If its data is in quarantine, fields say until when, and
+    how to restore it."""
+    fate = _fate(record, fates)
+    return document_of(record) | ({} if fate is None else fate.fields())
 
 
 def _state(record: CommitRecord, fates: Mapping[str, Fate]) -> str:
-    fate = documents.fate_of_commit(record, fates)
+    fate = _fate(record, fates)
     is_aside = fate is not None and fate.restore_command is not None
-    return "quarantined" if is_aside else documents.commit_state(record)
+    return "quarantined" if is_aside else record.state
 
 
 def diff(
@@ -480,12 +485,11 @@ def diff(
         typer.Argument(
             metavar="RIGHT",
             help="The ref to compare with. Default: the staged changes of the branch REF.",
-            show_default=False,
         ),
     ] = None,
     prefix: Annotated[
         str,
-        typer.Option(metavar="PREFIX", help="Only paths that begin with this.", show_default=False),
+        typer.Option(metavar="PREFIX", help="Only paths that begin with this."),
     ] = "",
 ) -> None:
     """Show the paths that differ between two refs, or that are staged on a branch."""
@@ -513,12 +517,12 @@ def show_changes(cli: Cli, changes: Iterable[Change]) -> None:
     cli.output.say(count_text(count, "path differs", "paths differ"))
 
 
-def _change_document(change: Change) -> documents.Document:
+def _change_document(change: Change) -> Document:
     return {
         "path": change.path,
         "kind": change.kind,
-        "left": None if change.left is None else documents.entry(change.left),
-        "right": None if change.right is None else documents.entry(change.right),
+        "left": None if change.left is None else document_of(change.left),
+        "right": None if change.right is None else document_of(change.right),
     }
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, Unpack, cast
 
 import typer
 
-from ebbtide.cli import documents
 from ebbtide.cli.collectors import make_engine
 from ebbtide.cli.command import Cli, YesOption, command, command_line
 from ebbtide.cli.figures import made_by, show_block
@@ -17,6 +16,7 @@ from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.cli.runs import LIMIT, show_candidates
 from ebbtide.cli.values import parse_when
+from ebbtide.documents import instant
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import has_rules, scheme_of
 from ebbtide.ids import descending_id
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _keep(help_text: str) -> Any:  # Typer types options as Any
-    return typer.Option(metavar="N", min=1, help=help_text, show_default=False)
+    return typer.Option(metavar="N", min=1, help=help_text)
 
 
 def _keep_of_each(period: str) -> Any:
@@ -53,7 +53,6 @@ IcechunkArgument = Annotated[
     typer.Argument(
         metavar="REPO",
         help="icechunk:PATH, icechunk:URL or iceberg:CATALOG[.NAMESPACE[.TABLE]].",
-        show_default=False,
     ),
 ]
 OlderThan = Annotated[
@@ -61,7 +60,6 @@ OlderThan = Annotated[
     typer.Option(
         metavar="WHEN",
         help=f"Expire snapshots older than a period, such as 30d, or a date: {DATE_FORMS}.",
-        show_default=False,
     ),
 ]
 PolicyFile = Annotated[
@@ -69,7 +67,6 @@ PolicyFile = Annotated[
     typer.Option(
         metavar="FILE",
         help="JSON file with a policy that has rules for branches; - for stdin.",
-        show_default=False,
     ),
 ]
 DeleteExpiredBranches = Annotated[
@@ -106,7 +103,6 @@ Undo = Annotated[
         metavar="ID",
         help="List the snapshots again that this expiry of Iceberg tables removed; or 'latest'. "
         "Takes none of the options that select snapshots.",
-        show_default=False,
     ),
 ]
 
@@ -295,7 +291,7 @@ def _show_dry_run(
     }
     if files:
         document["files"] = [
-            row | {"last_modified": documents.instant(row["last_modified"])} for row in freed.files
+            row | {"last_modified": instant(row["last_modified"])} for row in freed.files
         ]
 
     def show() -> None:
@@ -403,7 +399,7 @@ def _document(name: str, history: CommitHistory, expiry: Expiry, *, done: bool) 
         "released": [
             {
                 "snapshot_id": snapshot_id,
-                "written_at": documents.instant(history.commits[snapshot_id].created_at),
+                "written_at": instant(history.commits[snapshot_id].created_at),
             }
             for snapshot_id in sorted(expiry.released)
         ],

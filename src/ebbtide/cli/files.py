@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents, local_files
+from ebbtide.cli import local_files
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
 from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.local_files import Links, LinksOption, save, save_all, write_out
 from ebbtide.cli.values import parse_pairs
+from ebbtide.documents import document_of, instant
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.text import count_text, date_text, escaped, shown, size_text
 
@@ -30,19 +31,17 @@ MISSING_SHOWN: int = 5
 
 app = group("Read, list, write and delete objects. Writes are staged until 'ebbtide commit'.")
 
-PathArgument = Annotated[
-    str, typer.Argument(metavar="PATH", help="Path of the object.", show_default=False)
-]
+PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Path of the object.")]
 
 Row = tuple[int | None, datetime | None, str]
 """Size, time and path of an object; for a directory, only the path."""
 ContentTypeOption = Annotated[
     str | None,
-    typer.Option("--content-type", metavar="TYPE", help="Media type.", show_default=False),
+    typer.Option("--content-type", metavar="TYPE", help="Media type."),
 ]
 MetaOption = Annotated[
     list[str] | None,
-    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
+    typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable."),
 ]
 
 
@@ -56,7 +55,6 @@ def put(
         typer.Argument(
             metavar="FILE",
             help="File to upload, - for stdin; with --recursive, a directory.",
-            show_default=False,
         ),
     ],
     path: Annotated[
@@ -64,18 +62,15 @@ def put(
         typer.Argument(
             metavar="PATH",
             help="Path of the object; with --recursive, the beginning of all paths.",
-            show_default=False,
         ),
     ],
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Upload all files below a directory.")
     ] = False,
-    content_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Media type.", show_default=False)
-    ] = None,
+    content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="Media type.")] = None,
     meta: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
+        typer.Option(metavar="NAME=VALUE", help="Metadata; repeatable."),
     ] = None,
     links: LinksOption = Links.REFUSE,
     skip_bad_names: Annotated[
@@ -144,7 +139,7 @@ def get(
     target = Path(destination)
     save(objects.stream(ref, path), target)
     cli.output.answer(
-        documents.entry(found) | {"file": str(target.resolve())},
+        document_of(found) | {"file": str(target.resolve())},
         lambda: cli.output.line(f"wrote {target} ({size_text(found.size_bytes)})"),
     )
 
@@ -193,7 +188,7 @@ def list_objects(
     ] = "",
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="The most lines to print.", show_default=False),
+        typer.Option(metavar="N", min=1, help="The most lines to print."),
     ] = None,
 ) -> None:
     """List objects: of a branch with its staged changes, or of any commit."""
@@ -225,7 +220,7 @@ def show_listing(
             "path": name,
             "kind": "object",
             "size_bytes": size,
-            "mtime": documents.instant(mtime),
+            "mtime": instant(mtime),
         }
         for size, mtime, name in found
     ]
@@ -251,7 +246,7 @@ def stat(cli: Cli, repository: RepositoryArgument, ref: RefArgument, path: PathA
     """Show an object's size, checksum, address and metadata."""
     warn_of_expiry(cli, repository, ref)
     found = cli.repository(repository).objects.stat(ref, path)
-    cli.output.answer(documents.entry(found), lambda: cli.output.fields(_fields(found)))
+    cli.output.answer(document_of(found), lambda: cli.output.fields(_fields(found)))
 
 
 def _fields(found: Entry) -> list[tuple[str, str]]:
@@ -273,7 +268,7 @@ def remove(
     branch: BranchArgument,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH…", help="Paths of the objects.", show_default=False),
+        typer.Argument(metavar="PATH…", help="Paths of the objects."),
     ],
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="PATH is a directory: all objects in it.")
@@ -317,19 +312,14 @@ def copy(
     cli: Cli,
     repository: RepositoryArgument,
     branch: BranchArgument,
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Path to copy.", show_default=False)
-    ],
-    destination: Annotated[
-        str, typer.Argument(metavar="DEST", help="Path of the copy.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Path to copy.")],
+    destination: Annotated[str, typer.Argument(metavar="DEST", help="Path of the copy.")],
     from_ref: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="REF",
             help="Branch, tag or commit to copy from. Default: the branch itself.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -344,12 +334,8 @@ def move(
     cli: Cli,
     repository: RepositoryArgument,
     branch: BranchArgument,
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Path to move.", show_default=False)
-    ],
-    destination: Annotated[
-        str, typer.Argument(metavar="DEST", help="Path to move it to.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Path to move.")],
+    destination: Annotated[str, typer.Argument(metavar="DEST", help="Path to move it to.")],
 ) -> None:
     """Move an object to another path of its branch. It replaces an object there."""
     moved = cli.repository(repository).objects.move(branch, destination, source)
@@ -359,7 +345,7 @@ def move(
 def show_staged(cli: Cli, branch: str, staged: Entry) -> None:
     """Answers with an entry that was just staged."""
     cli.output.answer(
-        documents.entry(staged),
+        document_of(staged),
         lambda: cli.output.line(
             f"staged {escaped(staged.path)} on {branch} ({size_text(staged.size_bytes)})"
         ),
@@ -387,7 +373,7 @@ def address(
         "url": found.url,
         "presigned_url": found.presigned_url,
         "token": found.token,
-        "expires_at": documents.instant(found.expires_at),
+        "expires_at": instant(found.expires_at),
     }
     cli.output.answer(document, show)
 
@@ -400,17 +386,15 @@ def link(
     path: PathArgument,
     token: Annotated[
         str,
-        typer.Argument(
-            metavar="TOKEN", help="The token that came with the address.", show_default=False
-        ),
+        typer.Argument(metavar="TOKEN", help="The token that came with the address."),
     ],
     size: Annotated[
         int | None,
-        typer.Option("--size", metavar="BYTES", help="Expected size.", show_default=False),
+        typer.Option("--size", metavar="BYTES", help="Expected size."),
     ] = None,
     checksum: Annotated[
         str | None,
-        typer.Option("--checksum", metavar="SHA256", help="Expected checksum.", show_default=False),
+        typer.Option("--checksum", metavar="SHA256", help="Expected checksum."),
     ] = None,
     content_type: ContentTypeOption = None,
     meta: MetaOption = None,
@@ -438,13 +422,10 @@ def stage(
         typer.Argument(
             metavar="URL",
             help="URL of the object, outside the roots of all repositories.",
-            show_default=False,
         ),
     ],
     path: PathArgument,
-    size: Annotated[
-        int, typer.Option("--size", metavar="BYTES", help="Size of the object.", show_default=False)
-    ],
+    size: Annotated[int, typer.Option("--size", metavar="BYTES", help="Size of the object.")],
     checksum: Annotated[
         str, typer.Option("--checksum", metavar="TEXT", help="Checksum of the object, of any kind.")
     ] = "",

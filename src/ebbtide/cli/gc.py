@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack, cast
 
 import typer
 
-from ebbtide.cli import documents, values
+from ebbtide.cli import values
 from ebbtide.cli.all_repositories import Way, collect_all, plan_all
 from ebbtide.cli.collectors import (
     Run,
@@ -34,6 +34,7 @@ from ebbtide.cli.command import (
 from ebbtide.cli.figures import show_outcome, show_plan, show_summary
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import planning_told
+from ebbtide.documents import document_of
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import ASKED, require_not_quiet
 from ebbtide.run_request import PlanOptions, RunRequest, SweepOptions
@@ -476,6 +477,6 @@ def give_up(
     if cli.may("declare it lost for good?", yes=yes):
         given_up = found.give_up(record.commit_id, reason)
         cli.output.answer(
-            documents.commit(given_up),
+            document_of(given_up),
             lambda: cli.output.line(f"commit {record.commit_id} is given up"),
         )

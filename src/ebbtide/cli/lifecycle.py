@@ -39,7 +39,6 @@ ExpiresInOption = Annotated[
         "--expires-in",
         metavar="PERIOD",
         help="Period after which it goes to the trash by itself, such as 3d.",
-        show_default=False,
     ),
 ]
 ExpiresAtOption = Annotated[
@@ -48,16 +47,15 @@ ExpiresAtOption = Annotated[
         "--expires-at",
         metavar="DATE",
         help=f"Date at which it goes to the trash by itself: {DATE_FORMS}.",
-        show_default=False,
     ),
 ]
 InOption = Annotated[
     str | None,
-    typer.Option("--in", metavar="PERIOD", help="Period from now, such as 3d.", show_default=False),
+    typer.Option("--in", metavar="PERIOD", help="Period from now, such as 3d."),
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="DATE", help=f"Date: {DATE_FORMS}.", show_default=False),
+    typer.Option("--at", metavar="DATE", help=f"Date: {DATE_FORMS}."),
 ]
 NeverOption = Annotated[bool, typer.Option("--never", help="No date: it stays until deleted.")]
 
@@ -66,7 +64,6 @@ StateOption = Annotated[
     typer.Option(
         "--state",
         help="List only items in this state; 'trashed' lists the content of the trash.",
-        show_default=False,
     ),
 ]
 AfterOption = Annotated[

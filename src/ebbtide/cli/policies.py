@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import documents, values
+from ebbtide.cli import values
 from ebbtide.cli.command import (
     Cli,
     RefArgument,
@@ -23,6 +23,7 @@ from ebbtide.cli.command import (
 )
 from ebbtide.cli.figures import refs_table
 from ebbtide.cli.values import parse_pairs, text_of
+from ebbtide.documents import document_of, instant
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.schemes import is_elsewhere, scheme_of
 from ebbtide.strict_json import read_document
@@ -50,7 +51,6 @@ DefaultRule = Annotated[
     typer.Option(
         metavar="RULE",
         help="Rule for branches without a rule of their own.",
-        show_default=False,
     ),
 ]
 BranchRules = Annotated[
@@ -59,7 +59,6 @@ BranchRules = Annotated[
         metavar="NAME=RULE",
         help="Rule for a branch, or for all branches that a glob such as 'user-*' matches; "
         "repeatable.",
-        show_default=False,
     ),
 ]
 TagsRule = Annotated[
@@ -67,19 +66,17 @@ TagsRule = Annotated[
     typer.Option(
         metavar="RULE",
         help="Rule for tags. Without it, all tags keep their commits.",
-        show_default=False,
     ),
 ]
 ModeOption = Annotated[
     str | None,
-    typer.Option(metavar="MODE", help="age (the default) or rewrite.", show_default=False),
+    typer.Option(metavar="MODE", help="age (the default) or rewrite."),
 ]
 PolicyFile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
         help="JSON file with the whole policy, instead of the options above; - for stdin.",
-        show_default=False,
     ),
 ]
 RuleArgument = Annotated[
@@ -87,7 +84,6 @@ RuleArgument = Annotated[
     typer.Argument(
         metavar="RULE",
         help="The rule: a period such as 30d, or keep, or parts such as keep_last:3.",
-        show_default=False,
     ),
 ]
 UnsetOption = Annotated[bool, typer.Option("--unset", help="Remove the rule instead.")]
@@ -266,7 +262,6 @@ def set_branch(
             metavar="NAME",
             help="Name of a branch, or a glob for several, such as 'user-*'.",
             autocompletion=values.branches,
-            show_default=False,
         ),
     ],
     rule: RuleArgument = None,
@@ -503,7 +498,7 @@ def _document(
     document: dict[str, Any] = {
         "repository": repository,
         "policy": None if policy is None else policy.to_mapping(),
-        "now": documents.instant(roots.now),
+        "now": instant(roots.now),
         "active_count": len(decision.active),
         "expired_count": len(decision.expired),
         "by_ref": [asdict(summary) for summary in decision.by_ref],
@@ -513,7 +508,7 @@ def _document(
         document["commits"] = [
             {
                 "commit_id": commit.commit_id,
-                "created_at": documents.instant(commit.created_at),
+                "created_at": instant(commit.created_at),
                 "kept": commit.commit_id in decision.active,
                 "reason": decision.active.get(commit.commit_id),
                 "tombstoned": commit.tombstoned,
@@ -563,7 +558,7 @@ def add_hold(
     made = cli.with_holds(repository).hold(ref, reason)
     commit = _id_shown(repository, made.commit_id)
     cli.output.answer(
-        documents.hold(made),
+        document_of(made),
         lambda: cli.output.line(
             f"commit {commit} is held until 'ebbtide hold remove {repository} {commit}'"
         ),
@@ -589,7 +584,7 @@ def list_holds(cli: Cli, repository: WithPolicyArgument) -> None:
             none="no holds",
         )
 
-    cli.output.answer({"holds": [documents.hold(hold) for hold in found]}, show)
+    cli.output.answer({"holds": [document_of(hold) for hold in found]}, show)
 
 
 @command(hold_app, "remove")

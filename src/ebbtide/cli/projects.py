@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.lifecycle import (
     AfterOption,
@@ -27,6 +26,7 @@ from ebbtide.cli.lifecycle import (
     warn_of_end,
 )
 from ebbtide.cli.values import parse_pairs
+from ebbtide.documents import document_of
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.text import date_text, escaped, shown
@@ -44,11 +44,11 @@ app = group("Make, list, change, move, delete and restore projects, which hold c
 
 ProjectArgument = Annotated[
     str,
-    typer.Argument(metavar="PROJECT", help="Path of the project, or its id.", show_default=False),
+    typer.Argument(metavar="PROJECT", help="Path of the project, or its id."),
 ]
 DescriptionOption = Annotated[
     str | None,
-    typer.Option("--description", metavar="TEXT", help="A description.", show_default=False),
+    typer.Option("--description", metavar="TEXT", help="A description."),
 ]
 PropertyOption = Annotated[
     list[str] | None,
@@ -56,18 +56,13 @@ PropertyOption = Annotated[
         "--property",
         metavar="NAME=VALUE",
         help="A property of any name; repeatable.",
-        show_default=False,
     ),
 ]
 UnsetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--unset-property", metavar="NAME", help="Drop a property; repeatable.", show_default=False
-    ),
+    typer.Option("--unset-property", metavar="NAME", help="Drop a property; repeatable."),
 ]
-NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="The new name.", show_default=False)
-]
+NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The new name.")]
 
 
 @command(app, "create")
@@ -79,7 +74,6 @@ def create(
         typer.Argument(
             metavar="PROJECT",
             help="Path of the new project. The projects above it must exist.",
-            show_default=False,
         ),
     ],
     description: DescriptionOption = None,
@@ -150,7 +144,7 @@ def list_all(
             none="no projects",
         )
 
-    cli.output.answer({"projects": [documents.project(each) for each in found]}, show)
+    cli.output.answer({"projects": [document_of(each) for each in found]}, show)
 
 
 def _pages(projects: Projects, parent_id: str | None, listed: ListFilter) -> Iterable[Project]:
@@ -183,7 +177,7 @@ def show_one(
             ]
         )
 
-    cli.output.answer(documents.project(found), show)
+    cli.output.answer(document_of(found), show)
     warn_of_end(cli, f"project {escaped(found.path)}", found.ends_at)
 
 
@@ -327,4 +321,4 @@ def restore(
 
 
 def _answer(cli: Cli, found: Project, text: str) -> None:
-    cli.output.answer(documents.project(found), lambda: cli.output.line(text))
+    cli.output.answer(document_of(found), lambda: cli.output.line(text))

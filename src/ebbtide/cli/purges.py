@@ -17,6 +17,7 @@ from ebbtide.cli.figures import made_by
 from ebbtide.cli.gc import ConfOption, MasterOption
 from ebbtide.cli.output import confirm_name
 from ebbtide.cli.progress import share_text
+from ebbtide.documents import document_of
 from ebbtide.errors import EbbtideError, ExitCode, Failed, Incomplete, InvalidInput, Refused
 from ebbtide.text import count_text, date_text, escaped, one_line, size_text
 
@@ -36,7 +37,6 @@ PurgeArgument = Annotated[
     typer.Argument(
         metavar="PURGE",
         help="Id of the purge.",
-        show_default=False,
         autocompletion=values.purges,
     ),
 ]
@@ -46,28 +46,24 @@ MeantOption = Annotated[
         CONFIRM_OPTION,
         metavar="NAME",
         help="Confirm with the name of the repository, instead of typing it when asked.",
-        show_default=False,
     ),
 ]
 ObjectsOption = Annotated[bool, typer.Option("--objects", help="List the objects.")]
 LimitOption = Annotated[int, typer.Option(metavar="N", min=1, help="The most objects to list.")]
 ReasonOption = Annotated[
     str,
-    typer.Option(metavar="TEXT", help="The reason, for the record.", show_default=False),
+    typer.Option(metavar="TEXT", help="The reason, for the record."),
 ]
 PathsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="REF:PATH",
         help="A path at a branch, tag or commit; at a branch, also the staged object. Repeatable.",
-        show_default=False,
     ),
 ]
 CommitsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="REF", help="All objects of the commit of a ref. Repeatable.", show_default=False
-    ),
+    typer.Option(metavar="REF", help="All objects of the commit of a ref. Repeatable."),
 ]
 CollectionsOption = Annotated[
     list[str] | None,
@@ -75,7 +71,6 @@ CollectionsOption = Annotated[
         metavar="ID|PATH",
         help="A collection, with its kept versions; also by its id for Arvados's clients, or its "
         "portable data hash. Repeatable.",
-        show_default=False,
     ),
 ]
 WholeOption = Annotated[
@@ -254,9 +249,7 @@ def list_all(cli: Cli, repository: RepositoryArgument) -> None:
             none="no purges",
         )
 
-    from ebbtide.purge.plan import PurgeReport
-
-    cli.output.answer({"purges": [PurgeReport(row).summary() for row in found]}, show)
+    cli.output.answer({"purges": [document_of(row) for row in found]}, show)
 
 
 @command(app, "show")
@@ -292,7 +285,7 @@ def verify(cli: Cli, purge_id: PurgeArgument) -> None:
                 "all as the record says"
             )
 
-    cli.output.answer(found.to_json(), show)
+    cli.output.answer(document_of(found), show)
     raise typer.Exit(ExitCode.FAILED if found.differences else ExitCode.DONE)
 
 
@@ -355,7 +348,7 @@ def _who() -> dict[str, str]:
 
 
 def _document(purges: Purges, found: PurgeReport, *, limit: int) -> dict[str, Any]:
-    document = found.to_json()
+    document = document_of(found)
     if limit:
         document["objects"] = purges.objects(found, limit=limit)
     return document
@@ -391,7 +384,7 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     from ebbtide.purge.request import asked_by
 
     row, plan, output = found.row, found.plan, cli.output
-    document = found.to_json()
+    figures = found.figures
     fields = [
         ("purge", f"{row.purge_id} {row.state}"),
         ("repository", row.repository_name),
@@ -400,11 +393,11 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
         ("started", date_text(row.started_at)),
         ("closed", date_text(row.closed_at)),
         ("finished", date_text(row.finished_at)),
-        ("objects", count_text(document["object_count"])),
-        ("size", size_text(document["size_bytes"])),
+        ("objects", count_text(figures.object_count)),
+        ("size", size_text(figures.size_bytes)),
         *_kept(found),
         ("versions", _versions(found)),
-        *((name, count_text(count)) for name, count in document["outcomes"].items()),
+        *((name, count_text(count)) for name, count in figures.outcomes.items()),
         ("files", row.record_url),
         *_ways_on(cli, row),
         ("by", made_by()),
@@ -413,7 +406,7 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
     if plan is not None and plan.foreign_count:
         foreign = count_text(plan.foreign_count, "file")
         output.line(f"kept: {foreign} under the storage root that Ebbtide did not write")
-    for warning in found.warnings():
+    for warning in figures.warnings:
         output.warn(warning)
     if limit and plan is not None:
         output.line()

@@ -25,9 +25,7 @@ def reclaim(
     cli: Cli,
     once: Annotated[
         bool,
-        typer.Option(
-            "--once", help="Delete the objects that are due now, then end.", show_default=False
-        ),
+        typer.Option("--once", help="Delete the objects that are due now, then end."),
     ] = False,
 ) -> None:
     """Delete objects that were never committed and no longer have a reference.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli import documents, values
+from ebbtide.cli import values
 from ebbtide.cli.command import (
     BranchArgument,
     Cli,
@@ -31,6 +31,7 @@ from ebbtide.cli.lifecycle import (
     expiry_text,
     may_delete,
 )
+from ebbtide.documents import document_of
 from ebbtide.text import age_text, date_text, short_id
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ TagArgument = Annotated[
     typer.Argument(
         metavar="TAG",
         help="Name of the tag.",
-        show_default=False,
         autocompletion=values.tags,
     ),
 ]
@@ -60,7 +60,6 @@ OldBranchArgument = Annotated[
     typer.Argument(
         metavar="BRANCH",
         help="Name or id of the branch.",
-        show_default=False,
         autocompletion=values.branches,
     ),
 ]
@@ -69,7 +68,6 @@ PatternArgument = Annotated[
     typer.Argument(
         metavar="PATTERN",
         help="Name of a branch, or a glob for several, such as 'release/*'.",
-        show_default=False,
         autocompletion=values.branches,
     ),
 ]
@@ -78,7 +76,6 @@ OldTagArgument = Annotated[
     typer.Argument(
         metavar="TAG",
         help="Name or id of the tag.",
-        show_default=False,
         autocompletion=values.tags,
     ),
 ]
@@ -95,7 +92,6 @@ def create_branch(
             metavar="REF",
             autocompletion=values.refs,
             help="Branch, tag or commit to begin at. Default: the default branch.",
-            show_default=False,
         ),
     ] = None,
     expires_in: ExpiresInOption = None,
@@ -308,7 +304,7 @@ def _answer_made(cli: Cli, kind: str, made: NamedCommit) -> None:
 
 
 def _answer(cli: Cli, found: NamedCommit, text: str) -> None:
-    cli.output.answer(documents.ref(found), lambda: cli.output.line(text))
+    cli.output.answer(document_of(found), lambda: cli.output.line(text))
 
 
 def _list(cli: Cli, plural: str, refs: Refs[Any, Any], *, include_expired: bool) -> None:
@@ -335,4 +331,4 @@ def _list(cli: Cli, plural: str, refs: Refs[Any, Any], *, include_expired: bool)
             none=f"no {plural}",
         )
 
-    cli.output.answer({plural: [documents.ref(ref) for ref in found]}, show)
+    cli.output.answer({plural: [document_of(ref) for ref in found]}, show)

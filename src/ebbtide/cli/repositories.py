@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents, values
+from ebbtide.cli import values
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.lifecycle import (
     AtOption,
@@ -22,6 +22,7 @@ from ebbtide.cli.lifecycle import (
     expiry_text,
     may_delete,
 )
+from ebbtide.documents import document_of
 from ebbtide.text import count_text, date_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ OldRepositoryArgument = Annotated[
     typer.Argument(
         metavar="REPO",
         help="Name or id of the repository.",
-        show_default=False,
         autocompletion=values.repositories,
     ),
 ]
@@ -50,7 +50,6 @@ def create(
             metavar="URL",
             help="Directory or URL of the storage root, which must be empty. Default: a place "
             "below the store's own storage.",
-            show_default=False,
         ),
     ] = None,
     default_branch: Annotated[
@@ -72,7 +71,7 @@ def create(
         if made.expires_at is not None:
             cli.output.line(f"it {expiry_text(made.expires_at)}")
 
-    cli.output.answer(documents.repository(found), show)
+    cli.output.answer(document_of(found), show)
 
 
 @command(app, "list")
@@ -110,7 +109,7 @@ def list_all(
             none="no repositories: make one with 'ebbtide repo create NAME'",
         )
 
-    cli.output.answer({"repositories": [documents.repository(each) for each in found]}, show)
+    cli.output.answer({"repositories": [document_of(each) for each in found]}, show)
 
 
 @command(app, "expire")
@@ -132,7 +131,7 @@ def expire(
         ensure_unique_name=ensure_unique_name,
     )
     text = f"repository {changed.info.name} {expiry_text(changed.info.expires_at)}"
-    cli.output.answer(documents.repository(changed), lambda: cli.output.line(text))
+    cli.output.answer(document_of(changed), lambda: cli.output.line(text))
 
 
 @command(app, "delete")
@@ -156,7 +155,7 @@ def delete(cli: Cli, name: OldRepositoryArgument, yes: YesOption = False) -> Non
             f"{info.repository_id}' has deleted it"
         )
 
-    cli.output.answer(documents.repository(deleted), show)
+    cli.output.answer(document_of(deleted), show)
 
 
 @command(app, "restore")
@@ -170,7 +169,7 @@ def restore(
     """
     restored = cli.store.catalog.restore(name, ensure_unique_name=ensure_unique_name)
     text = f"repository {restored.info.name} is restored"
-    cli.output.answer(documents.repository(restored), lambda: cli.output.line(text))
+    cli.output.answer(document_of(restored), lambda: cli.output.line(text))
 
 
 @command(app, "show")
@@ -200,7 +199,7 @@ def show_one(cli: Cli, name: RepositoryArgument) -> None:
         )
 
     mapping = None if policy is None else policy.to_mapping()
-    cli.output.answer(documents.repository(catalogued) | counts | {"policy": mapping}, show)
+    cli.output.answer(document_of(catalogued) | counts | {"policy": mapping}, show)
 
 
 def _counts(found: Repository) -> dict[str, int]:
@@ -229,5 +228,5 @@ def adopt(cli: Cli, name: RepositoryArgument, yes: YesOption = False) -> None:
     )
     if cli.may(f"adopt {url}?", yes=yes):
         found.context.ownership.adopt()
-        document = documents.repository(cli.store.catalog.get(name)) | {"adopted": True}
+        document = document_of(cli.store.catalog.get(name)) | {"adopted": True}
         cli.output.answer(document, lambda: cli.output.line(f"adopted {url}"))

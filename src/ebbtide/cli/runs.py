@@ -19,11 +19,11 @@ from ebbtide.cli.command import (
     command,
     command_line,
 )
-from ebbtide.cli.documents import instant
 from ebbtide.cli.figures import made_by, place_of, show_block, show_outcome, show_plan, show_summary
 from ebbtide.cli.gc import MasterOption, QuietOption, RunDirOption, finish
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import purge_told, undo_told
+from ebbtide.documents import instant
 from ebbtide.errors import ExitCode
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.ids import LATEST, instant_of

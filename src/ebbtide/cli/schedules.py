@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from ebbtide.cli.command import Cli, CollectedArgument, command, group
+from ebbtide.documents import document_of
 from ebbtide.run_request import ScheduledOptions
 from ebbtide.text import count_text, date_text, short_id
 
@@ -22,7 +23,6 @@ CronArgument = Annotated[
     typer.Argument(
         metavar="CRON",
         help="Minute, hour, day of the month, month and day of the week, as for cron.",
-        show_default=False,
     ),
 ]
 TimezoneOption = Annotated[
@@ -36,7 +36,6 @@ JitterOption = Annotated[
         metavar="PERIOD",
         help="Longest delay of a run. It differs between repositories, so that they do not all "
         "start at once.",
-        show_default=False,
     ),
 ]
 
@@ -65,7 +64,7 @@ def set_one(
         options=options,
         by=getuser(),
     )
-    cli.output.answer(made.to_json(), lambda: _show(cli, made))
+    cli.output.answer(document_of(made), lambda: _show(cli, made))
 
 
 @command(app, "show")
@@ -73,7 +72,7 @@ def show(cli: Cli, repository: CollectedArgument) -> None:
     """Show the schedule of a repository, its next due time and its last run."""
     found = _collected(cli, repository)
     schedule = cli.store.schedules.get(found.key, found.name)
-    cli.output.answer(schedule.to_json(), lambda: _show(cli, schedule))
+    cli.output.answer(document_of(schedule), lambda: _show(cli, schedule))
 
 
 @command(app, "list")
@@ -100,7 +99,7 @@ def list_all(cli: Cli) -> None:
             none="no schedules: set one with 'ebbtide schedule set'",
         )
 
-    cli.output.answer({"schedules": [each.to_json() for each in found]}, show)
+    cli.output.answer({"schedules": [document_of(each) for each in found]}, show)
 
 
 @command(app, "delete")
@@ -129,7 +128,7 @@ def disable(cli: Cli, repository: CollectedArgument) -> None:
 def _switch(cli: Cli, repository: str, *, enabled: bool) -> None:
     found = _collected(cli, repository)
     schedule = cli.store.schedules.enable(found.key, found.name, enabled=enabled)
-    cli.output.answer(schedule.to_json(), lambda: _show(cli, schedule))
+    cli.output.answer(document_of(schedule), lambda: _show(cli, schedule))
 
 
 def _collected(cli: Cli, repository: str) -> Collected:

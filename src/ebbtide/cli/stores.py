@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli import documents, values
+from ebbtide.cli import values
 from ebbtide.cli.command import Cli, RepositoryArgument, YesOption, command, group
 from ebbtide.cli.values import text_of
+from ebbtide.documents import Document, document_of
 from ebbtide.durations import format_duration, parse_duration, parse_period
 from ebbtide.errors import InvalidInput
 from ebbtide.text import date_text, short_id, shown
 
 if TYPE_CHECKING:
-    from ebbtide.cli.documents import Document
     from ebbtide.store.access.grants import Grant
     from ebbtide.store.access.keys import AccessKey, KeyPair, Role
 
@@ -35,7 +35,6 @@ KeyArgument = Annotated[
     typer.Argument(
         metavar="KEY",
         help="Id of the access key.",
-        show_default=False,
         autocompletion=values.keys,
     ),
 ]
@@ -46,7 +45,6 @@ GivenIdOption = Annotated[
         "--id",
         metavar="KEY",
         help="Id of a key that clients have already, such as one of lakeFS.",
-        show_default=False,
     ),
 ]
 SecretFileOption = Annotated[
@@ -54,7 +52,6 @@ SecretFileOption = Annotated[
     typer.Option(
         metavar="FILE",
         help="File with the secret of the key that --id names; - for stdin.",
-        show_default=False,
     ),
 ]
 
@@ -77,7 +74,6 @@ def create_key(
         typer.Option(
             metavar="TEXT",
             help="Name of the key's owner, which commits record as the committer.",
-            show_default=False,
         ),
     ] = "",
     given_id: GivenIdOption = None,
@@ -87,7 +83,6 @@ def create_key(
         typer.Option(
             metavar="REPO=ROLE",
             help="A higher role in one repository; may be repeated.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -152,7 +147,7 @@ def list_keys(cli: Cli) -> None:
             none="no access keys: make one with 'ebbtide key create --role admin'",
         )
 
-    cli.output.answer({"keys": [documents.access_key(key, of(key)) for key in found]}, show)
+    cli.output.answer({"keys": [_key_document(key, of(key)) for key in found]}, show)
 
 
 @command(key_app, "revoke")
@@ -162,7 +157,7 @@ def revoke_key(cli: Cli, access_key_id: KeyArgument, yes: YesOption = False) -> 
         key = cli.store.keys.revoke(access_key_id)
         grants = [each for each in cli.store.grants.list() if each.access_key_id == access_key_id]
         cli.output.answer(
-            documents.access_key(key, grants),
+            _key_document(key, grants),
             lambda: cli.output.line(f"revoked {key.access_key_id}"),
         )
 
@@ -176,7 +171,6 @@ def grant(
         typer.Argument(
             metavar="REPO=ROLE",
             help="A repository, and the role in it: reader, writer or admin.",
-            show_default=False,
         ),
     ],
 ) -> None:
@@ -188,7 +182,7 @@ def grant(
     repository, role = _grant_of(granted)
     done = cli.store.grants.add(access_key_id, repository, role)
     cli.output.answer(
-        documents.grant(done),
+        document_of(done),
         lambda: cli.output.line(f"{done.access_key_id} is {done.role} in {done.repository}"),
     )
 
@@ -247,12 +241,16 @@ def rotate_signing(
                 f"a rotation after {date_text(done.retirable_at)} UTC retires all of these"
             )
 
-    cli.output.answer(documents.rotation(done), show)
+    cli.output.answer(document_of(done), show)
+
+
+def _key_document(key: AccessKey, grants: Sequence[Grant]) -> Document:
+    return document_of(key) | {"grants": [document_of(each) for each in grants]}
 
 
 def pair_document(pair: KeyPair, grants: Sequence[Grant] = ()) -> Document:
     """Returns the document of a new key, with its secret."""
-    return documents.access_key(pair.key, grants) | {"secret_access_key": pair.secret}
+    return _key_document(pair.key, grants) | {"secret_access_key": pair.secret}
 
 
 def show_pair(cli: Cli, pair: KeyPair, grants: Sequence[Grant] = ()) -> None:
@@ -298,7 +296,6 @@ def init(
         typer.Argument(
             metavar="DIR",
             help="Directory of the store. It overrides --store.",
-            show_default=False,
         ),
     ],
     upgrade: Annotated[

@@ -23,6 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.arrow import make_schema, texts
+from ebbtide.documents import HIDDEN, INLINE, documented
 from ebbtide.errors import Refused
 from ebbtide.formats.base import Identity
 from ebbtide.gc.costs import retained_json, retained_of, warnings_of
@@ -249,58 +250,65 @@ def _more(plan: PurgePlan) -> str:
     return f" (and {count_text(others, 'more hold')})" if others else ""
 
 
+@documented
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeFigures:
+    """The figures of a purge: those of its record, or else those of its plan. `references` and
+    `kept_references` are the first ones of all that the counts count. `warnings` are those for what
+    the storage keeps of the objects; there are none before the purge is planned."""
+
+    object_count: int = 0
+    size_bytes: int = 0
+    foreign_count: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    reference_count: int = 0
+    reference_counts: Mapping[str, int] = field(default_factory=dict)
+    references: tuple[Reference, ...] = ()
+    kept_count: int = 0
+    kept_bytes: int = 0
+    kept_reference_counts: Mapping[str, int] = field(default_factory=dict)
+    kept_references: tuple[Reference, ...] = ()
+    promised_until: datetime | None = None
+    retained: Mapping[str, Any] | None = None  # JSON
+    warnings: tuple[str, ...] = ()
+
+
+@documented
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
     """The state of a purge. `plan` is None before the purge is planned, and `record` before its
     record is written."""
 
-    row: PurgeRow
-    plan: PurgePlan | None = None
-    record: dict[str, Any] | None = None
+    row: PurgeRow = field(metadata=INLINE)
+    plan: PurgePlan | None = field(default=None, metadata=HIDDEN)
+    record: dict[str, Any] | None = field(default=None, metadata=HIDDEN)
+    figures: PurgeFigures = field(init=False, metadata=INLINE)
 
-    def summary(self) -> dict[str, Any]:
-        """Returns the fields that the database has, for lists."""
-        row = self.row
-        return {
-            "purge_id": row.purge_id,
-            "repository": row.repository_name,
-            "repository_id": row.repository_id,
-            "state": row.state,
-            "request": row.request,
-            "record_path": row.record_url,
-            "record_sha256": row.record_checksum,
-            "started_at": row.started_at.isoformat(),
-            "closed_at": None if row.closed_at is None else row.closed_at.isoformat(),
-            "finished_at": None if row.finished_at is None else row.finished_at.isoformat(),
-            "error": row.error,
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "figures", self._figures())
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns all fields as JSON, as `ebbtide purge show --json` prints them."""
+    def _figures(self) -> PurgeFigures:
         plan, record = self.plan, self.record or {}
-        return self.summary() | {
-            "object_count": record.get("object_count", plan.object_count if plan else 0),
-            "size_bytes": record.get("size_bytes", plan.bytes_total if plan else 0),
-            "foreign_count": plan.foreign_count if plan else 0,
-            "outcomes": record.get("outcomes", {}),
-            "reference_count": plan.reference_count if plan else 0,
-            "reference_counts": dict(plan.reference_counts) if plan else {},
-            "references": [each.to_json() for each in plan.references] if plan else [],
-            "kept_count": plan.kept_count if plan else 0,
-            "kept_bytes": plan.kept_bytes if plan else 0,
-            "kept_reference_counts": dict(plan.kept_reference_counts) if plan else {},
-            "kept_references": [each.to_json() for each in plan.kept_references] if plan else [],
-            "promised_until": (
-                plan.promised_until.isoformat() if plan and plan.promised_until else None
-            ),
-            "retained": retained_json(plan.retained) if plan and plan.retained else None,
-            "warnings": list(self.warnings()),
-        }
-
-    def warnings(self) -> tuple[str, ...]:
-        """Returns the warnings for what the storage keeps of the objects. None before the purge is
-        planned."""
-        if self.plan is None or self.plan.retained is None:
-            return ()
-        is_asked = Request.from_json(self.row.request).delete_versions
-        return warnings_of(self.plan.retained, versions_deleted=is_asked)
+        if plan is None:
+            return PurgeFigures()
+        retained = plan.retained
+        warnings: tuple[str, ...] = ()
+        if retained is not None:
+            is_asked = Request.from_json(self.row.request).delete_versions
+            warnings = warnings_of(retained, versions_deleted=is_asked)
+        return PurgeFigures(
+            object_count=record.get("object_count", plan.object_count),
+            size_bytes=record.get("size_bytes", plan.bytes_total),
+            foreign_count=plan.foreign_count,
+            outcomes=record.get("outcomes", {}),
+            reference_count=plan.reference_count,
+            reference_counts=plan.reference_counts,
+            references=plan.references,
+            kept_count=plan.kept_count,
+            kept_bytes=plan.kept_bytes,
+            kept_reference_counts=plan.kept_reference_counts,
+            kept_references=plan.kept_references,
+            promised_until=plan.promised_until,
+            retained=None if retained is None else retained_json(retained),
+            warnings=warnings,
+        )

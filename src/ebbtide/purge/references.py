@@ -22,6 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ebbtide.arrow import make_schema
+from ebbtide.documents import documented
 from ebbtide.ids import new_id
 from ebbtide.purge.request import Named
 from ebbtide.purge.scanning import EXAMPLES_MAX, Hit, TreeScan
@@ -68,6 +69,7 @@ REFERENCES_SCHEMA: Final = make_schema(
 """References, with the fields of `Reference`."""
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A reference to some of the addresses. `entry_count` entries refer to them. `examples` are the

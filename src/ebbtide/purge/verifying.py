@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, texts
+from ebbtide.documents import documented, in_document
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.gc.candidates import exists
 from ebbtide.gc.parts import read_part
@@ -34,6 +35,7 @@ NAMED_MAX: Final = 20
 """The most addresses that are named for one kind of difference. The others are counted."""
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A difference from the record: its kind, and a text."""
@@ -42,6 +44,7 @@ class Difference:
     text: str
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class PurgeFindings:
     """The differences that a verification found."""
@@ -50,14 +53,11 @@ class PurgeFindings:
     address_count: int
     differences: tuple[Difference, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON, for answers."""
-        return {
-            "purge_id": self.purge_id,
-            "verified": not self.differences,
-            "address_count": self.address_count,
-            "differences": [{"kind": each.kind, "text": each.text} for each in self.differences],
-        }
+    @property
+    @in_document
+    def verified(self) -> bool:
+        """Whether there is no difference."""
+        return not self.differences
 
 
 def verify(store: Store, purge_id: str) -> PurgeFindings:

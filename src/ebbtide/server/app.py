@@ -14,32 +14,24 @@ from fastapi import FastAPI
 
 from ebbtide.server import errors
 from ebbtide.server.api import (
-    branches,
+    addresses,
     collected_files,
-    collecting,
     collections,
     commits,
     config,
-    dumps,
-    explaining,
-    importing,
+    exports,
+    imports,
+    keys,
     locators,
-    logins,
-    merging,
     objects,
-    projects,
-    protection,
+    policies,
     purges,
+    refs,
     repositories,
-    retention,
+    runs,
     schedules,
-    signing,
-    staging,
-    status,
-    symlinks,
-    tags,
 )
-from ebbtide.server.api.routing import PUBLIC, GuardedRoute, Segments
+from ebbtide.server.api.routes import PUBLIC, GuardedRoute, Segments
 from ebbtide.server.auth import Authentication
 from ebbtide.server.direct import DirectObjects
 from ebbtide.server.doors import DoorsInFront, open_doors
@@ -61,29 +53,21 @@ ISSUER_SHARE: Final = 4
 """One of so many threads may wait for the issuer of logins."""
 TOPICS = (
     repositories,
-    branches,
-    tags,
+    refs,
     objects,
-    staging,
-    symlinks,
-    importing,
+    addresses,
+    imports,
     commits,
-    merging,
-    projects,
     collections,
     collected_files,
     locators,
-    retention,
-    protection,
-    collecting,
+    policies,
+    runs,
+    exports,
     schedules,
-    dumps,
-    explaining,
     purges,
-    signing,
-    logins,
+    keys,
     config,
-    status,
 )
 
 

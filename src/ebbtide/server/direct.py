@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ebbtide.errors import EbbtideError
 from ebbtide.server.api import objects
 from ebbtide.server.api.downloads import DownloadOptions
-from ebbtide.server.api.routing import PREFIX, SLASH, GuardedRoute
+from ebbtide.server.api.routes import PREFIX, SLASH, GuardedRoute
 from ebbtide.server.auth import PRINCIPAL, identify, rights_of
 from ebbtide.server.bodies import declared_bytes, is_small, whole_body
 from ebbtide.server.errors import answer_of

@@ -8,12 +8,13 @@ one conditional update, so that of several servers exactly one has them. Not for
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from ebbtide.documents import HIDDEN, documented, in_document, named
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.run_request import ScheduledOptions, completed
 from ebbtide.store.database.engine import Metadata, Transaction
@@ -35,6 +36,7 @@ INTERRUPTED: Final = "interrupted"
 End = Literal["run", "skipped", "missed"]
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRun:
     """The last run that a schedule started, for the due time `due_at`. `run_id` is None if it
@@ -49,35 +51,36 @@ class ScheduledRun:
     ended_at: datetime | None = None
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The schedule of one repository, as it is stored.
 
     `repository_key` is the repository's id, or its name if it is elsewhere; `repository` is its
-    present name. `next_due_at` is None while the schedule is disabled. The counts are of due times
-    since `set_at`.
+    present name. `next_due_at`, and `next_start_at` with the delay, are None while the schedule is
+    disabled. The counts are of due times since `set_at`.
     """
 
-    repository_key: str
+    repository_key: str = field(metadata=HIDDEN)
     repository: str
     cron: str
     timezone: str
     jitter_seconds: int
-    options: ScheduledOptions
+    options: ScheduledOptions = field(metadata=named("run"))
     set_by: str
     set_at: datetime
     next_due_at: datetime | None
     started_count: int = 0
     missed_count: int = 0
     skipped_count: int = 0
-    starting_due_at: datetime | None = None
-    starting_since: datetime | None = None
-    last_due_at: datetime | None = None
-    last_started_at: datetime | None = None
-    last_run_id: str | None = None
-    last_outcome: str | None = None
-    last_error: Mapping[str, str] | None = None
-    last_ended_at: datetime | None = None
+    starting_due_at: datetime | None = field(default=None, metadata=HIDDEN)
+    starting_since: datetime | None = field(default=None, metadata=HIDDEN)
+    last_due_at: datetime | None = field(default=None, metadata=HIDDEN)
+    last_started_at: datetime | None = field(default=None, metadata=HIDDEN)
+    last_run_id: str | None = field(default=None, metadata=HIDDEN)
+    last_outcome: str | None = field(default=None, metadata=HIDDEN)
+    last_error: Mapping[str, str] | None = field(default=None, metadata=HIDDEN)
+    last_ended_at: datetime | None = field(default=None, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
         # An older version may have stored fewer options.
@@ -94,17 +97,20 @@ class Schedule:
         return Timetable(self.cron, self.timezone, timedelta(seconds=self.jitter_seconds))
 
     @property
-    def is_enabled(self) -> bool:
+    @in_document
+    def enabled(self) -> bool:
         """Whether the schedule has a next due time."""
         return self.next_due_at is not None
 
     @property
+    @in_document
     def next_start_at(self) -> datetime | None:
         """The next due time with its delay."""
         due = self.next_due_at
         return None if due is None else self.timetable.start_of(due, self.key)
 
     @property
+    @in_document
     def last_run(self) -> ScheduledRun | None:
         """The last run that the schedule started."""
         if self.last_due_at is None or self.last_started_at is None:
@@ -117,32 +123,6 @@ class Schedule:
             error=self.last_error,
             ended_at=self.last_ended_at,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the document that the command line and the server show. Instants are in
-        ISO 8601."""
-        run = self.last_run
-        last = None if run is None else asdict(run)
-        return {
-            "repository": self.repository,
-            "cron": self.cron,
-            "timezone": self.timezone,
-            "jitter_seconds": self.jitter_seconds,
-            "enabled": self.is_enabled,
-            "run": self.options,
-            "set_by": self.set_by,
-            "set_at": self.set_at.isoformat(),
-            "next_due_at": _iso(self.next_due_at),
-            "next_start_at": _iso(self.next_start_at),
-            "started_count": self.started_count,
-            "missed_count": self.missed_count,
-            "skipped_count": self.skipped_count,
-            "last_run": last
-            and {
-                name: value.isoformat() if isinstance(value, datetime) else value
-                for name, value in last.items()
-            },
-        }
 
 
 SCHEDULES: Final = Rows(schedules, Schedule, schedules.c.repository_key)
@@ -377,10 +357,6 @@ class Schedules:
         if row is None:
             raise _no_schedule(name)
         return row
-
-
-def _iso(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat()
 
 
 def _come(schedule: Schedule, now: datetime) -> tuple[list[datetime], datetime | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from heapq import merge
 from operator import attrgetter
 from typing import Annotated, Final
@@ -11,20 +12,45 @@ from fastapi.responses import StreamingResponse
 
 from ebbtide.server.api import downloads
 from ebbtide.server.api.base import Segment, Text
-from ebbtide.server.api.collections import CollectionAnswer, FileAnswer, FileList
-from ebbtide.server.api.lifecycle import ExpiredQuery
+from ebbtide.server.api.commits import DiffAnswer, diff_list
+from ebbtide.server.api.lists import ExpiredQuery, PageOf, Paging, PagingDep
 from ebbtide.server.api.locators import locators_url
-from ebbtide.server.api.merging import DiffList, diff_list
-from ebbtide.server.api.objects import PathQuery
-from ebbtide.server.api.paging import Paging, PagingDep
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.objects import ObjectStats, PathQuery
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import metadata_of, receive_body
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import Role
 from ebbtide.store.collections.contents import ContentChange, Files
+from ebbtide.store.collections.reading import Collection
+from ebbtide.store.objects.locators import Signed
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
+
+
+class FileAnswer(ObjectStats):
+    """A file of a collection, with a locator if the request asks for one.
+
+    Until `expires_at` its bytes can be read at `url` without an access key, and new content of
+    collections can be made with `locator`.
+    """
+
+    locator: str | None = None
+    url: str | None = None
+    expires_at: datetime | None = None
+
+    @classmethod
+    def signed(cls, found: Signed, root: str, locators_url: str) -> FileAnswer:
+        """Makes the answer for a file with its locator. Clients read locators below
+        `locators_url`."""
+        return cls.of(found.entry, root).model_copy(
+            update={
+                "locator": found.locator,
+                "url": found.url or f"{locators_url}/{found.locator}",
+                "expires_at": found.expires_at,
+            }
+        )
+
 
 routes = Routes("collections")
 
@@ -45,7 +71,7 @@ def list_files(
     version: VersionQuery = None,
     locators: Annotated[bool, Query(description="Adds a locator to each file.")] = False,
     include_expired: ExpiredQuery = False,
-) -> FileList:
+) -> PageOf[FileAnswer]:
     """Lists files by path. With a delimiter, paths that contain it after the prefix are grouped
     into common prefixes, which end at the delimiter. Files of a collection in the trash
     get no locators."""
@@ -74,7 +100,7 @@ def _signed(
     delimiter: str,
     paging: Paging,
     url: str,
-) -> FileList:
+) -> PageOf[FileAnswer]:
     page = found.collections.locators(
         collection_id,
         version=version,
@@ -93,10 +119,10 @@ def _list(
     common_prefixes: tuple[str, ...],
     next_after: str | None,
     paging: Paging,
-) -> FileList:
+) -> PageOf[FileAnswer]:
     prefixes = map(FileAnswer.of_prefix, common_prefixes)
     results = list(merge(files, prefixes, key=attrgetter("path")))
-    return FileList(pagination=paging.pagination(len(results), next_after), results=results)
+    return PageOf(paging.pagination(len(results), next_after), results)
 
 
 @routes.add("PUT", _COLLECTION + "/files", Role.WRITER, streamed=True)
@@ -106,18 +132,17 @@ async def put_file(
     path: PathQuery,
     served: ServedDep,
     keep_version: Annotated[bool, Query()] = False,
-) -> CollectionAnswer:
+) -> Collection:
     """Uploads a file, and replaces the file at the path if there is one. The body is the file
     itself, or a form with the part `content`."""
     metadata = metadata_of(request)
 
-    def put(data: Content, content_type: str | None) -> CollectionAnswer:
-        found = served.store.repository_of_collection(collection_id)
+    def put(data: Content, content_type: str | None) -> Collection:
+        collections = served.store.repository_of_collection(collection_id).collections
         new = NewObject(path, data, content_type, metadata)
-        changed = found.collections.update(
+        return collections.update(
             collection_id, ContentChange([Files([new])]), keep_version=keep_version
         )
-        return CollectionAnswer.of(changed, found.info.name)
 
     return await receive_body(request, served, put)
 
@@ -128,13 +153,12 @@ def delete_files(
     path: PathQuery,
     served: ServedDep,
     keep_version: Annotated[bool, Query()] = False,
-) -> CollectionAnswer:
+) -> Collection:
     """Deletes a file, or all files with a prefix that ends in a slash."""
-    found = served.store.repository_of_collection(collection_id)
-    changed = found.collections.update(
+    collections = served.store.repository_of_collection(collection_id).collections
+    return collections.update(
         collection_id, ContentChange(removed=[path]), keep_version=keep_version
     )
-    return CollectionAnswer.of(changed, found.info.name)
 
 
 @routes.add("GET", _CONTENT, Role.READER, response_class=StreamingResponse)
@@ -173,7 +197,7 @@ def diff_collections(
     version: VersionQuery = None,
     other_version: VersionQuery = None,
     include_right_stats: Annotated[bool, Query()] = False,
-) -> DiffList:
+) -> PageOf[DiffAnswer]:
     """Lists the differences between the files of two collections, or of versions of them."""
     found = served.store.repository_of_collection(collection_id)
     page = found.collections.page_of_diff(

@@ -1,23 +1,28 @@
-"""Collections: create, find, change, delete and restore. lakeFS has no such routes.
+"""Projects and the collections in them: create, find, change, delete and restore.
 
-Not for: their files (`collected_files`).
+lakeFS has no such routes. Not for: the files of collections (`collected_files`).
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Self
 
-from fastapi import Body, Query, Response
+from fastapi import Body, Path, Query, Response
 from pydantic import Field
 
 from ebbtide.errors import InvalidInput
-from ebbtide.server.api.base import Instant, Pagination, Restoration, Segment, Text, Wire
-from ebbtide.server.api.lifecycle import ExpiredQuery, ListedDep
-from ebbtide.server.api.objects import ObjectStats
-from ebbtide.server.api.paging import Paging, PagingDep, item_place
-from ebbtide.server.api.projects import Properties, given_in
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.answers import answers
+from ebbtide.server.api.base import Instant, Restoration, Segment, Text, Wire
+from ebbtide.server.api.lists import (
+    ExpiredQuery,
+    ListedDep,
+    PageOf,
+    Paging,
+    PagingDep,
+    item_place,
+)
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.store.access.keys import Role
 from ebbtide.store.collections.contents import (
@@ -27,10 +32,38 @@ from ebbtide.store.collections.contents import (
     Located,
     Source,
 )
+from ebbtide.store.collections.items import Items
+from ebbtide.store.collections.projects import Project
 from ebbtide.store.collections.queries import VersionRow
 from ebbtide.store.collections.reading import Collection
 from ebbtide.store.lifecycle import ListFilter
-from ebbtide.store.objects.locators import Signed
+
+Properties = dict[Text, Any]
+"""JSON values that users attach freely."""
+
+
+class ProjectCreation(Wire):
+    """A new project in a repository, or within another project."""
+
+    repository: Text
+    name: Text
+    parent_id: Text | None = None
+    description: Text = ""
+    properties: Properties = Field(default_factory=dict)
+    expires_at: Instant | None = None
+    ensure_unique_name: bool = False
+
+
+class ProjectUpdate(Wire):
+    """A change of a project. A field that is left out stays as it is. A `parent_id` of null means
+    no parent, an `expires_at` of null means never."""
+
+    name: Text = ""
+    parent_id: Text | None = None
+    description: Text = ""
+    properties: Properties = Field(default_factory=dict)
+    expires_at: Instant | None = None
+    ensure_unique_name: bool = False
 
 
 class RefSource(Wire):
@@ -116,137 +149,136 @@ class CollectionUpdate(ContentSources):
         return ContentChange(sources, self.removed, self.replaces)
 
 
-class CollectionAnswer(Wire):
-    """A collection. `state` depends on `ends_at`: the earliest `expires_at` of the collection and
-    of the projects above it. `content_hash` depends only on paths, sizes and checksums."""
-
+class _Item(Wire):
     id: str
-    repository: str
-    project_id: str
-    name: str
-    path: str
-    description: str
-    properties: dict[str, Any]
-    version: int
-    content_hash: str
-    file_count: int
-    size_bytes: int
-    replication_desired: int
-    created_at: datetime
-    modified_at: datetime
-    expires_at: datetime | None = None
-    ends_at: datetime | None = None
-    state: str
 
     @classmethod
-    def of(cls, found: Collection, repository: str) -> CollectionAnswer:
-        """Makes the answer for a collection; `repository` is the name of its repository."""
-        return cls(
-            id=found.collection_id,
-            repository=repository,
-            project_id=found.project_id,
-            name=found.name,
-            path=found.path,
-            description=found.description,
-            properties=dict(found.properties),
-            version=found.version,
-            content_hash=found.content_hash,
-            file_count=found.file_count,
-            size_bytes=found.size_bytes,
-            replication_desired=found.replication_desired,
-            created_at=found.created_at,
-            modified_at=found.modified_at,
-            expires_at=found.expires_at,
-            ends_at=found.ends_at,
-            state=found.state.value,
-        )
+    def of(cls, found: Project | Collection) -> Self:
+        """Makes the id under the name that it had at first."""
+        return cls(id=found.project_id if isinstance(found, Project) else found.collection_id)
 
 
-class CollectionList(Wire):
-    """Collections, sorted by name and id."""
-
-    pagination: Pagination
-    results: list[CollectionAnswer]
-
-
-class FileAnswer(ObjectStats):
-    """A file of a collection, with a locator if the request asks for one.
-
-    Until `expires_at` its bytes can be read at `url` without an access key, and new content of
-    collections can be made with `locator`.
-    """
-
-    locator: str | None = None
-    url: str | None = None
-    expires_at: datetime | None = None
-
-    @classmethod
-    def signed(cls, found: Signed, root: str, locators_url: str) -> FileAnswer:
-        """Makes the answer for a file with its locator. Clients read locators below
-        `locators_url`."""
-        return cls.of(found.entry, root).model_copy(
-            update={
-                "locator": found.locator,
-                "url": found.url or f"{locators_url}/{found.locator}",
-                "expires_at": found.expires_at,
-            }
-        )
+@answers(Project)
+class ProjectAnswer(_Item):
+    """A project. `id` is its `project_id` too. `state` depends on `ends_at`: the earliest
+    `expires_at` of the project and of the projects above it."""
 
 
-class FileList(Wire):
-    """Files and prefixes, sorted by path."""
-
-    pagination: Pagination
-    results: list[FileAnswer]
-
-
-class VersionAnswer(Wire):
-    """An earlier state of a collection, with the fields that versions keep."""
-
-    version: int
-    name: str
-    description: str
-    properties: dict[str, Any]
-    content_hash: str
-    file_count: int
-    size_bytes: int
-    modified_at: datetime
-
-    @classmethod
-    def of(cls, row: VersionRow) -> VersionAnswer:
-        """Makes the answer for a version."""
-        return cls(
-            version=row.version,
-            name=row.name,
-            description=row.description,
-            properties=dict(row.properties),
-            content_hash=row.content_hash,
-            file_count=row.file_count,
-            size_bytes=row.size_bytes,
-            modified_at=row.modified_at,
-        )
-
-
-class VersionList(Wire):
-    """The versions that are kept, the newest first."""
-
-    pagination: Pagination
-    results: list[VersionAnswer]
+@answers(Collection)
+class CollectionAnswer(_Item):
+    """A collection. `id` is its `collection_id` too. `state` depends on `ends_at`: the earliest
+    `expires_at` of the collection and of the projects above it. `content_hash` depends only on
+    paths, sizes and checksums."""
 
 
 routes = Routes("collections")
 
 VERSION_MAX: Final = 2**53
+_PROJECT: Final = "/projects/{project_id:segment}"
 _COLLECTION: Final = "/collections/{collection_id:segment}"
 _OF_CONTENT: Final = {*ContentSources.model_fields, "removed", "replaces"}
 
 
+def _projects(served: Served, item_id: str) -> Items[Any, Project]:
+    return served.store.repository_of_project(item_id).projects
+
+
+def _collections(served: Served, item_id: str) -> Items[Any, Collection]:
+    return served.store.repository_of_collection(item_id).collections
+
+
+def _add_item_routes(
+    path: str, thing: type, items_of: Callable[[Served, str], Items[Any, Any]]
+) -> None:
+    """Adds the routes that projects and collections have in common. `items_of` returns the items of
+    the repository that has an id."""
+    id_path = Path(alias=path.partition("{")[2].partition(":")[0])
+
+    def get_item(
+        served: ServedDep, item_id: Text = id_path, include_expired: ExpiredQuery = False
+    ) -> Any:
+        """Returns one project or collection."""
+        return items_of(served, item_id).get(item_id, include_expired=include_expired)
+
+    def delete_item(served: ServedDep, item_id: Text = id_path) -> Response:
+        """Moves a project or collection to the trash; a project with everything in it."""
+        items_of(served, item_id).delete(item_id)
+        return Response(status_code=204)
+
+    def restore_item(
+        served: ServedDep,
+        item_id: Text = id_path,
+        asked: Annotated[Restoration | None, Body()] = None,
+    ) -> Any:
+        """Restores a project or collection from the trash; a project with everything in it."""
+        unique = asked is not None and asked.ensure_unique_name
+        return items_of(served, item_id).restore(item_id, ensure_unique_name=unique)
+
+    routes.add("GET", path, Role.READER, returns=thing)(get_item)
+    routes.add("DELETE", path, Role.WRITER, status=204)(delete_item)
+    routes.add("POST", path + "/restore", Role.WRITER, returns=thing)(restore_item)
+
+
+_add_item_routes(_PROJECT, Project, _projects)
+_add_item_routes(_COLLECTION, Collection, _collections)
+
+
+@routes.add("POST", "/projects", Role.WRITER, status=201, anywhere=True)
+def create_project(asked: ProjectCreation, served: ServedDep) -> Project:
+    """Creates a project."""
+    served.rights.require(Role.WRITER, {"repository": asked.repository})
+    return served.repository(asked.repository).projects.create(
+        asked.name,
+        parent_id=asked.parent_id,
+        description=asked.description,
+        properties=asked.properties,
+        expires_at=asked.expires_at,
+        ensure_unique_name=asked.ensure_unique_name,
+    )
+
+
+@routes.add("GET", "/projects", Role.READER, anywhere=True)
+def list_projects(
+    repository: Annotated[Text, Query()],
+    paging: PagingDep,
+    listed: ListedDep,
+    served: ServedDep,
+    parent_id: Annotated[Text | None, Query()] = None,
+    path: Annotated[Text | None, Query()] = None,
+) -> PageOf[Project]:
+    """Lists the projects within a parent, or those without a parent, by name; or returns the one
+    project at a path."""
+    served.rights.require(Role.READER, {"repository": repository})
+    projects = served.repository(repository).projects
+    if path is not None:
+        found = projects.find(path, include_expired=listed.include_expired)
+        return PageOf(paging.pagination(1, None), [found])
+    return paging.cut(
+        projects.page(
+            parent_id=parent_id,
+            listed=listed,
+            prefix=paging.prefix,
+            after=paging.after_item,
+            amount=paging.amount_and_one,
+        ),
+        lambda each: item_place(each.name, each.project_id),
+    )
+
+
+@routes.add("PATCH", _PROJECT, Role.WRITER)
+def update_project(project_id: Segment, asked: ProjectUpdate, served: ServedDep) -> Project:
+    """Changes the given fields. If the project is in the trash, only `expires_at` can be changed,
+    which restores the project."""
+    projects = served.store.repository_of_project(project_id).projects
+    return projects.update(project_id, **given_in(asked))
+
+
 @routes.add("POST", "/collections", Role.WRITER, status=201, anywhere=True)
-def create_collection(asked: CollectionCreation, served: ServedDep) -> CollectionAnswer:
+def create_collection(asked: CollectionCreation, served: ServedDep) -> Collection:
     """Creates a collection: empty, or with the files of its sources. No bytes are copied."""
     served.rights.require(Role.WRITER, {"project_id": asked.project_id})
     found = served.store.repository_of_project(asked.project_id)
-    made = found.collections.create(
+    return found.collections.create(
         asked.project_id,
         asked.name,
         ContentChange(asked.sources()),
@@ -256,7 +288,6 @@ def create_collection(asked: CollectionCreation, served: ServedDep) -> Collectio
         expires_at=asked.expires_at,
         ensure_unique_name=asked.ensure_unique_name,
     )
-    return CollectionAnswer.of(made, found.info.name)
 
 
 @routes.add("GET", "/collections", Role.READER, anywhere=True)
@@ -269,7 +300,7 @@ def list_collections(
     repository: Annotated[Text | None, Query()] = None,
     path: Annotated[Text | None, Query()] = None,
     content_hash: Annotated[Text | None, Query()] = None,
-) -> CollectionList:
+) -> PageOf[Collection]:
     """Lists the collections in a project by name; or returns the one collection of a repository at
     a path, or with a content hash.
 
@@ -290,17 +321,15 @@ def list_collections(
     else:
         assert content_hash is not None  # either the path or the hash is given
         found = collections.by_hash(content_hash, include_expired=listed.include_expired)
-    return CollectionList(
-        pagination=paging.pagination(1, None), results=[CollectionAnswer.of(found, repository)]
-    )
+    return PageOf(paging.pagination(1, None), [found])
 
 
 def _in_project(
     project_id: str, name: str | None, paging: Paging, listed: ListFilter, served: Served
-) -> CollectionList:
+) -> PageOf[Collection]:
     served.rights.require(Role.READER, {"project_id": project_id})
     found = served.store.repository_of_project(project_id)
-    page, more = paging.cut(
+    return paging.cut(
         found.collections.page(
             project_id,
             listed=listed,
@@ -308,55 +337,20 @@ def _in_project(
             name=name,
             after=paging.after_item,
             amount=paging.amount_and_one,
-        )
+        ),
+        lambda each: item_place(each.name, each.collection_id),
     )
-    last = item_place(page[-1].name, page[-1].collection_id) if more else None
-    return CollectionList(
-        pagination=paging.pagination(len(page), last),
-        results=[CollectionAnswer.of(each, found.info.name) for each in page],
-    )
-
-
-@routes.add("GET", _COLLECTION, Role.READER)
-def get_collection(
-    collection_id: Segment, served: ServedDep, include_expired: ExpiredQuery = False
-) -> CollectionAnswer:
-    """Returns one collection."""
-    found = served.store.repository_of_collection(collection_id)
-    collection = found.collections.get(collection_id, include_expired=include_expired)
-    return CollectionAnswer.of(collection, found.info.name)
 
 
 @routes.add("PATCH", _COLLECTION, Role.WRITER)
 def update_collection(
     collection_id: Segment, asked: CollectionUpdate, served: ServedDep
-) -> CollectionAnswer:
+) -> Collection:
     """Changes the given fields. If the collection is in the trash, only `expires_at` can be
     changed, which restores the collection."""
-    found = served.store.repository_of_collection(collection_id)
+    collections = served.store.repository_of_collection(collection_id).collections
     given = {name: value for name, value in given_in(asked).items() if name not in _OF_CONTENT}
-    changed = found.collections.update(collection_id, asked.content(), **given)
-    return CollectionAnswer.of(changed, found.info.name)
-
-
-@routes.add("DELETE", _COLLECTION, Role.WRITER, status=204)
-def delete_collection(collection_id: Segment, served: ServedDep) -> Response:
-    """Moves a collection to the trash."""
-    served.store.repository_of_collection(collection_id).collections.delete(collection_id)
-    return Response(status_code=204)
-
-
-@routes.add("POST", _COLLECTION + "/restore", Role.WRITER)
-def restore_collection(
-    collection_id: Segment,
-    served: ServedDep,
-    asked: Annotated[Restoration | None, Body()] = None,
-) -> CollectionAnswer:
-    """Restores a collection from the trash."""
-    found = served.store.repository_of_collection(collection_id)
-    unique = asked is not None and asked.ensure_unique_name
-    restored = found.collections.restore(collection_id, ensure_unique_name=unique)
-    return CollectionAnswer.of(restored, found.info.name)
+    return collections.update(collection_id, asked.content(), **given)
 
 
 @routes.add("GET", _COLLECTION + "/versions", Role.READER)
@@ -365,16 +359,12 @@ def list_versions(
     served: ServedDep,
     paging: PagingDep,
     before: Annotated[int | None, Query(ge=0, le=VERSION_MAX)] = None,
-) -> VersionList:
+) -> PageOf[VersionRow]:
     """Lists the earlier versions that are kept, the newest first."""
-    page, more = paging.cut(
-        served.store.repository_of_collection(collection_id).collections.versions(
-            collection_id, before=before, amount=paging.amount_and_one
-        )
-    )
-    return VersionList(
-        pagination=paging.pagination(len(page), str(page[-1].version) if more else None),
-        results=[VersionAnswer.of(row) for row in page],
+    collections = served.store.repository_of_collection(collection_id).collections
+    return paging.cut(
+        collections.versions(collection_id, before=before, amount=paging.amount_and_one),
+        lambda each: str(each.version),
     )
 
 
@@ -384,3 +374,9 @@ def delete_version(collection_id: Segment, version: int, served: ServedDep) -> R
     found = served.store.repository_of_collection(collection_id)
     found.collections.drop_version(collection_id, version)
     return Response(status_code=204)
+
+
+def given_in(asked: Wire) -> dict[str, Any]:  # each value has the type of its field
+    """Returns the fields that a request for a change contains, by name. Fields that it leaves out
+    do not change."""
+    return {name: getattr(asked, name) for name in asked.model_fields_set}

@@ -1,17 +1,21 @@
-"""The server's configuration for clients, and the access key of the request."""
+"""The server itself: its configuration for clients, its state for monitoring, and its routes."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from fastapi import Response
+from fastapi import Request, Response
+from fastapi.openapi.utils import get_openapi
 from pydantic import Field
 
-from ebbtide.server.api.base import Text, Wire, seconds_of
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.base import Text, Wire
+from ebbtide.server.api.routes import Routes
+from ebbtide.server.metrics import CONTENT_TYPE, Metrics
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.store.access.keys import Role
+from ebbtide.store.embedded import Store
+from ebbtide.store.reclaim.reclaimer import Reclaimer
 
 
 class VersionConfig(Wire):
@@ -87,20 +91,6 @@ class UsageEvents(Wire):
     events: list[UsageEvent]
 
 
-class UserAnswer(Wire):
-    """The access key of the request, in the place of a user."""
-
-    id: str
-    creation_date: int
-    friendly_name: str
-
-
-class CurrentUser(Wire):
-    """The sender of the request."""
-
-    user: UserAnswer
-
-
 routes = Routes("config")
 
 DEFAULT_NAMESPACE_PREFIX: Final = "local://repositories"
@@ -141,24 +131,37 @@ def get_collection_config(served: ServedDep) -> CollectionConfig:
     return CollectionConfig(grace_period=int(served.settings.grace.total_seconds()))
 
 
-@routes.add("GET", "/user", Role.NONE)
-def get_current_user(served: ServedDep) -> CurrentUser:
-    """Returns the access key of the request."""
-    key = served.key
-    return CurrentUser(
-        user=UserAnswer(
-            id=key.access_key_id,
-            creation_date=seconds_of(key.created_at),
-            friendly_name=served.committer,
-        )
-    )
-
-
 @routes.add("POST", "/statistics", Role.NONE, status=204)
 def post_statistics(asked: UsageEvents) -> Response:
     """Accepts usage statistics, which web tools send, and drops them. Ebbtide collects none."""
     del asked  # only its form is checked
     return Response(status_code=204)
+
+
+@routes.add("GET", "/healthcheck", None, status=204)
+def health_check(served: ServedDep) -> Response:
+    """Answers 204 while the server and its database work. The route is public, and tells nothing
+    else."""
+    served.store.catalog.page(amount=1)
+    return Response(status_code=204)
+
+
+@routes.add("GET", "/metrics", Role.READER, response_class=Response)
+def get_metrics(request: Request) -> Response:
+    """Returns the metrics in the format of Prometheus. Prometheus needs an access key to read
+    them."""
+    metrics: Metrics = request.app.state.metrics
+    store: Store = request.app.state.store
+    metrics.show_backlog(*Reclaimer(store).backlog())
+    metrics.show_schedules(store.schedules.all()[0])
+    return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+
+@routes.add("GET", "/openapi.json", Role.NONE)
+def get_openapi_document(request: Request) -> dict[str, Any]:
+    """Returns the OpenAPI document of the routes. `x-role` is the role that a route needs."""
+    app = request.app
+    return get_openapi(title=app.title, version=app.version, routes=app.routes)
 
 
 def _version() -> VersionConfig:

@@ -14,7 +14,7 @@ from ebbtide.model import EPOCH
 from ebbtide.server.api import downloads
 from ebbtide.server.api.base import OCTETS, Segment, Text, Wire
 from ebbtide.server.api.objects import PathQuery
-from ebbtide.server.api.routing import PREFIX, Routes
+from ebbtide.server.api.routes import PREFIX, Routes
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.server.uploads import receive_body
 from ebbtide.storage import Content

@@ -13,8 +13,8 @@ from pydantic_core import to_json
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.server.api import downloads
 from ebbtide.server.api.base import OCTETS, Metadata, Pagination, Segment, Text, Wire, seconds_of
-from ebbtide.server.api.paging import PagingDep
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.lists import PagingDep
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.errors import STATUS, message_of
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import receive

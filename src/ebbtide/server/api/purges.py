@@ -6,8 +6,7 @@ ends meanwhile, the purge can be resumed.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
 from fastapi import BackgroundTasks
 from pydantic import Field
@@ -23,14 +22,12 @@ from ebbtide.purge.request import (
     require_confirmed,
 )
 from ebbtide.purge.verifying import PurgeFindings, verify
-from ebbtide.server.api.base import Pagination, Segment, Text, Wire
-from ebbtide.server.api.paging import PagingDep
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.base import Segment, Text, Wire
+from ebbtide.server.api.lists import PageOf, PagingDep
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.purges.queries import PurgeRow
-
-State = Literal["planning", "planned", "refused", "failed", "deleting", "incomplete", "done"]
 
 
 class PathNamed(Wire):
@@ -80,86 +77,6 @@ class PurgeResumption(Wire):
     confirmation: Text = ""
 
 
-class PurgeReference(Wire):
-    """A reference that the request did not name, or a hold. It blocks the purge, or keeps some of
-    the named objects."""
-
-    kind: str
-    id: str
-    names: list[str]
-    entry_count: int
-    examples: list[str]
-
-
-class PurgeAnswer(Wire):
-    """A purge. Counts and references are left out in lists, and in the answers to a start and a
-    resume."""
-
-    purge_id: str
-    repository: str
-    repository_id: str
-    state: State
-    request: dict[str, Any]
-    record_path: str
-    record_sha256: str | None = None
-    started_at: datetime
-    closed_at: datetime | None = None
-    finished_at: datetime | None = None
-    error: dict[str, str] | None = None
-    object_count: int | None = None
-    size_bytes: int | None = None
-    foreign_count: int | None = None
-    outcomes: dict[str, int] | None = None
-    reference_count: int | None = None
-    reference_counts: dict[str, int] | None = None
-    references: list[PurgeReference] | None = None
-    kept_count: int | None = None
-    kept_bytes: int | None = None
-    kept_reference_counts: dict[str, int] | None = None
-    kept_references: list[PurgeReference] | None = None
-    promised_until: datetime | None = None
-    retained: dict[str, Any] | None = None
-    warnings: list[str] | None = None
-
-    @classmethod
-    def of(cls, report: PurgeReport) -> PurgeAnswer:
-        """Makes the answer with everything that is known of a purge."""
-        return cls.model_validate(report.to_json())
-
-    @classmethod
-    def short(cls, report: PurgeReport) -> PurgeAnswer:
-        """Makes the answer from the database alone."""
-        return cls.model_validate(report.summary())
-
-
-class PurgeList(Wire):
-    """Purges, the newest first."""
-
-    pagination: Pagination
-    results: list[PurgeAnswer]
-
-
-class PurgeDifference(Wire):
-    """A difference between the record and the present state."""
-
-    kind: str
-    text: str
-
-
-class PurgeVerification(Wire):
-    """The result of a verification."""
-
-    purge_id: str
-    verified: bool
-    address_count: int
-    differences: list[PurgeDifference]
-
-    @classmethod
-    def of(cls, found: PurgeFindings) -> PurgeVerification:
-        """Makes the answer for a verification."""
-        return cls.model_validate(found.to_json())
-
-
 routes = Routes("purges")
 
 _PURGES: Final = "/repositories/{repository:segment}/purges"
@@ -169,7 +86,7 @@ _PURGE: Final = _PURGES + "/{purge_id:segment}"
 @routes.add("POST", _PURGES, Role.ADMIN, status=202)
 def start_purge(
     repository: Segment, asked: PurgeCreation, served: ServedDep, after: BackgroundTasks
-) -> PurgeAnswer:
+) -> PurgeRow:
     """Starts a purge; with `dry_run`, only its plan."""
     purges = Purges(served.store)
     name = served.repository(repository).info.name
@@ -177,25 +94,22 @@ def start_purge(
         require_confirmed(name, asked.confirmation)
     row = purges.begin(name, asked.request(served.key))
     after.add_task(purges.carry_out_alone, row.purge_id, dry_run=asked.dry_run)
-    return PurgeAnswer.short(PurgeReport(row))
+    return row
 
 
 @routes.add("GET", _PURGES, Role.ADMIN)
-def list_purges(repository: Segment, paging: PagingDep, served: ServedDep) -> PurgeList:
+def list_purges(repository: Segment, paging: PagingDep, served: ServedDep) -> PageOf[PurgeRow]:
     """Lists the purges of the repository, and of earlier repositories with the same name, the
     newest first."""
     found = [row for row in Purges(served.store).list(repository) if row.purge_id > paging.after]
-    page, more = paging.cut(found[: paging.amount_and_one])
-    last = page[-1].purge_id if more else None
-    results = [PurgeAnswer.short(PurgeReport(row)) for row in page]
-    return PurgeList(pagination=paging.pagination(len(page), last), results=results)
+    return paging.cut(found[: paging.amount_and_one], lambda each: each.purge_id)
 
 
 @routes.add("GET", _PURGE, Role.ADMIN)
-def get_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeAnswer:
+def get_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeReport:
     """Returns one purge: its progress, or its outcome."""
     row = _find(served, repository, purge_id)
-    return PurgeAnswer.of(Purges(served.store).show(row.purge_id))
+    return Purges(served.store).show(row.purge_id)
 
 
 @routes.add("POST", _PURGE + "/resume", Role.ADMIN, status=202)
@@ -205,21 +119,21 @@ def resume_purge(
     asked: PurgeResumption,
     served: ServedDep,
     after: BackgroundTasks,
-) -> PurgeAnswer:
+) -> PurgeRow:
     """Continues a purge that was stopped, that failed in part, or that was only planned."""
     row = _find(served, repository, purge_id)
     require_confirmed(row.repository_name, asked.confirmation)
     purges = Purges(served.store)
     purges.require_open(row)
     after.add_task(purges.carry_out_alone, row.purge_id)
-    return PurgeAnswer.short(PurgeReport(row))
+    return row
 
 
 @routes.add("GET", _PURGE + "/verify", Role.ADMIN)
-def verify_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeVerification:
+def verify_purge(repository: Segment, purge_id: Segment, served: ServedDep) -> PurgeFindings:
     """Compares a purge with its record, the database and the storage."""
     row = _find(served, repository, purge_id)
-    return PurgeVerification.of(verify(served.store, row.purge_id))
+    return verify(served.store, row.purge_id)
 
 
 def _find(served: Served, repository: str, purge_id: str) -> PurgeRow:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import Body, Query, Response
 from pydantic import Field
 
 from ebbtide.errors import InvalidInput
+from ebbtide.server.api.answers import answers
 from ebbtide.server.api.base import (
     ExpiryChange,
     Instant,
     Metadata,
-    Pagination,
     Restoration,
     Segment,
     Text,
     Wire,
     seconds_of,
 )
-from ebbtide.server.api.lifecycle import ExpiredQuery, ListedDep, next_after
-from ebbtide.server.api.paging import PagingDep
-from ebbtide.server.api.routing import Routes, require_addressable
+from ebbtide.server.api.lists import ExpiredQuery, ListedDep, PageOf, PagingDep, next_after
+from ebbtide.server.api.routes import Routes, require_addressable
 from ebbtide.server.samples import add_samples
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
@@ -45,40 +43,26 @@ class RepositoryCreation(Wire):
     expires_at: Instant | None = None
 
 
+@answers(Catalogued)
 class RepositoryAnswer(Wire):
-    """A repository. `id` is its name, because lakeFS clients expect it; `repository_id` is its
-    id."""
+    """A repository, also by the names that clients of lakeFS have: `id` is its name, and
+    `storage_namespace` its place as it was written."""
 
     id: str
     creation_date: int
-    default_branch: str
     storage_namespace: str
     storage_id: str = ""
     read_only: bool = False
-    repository_id: str
-    state: str
-    expires_at: datetime | None = None
 
     @classmethod
     def of(cls, found: Catalogued) -> RepositoryAnswer:
-        """Makes the answer for a repository."""
+        """Makes the fields of lakeFS for a repository."""
         info = found.info
         return cls(
             id=info.name,
             creation_date=seconds_of(info.created_at),
-            default_branch=info.default_branch,
             storage_namespace=info.namespace or info.storage_url,
-            repository_id=info.repository_id,
-            state=found.state.value,
-            expires_at=info.expires_at,
         )
-
-
-class RepositoryList(Wire):
-    """Repositories, sorted by name."""
-
-    pagination: Pagination
-    results: list[RepositoryAnswer]
 
 
 class MetadataSet(Wire):
@@ -104,7 +88,7 @@ _REPOSITORY: Final = "/repositories/{repository:segment}"
 @routes.add("POST", "/repositories", Role.ADMIN, status=201)
 def create_repository(
     asked: RepositoryCreation, served: ServedDep, bare: Annotated[bool, Query()] = False
-) -> RepositoryAnswer:
+) -> Catalogued:
     """Creates a repository. This needs an admin, because the request chooses where the server
     writes."""
     _require_supported(asked, bare=bare)
@@ -118,8 +102,7 @@ def create_repository(
     )
     if asked.sample_data:
         add_samples(made, committer=served.committer)
-    found = served.store.catalog.get(made.info.repository_id, include_expired=True)
-    return RepositoryAnswer.of(found)
+    return served.store.catalog.get(made.info.repository_id, include_expired=True)
 
 
 @routes.add("GET", "/repositories", Role.NONE)
@@ -128,10 +111,10 @@ def list_repositories(
     listed: ListedDep,
     served: ServedDep,
     search: Annotated[Text, Query()] = "",
-) -> RepositoryList:
+) -> PageOf[Catalogued]:
     """Lists the repositories that the key may read, by name; with `search`, those whose names
     contain this text."""
-    page, more = paging.cut(
+    return paging.cut(
         served.store.catalog.page(
             prefix=paging.prefix,
             after=paging.after,
@@ -139,25 +122,18 @@ def list_repositories(
             search=search,
             listed=listed,
             only=served.rights.readable_ids,
-        )
-    )
-    last = None
-    if more:
-        info = page[-1].info
-        last = next_after(info.name, info.repository_id, listed)
-    return RepositoryList(
-        pagination=paging.pagination(len(page), last),
-        results=[RepositoryAnswer.of(found) for found in page],
+        ),
+        lambda each: next_after(each.info.name, each.info.repository_id, listed),
     )
 
 
 @routes.add("GET", _REPOSITORY, Role.READER)
 def get_repository(
     repository: Segment, served: ServedDep, include_expired: ExpiredQuery = False
-) -> RepositoryAnswer:
+) -> Catalogued:
     """Returns one repository, by name or id."""
-    found = served.store.catalog.get(served.catalogued(repository), include_expired=include_expired)
-    return RepositoryAnswer.of(found)
+    name = served.catalogued(repository)
+    return served.store.catalog.get(name, include_expired=include_expired)
 
 
 @routes.add("DELETE", _REPOSITORY, Role.ADMIN, status=204)
@@ -168,15 +144,12 @@ def delete_repository(repository: Segment, served: ServedDep) -> Response:
 
 
 @routes.add("PATCH", _REPOSITORY, Role.ADMIN)
-def change_repository(
-    repository: Segment, asked: ExpiryChange, served: ServedDep
-) -> RepositoryAnswer:
+def change_repository(repository: Segment, asked: ExpiryChange, served: ServedDep) -> Catalogued:
     """Sets when a repository expires. If it is in the trash, it is restored, unless the date is
     past."""
-    changed = served.store.catalog.set_expiry(
+    return served.store.catalog.set_expiry(
         served.catalogued(repository), asked.expires_at, ensure_unique_name=asked.ensure_unique_name
     )
-    return RepositoryAnswer.of(changed)
 
 
 @routes.add("POST", _REPOSITORY + "/undelete", Role.ADMIN)
@@ -184,13 +157,11 @@ def restore_repository(
     repository: Segment,
     served: ServedDep,
     asked: Annotated[Restoration | None, Body()] = None,
-) -> RepositoryAnswer:
+) -> Catalogued:
     """Restores a repository from the trash. In lakeFS, `/restore` restores refs from a dump."""
     unique = asked is not None and asked.ensure_unique_name
-    restored = served.store.catalog.restore(
-        served.catalogued(repository), ensure_unique_name=unique
-    )
-    return RepositoryAnswer.of(restored)
+    name = served.catalogued(repository)
+    return served.store.catalog.restore(name, ensure_unique_name=unique)
 
 
 @routes.add("GET", _REPOSITORY + "/metadata", Role.READER)

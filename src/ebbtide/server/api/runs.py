@@ -1,23 +1,31 @@
-"""Runs over HTTP: runs of this server's jobs, runs of other processes, and recorded runs."""
+"""Runs of the collector: start, list, show, undo and purge them; explain what they keep.
+
+Runs are those of this server's jobs, those of other processes, and recorded ones.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Annotated, Any, Final, Literal
 
+from fastapi import Body, Query
 from pydantic import Field, create_model
 
 from ebbtide.api.collected import Collected
-from ebbtide.errors import Conflict, EbbtideError, NotFound, Refused
+from ebbtide.audit.explain import LIMIT
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound, Refused
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.runs import RunFolders
 from ebbtide.ids import newest_first
 from ebbtide.run_request import Option, ServedOptions, options_of, request_of
-from ebbtide.server.api.base import Pagination, Text, Wire
+from ebbtide.server.api.base import Segment, Text, Wire
+from ebbtide.server.api.lists import PageOf, PagingDep
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.job_files import Job
 from ebbtide.server.jobs import Action, Order
-from ebbtide.server.serving import Served
+from ebbtide.server.serving import Served, ServedDep
+from ebbtide.store.access.keys import Role
 from ebbtide.text import shown
 
 CHARACTERS_MAX: Final = 64
@@ -79,13 +87,6 @@ class RunAnswer(Wire):
     steps: list[StepAnswer] = Field(default_factory=list)
     report: dict[str, Any] | None = None
     error: dict[str, str] | None = None
-
-
-class RunList(Wire):
-    """Runs, the newest first."""
-
-    pagination: Pagination
-    results: list[RunAnswer]
 
 
 def start(served: Served, found: Collected, asked: RunCreation) -> RunAnswer:
@@ -245,3 +246,77 @@ def _recorded(collector: Collector, run_id: str) -> RunAnswer:
 
 def _error(error: EbbtideError) -> dict[str, str]:
     return {"kind": error.kind, "message": error.message}
+
+
+routes = Routes("gc")
+
+LIMIT_MAX: Final = 1000
+_REPOSITORY: Final = "/repositories/{repository:segment}"
+_GC: Final = _REPOSITORY + "/gc"
+
+
+@routes.add("POST", _GC + "/runs", Role.ADMIN, status=202)
+def start_run(
+    repository: Segment,
+    served: ServedDep,
+    asked: Annotated[RunCreation | None, Body()] = None,
+) -> RunAnswer:
+    """Starts a run. The answer comes when the run has the lease of the repository."""
+    return start(served, served.collected(repository), asked or RunCreation())
+
+
+@routes.add("POST", _GC + "/runs/{run_id:segment}/undo", Role.ADMIN, status=202)
+def undo_run(
+    repository: Segment,
+    run_id: Segment,
+    served: ServedDep,
+    asked: Annotated[UndoRequest | None, Body()] = None,
+) -> RunAnswer:
+    """Restores the files in a run's quarantine. The answer comes when the undo has the lease
+    of the repository."""
+    return undo(served, served.collected(repository), run_id, asked or UndoRequest())
+
+
+@routes.add("POST", _GC + "/runs/{run_id:segment}/purge", Role.ADMIN, status=202)
+def purge_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
+    """Deletes the files in a run's quarantine for good."""
+    return purge(served, served.collected(repository), run_id)
+
+
+@routes.add("GET", _GC + "/runs", Role.READER)
+def list_runs(repository: Segment, paging: PagingDep, served: ServedDep) -> PageOf[RunAnswer]:
+    """Lists the runs, also those in progress, the newest first."""
+    found = served.collected(repository)
+    results, last = page(served, found, after=paging.after, amount=paging.amount)
+    return PageOf(paging.pagination(len(results), last), results)
+
+
+@routes.add("GET", _GC + "/runs/{run_id:segment}", Role.READER)
+def get_run(repository: Segment, run_id: Segment, served: ServedDep) -> RunAnswer:
+    """Returns one run: its progress, or its outcome."""
+    return get(served, served.collected(repository), run_id)
+
+
+@routes.add("GET", _REPOSITORY + "/explain", Role.READER)
+def explain(
+    repository: Segment,
+    served: ServedDep,
+    address: Annotated[Text | None, Query()] = None,
+    commit: Annotated[Text | None, Query()] = None,
+    ref: Annotated[Text | None, Query()] = None,
+    path: Annotated[Text | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT,
+) -> dict[str, Any]:
+    """Explains an address, a commit, a ref, or the object of a ref at a path. Give exactly one of
+    `address`, `commit` and `ref`. The answer is the output of `ebbtide explain --json`."""
+    given = [each for each in (address, commit, ref) if each is not None]
+    if len(given) != 1 or (path is not None and ref is None):
+        raise InvalidInput(
+            "invalid_argument", "give exactly one of address, commit and ref; path needs ref"
+        )
+    explainer = served.collected(repository).explainer(limit=limit)
+    if address is not None:
+        return explainer.address(address).to_json()
+    if path is not None:
+        return explainer.explain(given[0], path).to_json()
+    return explainer.commit(given[0]).to_json()

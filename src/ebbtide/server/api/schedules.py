@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Response
 from pydantic import Field
 
 from ebbtide.api.schedules import set_schedule
 from ebbtide.run_request import ScheduledOptions
-from ebbtide.server.api.base import Segment, Text, Wire
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.base import Pagination, Segment, Text, Wire
+from ebbtide.server.api.lists import PageOf
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.api.runs import CHARACTERS_MAX, body_of
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
@@ -43,72 +43,31 @@ class ScheduleSwitch(Wire):
     enabled: bool
 
 
-class ScheduledRunAnswer(Wire):
-    """The last run that the schedule started. `run_id` is absent if the run did not come to
-    have the repository."""
-
-    due_at: datetime
-    started_at: datetime
-    ended_at: datetime | None = None
-    run_id: str | None = None
-    outcome: str
-    error: dict[str, str] | None = None
-
-
-class ScheduleAnswer(Wire):
-    """A schedule. `next_start_at` is `next_due_at` with its delay; both are absent while the
-    schedule is disabled. The counts are of due times since `set_at`."""
-
-    repository: str
-    cron: str
-    timezone: str
-    jitter_seconds: int
-    enabled: bool
-    run: dict[str, Any]
-    set_by: str
-    set_at: datetime
-    next_due_at: datetime | None = None
-    next_start_at: datetime | None = None
-    started_count: int
-    missed_count: int
-    skipped_count: int
-    last_run: ScheduledRunAnswer | None = None
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> ScheduleAnswer:
-        """Makes the answer for a schedule."""
-        return cls.model_validate(schedule.to_json())
-
-
-class ScheduleList(Wire):
-    """All schedules of the store, by the names of their repositories."""
-
-    results: list[ScheduleAnswer]
-
-
 routes = Routes("schedules")
 
 _SCHEDULE: Final = "/repositories/{repository:segment}/schedule"
 
 
 @routes.add("GET", "/schedules", Role.READER)
-def list_schedules(served: ServedDep) -> ScheduleList:
+def list_schedules(served: ServedDep) -> PageOf[Schedule]:
     """Lists all schedules."""
     found, _ = served.store.schedules.all()
-    return ScheduleList(results=[ScheduleAnswer.of(each) for each in found])
+    count = len(found)
+    whole = Pagination(has_more=False, next_offset="", results=count, max_per_page=count)
+    return PageOf(whole, found)
 
 
 @routes.add("GET", _SCHEDULE, Role.READER)
-def get_schedule(repository: Segment, served: ServedDep) -> ScheduleAnswer:
+def get_schedule(repository: Segment, served: ServedDep) -> Schedule:
     """Returns the schedule of a repository."""
     found = served.collected(repository)
-    return ScheduleAnswer.of(served.store.schedules.get(found.key, found.name))
+    return served.store.schedules.get(found.key, found.name)
 
 
 @routes.add("PUT", _SCHEDULE, Role.ADMIN)
-def put_schedule(repository: Segment, asked: ScheduleRequest, served: ServedDep) -> ScheduleAnswer:
+def put_schedule(repository: Segment, asked: ScheduleRequest, served: ServedDep) -> Schedule:
     """Sets the schedule of a repository, in place of an earlier one. Its counts begin again."""
-    made = set_schedule(
+    return set_schedule(
         served.store,
         served.collected(repository),
         cron=asked.cron,
@@ -118,18 +77,13 @@ def put_schedule(repository: Segment, asked: ScheduleRequest, served: ServedDep)
         by=served.committer,
         enabled=asked.enabled,
     )
-    return ScheduleAnswer.of(made)
 
 
 @routes.add("PATCH", _SCHEDULE, Role.ADMIN)
-def switch_schedule(
-    repository: Segment, asked: ScheduleSwitch, served: ServedDep
-) -> ScheduleAnswer:
+def switch_schedule(repository: Segment, asked: ScheduleSwitch, served: ServedDep) -> Schedule:
     """Enables or disables the schedule. Due times while it is disabled are not missed."""
     found = served.collected(repository)
-    return ScheduleAnswer.of(
-        served.store.schedules.enable(found.key, found.name, enabled=asked.enabled)
-    )
+    return served.store.schedules.enable(found.key, found.name, enabled=asked.enabled)
 
 
 @routes.add("DELETE", _SCHEDULE, Role.ADMIN, status=204)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from ebbtide.durations import parse_duration
 from ebbtide.errors import InvalidInput
-from ebbtide.server.api.paging import item_place
+from ebbtide.server.api.lists import item_place
 from ebbtide.server.pages.refs import choices_of, parse_state
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit

@@ -76,7 +76,7 @@ def show_purge(visit: Visit) -> Response:
     return visit.page(
         "purge.html",
         row=row,
-        report=report.to_json(),
+        report=report.figures,
         is_active=_is_active(row),
         is_awaited=is_awaited,
         is_open=row.state not in ENDED,

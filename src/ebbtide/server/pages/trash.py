@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from ebbtide.errors import NotFound
-from ebbtide.server.api.paging import item_place
+from ebbtide.server.api.lists import item_place
 from ebbtide.server.pages.collections import place_of
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit

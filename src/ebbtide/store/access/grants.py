@@ -12,6 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from ebbtide.documents import documented
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.store.access.keys import Role, find_key
 from ebbtide.store.access.secrets import SecretBox
@@ -56,6 +57,7 @@ _OF_KEY: Final = sa.select(access_key_grants).where(
 """Built once: every request of a key with grants runs this statement."""
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The role of a key in one repository."""

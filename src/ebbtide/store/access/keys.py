@@ -19,6 +19,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ebbtide.documents import HIDDEN, documented
 from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
@@ -101,6 +102,7 @@ class Role(StrEnum):
         return cls(text)
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class AccessKey:
     """One access key, without its secret. `of_login` has the roles in single repositories, by their
@@ -111,7 +113,7 @@ class AccessKey:
     name: str
     created_at: datetime
     revoked_at: datetime | None
-    of_login: Mapping[str, Role] = field(default_factory=dict, hash=False)
+    of_login: Mapping[str, Role] = field(default_factory=dict, hash=False, metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.documents import documented
 from ebbtide.errors import InvalidInput
 from ebbtide.ids import ID_PATTERN, new_id
 from ebbtide.model import ONE_MICROSECOND
@@ -164,6 +165,7 @@ def retire_signing_keys(tx: Transaction, *, superseded_before: datetime) -> list
 _EVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """The result of a rotation.

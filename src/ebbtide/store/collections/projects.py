@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from ebbtide.documents import documented
 from ebbtide.errors import InvalidInput
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
@@ -31,14 +32,16 @@ from ebbtide.store.lifecycle import LIVE, ExpiringRow, ListFilter, Place, SeenIt
 from ebbtide.text import shown
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project(ProjectRow):
-    """A project as it was when it was read.
+    """A project as it was when it was read. `repository` is the name of its repository.
 
     `expires_at` is its own date. `ends_at` is the earliest date of the project and the projects
     above it, and decides `state`. `path` has the names from the outermost project on.
     """
 
+    repository: str
     path: str
     ends_at: datetime | None
     state: LifecycleState
@@ -218,6 +221,7 @@ class Projects(Items[ProjectRow, Project]):
     def _found(self, tx: Transaction, seen: SeenItem[ProjectRow]) -> Project:
         return Project(
             **values_of(seen.row),
+            repository=self._context.info.name,
             path=seen.path,
             ends_at=seen.ends_at,
             state=self._state(tx, seen),

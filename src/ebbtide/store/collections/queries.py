@@ -7,12 +7,13 @@ returns these projects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.documents import HIDDEN, documented
 from ebbtide.ids import is_id
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.rows import Rows
@@ -33,7 +34,7 @@ class ProjectRow:
     """One project as it is stored. `parent_id` is None for a project at the top."""
 
     project_id: str
-    repository_id: str
+    repository_id: str = field(metadata=HIDDEN)
     parent_id: str | None
     name: str
     description: str
@@ -121,6 +122,7 @@ def delete_projects(tx: Transaction, project_ids: list[str]) -> None:
     tx.execute(sa.delete(projects).where(projects.c.project_id.in_(project_ids)))
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRow:
     """A collection as it was before an update, with the fields that versions keep. `content_id`
@@ -128,11 +130,11 @@ class VersionRow:
 
     collection_id: str
     version: int
-    repository_id: str
+    repository_id: str = field(metadata=HIDDEN)
     name: str
     description: str
     properties: Mapping[str, Any]
-    content_id: str
+    content_id: str = field(metadata=HIDDEN)
     content_hash: str
     file_count: int
     size_bytes: int

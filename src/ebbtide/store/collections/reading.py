@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from ebbtide.documents import documented
 from ebbtide.errors import Conflict, Gone, NotFound
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.collections.contents import Contents
@@ -46,15 +47,17 @@ from ebbtide.text import shown
 AMBIGUOUS_SHOWN_MAX: Final = 20
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection(CollectionRow):
-    """A collection as it was when it was read.
+    """A collection as it was when it was read. `repository` is the name of its repository.
 
     `expires_at` is its own date. `ends_at` is the earliest date of the collection and the projects
     above it, and decides `state`. `content_hash` depends on the files alone. If
     `replication_desired` is 0, only the record is kept, and not the data.
     """
 
+    repository: str
     path: str
     ends_at: datetime | None
     state: LifecycleState
@@ -390,6 +393,7 @@ class CollectionReader(Items[CollectionRow, Collection]):
     def _found(self, tx: Transaction, seen: SeenItem[CollectionRow]) -> Collection:
         return Collection(
             **values_of(seen.row),
+            repository=self._context.info.name,
             path=seen.path,
             ends_at=seen.ends_at,
             state=self._state(tx, seen),

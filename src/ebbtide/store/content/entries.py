@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ebbtide.documents import documented
 from ebbtide.model import EPOCH
 from ebbtide.store.content.reserved import without_checksums
 
@@ -33,6 +34,7 @@ ENTRY_SCHEMA: Final = pa.schema(_FIELDS)
 """The columns of a range, whose rows are in the order of `path`."""
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One path of a tree, and the address of its bytes.

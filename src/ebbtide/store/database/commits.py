@@ -9,6 +9,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from ebbtide.documents import HIDDEN, documented, in_document
 from ebbtide.errors import Gone, NotFound
 from ebbtide.model import Hold
 from ebbtide.quarantined import closed_text
@@ -20,6 +21,7 @@ from ebbtide.text import shown
 ID_LENGTH: Final = 32
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
     """One commit. Of a forgotten commit only ids, dates and runs are left, and `tree_id` is None.
@@ -35,17 +37,17 @@ class CommitRecord:
     created_at: datetime
     written_at: datetime
     tree_id: str | None
-    tree_checksum: str | None
+    tree_checksum: str | None = field(metadata=HIDDEN)
     message: str = ""
     committer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
-    leased_until: datetime | None = None
-    tombstoned_by: str | None = None
-    tombstoned_at: datetime | None = None
-    forgotten_by: str | None = None
-    given_up_reason: str | None = None
-    given_up_at: datetime | None = None
-    collection_id: str | None = None
+    leased_until: datetime | None = field(default=None, metadata=HIDDEN)
+    tombstoned_by: str | None = field(default=None, metadata=HIDDEN)
+    tombstoned_at: datetime | None = field(default=None, metadata=HIDDEN)
+    forgotten_by: str | None = field(default=None, metadata=HIDDEN)
+    given_up_reason: str | None = field(default=None, metadata=HIDDEN)
+    given_up_at: datetime | None = field(default=None, metadata=HIDDEN)
+    collection_id: str | None = field(default=None, metadata=HIDDEN)
 
     @property
     def is_intact(self) -> bool:
@@ -56,6 +58,22 @@ class CommitRecord:
     def closed_by(self) -> str | None:
         """The run that closed the commit, or forgot its record; None for other commits."""
         return self.forgotten_by or self.tombstoned_by
+
+    @property
+    @in_document
+    def run_id(self) -> str | None:
+        """The run of `closed_by`."""
+        return self.closed_by
+
+    @property
+    @in_document
+    def state(self) -> str:
+        """The state: `intact`, `expired`, `forgotten` or `given up`."""
+        if self.given_up_at is not None:
+            return "given up"
+        if self.forgotten_by is not None:
+            return "forgotten"
+        return "intact" if self.tombstoned_by is None else "expired"
 
     def require_intact(self) -> None:
         """Raises Gone `commit_expired` if a run closed the commit, with the id of the run, or if

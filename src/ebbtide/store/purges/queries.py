@@ -7,12 +7,13 @@ other references to an address (`collecting.references`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.documents import HIDDEN, documented, named
 from ebbtide.errors import Gone
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.rows import Rows, in_batches
@@ -80,19 +81,20 @@ def count_purged(tx: Transaction, repository_id: str, purge_id: str) -> int:
     return count
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeRow:
     """One purge as it is stored. `request` and `error` are JSON."""
 
     purge_id: str
     repository_id: str
-    repository_name: str
+    repository_name: str = field(metadata=named("repository"))
     state: str
     request: dict[str, Any]
-    record_url: str
+    record_url: str = field(metadata=named("record_path"))
     started_at: datetime
-    plan_checksum: str | None = None
-    record_checksum: str | None = None
+    plan_checksum: str | None = field(default=None, metadata=HIDDEN)
+    record_checksum: str | None = field(default=None, metadata=named("record_sha256"))
     error: dict[str, str] | None = None
     closed_at: datetime | None = None
     finished_at: datetime | None = None

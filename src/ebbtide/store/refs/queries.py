@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
+from ebbtide.documents import HIDDEN, named
 from ebbtide.errors import NotFound
 from ebbtide.model import RefKind
 from ebbtide.store.database.commits import (
@@ -198,9 +199,9 @@ def _by_lock(query: Query) -> Mapping[LockMode | None, Query]:
 class BranchRow(RefRow):
     """One branch as it is stored. `sealed_tokens` begins with the newest."""
 
-    branch_id: str
-    staging_token: str
-    sealed_tokens: tuple[str, ...] = ()
+    branch_id: str = field(metadata=named("ref_id"))
+    staging_token: str = field(metadata=HIDDEN)
+    sealed_tokens: tuple[str, ...] = field(default=(), metadata=HIDDEN)
     hidden: bool = False
 
     @property
@@ -257,7 +258,7 @@ def insert_reflog(
 class TagRow(RefRow):
     """One tag as it is stored."""
 
-    tag_id: str
+    tag_id: str = field(metadata=named("ref_id"))
 
     @property
     def ref_id(self) -> str:

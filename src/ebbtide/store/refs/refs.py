@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+from ebbtide.documents import documented
 from ebbtide.errors import Conflict, NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
@@ -35,6 +36,7 @@ from ebbtide.store.refs.revisions import resolve
 from ebbtide.text import shown
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch(BranchRow):
     """A branch as it was when it was read."""
@@ -42,6 +44,7 @@ class Branch(BranchRow):
     state: LifecycleState
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag(TagRow):
     """A tag as it was when it was read."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import sqlalchemy as sa
 
+from ebbtide.documents import INLINE, documented
 from ebbtide.errors import NotFound
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.store.database.engine import Metadata, Transaction
@@ -44,11 +45,12 @@ from ebbtide.store.repositories.removal import REMOVALS, RemovalRow, removals_na
 from ebbtide.text import shown
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Catalogued:
     """A repository as it was when it was read."""
 
-    info: RepositoryInfo
+    info: RepositoryInfo = field(metadata=INLINE)
     state: LifecycleState
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ebbtide.documents import HIDDEN, documented
 from ebbtide.retention.lifecycle import LifecycleState, state_at
 from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.database.rows import Rows
@@ -25,6 +26,7 @@ from ebbtide.store.database.schema import (
 )
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class RepositoryInfo:
     """One repository. `storage_url` is its normalized storage root. `tombstoned_by` names the run
@@ -37,8 +39,8 @@ class RepositoryInfo:
     default_branch: str
     created_at: datetime
     expires_at: datetime | None = None
-    tombstoned_by: str | None = None
-    namespace: str | None = None
+    tombstoned_by: str | None = field(default=None, metadata=HIDDEN)
+    namespace: str | None = field(default=None, metadata=HIDDEN)
 
     def state_at(self, now: datetime, *, trash_time: timedelta) -> LifecycleState:
         """Returns the lifecycle state of the repository at `now`."""

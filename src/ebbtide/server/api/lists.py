@@ -1,21 +1,33 @@
-"""Pages of lists: the parameters of a request, and the part of an answer that says whether more
-follows."""
+"""Lists: the parameters of a request for a page of one, and the page.
+
+Items that expire are filtered by state and expiry, with or without the trash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from fastapi import Depends, Query, Request
 
-from ebbtide.server.api.base import Pagination, Text
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.server.api.base import Instant, Pagination, Text
+from ebbtide.store.lifecycle import ListFilter
 
 AMOUNT_DEFAULT = 100
 _BEHIND_IDS = "z"
 """A text that sorts after every id."""
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class PageOf(Generic[Item]):
+    """One page of a list."""
+
+    pagination: Pagination
+    results: Sequence[Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +52,12 @@ class Paging:
         follow."""
         return self.amount + 1
 
-    def cut(self, found: Sequence[Item]) -> tuple[Sequence[Item], bool]:
-        """Returns one page of the items that were read with `amount_and_one`, and whether more
-        follow."""
-        return found[: self.amount], len(found) > self.amount
+    def cut(self, found: Sequence[Item], place: Callable[[Item], str]) -> PageOf[Item]:
+        """Returns one page of the items that were read with `amount_and_one`. `place` returns the
+        place of an item in the list."""
+        page = found[: self.amount]
+        last = place(page[-1]) if len(found) > self.amount else None
+        return PageOf(self.pagination(len(page), last), page)
 
     def pagination(self, count: int, next_after: str | None) -> Pagination:
         """Returns the `pagination` part of an answer."""
@@ -53,6 +67,12 @@ class Paging:
             results=count,
             max_per_page=self.max_per_page,
         )
+
+
+def next_after(name: str, thing_id: str, listed: ListFilter) -> str:
+    """Returns the place where a list by name and id continues. If the trash is included, several
+    items can have the same name, so that the place needs the id."""
+    return f"{name} {thing_id}" if listed.include_expired else name
 
 
 def item_place(name: str, item_id: str) -> str:
@@ -73,3 +93,24 @@ async def _paging(
 
 
 PagingDep = Annotated[Paging, Depends(_paging)]
+
+ExpiredQuery = Annotated[bool, Query(description="Includes the trash.")]
+
+
+async def _listed(
+    include_expired: ExpiredQuery = False,
+    state: Annotated[Literal["persistent", "expiring", "trashed"] | None, Query()] = None,
+    expires_after: Annotated[
+        Instant | None, Query(description="Expires at this instant or later.")
+    ] = None,
+    expires_before: Annotated[Instant | None, Query()] = None,
+) -> ListFilter:
+    return ListFilter(
+        include_expired=include_expired,
+        state=None if state is None else LifecycleState(state),
+        expires_after=expires_after,
+        expires_before=expires_before,
+    )
+
+
+ListedDep = Annotated[ListFilter, Depends(_listed)]

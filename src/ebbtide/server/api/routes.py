@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_type_hints
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.server.api.answers import answering, model_of
 from ebbtide.server.api.base import ErrorAnswer
 from ebbtide.server.auth import principal_of, rights_of
 from ebbtide.server.bodies import limited
@@ -103,9 +104,12 @@ class Routes:
         status: int = 200,
         streamed: bool = False,
         anywhere: bool = False,
+        returns: Any = None,  # a type
         **options: Any,  # options of FastAPI
     ) -> Callable[[Endpoint], Endpoint]:
-        """Registers a function as a route. A `role` of None opens the route to everybody.
+        """Registers a function as a route. It returns a thing, a list of things, or a model;
+        `returns` is the type, if the function is for several. A `role` of None opens the route to
+        everybody.
         `streamed` exempts the body from the general limit: streamed bodies have their own limit.
 
         The role counts in the repository that the path names, directly or by a project or
@@ -116,9 +120,13 @@ class Routes:
 
         def register(endpoint: Endpoint) -> Endpoint:
             def to(router: APIRouter) -> None:
+                hint = returns or get_type_hints(endpoint)["return"]
+                given, model = {**options}, model_of(hint)
+                if model is not None:
+                    given["response_model"] = model
                 router.add_api_route(
                     PREFIX + path,
-                    endpoint,
+                    endpoint if model is None else answering(endpoint, status),
                     methods=[method],
                     tags=[self._topic],
                     status_code=status,
@@ -128,7 +136,7 @@ class Routes:
                         STREAMED: streamed,
                         ANYWHERE: anywhere,
                     },
-                    **options,
+                    **given,
                 )
 
             self._registered.append(to)

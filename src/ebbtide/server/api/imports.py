@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query, Response
 
 from ebbtide.errors import InvalidInput
+from ebbtide.server.api.answers import model_of, plain
 from ebbtide.server.api.base import ErrorAnswer, Segment, Text, Wire
-from ebbtide.server.api.commits import CommitAnswer, CommitCreation
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.commits import CommitCreation
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.importing.imports import ImportRequest, ImportState
 from ebbtide.store.importing.sources import ImportSource
+
+Commit: Any = model_of(CommitRecord)
 
 
 class ImportLocation(Wire):
@@ -48,7 +52,7 @@ class ImportStatus(Wire):
     update_time: datetime
     ingested_objects: int
     metarange_id: str | None = None
-    commit: CommitAnswer | None = None
+    commit: Commit | None = None
     error: ErrorAnswer | None = None
 
     @classmethod
@@ -60,7 +64,7 @@ class ImportStatus(Wire):
             update_time=state.updated_at,
             ingested_objects=state.object_count,
             metarange_id=None if commit is None else commit.tree_id,
-            commit=None if commit is None else CommitAnswer.of(commit),
+            commit=None if commit is None else Commit(**plain(commit)),
             error=None if error is None else ErrorAnswer(kind=error[0], message=error[1]),
         )
 

@@ -14,7 +14,7 @@ from ebbtide.model import EPOCH
 from ebbtide.server.api.base import Metadata, Seconds, Segment, Text, Wire, seconds_of
 from ebbtide.server.api.downloads import parse_range
 from ebbtide.server.api.objects import ObjectStats
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.patience import PatientJson
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import parse_condition

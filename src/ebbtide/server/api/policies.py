@@ -1,14 +1,15 @@
-"""Retention policies in two forms: days for each branch, as in lakeFS, and the full policy."""
+"""Retention policies in two forms, days for each branch as in lakeFS and the full policy; and the
+rules for protected branches."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Response
+from fastapi import Header, Response
 
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.server.api.base import Segment, Text, Wire
-from ebbtide.server.api.routing import Routes
+from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.store.access.keys import Role
 from ebbtide.store.refs.policies import DayRules
@@ -64,7 +65,13 @@ class PolicyAnswer(Wire):
     unmatched: list[str] | None = None
 
 
-routes = Routes("retention")
+class ProtectionRule(Wire):
+    """A rule: a glob for the names of protected branches."""
+
+    pattern: Text
+
+
+routes = Routes("policies")
 
 _SETTINGS = "/repositories/{repository:segment}/settings"
 
@@ -114,4 +121,29 @@ def set_retention(repository: Segment, asked: PolicyDocument, served: ServedDep)
 def delete_retention(repository: Segment, served: ServedDep) -> Response:
     """Removes the policy. Without a policy no commit expires."""
     served.repository(repository).retention.unset()
+    return Response(status_code=204)
+
+
+@routes.add("GET", _SETTINGS + "/branch_protection", Role.READER)
+def get_branch_protection(
+    repository: Segment, served: ServedDep, response: Response
+) -> list[ProtectionRule]:
+    """Returns the rules. Their version is in the header `ETag`, which is empty without rules."""
+    rules = served.repository(repository).protection.get()
+    response.headers["ETag"] = rules.etag
+    return [ProtectionRule(pattern=pattern) for pattern in rules.patterns]
+
+
+@routes.add("PUT", _SETTINGS + "/branch_protection", Role.ADMIN, status=204)
+def set_branch_protection(
+    repository: Segment,
+    asked: list[ProtectionRule],
+    served: ServedDep,
+    if_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Replaces the rules. With `If-Match`, the present rules must have this `ETag`."""
+    served.repository(repository).protection.set(
+        [rule.pattern for rule in asked],
+        only_if=None if if_match is None else if_match.strip().strip('"'),
+    )
     return Response(status_code=204)
