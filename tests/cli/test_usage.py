@@ -80,6 +80,19 @@ def test_the_curve(lake: Ebbtide) -> None:
     assert other["candidate_bytes"] == counts["3"]["candidate_bytes"]
 
 
+@pytest.mark.usefixtures("history", "prices")
+def test_plans_have_amounts(lake: Ebbtide) -> None:
+    shown = lake("gc plan lake --grace 0s --unsafe").out
+    assert "a sweep saves EUR 5.00 a month" in shown
+    found = lake.json("gc show lake latest")
+    assert found["money"] == {
+        "currency": "EUR",
+        "saves_month": 5.0,
+        "sweep_cost": None,
+        "quarantine_cost": None,
+    }
+
+
 def test_what_cannot_be_asked(lake: Ebbtide, prices: Path) -> None:
     lake.refuses("invalid_argument", "what-if lake", code=2)
     lake.refuses("invalid_argument", "what-if lake --curve --policy {}", code=2)

@@ -34,7 +34,6 @@ ALLOWED = {
         "`EBBTIDE_SPARK_EXECUTORS_WAIT`, 10 minutes by default",
         "two workers of one core and 3 GB each",
     ),
-    "docs/design/003-engines.md": ("`EBBTIDE_SPARK_DRIVER_MEMORY` (2 GB)",),
     "docs/dependencies.md": (),
     "benchmarks/README.md": (),
 }

@@ -31,7 +31,7 @@ from ebbtide.cli.command import (
     group,
     run_option,
 )
-from ebbtide.cli.figures import show_outcome, show_plan, show_summary
+from ebbtide.cli.figures import prices_of, show_outcome, show_plan, show_summary
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import planning_told
 from ebbtide.errors import InvalidInput
@@ -151,7 +151,7 @@ def plan(
 
         def show() -> None:
             if report.has_plan:
-                show_plan(cli.output, run.collector.plan_of(report.run_id))
+                show_plan(cli.output, run.collector.plan_of(report.run_id), prices_of(cli))
                 cli.output.line()
             show_summary(cli, report)
 
@@ -300,7 +300,7 @@ def _run_one(
             way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
             cli.output.say(f"nothing was deleted; the plan stays: {way}")
         elif report.state == "refused" and report.has_plan and not cli.output.as_json:
-            show_plan(cli.output, run.collector.plan_of(report.run_id))
+            show_plan(cli.output, run.collector.plan_of(report.run_id), prices_of(cli))
         _finish_sweep(cli, ended(report))
 
 
@@ -322,7 +322,7 @@ def _require_one_or_all(
 
 def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) -> bool:
     if not cli.output.as_json:
-        show_plan(cli.output, plan)
+        show_plan(cli.output, plan, prices_of(cli))
         cli.output.line()
     total = plan.candidate_total
     files = f"{count_text(total.objects, 'file')} ({size_text(total.bytes_total)})"

@@ -19,7 +19,15 @@ from ebbtide.cli.command import (
     command_line,
 )
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import place_of, show_block, show_outcome, show_plan, show_summary
+from ebbtide.cli.figures import (
+    place_of,
+    plan_money,
+    prices_of,
+    show_block,
+    show_outcome,
+    show_plan,
+    show_summary,
+)
 from ebbtide.cli.gc import MasterOption, QuietOption, RunDirOption, finish
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import purge_told, undo_told
@@ -106,7 +114,9 @@ def show_run(
         plan = collector.plan_of(run_id) if report.has_plan else None
         folder = collector.folder_of(run_id)
     listed = list(islice(_candidates(folder, plan), limit)) if candidates else None
-    document = report.to_json()
+    document, prices = report.to_json(), prices_of(cli)
+    if plan is not None and prices is not None:
+        document["money"] = plan_money(plan, prices)
     if listed is not None:
         document["candidates"] = [
             row | {"last_modified": instant(row["last_modified"])} for row in listed
@@ -114,7 +124,7 @@ def show_run(
 
     def show() -> None:
         if plan is not None:
-            show_plan(cli.output, plan)
+            show_plan(cli.output, plan, prices)
             cli.output.line()
         if report.state in ("swept", "incomplete", "undone") and report.has_outcomes:
             show_outcome(cli.output, report)

@@ -9,14 +9,15 @@ import typer
 from ebbtide.api.looks import TOP, usage_json
 from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.figures import prices_of
 from ebbtide.cli.gc import GraceOption, MasterOption, RunDirOption
-from ebbtide.formats.schemes import is_elsewhere
-from ebbtide.prices import Prices
 from ebbtide.run_request import InventoryOptions
 from ebbtide.text import count_text, known_size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ebbtide.prices import Prices
 
 KINDS = {
     "branch": "branch",
@@ -64,8 +65,7 @@ def usage(
         master=master,
         **options,
     )
-    settings = cli.settings if is_elsewhere(repository) else cli.store.settings
-    prices = Prices.of(settings)
+    prices = prices_of(cli)
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
     with run.progress:
         found = run.collector.usage()

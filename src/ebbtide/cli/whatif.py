@@ -9,6 +9,7 @@ import typer
 from ebbtide.api.looks import curve_json
 from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.figures import prices_of
 from ebbtide.cli.gc import (
     GraceOption,
     MasterOption,
@@ -16,8 +17,7 @@ from ebbtide.cli.gc import (
 )
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.schemes import has_policy, is_elsewhere
-from ebbtide.prices import Prices
+from ebbtide.formats.schemes import has_policy
 from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.run_request import InventoryOptions
 from ebbtide.strict_json import read_document
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ebbtide.gc.whatif import Alternative, WhatIf
+    from ebbtide.prices import Prices
 
 NAME_SHOWN: Final = 60
 """The most characters that are shown of a policy from the command line."""
@@ -98,8 +99,7 @@ def what_if(
         **options,
     )
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
-    settings = cli.settings if is_elsewhere(repository) else cli.store.settings
-    prices = Prices.of(settings)
+    prices = prices_of(cli)
     with run.progress:
         if curve:
             drawn = curve_json(run.collector.curve(rule), prices)
