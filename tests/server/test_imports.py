@@ -27,7 +27,7 @@ from ebbtide.store.database.commits import CommitRecord
 from ebbtide.store.embedded import Store
 from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
 from ebbtide.store.importing.sources import ImportSource
-from tests.server.test_streaming import MEGABYTE, forget_peak, peak
+from tests.server.test_bodies import MEGABYTE, forget_peak, peak
 from tests.support.collected import refused
 from tests.support.loops import without_loop
 from tests.support.server import Server, eventually, new_server

@@ -23,9 +23,8 @@ from ebbtide.doors.s3.markup import Markup, document, parsed
 from ebbtide.doors.s3.payload import Payload
 from ebbtide.doors.s3.signing import ScopeKey
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
-from ebbtide.server.limits import limited
-from ebbtide.server.rights import Rights
-from ebbtide.server.streaming import store_upload
+from ebbtide.server.auth import Rights
+from ebbtide.server.bodies import limited, store_upload
 from ebbtide.storage import Content
 from ebbtide.store.access.keys import AccessKey, Role
 from ebbtide.store.embedded import Store

@@ -30,9 +30,9 @@ from ebbtide.doors.s3.signing import (
 from ebbtide.doors.s3.support import require_conditions, require_operation
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
+from ebbtide.server.auth import Rights
+from ebbtide.server.bodies import DRAINED_BYTES_MAX, is_small, whole_body
 from ebbtide.server.doors import Door
-from ebbtide.server.rights import Rights
-from ebbtide.server.streaming import DRAINED_BYTES_MAX, is_small, whole_body
 from ebbtide.store.embedded import Store
 
 logger = logging.getLogger(__name__)

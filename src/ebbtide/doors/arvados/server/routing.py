@@ -21,8 +21,8 @@ from starlette.routing import Route
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
 from ebbtide.doors.arvados.store.uuids import cluster_of, user_uuid
 from ebbtide.errors import Denied, InvalidInput
-from ebbtide.server.limits import limited
-from ebbtide.server.rights import Rights
+from ebbtide.server.auth import Rights
+from ebbtide.server.bodies import limited
 from ebbtide.store.access.keys import AccessKey, AccessKeys, Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
