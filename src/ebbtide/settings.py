@@ -394,7 +394,12 @@ class Settings(BaseSettings):
         ge=0,
         allow_inf_nan=False,
         description="Price of one GB (1,000,000,000 bytes) for a month, in any currency. "
-        "`what-if` shows costs with it.",
+        "`what-if` shows costs with it. `EBBTIDE_PRICES` replaces it.",
+    )
+    prices: Path | None = Field(
+        None,
+        description="File of prices, in TOML or JSON: a currency, prices of a GiB for a month by "
+        "storage class, and of 1,000 requests by kind. Without it, no amounts are shown.",
     )
     run_retention: Duration = Field(
         timedelta(days=365), description="How long the records of collector runs are kept."

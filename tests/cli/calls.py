@@ -85,6 +85,8 @@ CALLS: Final = (
     _reads("explain lake {first_address}"),
     _reads("explain swept main~1"),
     _reads("what-if lake --policy policy.json"),
+    _reads("what-if lake --curve"),
+    _reads("usage lake"),
     _changes("expire {ice} --older-than 1s --unsafe --keep-last 1 --yes"),
     _reads("expire {ice} --older-than 1s --unsafe --dry-run --files"),
     _changes("reclaim --once", adds="data"),

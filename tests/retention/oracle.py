@@ -8,6 +8,7 @@ hours. Nothing here is meant to be fast.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -61,6 +62,65 @@ def active_ids(
         )
         kept |= kept_by_rule([*replay(head.commit_id, known), child], default, now)
     return {name for name in kept if name in known and not known[name].tombstoned}
+
+
+def holders(
+    commits: Iterable[Commit], refs: Iterable[Ref], policy: Mapping[str, Any], now: datetime
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """What keeps the data of each commit, and what keeps its own files: the names of holders."""
+    known, refs = {commit.commit_id: commit for commit in commits}, list(refs)
+    pointed = [ref for ref in refs if ref.keeps_data]
+    tags = {ref.commit_id for ref in pointed if ref.kind == "tag"}
+    kept_by = {f"{ref.kind} {ref.name}": set[str]() for ref in pointed}
+    for ref in pointed:
+        own = {ref.commit_id}
+        if ref.kind == "tag":
+            own &= kept_tags(tags, known, policy, now)
+        if policy.get("mode") == "rewrite":
+            own = ancestors(ref.commit_id, known)
+        elif ref.kind == "branch":
+            rule = rule_of_branch(ref.name, policy)
+            own |= kept_by_rule(replay(ref.commit_id, known), rule, now)
+        kept_by[f"{ref.kind} {ref.name}"] |= own
+    for held in policy.get("holds", ()):
+        kept_by[f"hold {held}"] = {held}
+    kept_by["future"] = {name for name, each in known.items() if each.created_at > now}
+    kept_by["lease"] = {name for name, each in known.items() if (each.leased_until or now) > now}
+    heads = [ref for ref in pointed if ref.kind == "branch"]
+    default = rule_of_branch("", policy)
+    kept_by["dangling"] = set[str]()
+    rewritten = policy.get("mode") == "rewrite"
+    for head in [] if rewritten else dangling_heads(known.values(), heads):
+        child = Move(
+            before=head.commit_id, after="(child)", at=utc(head.created_at), tombstoned=False
+        )
+        kept_by["dangling"] |= kept_by_rule([*replay(head.commit_id, known), child], default, now)
+    data = {name: set[str]() for name in known}
+    for holder, names in kept_by.items():
+        for name in names & known.keys():
+            if not known[name].tombstoned:
+                data[name].add(holder)
+    records = {name: set(found) for name, found in data.items()}
+    for ref in refs:
+        records[ref.commit_id].add(f"{ref.kind} {ref.name}")
+    for name in known:
+        for other in list(known):
+            if other in ancestors(name, known):
+                records[other] |= data[name] | {
+                    f"{ref.kind} {ref.name}" for ref in refs if ref.commit_id == name
+                }
+    return data, records
+
+
+def ancestors(start: str, known: Mapping[str, Commit]) -> set[str]:
+    """A commit and all that it has in its history, along all parents."""
+    found, waiting = set[str](), [start]
+    while waiting:
+        name = waiting.pop()
+        if name in known and name not in found:
+            found.add(name)
+            waiting += known[name].parent_ids
+    return found
 
 
 def dangling_heads(commits: Iterable[Commit], refs: Iterable[Ref]) -> list[Commit]:
@@ -181,8 +241,10 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def span(text: str) -> timedelta:
-    hours = {"d": 24, "h": 1, "w": 168}[text[-1]]
-    return timedelta(hours=int(text[:-1]) * hours)
+    hours = {"d": 24, "h": 1, "w": 168}
+    parts = re.findall(r"([0-9]+)([dhw])", text)
+    assert "".join(number + unit for number, unit in parts) == text
+    return timedelta(hours=sum(int(number) * hours[unit] for number, unit in parts))
 
 
 def utc(instant: datetime) -> datetime:

@@ -22,6 +22,7 @@ from ebbtide.durations import format_duration
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.logs import bind_run
+from ebbtide.prices import Prices
 from ebbtide.processes import DUCKDB, collect_seldom
 from ebbtide.run_request import RunRequest
 from ebbtide.text import count_text
@@ -84,6 +85,7 @@ def open_collector(
 
     from ebbtide.api.collected import open_collected
 
+    Prices.of(cli.settings)  # a bad file of prices is told before the work begins
     found = open_collected(
         repository,
         settings=cli.settings,

@@ -69,7 +69,11 @@ _POLICIES: Final = {
     ),
     "retention unset": ("ebbtide retention unset lake",),
     "retention show": ("ebbtide retention show lake --commits",),
-    "what-if": ('ebbtide what-if lake --policy \'{"default": "30d"}\'',),
+    "what-if": (
+        'ebbtide what-if lake --policy \'{"default": "30d"}\'',
+        "ebbtide what-if lake --curve",
+    ),
+    "usage": ("ebbtide usage lake", "ebbtide usage icechunk:s3://bucket/weather --top 5"),
     "expire": (
         "ebbtide expire icechunk:s3://bucket/weather --older-than 30d --keep-daily 7 --dry-run",
     ),

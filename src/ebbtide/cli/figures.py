@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ebbtide.gc.parts import Count
     from ebbtide.gc.plan import Plan
     from ebbtide.gc.report import RunReport
+    from ebbtide.prices import Prices
 
 
 FOUND: Final = {
@@ -64,8 +65,8 @@ def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
     )
 
 
-def show_plan(output: Output, plan: Plan) -> None:
-    """Prints the files that a plan found, and its candidates."""
+def show_plan(output: Output, plan: Plan, prices: Prices | None = None) -> None:
+    """Prints the files that a plan found, and its candidates; with prices, what they cost."""
     from ebbtide.gc.plan import REMOVAL
 
     if plan.mode == REMOVAL:
@@ -83,12 +84,50 @@ def show_plan(output: Output, plan: Plan) -> None:
         output.line(f"not listed: {slices} with nothing older than the grace")
     if plan.storage_classes is not None:
         _show_classes(output, plan.storage_classes)
+    if prices is not None:
+        output.line()
+        output.line(_money_text(plan, prices))
     foreign = plan.kinds.get("foreign")
     if foreign is not None and foreign.objects:
         output.line()
         output.line(f"kept: {count_text(foreign.objects, 'file')} that Ebbtide did not write")
     for warning in plan.all_warnings:
         output.warn(warning)
+
+
+def prices_of(cli: Cli) -> Prices | None:
+    """Returns the prices of the settings; None if there are none. Raises as `Prices.of`."""
+    from ebbtide.prices import Prices
+
+    return Prices.of(cli.settings)
+
+
+def plan_money(plan: Plan, prices: Prices | None) -> dict[str, Any] | None:
+    """Returns what the candidates cost a month, and what the requests of their sweep cost; None
+    without prices. The field `money` of the commands that make or show a plan."""
+    from ebbtide.gc.costs import bytes_by_class
+
+    if prices is None:
+        return None
+    total = plan.candidate_total
+    return {
+        "currency": prices.currency,
+        "saves_month": prices.month(bytes_by_class(plan.storage_classes, total)),
+        "sweep_cost": prices.sweep(total.objects, quarantine=False),
+        "quarantine_cost": prices.sweep(total.objects, quarantine=True),
+    }
+
+
+def _money_text(plan: Plan, prices: Prices) -> str:
+    money = plan_money(plan, prices)
+    assert money is not None
+    saves, sweep, quarantine = (
+        prices.text(money[name]) for name in ("saves_month", "sweep_cost", "quarantine_cost")
+    )
+    return (
+        f"a sweep saves {saves} a month; on an object storage its requests cost {sweep}, and "
+        f"{quarantine} with a quarantine"
+    )
 
 
 def _show_classes(output: Output, classes: StorageClasses) -> None:

@@ -31,7 +31,7 @@ from ebbtide.cli.command import (
     group,
     run_option,
 )
-from ebbtide.cli.figures import show_outcome, show_plan, show_summary
+from ebbtide.cli.figures import prices_of, show_outcome, show_plan, show_summary
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import planning_told
 from ebbtide.documents import document_of
@@ -194,7 +194,7 @@ def plan(
 
         def show() -> None:
             if report.has_plan:
-                show_plan(cli.output, run.collector.plan_of(report.run_id))
+                show_plan(cli.output, run.collector.plan_of(report.run_id), prices_of(cli))
                 cli.output.line()
             show_summary(cli, report)
 
@@ -346,7 +346,7 @@ def _run_one(
             way = command_line(cli.context, ("gc", "sweep"), (repository, report.run_id))
             cli.output.say(f"nothing was deleted; the plan stays: {way}")
         elif report.state == "refused" and report.has_plan and not cli.output.as_json:
-            show_plan(cli.output, run.collector.plan_of(report.run_id))
+            show_plan(cli.output, run.collector.plan_of(report.run_id), prices_of(cli))
         _finish_sweep(cli, ended(report))
 
 
@@ -393,7 +393,7 @@ def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) ->
     from ebbtide.gc.plan import REMOVAL
 
     if not cli.output.as_json:
-        show_plan(cli.output, plan)
+        show_plan(cli.output, plan, prices_of(cli))
         cli.output.line()
     total = plan.candidate_total
     if total.objects == 0 and plan.mode != REMOVAL:

@@ -19,7 +19,16 @@ from ebbtide.cli.command import (
     command,
     command_line,
 )
-from ebbtide.cli.figures import made_by, place_of, show_block, show_outcome, show_plan, show_summary
+from ebbtide.cli.figures import (
+    made_by,
+    place_of,
+    plan_money,
+    prices_of,
+    show_block,
+    show_outcome,
+    show_plan,
+    show_summary,
+)
 from ebbtide.cli.gc import MasterOption, QuietOption, RunDirOption, finish
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import purge_told, undo_told
@@ -117,7 +126,9 @@ def show_run(
         plan = collector.plan_of(run_id) if report.has_plan else None
         is_listed = candidates or addresses
         listed = _candidates(run, plan, collector.folder_of(run_id), limit) if is_listed else []
-    document = report.to_json()
+    document, prices = report.to_json(), prices_of(cli)
+    if plan is not None and prices is not None:
+        document["money"] = plan_money(plan, prices)
     if candidates or addresses:
         document["candidates"] = [
             row | {"last_modified": instant(row["last_modified"])} for row in listed
@@ -125,7 +136,7 @@ def show_run(
 
     def show() -> None:
         if plan is not None:
-            show_plan(cli.output, plan)
+            show_plan(cli.output, plan, prices)
             cli.output.line()
         if report.state in ("swept", "incomplete", "undone") and report.has_outcomes:
             show_outcome(cli.output, report)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
 import typer
 
+from ebbtide.api.looks import curve_json
 from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.figures import prices_of
 from ebbtide.cli.gc import (
     GraceOption,
     MasterOption,
@@ -15,18 +17,42 @@ from ebbtide.cli.gc import (
 )
 from ebbtide.cli.policies import read_policy_file
 from ebbtide.errors import InvalidInput
-from ebbtide.formats.schemes import has_policy, is_elsewhere
+from ebbtide.formats.schemes import has_policy
+from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.run_request import InventoryOptions
 from ebbtide.strict_json import read_document
-from ebbtide.text import count_text, date_text, shown, size_text
+from ebbtide.text import count_text, date_text, known_size_text, shown, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ebbtide.gc.whatif import Alternative, WhatIf
+    from ebbtide.prices import Prices
 
 NAME_SHOWN: Final = 60
 """The most characters that are shown of a policy from the command line."""
+
+
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="POLICY",
+        help="Another policy: a JSON file, or the JSON itself; - for stdin; repeatable.",
+        show_default=False,
+    ),
+]
+CurveOption = Annotated[
+    bool,
+    typer.Option("--curve", help="Show periods from a day to two years, and counts."),
+]
+RuleOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PATTERN",
+        help="The rule that changes along the curve, by its pattern of branches; * is the default "
+        "rule.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,14 +63,9 @@ def register(app: typer.Typer) -> None:
 def what_if(
     cli: Cli,
     repository: CollectedArgument,
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            metavar="POLICY",
-            help="Another policy: a JSON file, or the JSON itself; - for stdin; repeatable.",
-            show_default=False,
-        ),
-    ],
+    policy: PolicyOption = None,
+    curve: CurveOption = False,
+    rule: RuleOption = EVERY_BRANCH,
     grace: GraceOption = None,
     run_dir: RunDirOption = None,
     *,
@@ -53,18 +74,20 @@ def what_if(
 ) -> None:
     """Compare the files that other policies and the present one would delete. Changes nothing.
 
-    The figures are those that 'gc plan' would show after 'retention set'. The command takes no
-    lock, and leaves no files behind.
+    The figures are those that 'gc plan' would show after 'retention set'. With --curve, they are
+    those of many periods and counts in one rule, from one look. The command takes no lock, and
+    leaves no files behind.
     """
     from ebbtide.retention import Policy
 
+    _check_asked(policy, curve=curve, rule=rule)
     if not has_policy(repository):
         raise InvalidInput(
             "invalid_argument",
             f"{repository} has no policy: 'ebbtide expire REPO … --dry-run' shows the files that "
             "an expiry would free",
         )
-    policies = [Policy.parse_given(_mapping(text)) for text in policy]
+    policies = [Policy.parse_given(_mapping(text)) for text in policy or ()]
     run = open_collector(
         cli,
         repository,
@@ -76,12 +99,54 @@ def what_if(
         **options,
     )
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
+    prices = prices_of(cli)
     with run.progress:
-        found = run.collector.what_if(policies)
-    settings = cli.settings if is_elsewhere(repository) else cli.store.settings
-    price = settings.price_gb_month
-    document = found.to_json(policy, price)
-    cli.output.answer(document, lambda: _show(cli, found, policy, price))
+        if curve:
+            drawn = curve_json(run.collector.curve(rule), prices)
+        else:
+            found = run.collector.what_if(policies)
+    if curve:
+        cli.output.answer(drawn, lambda: _show_curve(cli, drawn, prices))
+        return
+    names = policy or []
+    document = found.to_json(names, prices)
+    cli.output.answer(document, lambda: _show(cli, found, names, prices))
+
+
+def _check_asked(policy: Sequence[str] | None, *, curve: bool, rule: str) -> None:
+    if curve == bool(policy):
+        raise InvalidInput(
+            "invalid_argument", "give other policies by --policy, or --curve: one of the two"
+        )
+    if rule != EVERY_BRANCH and not curve:
+        raise InvalidInput("invalid_argument", "--rule needs --curve: give both, or neither")
+
+
+def _show_curve(cli: Cli, found: Mapping[str, Any], prices: Prices | None) -> None:
+    for axis, title in (("period", "keep within"), ("count", "keep last")):
+        headers = [title, "would be deleted", "size", "kept", "commits kept"]
+        headers += ["restore points lost"] + ["saves a month"] * (prices is not None)
+        points = [each for each in found["points"] if each["axis"] == axis]
+        rows = [_curve_row(each, prices) for each in (found["present"], *points)]
+        cli.output.table(headers, rows, right=headers[1:])
+        cli.output.line()
+    changed = "the default rule" if found["rule"] == EVERY_BRANCH else f"the rule {found['rule']}"
+    cli.output.line(f"what changes is {changed}; * is the present policy")
+    for warning in found["warnings"]:
+        cli.output.warn(warning)
+    cli.output.line("nothing was changed")
+
+
+def _curve_row(point: Mapping[str, Any], prices: Prices | None) -> list[str]:
+    return [
+        point["label"] + (" *" if point["is_present"] else ""),
+        count_text(point["candidate_count"]),
+        size_text(point["candidate_bytes"]),
+        known_size_text(point["kept_bytes"]),
+        count_text(point["active_count"]),
+        count_text(point["lost_count"]),
+        *([] if prices is None else [prices.text(point["saves_month"])]),
+    ]
 
 
 def _mapping(text: str) -> object:
@@ -91,14 +156,16 @@ def _mapping(text: str) -> object:
     return read_document(text, kind="invalid_policy", what=shown(text))
 
 
-def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) -> None:
+def _show(cli: Cli, found: WhatIf, names: Sequence[str], prices: Prices | None) -> None:
     shown = [name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…" for name in names]
     pairs = [("present", found.present), *zip(shown, found.others, strict=True)]
     headers = ["policy", "would be deleted", "size", "more"]
     headers += ["commits without data", "restore points lost"]
-    headers += ["saves a month"] * (price is not None)
+    headers += ["saves a month"] * (prices is not None)
     cli.output.table(
-        headers, [_row(name, each, found.present, price) for name, each in pairs], right=headers[1:]
+        headers,
+        [_row(name, each, found.present, prices) for name, each in pairs],
+        right=headers[1:],
     )
     for name, each in pairs:
         cli.output.line()
@@ -110,12 +177,9 @@ def _show(cli: Cli, found: WhatIf, names: Sequence[str], price: float | None) ->
     cli.output.line("nothing was changed")
 
 
-def _row(name: str, found: Alternative, present: Alternative, price: float | None) -> list[str]:
-    from ebbtide.gc.whatif import money
-
+def _row(name: str, found: Alternative, present: Alternative, prices: Prices | None) -> list[str]:
     size = found.reclaimable.bytes_total
     more = size - present.reclaimable.bytes_total
-    cost = money(size, price)
     return [
         name,
         count_text(found.reclaimable.objects),
@@ -123,7 +187,7 @@ def _row(name: str, found: Alternative, present: Alternative, price: float | Non
         ("-" if more < 0 else "") + size_text(abs(more)),
         count_text(found.expired_count),
         count_text(len(found.lost)),
-        *([] if cost is None else [f"{cost:,.2f}"]),
+        *([] if prices is None else [prices.text(prices.month(found.classes))]),
     ]
 
 

@@ -24,6 +24,7 @@ from ebbtide.errors import (
 from ebbtide.formats.base import RepositoryFormat, RunHold
 from ebbtide.formats.capabilities import Sliced, SlicedReading, require_undoable
 from ebbtide.gc.costs import check_deletes_versions
+from ebbtide.gc.curve import Curve, curve_of
 from ebbtide.gc.deletes import gone_among, unsettled
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.gates import check_grace
@@ -48,9 +49,11 @@ from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.gc.sweep import Sweep, Swept, incomplete, nothing_deleted
 from ebbtide.gc.uncommitted import write_protected
 from ebbtide.gc.undo import Undo
-from ebbtide.gc.whatif import Alternative, WhatIf, what_if
+from ebbtide.gc.usage import Usage, usage_of
+from ebbtide.gc.whatif import Alternative, WhatIf, looking, what_if
 from ebbtide.ids import LATEST, descending_id, instant_of, is_ahead, is_id
 from ebbtide.retention import Policy
+from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.text import count_text, shown
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
@@ -422,6 +425,27 @@ class Collector:
             observer=self._observer,
             found=found,
         )
+
+    def usage(self) -> Usage:
+        """Returns which refs, holds and protections hold the bytes. Changes nothing, and takes no
+        lease. Raises as `what_if`."""
+        self._check_options()
+        given = self._open_inventory(self._repository.now())
+        with looking(
+            self._repository, self._engine, self._options, given, self._observer, name="usage"
+        ) as planner:
+            return usage_of(planner)
+
+    def curve(self, rule: str = EVERY_BRANCH) -> Curve:
+        """Returns what each period and each count would keep, in the rule for a pattern of
+        branches. Changes nothing, and takes no lease. Raises as `what_if`, and InvalidInput
+        `invalid_argument` in mode rewrite."""
+        self._check_options()
+        given = self._open_inventory(self._repository.now())
+        with looking(
+            self._repository, self._engine, self._options, given, self._observer, name="curve"
+        ) as planner:
+            return curve_of(planner, rule)
 
     def _check_options(self) -> None:
         self._check_grace()

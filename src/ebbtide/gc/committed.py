@@ -348,15 +348,15 @@ class Mark:
         return tree_nodes(self.engine, self.place, self.trees.trees, self.index)
 
     @cached_property
-    def _placed(self) -> _Placed:
+    def _placed(self) -> PlacedNodes:
         at_once = self.engine.fetches_at_once
-        return _look_up_nodes(self.nodes, self.place.layout, self.index, at_once=at_once)
+        return look_up_nodes(self.nodes, self.place.layout, self.index, at_once=at_once)
 
     @cached_property
     def _tasks(self) -> list[Part]:
         """The nodes (PLACED_NODES), in a part for each task."""
         answer = PartRows()
-        for number, table in enumerate(_divided(self.engine, self._placed.nodes)):
+        for number, table in enumerate(divided(self.engine, self._placed.nodes)):
             name = self.place.named(f"nodes-{number:05d}")
             answer.wrote(self.place.folder, name, table, relation="nodes")
         return answer.parts()
@@ -415,12 +415,12 @@ class Mark:
             nodes = _read_placed(folder, part)
             nodes = nodes.filter(pc.and_(nodes.column("data"), nodes.column("required")))
             chosen = [nodes.filter(pc.is_null(nodes.column("entries")))]
-            for rows, lists in _by_part(index, nodes):
+            for rows, lists in by_index_part(index, nodes):
                 if lists is not None:
                     has = having(lists, known)[rows.column("row").to_numpy()]
                     rows = rows.filter(pa.array(has))
                 chosen.append(rows)
-            for node, named in _read_nodes(place, pa.concat_tables(chosen), at_once=at_once):
+            for node, named in read_node_files(place, pa.concat_tables(chosen), at_once=at_once):
                 found = named.filter(pa.array(known.has(keys_of(named))))
                 yield from with_node(found.unique(), node[0]).to_batches()
 
@@ -438,7 +438,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class PlacedNodes:
     """Nodes (PLACED_NODES); the parts of the index that were replaced or could not be read; and
     the parts of keys that parts of nodes name."""
 
@@ -447,9 +447,9 @@ class _Placed:
     named: frozenset[str] = frozenset()
 
 
-def _look_up_nodes(
+def look_up_nodes(
     nodes: pa.Table, layout: Layout, index: Index | None, *, at_once: int
-) -> _Placed:
+) -> PlacedNodes:
     """Looks nodes (FLAGGED) up in the index. Only nodes whose data stays are looked for."""
     count = nodes.num_rows
     part_of = np.full(count, -1, np.int32)
@@ -494,10 +494,10 @@ def _look_up_nodes(
         nodes = nodes.append_column(field, column)
     unread = frozenset() if index is None else frozenset(index.names("nodes")) - {*names}
     gone = {key for name, key in zip(names, keys, strict=True) if name in merged}
-    return _Placed(nodes, merged | unread | gone, frozenset(keys))
+    return PlacedNodes(nodes, merged | unread | gone, frozenset(keys))
 
 
-def _divided(engine: Engine, nodes: pa.Table) -> Iterator[pa.Table]:
+def divided(engine: Engine, nodes: pa.Table) -> Iterator[pa.Table]:
     """Divides nodes (PLACED_NODES) among tasks of about the same work. All nodes of one part of the
     index are in one task, as are all that are written anew."""
     if not nodes.num_rows:
@@ -524,7 +524,9 @@ def _read_placed(folder: RunFolder, part: Part) -> pa.Table:
     return read_part(folder, part.name, part.checksum).select(PLACED_NODES.names)
 
 
-def _by_part(index: Index | None, nodes: pa.Table) -> Iterator[tuple[pa.Table, pa.Table | None]]:
+def by_index_part(
+    index: Index | None, nodes: pa.Table
+) -> Iterator[tuple[pa.Table, pa.Table | None]]:
     """Yields the nodes of each part of the index, in the order of its rows, with the part of keys,
     or None if that is missing or damaged."""
     for name in texts(pc.unique(nodes.column("entries").drop_null())):
@@ -544,7 +546,7 @@ def _keys_of_nodes(
     kept = None if index is None else KeptNodes(index)
     needed = nodes.filter(nodes.column("data"))
     unread = [needed.filter(pc.is_null(needed.column("entries")))]
-    for rows, lists in _by_part(index, needed):
+    for rows, lists in by_index_part(index, needed):
         assert index is not None
         assert kept is not None
         if lists is None:
@@ -564,7 +566,7 @@ def _keys_of_nodes(
                 (node for batch in own for node in rows_in(batch)), known, strict=True
             ):
                 kept.add(node, keys_of_node.values.to_numpy())
-    for node, named in _read_nodes(place, pa.concat_tables(unread), at_once=at_once):
+    for node, named in read_node_files(place, pa.concat_tables(unread), at_once=at_once):
         found = keys_of(named)
         yield from writer.add_read(named, found, required=node[3])
         if kept is not None:
@@ -580,7 +582,7 @@ def with_node(addresses: Column, node_id: str | None) -> pa.Table:
     return pa.table(columns, schema=HELD_SCHEMA)
 
 
-def _read_nodes(
+def read_node_files(
     place: TaskFiles, wanted: pa.Table, *, at_once: int
 ) -> Iterator[tuple[_Node, pa.StringArray]]:
     """Reads the files of the wanted nodes, and yields each node with its addresses. Raises as

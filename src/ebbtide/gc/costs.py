@@ -118,6 +118,13 @@ class StorageClasses:
         return cls(content["looked_at"], content["of"], found)
 
 
+def bytes_by_class(classes: StorageClasses | None, total: Count) -> dict[str, int]:
+    """Returns the bytes of candidates by storage class, for their price. "" is an unknown class."""
+    known = {} if classes is None else {e.name: e.count.bytes_total for e in classes.found}
+    rest = total.bytes_total - sum(known.values())
+    return {**known, "": rest} if rest > 0 else known
+
+
 def tell_classes(candidates: pa.Table, now: datetime, answer: PartRows) -> None:
     """Counts candidates (rows of INVENTORY_SCHEMA) whose storage class is known."""
     known = candidates.filter(pc.is_valid(candidates.column("storage_class")))

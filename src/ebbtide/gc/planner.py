@@ -27,6 +27,7 @@ from ebbtide.gc.candidates import (
     unlisted,
 )
 from ebbtide.gc.committed import Mark
+from ebbtide.gc.costs import bytes_by_class
 from ebbtide.gc.decisions import Basis, Decided, absent_warning, write_decision
 from ebbtide.gc.engines.base import Engine, Relation
 from ebbtide.gc.gates import check_last_swept, check_not_empty, check_share
@@ -69,12 +70,25 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenPlan:
-    """The result of a plan that is not written: the counts by class, and the candidates by kind
-    (`kinds`)."""
+    """The result of a plan that is not written: the counts by class, the candidates by kind
+    (`kinds`), and their bytes by storage class (`classes`)."""
 
     basis: Basis
     counts: dict[str, Count]
     kinds: dict[str, Count]
+    classes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What a plan reads before it marks. `relations` are those of its subtraction, without the live
+    addresses. `files` names the places of parts of a mark."""
+
+    basis: Basis
+    listed: ListedFiles
+    relations: Relations
+    index: Index | None
+    files: TaskFiles
 
 
 def make_plan(
@@ -167,6 +181,24 @@ class Planner:
                 mark = self._mark(other, index)
             yield self._outlook(replace(read, decided=other, mark=mark))
 
+    def survey(self, *, whole: bool = False) -> Surveyed:
+        """Lists and reads as a clean plan does, and marks nothing. If `whole`, the listing has
+        everything, with all sizes. Raises Refused as a plan does."""
+        started_at = self.repository.now()
+        with self.steps("list"):
+            if whole and self.given is None:
+                listing = InventoryListing(self.engine, self.repository, self.folder, self.options)
+                listed = listing.everything(started_at)
+            else:
+                listed = replace(self._list(started_at), closed_after=None)
+        index = self._index(listed, started_at)
+        read = self._read_all(listed, index, keeps_basis=True)
+        basis = read.decided.basis
+        assert basis is not None
+        return Surveyed(
+            basis, listed, self._relations(read, None), index, replace(self._place, name="labels")
+        )
+
     def _outlook(self, read: _Read) -> UnwrittenPlan:
         basis = read.decided.basis
         assert basis is not None
@@ -174,7 +206,8 @@ class Planner:
             _, result = self._subtract_all(read)
         finally:
             self.engine.forget()
-        return UnwrittenPlan(basis, result.counts, total_by_kind(result.candidates))
+        classes = bytes_by_class(result.storage_classes, result.counts["candidate"])
+        return UnwrittenPlan(basis, result.counts, total_by_kind(result.candidates), classes)
 
     def _list(self, started_at: datetime, settled_after: str | None = None) -> ListedFiles:
         listing = InventoryListing(self.engine, self.repository, self.folder, self.options)

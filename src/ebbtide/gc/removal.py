@@ -23,6 +23,7 @@ from ebbtide.errors import Conflict, EbbtideError, Incomplete, InvalidInput, Ref
 from ebbtide.formats.base import EPOCH_ADDRESS, FOREIGN, RECORD, Layout, RunHold
 from ebbtide.gc.candidates import Relations, subtract
 from ebbtide.gc.collector import Collector, Confirm, always
+from ebbtide.gc.curve import Curve
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.hold import check_storage
 from ebbtide.gc.inventory_report import InventoryReport
@@ -35,8 +36,10 @@ from ebbtide.gc.runs import FENCE_FILE, RunFolder
 from ebbtide.gc.steps import Observer, Steps, silent
 from ebbtide.gc.store import EVERYTHING, classified, list_inventory, listed_kinds
 from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
+from ebbtide.gc.usage import Usage
 from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
+from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.storage import Storage
 from ebbtide.text import count_text
 
@@ -126,7 +129,19 @@ class Remover(Collector):
     ) -> WhatIf:
         """Raises InvalidInput `invalid_argument`: no policy applies to a gone repository."""
         del policies, found
-        raise InvalidInput(
+        raise self._no_policy()
+
+    def usage(self) -> Usage:
+        """Raises InvalidInput `invalid_argument`: nothing holds files of a gone repository."""
+        raise self._no_policy()
+
+    def curve(self, rule: str = EVERY_BRANCH) -> Curve:
+        """Raises InvalidInput `invalid_argument`: no policy applies to a gone repository."""
+        del rule
+        raise self._no_policy()
+
+    def _no_policy(self) -> InvalidInput:
+        return InvalidInput(
             "invalid_argument",
             f"{self._gone.identity.repository_name} is gone, and no policy applies to it: "
             "'ebbtide gc plan' shows the files that would be deleted",

@@ -327,6 +327,10 @@ class InventoryListing:
             found = self._list(replace(slices, sized=True), found.total.objects)
         return replace(found, closed_after=closed_after)
 
+    def everything(self, started_at: datetime) -> ListedFiles:
+        """Lists the whole storage with all sizes, young slices too. No run can continue from it."""
+        return replace(self._list(EVERYTHING, None), cutoff=self._cutoff(started_at))
+
     def _list(self, slices: Slices, expected: int | None) -> ListedFiles:
         storage, layout = self.repository.storage, self.repository.layout
         answers, young = list_inventory(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -27,12 +27,14 @@ from ebbtide.gc.runs import RunFolder
 from ebbtide.gc.steps import Observer, Steps, Unheld, silent
 from ebbtide.ids import descending_id
 from ebbtide.model import EPOCH, Commit
+from ebbtide.prices import Prices, price_json
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import Decision, Roots
 from ebbtide.retention.selection import RefSummary
 from ebbtide.storage import open_storage
 
 _NONE: Final[Mapping[str, Count]] = {}
+_NO_BYTES: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class LostCommit:
 class Alternative:
     """The result of a plan with a policy.
 
-    `counts` are the plan's counts by class, and `kinds` its candidates by kind. `expired_count`
+    `counts` are the plan's counts by class, `kinds` its candidates by kind, and `classes` their
+    bytes by storage class. `expired_count`
     counts the commits that would lose data which they still have. `lost` are those of them that the
     present policy keeps. `regained_count` counts the commits that the present policy expires and
     this one keeps.
@@ -94,6 +97,7 @@ class Alternative:
     regained_count: int
     by_ref: tuple[RefOutlook, ...]
     warnings: tuple[str, ...]
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def reclaimable(self) -> Count:
@@ -126,16 +130,16 @@ class WhatIf:
     present: Alternative
     others: tuple[Alternative, ...]
 
-    def to_json(self, names: Sequence[str], price: float | None) -> dict[str, Any]:
-        """Returns the content of `--json`. `names` are those of the other policies; `price` is the
-        price of a GB for a month."""
+    def to_json(self, names: Sequence[str], prices: Prices | None) -> dict[str, Any]:
+        """Returns the content of `--json`. `names` are those of the other policies."""
         pairs = zip(("present", *names), (self.present, *self.others), strict=True)
         return {
             "repository": self.repository,
             "now": self.now.isoformat(),
             "grace_seconds": self.grace_seconds,
-            "price_gb_month": price,
-            "policies": [_policy_json(name, each, self.present, price) for name, each in pairs],
+            "price_gb_month": None if prices is None else prices.gb_month,
+            "prices": price_json(prices),
+            "policies": [_policy_json(name, each, self.present, prices) for name, each in pairs],
         }
 
 
@@ -155,19 +159,10 @@ def what_if(
     Files are written to a temporary directory, or under the options' `run_dir`, and deleted at the
     end.
     """
-    with _temporary_folder(options.run_dir, repository.now()) as folder:
-        planner = Planner(
-            engine=engine,
-            repository=repository,
-            folder=folder,
-            # With a `run_dir`, the index is not written to.
-            options=replace(options, run_dir=folder.path),
-            steps=Steps(Unheld(), observer, name=partial(engine.name_jobs, "what-if")),
-            given=given,
-        )
+    alternatives = []
+    with looking(repository, engine, options, given, observer, name="what-if") as planner:
         outlooks = planner.look_ahead(policies)
         first = next(outlooks)
-        alternatives = []
         for outlook in chain([first], outlooks):
             basis = outlook.basis
             alternatives.append(
@@ -177,6 +172,7 @@ def what_if(
                     first.basis.decision,
                     counts=outlook.counts,
                     kinds=outlook.kinds,
+                    classes=outlook.classes,
                 )
             )
             found(alternatives[-1])
@@ -188,6 +184,33 @@ def what_if(
         present=present,
         others=tuple(others),
     )
+
+
+@contextmanager
+def looking(
+    repository: RepositoryFormat,
+    engine: Engine,
+    options: RunOptions,
+    given: InventoryReport | None,
+    observer: Observer,
+    *,
+    name: str,
+) -> Iterator[Planner]:
+    """Provides a planner for a look that changes nothing. Its files lie in a temporary directory,
+    or under the options' `run_dir`, and are deleted at the end. `name` is that of its jobs."""
+    with _temporary_folder(options.run_dir, repository.now()) as folder:
+        try:
+            yield Planner(
+                engine=engine,
+                repository=repository,
+                folder=folder,
+                # With a `run_dir`, the index is not written to.
+                options=replace(options, run_dir=folder.path),
+                steps=Steps(Unheld(), observer, name=partial(engine.name_jobs, name)),
+                given=given,
+            )
+        finally:
+            engine.forget()  # the engine's session may outlast the look
 
 
 @contextmanager
@@ -215,6 +238,7 @@ def alternative_of(
     *,
     counts: Mapping[str, Count] = _NONE,
     kinds: Mapping[str, Count] = _NONE,
+    classes: Mapping[str, int] = _NO_BYTES,
 ) -> Alternative:
     """Compares a decision by the policy of `roots` with the `present` decision. Without `counts`,
     the result has figures of commits only."""
@@ -240,6 +264,7 @@ def alternative_of(
             for each in decision.by_ref
         ),
         warnings=decision.warnings,
+        classes=classes,
     )
 
 
@@ -278,12 +303,12 @@ def _oldest_kept(roots: Roots, active: Mapping[str, str]) -> dict[str, datetime 
 
 
 def _policy_json(
-    name: str, found: Alternative, present: Alternative, price: float | None
+    name: str, found: Alternative, present: Alternative, prices: Prices | None
 ) -> dict[str, Any]:
     return {
         "name": name,
         "policy": None if found.policy is None else dict(found.policy),
-        **reclaimable_json(found, present, price),
+        **reclaimable_json(found, present, prices),
         "counts": {key: count.to_json() for key, count in found.counts.items()},
         "kinds": {key: count.to_json() for key, count in found.kinds.items()},
         "active_count": found.active_count,
@@ -302,22 +327,33 @@ def _policy_json(
 
 
 def reclaimable_json(
-    found: Alternative, present: Alternative, price: float | None
+    found: Alternative, present: Alternative, prices: Prices | None
 ) -> dict[str, Any]:
     """Returns the files and bytes that a policy would free, and the difference from the present
     policy."""
     size = found.reclaimable.bytes_total
-    more = size - present.reclaimable.bytes_total
     return {
         "candidate_count": found.reclaimable.objects,
         "candidate_bytes": size,
         "more_count": found.reclaimable.objects - present.reclaimable.objects,
-        "more_bytes": more,
-        "money_month": money(size, price),
-        "more_money_month": money(more, price),
+        "more_bytes": size - present.reclaimable.bytes_total,
+        **money_json(found, present, prices),
     }
 
 
-def money(size_bytes: int, price: float | None) -> float | None:
-    """Returns the price of keeping this many bytes for a month, or None without a price."""
-    return None if price is None else size_bytes / 1e9 * price
+def money_json(
+    found: Alternative, present: Alternative, prices: Prices | None
+) -> dict[str, float | None]:
+    """Returns what the files that a policy would free cost a month, the difference from the present
+    policy, and the price of the requests of a sweep."""
+    if prices is None:
+        names = ("money_month", "more_money_month", "sweep_cost", "quarantine_cost")
+        return dict.fromkeys(names)
+    own, now = prices.month(found.classes), prices.month(present.classes)
+    count = found.reclaimable.objects
+    return {
+        "money_month": own,
+        "more_money_month": None if own is None or now is None else own - now,
+        "sweep_cost": prices.sweep(count, quarantine=False),
+        "quarantine_cost": prices.sweep(count, quarantine=True),
+    }

@@ -29,6 +29,7 @@ from ebbtide.cli import (
     runs,
     schedules,
     stores,
+    usage,
     whatif,
 )
 from ebbtide.cli.command import INTERRUPTED, CommandGroup, Given, StoreOption, VerboseOption
@@ -98,6 +99,7 @@ app.add_typer(schedules.app, name="schedule")
 explain.register(app)
 expire.register(app)
 whatif.register(app)
+usage.register(app)
 app.add_typer(purges.app, name="purge")
 reclaim.register(app)
 serve.register(app)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import compress
@@ -89,6 +89,12 @@ class SelectionInput:
             forest=forest,
             branches=branches,
         )
+
+    def under(self, policy: Policy) -> SelectionInput:
+        """Returns the same input with another policy."""
+        lookup = policy.lookup()
+        branches = tuple(replace(head, rule=lookup.rule(head.name)) for head in self.branches)
+        return replace(self, policy=policy, branches=branches)
 
     def tagged(self) -> list[tuple[str, int]]:
         """Returns each tag's name, and the position of its own commit."""

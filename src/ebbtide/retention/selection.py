@@ -59,6 +59,29 @@ def select_commits(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class KeptFlags:
+    """The commits in some order, and for each policy whether it keeps each of them: a byte of 0 or
+    1 for each commit, in that order."""
+
+    ids: tuple[str, ...]
+    flags: Iterator[bytes]
+
+
+def kept_under(
+    commits: Iterable[Commit],
+    refs: Iterable[Ref],
+    policies: Iterable[Policy | None],
+    now: datetime,
+) -> KeptFlags:
+    """Selects the commits under several policies, on one history. None keeps everything. Each
+    selection is that of `select_commits`, which also says what it raises."""
+    inputs = SelectionInput.of(commits, refs, Policy(), now)
+    count = len(inputs.history.commits)
+    flags = (mark_all(inputs.under(each or Policy())).active()[:count] for each in policies)
+    return KeptFlags(tuple(commit.commit_id for commit in inputs.history.commits), flags)
+
+
 def _warnings(inputs: SelectionInput) -> Iterator[str]:
     dates = inputs.forest.created_at
     future = [

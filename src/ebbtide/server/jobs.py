@@ -33,6 +33,7 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFoun
 from ebbtide.gc.report import outcome_attributes
 from ebbtide.logs import bind_request, bind_run, request_id
 from ebbtide.notify import RunStart, tell
+from ebbtide.prices import Prices
 from ebbtide.processes import follow_parent
 from ebbtide.retention import Policy
 from ebbtide.run_request import RunRequest
@@ -405,12 +406,12 @@ def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
     returns the look's instant and grace (`now`, `grace_seconds`)."""
     from ebbtide.gc.whatif import Alternative, reclaimable_json
 
-    price = order.settings.price_gb_month
+    prices = Prices.of(order.settings)
     known: list[Alternative] = []
 
     def found(each: Alternative) -> None:
         known.append(each)
-        tell("found", reclaimable_json(each, known[0], price))
+        tell("found", reclaimable_json(each, known[0], prices))
 
     looked = collector.what_if(order.policies, found=found)
     return {"now": looked.now.isoformat(), "grace_seconds": looked.grace_seconds}
