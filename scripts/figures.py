@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGES: Final = (
     *("README.md", "docs/performance.md", "docs/comparison.md", "docs/lakefs.md"),
-    *("docs/cluster.md", "benchmarks/README.md"),
+    *("docs/operations.md", "benchmarks/README.md"),
 )
 AGE_MAX: Final = timedelta(days=90)
 MARKED: Final = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

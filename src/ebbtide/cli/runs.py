@@ -13,13 +13,14 @@ from ebbtide.cli.collectors import Run, open_collector
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
+    LatestRunArgument,
     RunArgument,
     YesOption,
     command,
     command_line,
 )
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import place_of, show_block, show_outcome, show_plan, show_summary
+from ebbtide.cli.figures import made_by, place_of, show_block, show_outcome, show_plan, show_summary
 from ebbtide.cli.gc import MasterOption, QuietOption, RunDirOption, finish
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import purge_told, undo_told
@@ -85,7 +86,7 @@ def _row(report: RunReport, now: datetime) -> list[str]:
 def show_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: RunArgument,
+    run_id: LatestRunArgument = LATEST,
     candidates: Annotated[
         bool, typer.Option("--candidates", help="List the candidates of the plan.")
     ] = False,
@@ -302,9 +303,9 @@ def purge(
     yes: YesOption = False,
 ) -> None:
     """Delete a sweep's files in quarantine before their time there ends."""
-    require_answerable(yes=yes)
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     run_id = run.collector.find_run(run_id)
+    require_answerable(yes=yes)
     if not yes:
         question = f"delete {_left(run.collector.show_held(run_id))} of run {run_id} for good?"
         if not confirm(question, yes=yes):
@@ -333,7 +334,7 @@ def _left(report: RunReport) -> str:
 def verify_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: RunArgument,
+    run_id: LatestRunArgument = LATEST,
     run_dir: RunDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -380,11 +381,17 @@ def _show_verification(cli: Cli, found: Verification) -> None:
         cli.output.line(f"full list: {found.path}")
     if found.unwritten is not None:
         cli.output.warn(f"the full list could not be written: {found.unwritten}")
-    looked = ", ".join(f"{count_text(count)} {name}" for name, count in found.checked.items())
+    looked = ", ".join(
+        count_text(count, name.removesuffix("s"), name) for name, count in found.checked.items()
+    )
     result = "passes" if found.verified else count_text(found.difference_count, "difference")
     named = (found.repository, found.run_id)
-    pairs = [("run", f"{found.run_id} {result}"), *place_of(cli, found.repository)]
-    pairs += [("when", f"{date_text(datetime.now(UTC))} UTC"), ("checked", looked)]
+    when = f"{date_text(datetime.now(UTC))} UTC"
+    pairs = [
+        ("run", f"{found.run_id} {result}, {when}, by {made_by()}"),
+        ("repository", place_of(cli, found.repository)),
+        ("checked", looked),
+    ]
     notes = sum(count for sort, count in found.counts.items() if sort in NOTES)
     if notes:
         pairs.append(("notes", count_text(notes)))
