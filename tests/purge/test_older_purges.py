@@ -17,6 +17,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from ebbtide.documents import document_of
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
 from ebbtide.settings import Settings
@@ -93,7 +94,7 @@ def test_it_is_shown_resumed_and_verified(name: str, tmp_path: Path) -> None:
         before = under(bucket, name)
         named = {row["address"] for row in purges.objects(shown, limit=99)}
         if count is not None and shown.plan is not None:
-            assert (len(named), shown.to_json()["object_count"]) == (count, count)
+            assert (len(named), document_of(shown)["object_count"]) == (count, count)
         if state in ("done", "refused"):
             with raises("purge_ended"):
                 purges.carry_out(purge_id)
@@ -112,8 +113,8 @@ def test_it_is_shown_resumed_and_verified(name: str, tmp_path: Path) -> None:
         if count is None:
             assert left == {OWNER_ADDRESS}
             return
-        assert done.to_json()["object_count"] == count
-        assert done.to_json()["outcomes"] == {"deleted": count}
+        assert document_of(done)["object_count"] == count
+        assert document_of(done)["outcomes"] == {"deleted": count}
         assert {each for each in before - left if each.startswith("data/")} <= named
         lake = store.repository(name)
         assert lake.objects.get("main", "kept") == b"kept"
@@ -123,7 +124,7 @@ def test_it_is_shown_resumed_and_verified(name: str, tmp_path: Path) -> None:
 
 def test_an_object_that_stays_is_still_read(tmp_path: Path) -> None:
     with opened(tmp_path) as (store, _, ids):
-        planned = Purges(store).show(ids["kept"]).to_json()
+        planned = document_of(Purges(store).show(ids["kept"]))
         assert (planned["kept_count"], planned["kept_reference_counts"]) == (2, {"commit": 1})
         Purges(store).carry_out(ids["kept"])
         lake = store.repository("kept")
