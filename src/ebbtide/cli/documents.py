@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ebbtide.model import Hold
     from ebbtide.quarantined import Fate
-    from ebbtide.store.access.grants import Grant
-    from ebbtide.store.access.keys import AccessKey
-    from ebbtide.store.access.signing import Rotation
+    from ebbtide.store.access.access_keys import AccessKey, Grant
+    from ebbtide.store.access.signed_tokens import Rotation
     from ebbtide.store.collections.projects import Project
     from ebbtide.store.collections.queries import VersionRow
     from ebbtide.store.collections.reading import Collection
     from ebbtide.store.content.entries import Entry
-    from ebbtide.store.database.commits import CommitRecord
+    from ebbtide.store.database.commit_rows import CommitRecord
     from ebbtide.store.refs.refs import NamedCommit
     from ebbtide.store.repositories.catalog import Catalogued
 

@@ -53,7 +53,7 @@ from ebbtide.server.serving import ImportThreads
 from ebbtide.server.shared import jobs_of, metrics_of
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import ReclaimThread
+from ebbtide.store.reclaimer import ReclaimThread
 
 TOPICS = (
     repositories,

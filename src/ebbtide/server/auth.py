@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.server.errors import answer_of
-from ebbtide.store.access.keys import AccessKey, AccessKeys
+from ebbtide.store.access.access_keys import AccessKey, AccessKeys
 from ebbtide.store.access.sessions import Session, Sessions
 
 PRINCIPAL = "ebbtide.principal"

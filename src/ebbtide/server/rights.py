@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from ebbtide.errors import Conflict, Denied, NotFound
 from ebbtide.server.auth import principal_of
-from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.access.access_keys import AccessKey, Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 

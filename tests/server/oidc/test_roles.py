@@ -15,7 +15,7 @@ from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.oidc.roles import GivenRoles, RoleRules
 from ebbtide.server.pages.guarding import COOKIE
 from ebbtide.settings import Settings, is_loopback_name
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from tests.server.oidc.conftest import World, settings_of
 from tests.server.pages.conftest import Browser
 from tests.support.issuer import CLIENT_SECRET, TestIssuer

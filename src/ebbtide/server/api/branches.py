@@ -16,9 +16,9 @@ from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.refs import RefList, add_ref_routes, ref_list
 from ebbtide.server.api.routing import Routes, require_addressable
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.merging import revert_message
-from ebbtide.store.commits.retrying import until_published
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.merges import revert_message
+from ebbtide.store.commits.publication import until_published
 
 
 class BranchCreation(Wire):

@@ -15,8 +15,8 @@ from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.api.runs import RunAnswer, RunCreation, RunList, UndoRequest
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.collecting.exporting import CommitsExport
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.gc.exports import CommitsExport
 
 
 class PreparedCommits(Wire):

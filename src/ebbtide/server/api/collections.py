@@ -19,7 +19,7 @@ from ebbtide.server.api.paging import Paging, PagingDep, item_place
 from ebbtide.server.api.projects import Properties, given_in
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.contents import (
     ContentChange,
     FromCollection,

@@ -13,9 +13,9 @@ from ebbtide.server.api.base import Metadata, Pagination, Seconds, Segment, Text
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.retrying import until_published
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.publication import until_published
+from ebbtide.store.database.commit_rows import CommitRecord
 
 
 class CommitCreation(Wire):

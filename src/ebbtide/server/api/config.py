@@ -11,7 +11,7 @@ from pydantic import Field
 from ebbtide.server.api.base import Text, Wire, seconds_of
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 
 class VersionConfig(Wire):

@@ -13,8 +13,8 @@ from ebbtide.server.api.base import Segment, Text, Wire
 from ebbtide.server.api.collecting import TaskAnswer
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.collecting.dumping import Dump
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.gc.dumps import Dump
 
 
 class RefsDump(Wire):

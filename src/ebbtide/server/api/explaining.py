@@ -11,7 +11,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.server.api.base import Segment, Text
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 routes = Routes("explaining")
 

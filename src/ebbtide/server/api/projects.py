@@ -14,7 +14,7 @@ from ebbtide.server.api.lifecycle import ExpiredQuery, ListedDep
 from ebbtide.server.api.paging import PagingDep, item_place
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.projects import Project
 
 Properties = dict[Text, Any]

@@ -9,7 +9,7 @@ from fastapi import Header, Response
 from ebbtide.server.api.base import Segment, Text, Wire
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 
 class ProtectionRule(Wire):

@@ -27,8 +27,8 @@ from ebbtide.server.api.base import Pagination, Segment, Text, Wire
 from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import AccessKey, Role
-from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.access.access_keys import AccessKey, Role
+from ebbtide.store.purge_records import PurgeRow
 
 State = Literal["planning", "planned", "refused", "failed", "deleting", "incomplete", "done"]
 

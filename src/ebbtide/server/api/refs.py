@@ -20,7 +20,7 @@ from ebbtide.server.api.lifecycle import ExpiredQuery, next_after
 from ebbtide.server.api.paging import Paging
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.refs.refs import NamedCommit, Refs
 from ebbtide.store.repository import Repository

@@ -25,7 +25,7 @@ from ebbtide.server.api.base import ErrorAnswer
 from ebbtide.server.auth import principal_of
 from ebbtide.server.limits import limited
 from ebbtide.server.rights import rights_of
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.text import shown
 
 PREFIX: Final = "/api/v1"

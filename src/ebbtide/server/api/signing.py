@@ -10,8 +10,8 @@ from fastapi import Body
 from ebbtide.server.api.base import Wire
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.access.signing import Rotation
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.access.signed_tokens import Rotation
 
 
 class RotationRequest(Wire):

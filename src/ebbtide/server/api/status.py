@@ -10,9 +10,9 @@ from fastapi.openapi.utils import get_openapi
 from ebbtide.server.api.routing import Routes
 from ebbtide.server.metrics import CONTENT_TYPE, Metrics
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 
 routes = Routes("status")
 

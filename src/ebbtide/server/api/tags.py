@@ -8,7 +8,7 @@ from ebbtide.server.api.paging import PagingDep
 from ebbtide.server.api.refs import RefAnswer, RefList, add_ref_routes, ref_list
 from ebbtide.server.api.routing import Routes, require_addressable
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 
 class TagCreation(Wire):

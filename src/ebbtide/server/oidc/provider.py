@@ -24,7 +24,7 @@ from ebbtide.server.oidc.issuer import Issuer
 from ebbtide.server.oidc.options import OidcOptions
 from ebbtide.server.oidc.roles import GivenRoles, claim_of
 from ebbtide.server.oidc.tokens import verified_claims
-from ebbtide.store.access.keys import NAME_BYTES_MAX
+from ebbtide.store.access.access_keys import NAME_BYTES_MAX
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.access.sessions import Person
 from ebbtide.store.names import check_text

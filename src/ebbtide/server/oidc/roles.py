@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError, InvalidInput
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.names import check_repository_name
 from ebbtide.text import shown
 

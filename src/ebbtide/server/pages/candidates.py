@@ -14,7 +14,7 @@ from ebbtide.server.pages.candidate_reading import CandidateFilter, CandidatePag
 from ebbtide.server.pages.last_holders import OBJECT, LastPaths, find_last_paths
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown, size_text
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.server.pages.previewing import decode_text, read_range
-from ebbtide.store.content.diffing import Change
+from ebbtide.store.content.differences import Change
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown

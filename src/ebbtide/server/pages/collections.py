@@ -14,7 +14,7 @@ from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.refs import parse_state
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.collections.projects import Project
 from ebbtide.store.lifecycle import ListFilter

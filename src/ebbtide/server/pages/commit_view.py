@@ -12,10 +12,10 @@ from ebbtide.server.pages.commits import fate_of, refs_by_commit
 from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, restorable_by
-from ebbtide.store.access.keys import Role
-from ebbtide.store.content.diffing import Change
-from ebbtide.store.database.commits import CommitRecord
-from ebbtide.store.listing import Page
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.content.differences import Change
+from ebbtide.store.database.commit_rows import CommitRecord
+from ebbtide.store.page import Page
 from ebbtide.store.repository import Repository
 
 pages = Pages()

@@ -21,8 +21,8 @@ from ebbtide.server.pages.graph import Row, newest_first, rows
 from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
-from ebbtide.store.database.commits import CommitRecord, find_commits
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
 

@@ -11,10 +11,10 @@ from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.retrying import until_published
-from ebbtide.store.content.diffing import Change
-from ebbtide.store.listing import Page
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.publication import until_published
+from ebbtide.store.content.differences import Change
+from ebbtide.store.page import Page
 from ebbtide.store.repository import Repository
 
 pages = Pages()

@@ -26,7 +26,7 @@ from ebbtide.server.pages.charts import Bar, bars
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.ranges import RangeInfo, read_range_columns
 from ebbtide.store.content.trees import Tree, read_tree
-from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.commit_rows import find_commits
 from ebbtide.store.repository import Repository
 from ebbtide.text import count_text
 

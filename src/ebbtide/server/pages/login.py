@@ -10,7 +10,7 @@ from ebbtide.server.pages.guarding import ROOT, drop_cookie, set_cookie
 from ebbtide.server.pages.routing import LOGIN, Pages
 from ebbtide.server.pages.themes import THEMES, remember_theme
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 pages = Pages()
 

@@ -17,8 +17,8 @@ from ebbtide.server.pages.previewing import HEAD_BYTES, image_type, preview, rea
 from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
-from ebbtide.store.content.reserved import without_checksums
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.content.entries import without_checksums
 from ebbtide.store.objects.objects import Readable
 from ebbtide.text import shown
 

@@ -21,7 +21,7 @@ from ebbtide.server.pages.messages import clause
 from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.strict_json import read_document
 
 pages = Pages()

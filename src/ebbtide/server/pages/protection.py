@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ebbtide.errors import EbbtideError
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit, mendable
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 pages = Pages()
 

@@ -12,7 +12,7 @@ from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.ref_choices import choices_of
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import ListFilter
 
 pages = Pages()

@@ -21,7 +21,7 @@ from ebbtide.server.pages.comparing import history_of
 from ebbtide.server.pages.figures import RunFigures
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import TRASH
 from ebbtide.store.repositories.catalog import Catalogued
 

@@ -10,7 +10,7 @@ from ebbtide.server.pages.charts import over_dates
 from ebbtide.server.pages.rendering import seconds_text
 from ebbtide.server.pages.routing import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.text import count_text, size_text
 
 pages = Pages()
