@@ -1,4 +1,5 @@
-"""Access keys: the users of the server, their roles, and the grants of roles in single repositories.
+"""Access keys: the users of the server, their roles, and the grants of roles in single
+repositories.
 
 A grant names the repository by its id. Therefore a later repository of the same name has none. Not
 for: the rights of a role (the server's routes), or the key that encrypts (`secrets`).

@@ -1,5 +1,5 @@
-"""Ranges: files of sorted entries, which never change; and the form of the Parquet files of ranges and
-trees: one schema, one version, and one checksum each.
+"""Ranges: files of sorted entries, which never change; and the form of the Parquet files of ranges
+and trees: one schema, one version, and one checksum each.
 
 A missing or damaged file, and a file of an unknown version, raises Refused, and never counts as
 empty. A run that reads trees to find live addresses must stop at such a file. No SQL here, so that

@@ -1,11 +1,11 @@
-"""Trees: the ranges, in order, that contain the entries of one version; reading these; a cache of the
-ranges and trees that were read last; and new ranges, from those of a parent and the changes.
+"""Trees: the ranges, in order, that contain the entries of one version; reading these; a cache of
+the ranges and trees that were read last; and new ranges, from those of a parent and the changes.
 
 Boundaries of ranges depend on content: a range ends after a path whose hash is divisible by the
-target, or when it is full. A change therefore rewrites the range that contains its path. If it moves
-a boundary, it also rewrites the following ranges, up to the next unchanged boundary. All other
-ranges are shared with the parent, by id. Only ranges of the parent are shared; every other range
-gets a new id.
+target, or when it is full. A change therefore rewrites the range that contains its path. If it
+moves a boundary, it also rewrites the following ranges, up to the next unchanged boundary. All
+other ranges are shared with the parent, by id. Only ranges of the parent are shared; every other
+range gets a new id.
 """
 
 from __future__ import annotations

@@ -306,13 +306,26 @@ def lease_commits(
         (commits.c.leased_until > until, commits.c.leased_until),
         else_=sa.literal(until, commits.c.leased_until.type),
     )
+    update_commits(
+        tx, repository_id, commit_ids, commits.c.tombstoned_by.is_(None), leased_until=later
+    )
+
+
+def update_commits(
+    tx: Transaction,
+    repository_id: str,
+    commit_ids: Collection[str],
+    condition: sa.ColumnElement[bool],
+    **values: Any,  # column name to new value
+) -> None:
+    """Changes columns of those of the commits that meet a condition."""
     for batch in in_batches(sorted(commit_ids)):
         tx.execute(
             sa.update(commits)
             .where(
                 commits.c.repository_id == repository_id,
                 commits.c.commit_id.in_(batch),
-                commits.c.tombstoned_by.is_(None),
+                condition,
             )
-            .values(leased_until=later)
+            .values(**values)
         )

@@ -27,7 +27,7 @@ from ebbtide.store.collections.queries import (
     read_project_tree,
 )
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.rows import in_batches
+from ebbtide.store.database.rows import Rows, in_batches
 from ebbtide.store.database.schema import (
     branches,
     commits,
@@ -65,17 +65,18 @@ class StagedAddress:
     address: str
 
 
+_INTACT: Final = Rows(commits, IntactCommit, commits.c.commit_id)
+
+
 def list_intact(tx: Transaction, repository_id: str) -> Iterator[IntactCommit]:
     """Yields all commits and contents that have their data: neither closed nor given up."""
-    rows = tx.execute(
-        sa.select(*(commits.c[name] for name in IntactCommit.__dataclass_fields__)).where(
-            commits.c.repository_id == repository_id,
-            commits.c.tombstoned_by.is_(None),
-            commits.c.forgotten_by.is_(None),
-            commits.c.given_up_at.is_(None),
-        )
+    query = _INTACT.select(
+        commits.c.repository_id == repository_id,
+        commits.c.tombstoned_by.is_(None),
+        commits.c.forgotten_by.is_(None),
+        commits.c.given_up_at.is_(None),
     )
-    return (IntactCommit(**row._mapping) for row in rows)
+    return _INTACT.each(tx, query)
 
 
 def names_of_commits(

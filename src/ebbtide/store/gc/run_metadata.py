@@ -18,8 +18,9 @@ from ebbtide.model import Ref, RefKind
 from ebbtide.retention import Policy
 from ebbtide.retention.decision import CommitRow, Roots, micros_since_epoch, with_commits
 from ebbtide.store.content.layout import DATA_PREFIX, slice_of
+from ebbtide.store.database.commit_rows import update_commits
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.rows import in_batches
+from ebbtide.store.database.rows import Rows, in_batches
 from ebbtide.store.database.schema import (
     branches,
     commits,
@@ -49,6 +50,9 @@ class RunRow:
     run_id: str
     run_url: str
     plan_checksum: str | None
+
+
+_RUNS: Final = Rows(gc_runs, RunRow, gc_runs.c.run_id)
 
 
 def read_roots(
@@ -222,7 +226,7 @@ def set_tombstones(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
     """Closes commits: from this transaction on nothing can be made from them."""
-    _update_commits(
+    update_commits(
         tx,
         repository_id,
         commit_ids,
@@ -236,7 +240,7 @@ def lift_tombstones(
     tx: Transaction, repository_id: str, commit_ids: Collection[str], *, run_id: str
 ) -> None:
     """Reopens commits that `run_id` closed. Only for commits whose data is all still there."""
-    _update_commits(
+    update_commits(
         tx,
         repository_id,
         commit_ids,
@@ -262,7 +266,7 @@ def forget_commits(
                 commits.c.collection_id.is_not(None),
             )
         )
-    _update_commits(
+    update_commits(
         tx,
         repository_id,
         commit_ids,
@@ -274,25 +278,6 @@ def forget_commits(
         committer="",
         metadata={},
     )
-
-
-def _update_commits(
-    tx: Transaction,
-    repository_id: str,
-    commit_ids: Collection[str],
-    condition: sa.ColumnElement[bool],
-    **values: Any,  # column name to new value
-) -> None:
-    for batch in in_batches(sorted(commit_ids)):
-        tx.execute(
-            sa.update(commits)
-            .where(
-                commits.c.repository_id == repository_id,
-                commits.c.commit_id.in_(batch),
-                condition,
-            )
-            .values(**values)
-        )
 
 
 def drop_ended(
@@ -405,8 +390,7 @@ def list_runs(tx: Transaction, repository_id: str) -> list[RunRow]:
 
 
 def _runs(tx: Transaction, *conditions: sa.ColumnElement[bool]) -> list[RunRow]:
-    rows = tx.execute(sa.select(gc_runs).where(*conditions).order_by(gc_runs.c.run_id))
-    return [RunRow(row.run_id, row.run_url, row.plan_checksum) for row in rows]
+    return _RUNS.all(tx, _RUNS.select(*conditions).order_by(gc_runs.c.run_id))
 
 
 def delete_run(tx: Transaction, repository_id: str, run_id: str) -> None:

@@ -245,18 +245,25 @@ def _stage(
     require_not_purged(tx, repository_id, [row.entry.address])
     # The bytes stay the same, and so do their checksums.
     entry = replace(row.entry, metadata={**metadata, **checksums_of(row.entry.metadata)})
+    _stage_shared(tx, context, branch, entry, row)
+    return entry
+
+
+def _stage_shared(
+    tx: Transaction, context: RepositoryContext, branch: BranchRow, entry: Entry, source: StagedRow
+) -> None:
+    """Stages an entry with the address of `source`."""
     write_staged(
         tx,
-        repository_id,
+        context.repository_id,
         branch.staging_token,
-        {path: entry},
+        {entry.path: entry},
         lease_ttl=context.settings.lease_ttl,
-        sharing=row.sharing,
+        sharing=source.sharing,
     )
     if not is_external(entry.address):
         # A reading of the staged entries may have passed the new row's place already.
-        record_copy(tx, repository_id, entry.address)
-    return entry
+        record_copy(tx, context.repository_id, entry.address)
 
 
 def _visible(
@@ -308,16 +315,7 @@ def share_staged(
             return None
         require_not_purged(tx, repository_id, [source.entry.address])
         copy = replace(source.entry, path=destination_path, mtime=tx.now())
-        write_staged(
-            tx,
-            repository_id,
-            row.staging_token,
-            {destination_path: copy},
-            lease_ttl=context.settings.lease_ttl,
-            sharing=source.sharing,
-        )
-        if not is_external(copy.address):
-            record_copy(tx, repository_id, copy.address)
+        _stage_shared(tx, context, row, copy, source)
     return copy
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.rows import begins_with, in_batches
+from ebbtide.store.database.rows import Rows, begins_with, in_batches, values_of
 from ebbtide.store.database.schema import (
     completed_uploads,
     multipart_parts,
@@ -72,26 +72,14 @@ SIGNED_TOKEN: Final = "signed part of an upload"
 """These stand in place of a signed token: nobody can link a part to a path."""
 
 
-_UPLOAD: Final = tuple(column for column in multipart_uploads.c if column.name != "repository_id")
-_PART: Final = tuple(
-    column for column in multipart_parts.c if column.name not in ("repository_id", "upload_id")
-)
+_UPLOADS: Final = Rows(multipart_uploads, MultipartUpload, multipart_uploads.c.upload_id)
+_PARTS: Final = Rows(multipart_parts, UploadPart, multipart_parts.c.address)
+_COMPLETED: Final = Rows(completed_uploads, CompletedUpload, completed_uploads.c.upload_id)
 
 
 def insert_upload(tx: Transaction, repository_id: str, upload: MultipartUpload) -> None:
     """Records an upload."""
-    tx.execute(
-        sa.insert(multipart_uploads).values(
-            repository_id=repository_id,
-            upload_id=upload.upload_id,
-            branch=upload.branch,
-            path=upload.path,
-            content_type=upload.content_type,
-            metadata=dict(upload.metadata),
-            created_at=upload.created_at,
-            expires_at=upload.expires_at,
-        )
-    )
+    _UPLOADS.insert(tx, upload, repository_id=repository_id)
 
 
 def find_upload(
@@ -99,9 +87,8 @@ def find_upload(
 ) -> MultipartUpload | None:
     """Returns an upload that has not expired, or None. With `lock`, nobody else ends the upload or
     changes its parts before this transaction ends."""
-    query = sa.select(*_UPLOAD).where(*_live(tx, repository_id, upload_id))
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
-    return None if row is None else MultipartUpload(**row._mapping)
+    query = _UPLOADS.select(*_live(tx, repository_id, upload_id))
+    return _UPLOADS.one(tx, query.with_for_update() if lock else query)
 
 
 def delete_upload(tx: Transaction, repository_id: str, upload_id: str) -> bool:
@@ -116,17 +103,14 @@ def insert_completed(
 ) -> None:
     """Records the result of a completed upload, whose own record was deleted in this transaction.
     It lasts until the upload would have expired."""
-    tx.execute(
-        sa.insert(completed_uploads).values(
-            repository_id=repository_id,
-            upload_id=upload.upload_id,
-            branch=upload.branch,
-            path=upload.path,
-            parts=result.parts,
-            checksum=result.checksum,
-            sums=dict(result.sums),
-            expires_at=upload.expires_at,
-        )
+    _COMPLETED.insert(
+        tx,
+        result,
+        repository_id=repository_id,
+        upload_id=upload.upload_id,
+        branch=upload.branch,
+        path=upload.path,
+        expires_at=upload.expires_at,
     )
 
 
@@ -135,16 +119,14 @@ def find_completed(
 ) -> CompletedUpload | None:
     """Returns the result of a completed upload to a path, or None if none is recorded."""
     table = completed_uploads.c
-    row = tx.execute(
-        sa.select(table.parts, table.checksum, table.sums).where(
-            table.repository_id == repository_id,
-            table.upload_id == upload_id,
-            table.branch == branch,
-            table.path == path,
-            table.expires_at > tx.now(),
-        )
-    ).one_or_none()
-    return None if row is None else CompletedUpload(**row._mapping)
+    query = _COMPLETED.select(
+        table.repository_id == repository_id,
+        table.upload_id == upload_id,
+        table.branch == branch,
+        table.path == path,
+        table.expires_at > tx.now(),
+    )
+    return _COMPLETED.one(tx, query)
 
 
 def page_of_uploads(
@@ -166,18 +148,13 @@ def page_of_uploads(
     else:
         within = [table.branch == branch, *begins_with(table.path, path)]
     order = (table.branch, table.path, table.upload_id)
-    rows = tx.execute(
-        sa.select(*_UPLOAD)
-        .where(
-            table.repository_id == repository_id,
-            table.expires_at > tx.now(),
-            sa.tuple_(*order) > sa.tuple_(*after),
-            *within,
-        )
-        .order_by(*order)
-        .limit(amount)
+    query = _UPLOADS.select(
+        table.repository_id == repository_id,
+        table.expires_at > tx.now(),
+        sa.tuple_(*order) > sa.tuple_(*after),
+        *within,
     )
-    return [MultipartUpload(**row._mapping) for row in rows]
+    return _UPLOADS.all(tx, query.order_by(*order).limit(amount))
 
 
 def write_part(tx: Transaction, repository_id: str, upload_id: str, part: UploadPart) -> str | None:
@@ -196,19 +173,8 @@ def insert_parts(
     tx: Transaction, repository_id: str, upload_id: str, parts: Sequence[UploadPart]
 ) -> None:
     """Records parts with numbers that no part of the upload has yet."""
-    rows = [
-        {
-            "repository_id": repository_id,
-            "upload_id": upload_id,
-            "part_number": part.part_number,
-            "address": part.address,
-            "size_bytes": part.size_bytes,
-            "checksum": part.checksum,
-            "etag": part.etag,
-            "created_at": part.created_at,
-        }
-        for part in parts
-    ]
+    upload = {"repository_id": repository_id, "upload_id": upload_id}
+    rows = [upload | values_of(part) for part in parts]
     if rows:
         tx.execute(sa.insert(multipart_parts), rows)
 
@@ -224,25 +190,19 @@ def list_parts(
 ) -> list[UploadPart]:
     """Returns the parts with numbers above `after`, at most `amount`, by number. Without `signed`,
     signed parts are left out."""
-    query = sa.select(*_PART).where(
-        *_of(repository_id, upload_id), multipart_parts.c.part_number > after
-    )
+    number = multipart_parts.c.part_number
+    query = _PARTS.select(*_of(repository_id, upload_id), number > after)
     if not signed:
         query = query.where(multipart_parts.c.etag != "")
-    rows = tx.execute(query.order_by(multipart_parts.c.part_number).limit(amount))
-    return [UploadPart(**row._mapping) for row in rows]
+    return _PARTS.all(tx, query.order_by(number).limit(amount))
 
 
 def find_part(
     tx: Transaction, repository_id: str, upload_id: str, number: int
 ) -> UploadPart | None:
     """Returns a part by its number, or None."""
-    row = tx.execute(
-        sa.select(*_PART).where(
-            *_of(repository_id, upload_id), multipart_parts.c.part_number == number
-        )
-    ).one_or_none()
-    return None if row is None else UploadPart(**row._mapping)
+    is_it = multipart_parts.c.part_number == number
+    return _PARTS.one(tx, _PARTS.select(*_of(repository_id, upload_id), is_it))
 
 
 def has_part_at(tx: Transaction, repository_id: str, upload_id: str, address: str) -> bool:

@@ -295,12 +295,7 @@ def share_row(tx: Transaction, repository_id: str, token: str, path: str) -> Sta
     the entry, or None if none is staged there. The caller holds the branch exclusively."""
     row = tx.execute(
         sa.update(staged)
-        .where(
-            staged.c.repository_id == repository_id,
-            staged.c.token == token,
-            staged.c.path == path,
-            staged.c.address.is_not(None),
-        )
+        .where(*_entry_at(repository_id, token, path))
         .values(sharing=sa.func.coalesce(staged.c.sharing, STAGED))
         .returning(*_COLUMNS, staged.c.sharing)
     ).one_or_none()
@@ -312,15 +307,19 @@ def take_row(tx: Transaction, repository_id: str, token: str, path: str) -> Stag
     have it instead. Returns the entry, or None if none is staged there."""
     row = tx.execute(
         sa.delete(staged)
-        .where(
-            staged.c.repository_id == repository_id,
-            staged.c.token == token,
-            staged.c.path == path,
-            staged.c.address.is_not(None),
-        )
+        .where(*_entry_at(repository_id, token, path))
         .returning(*_COLUMNS, staged.c.sharing)
     ).one_or_none()
     return _staged_row(row)
+
+
+def _entry_at(repository_id: str, token: str, path: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        staged.c.repository_id == repository_id,
+        staged.c.token == token,
+        staged.c.path == path,
+        staged.c.address.is_not(None),
+    )
 
 
 def _staged_row(row: Any) -> StagedRow | None:  # Row of _COLUMNS and `sharing`

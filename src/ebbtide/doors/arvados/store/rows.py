@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from ebbtide.store.database.dialects import insert_on
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.rows import in_batches
+from ebbtide.store.database.rows import Rows, in_batches, values_of
 from ebbtide.store.database.schema import (
     arvados_blocks,
     arvados_collections,
@@ -52,26 +52,24 @@ class ArvadosRow:
     modified_by: str
 
 
-_BLOCK: Final = tuple(arvados_blocks.c[name] for name in BlockRow.__dataclass_fields__)
-_COLLECTION: Final = tuple(arvados_collections.c[name] for name in ArvadosRow.__dataclass_fields__)
+_BLOCKS: Final = Rows(arvados_blocks, BlockRow, arvados_blocks.c.address)
+_COLLECTIONS: Final = Rows(arvados_collections, ArvadosRow, arvados_collections.c.collection_id)
 
 
 def find_block(tx: Transaction, repository_id: str, md5: str, size_bytes: int) -> BlockRow | None:
     """Returns the record of a block, or None."""
-    row = tx.execute(
-        sa.select(*_BLOCK).where(
-            arvados_blocks.c.repository_id == repository_id,
-            arvados_blocks.c.md5 == md5,
-            arvados_blocks.c.size_bytes == size_bytes,
-        )
-    ).one_or_none()
-    return None if row is None else BlockRow(**row._mapping)
+    query = _BLOCKS.select(
+        arvados_blocks.c.repository_id == repository_id,
+        arvados_blocks.c.md5 == md5,
+        arvados_blocks.c.size_bytes == size_bytes,
+    )
+    return _BLOCKS.one(tx, query)
 
 
 def write_block(tx: Transaction, repository_id: str, row: BlockRow) -> None:
     """Records the object that was written last for a block."""
     insert = insert_on(tx.connection)
-    values = {name: getattr(row, name) for name in BlockRow.__dataclass_fields__}
+    values = values_of(row)
     tx.execute(
         insert(arvados_blocks)
         .values(repository_id=repository_id, **values)
@@ -146,13 +144,8 @@ def drop_blocks(tx: Transaction, repository_id: str) -> None:
 
 def find_uuid(tx: Transaction, repository_id: str, uuid: str) -> ArvadosRow | None:
     """Returns what the collection with this id has besides, or None."""
-    row = tx.execute(
-        sa.select(*_COLLECTION).where(
-            arvados_collections.c.repository_id == repository_id,
-            arvados_collections.c.uuid == uuid,
-        )
-    ).one_or_none()
-    return None if row is None else ArvadosRow(**row._mapping)
+    mine = arvados_collections.c.repository_id == repository_id
+    return _COLLECTIONS.one(tx, _COLLECTIONS.select(mine, arvados_collections.c.uuid == uuid))
 
 
 def records_by_hash(
@@ -160,8 +153,8 @@ def records_by_hash(
 ) -> Iterator[ArvadosRow]:
     """Yields the collections with this hash, in any state: first the persistent ones, then by
     `expires_at`, the latest first. Only their own `expires_at` counts, not their projects'."""
-    rows = tx.execute(
-        sa.select(*_COLLECTION)
+    query = (
+        _COLLECTIONS.select()
         .join_from(arvados_collections, collections)
         .where(
             arvados_collections.c.repository_id == repository_id,
@@ -173,13 +166,12 @@ def records_by_hash(
             collections.c.collection_id,
         )
     )
-    return (ArvadosRow(**row._mapping) for row in rows)
+    return _COLLECTIONS.each(tx, query)
 
 
 def insert_record(tx: Transaction, row: ArvadosRow) -> None:
     """Records what a new collection has besides."""
-    values = {name: getattr(row, name) for name in ArvadosRow.__dataclass_fields__}
-    tx.execute(sa.insert(arvados_collections).values(**values))
+    _COLLECTIONS.insert(tx, row)
 
 
 def update_record(
@@ -188,11 +180,7 @@ def update_record(
     **values: Any,  # column name to new value
 ) -> None:
     """Changes columns of a collection's record."""
-    tx.execute(
-        sa.update(arvados_collections)
-        .where(arvados_collections.c.collection_id == collection_id)
-        .values(**values)
-    )
+    _COLLECTIONS.update(tx, collection_id, **values)
 
 
 _UUID: Final = re.compile(r"[0-9a-z]{5}-4zz18-[0-9a-z]{15}")
