@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGES: Final = (
     *("README.md", "docs/performance.md", "docs/comparison.md", "docs/lakefs.md"),
-    *("docs/cluster.md", "benchmarks/README.md"),
+    *("docs/operations.md", "benchmarks/README.md"),
 )
 AGE_MAX: Final = timedelta(days=90)
 MARKED: Final = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -107,15 +107,13 @@ def line(cells: list[str]) -> str:
 
 
 def origin(name: str, found: Mapping[str, Any]) -> str:
-    """Returns the sentence that says how a result was measured."""
-    machine, versions = found["machine"], found["versions"]
+    """Returns the sentence that says how a result was measured. Its file also has the versions."""
+    machine = found["machine"]
     return (
         f"- `{name}`: {found['measured_at'][:10]}, commit {found['commit'][:8]}"
         f"{' with changes' if found['dirty'] else ''}, "
         f"{machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['disk']}, "
-        f"load {machine['load']:.1f} at the start. It ran with "
-        f"{', '.join(f'{package} {version}' for package, version in versions.items())}. "
-        f"Command: `{shlex.join(found['command'])}`"
+        f"load {machine['load']:.1f} at the start: `{shlex.join(found['command'])}`"
     )
 
 

@@ -13,7 +13,7 @@ from scripts import prose
 pytestmark = pytest.mark.xdist_group("house")
 
 CONCEPTS: Final = "docs/concepts.md"
-OTHER_SYSTEMS: Final = ("docs/comparison.md", "docs/howto/", "docs/design/")
+OTHER_SYSTEMS: Final = ("docs/comparison.md", "docs/design/", "docs/iceberg.md", "docs/delta.md")
 """These also speak of other systems, by the words of those."""
 
 

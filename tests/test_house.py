@@ -99,3 +99,21 @@ def test_packages_keep_to_their_budgets() -> None:
         if len(files) < int(modules) * 0.9 or length < most * 0.9 - 50:
             loose.append((package, len(files), length))
     assert (over, loose, left) == ([], [], set())
+
+
+def test_modules_that_documents_for_developers_name_are_there() -> None:
+    """Paths in code marks: of the checkout, of the program's package, or of its tests."""
+    root = prose.ROOT
+    places = (root, root / "src" / "ebbtide")
+    pages = [root / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/testing.md")]
+    pages += (root / "docs" / "design").glob("*.md")
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"`([\w/]+/\w+\.(?:py|toml|html))`", page.read_text())
+    }
+    assert len(named) > 40
+    gone = {
+        (page, name) for page, name in named if not any((place / name).exists() for place in places)
+    }
+    assert gone == set()

@@ -10,6 +10,7 @@ import pytest
 
 from ebbtide.errors import InvalidInput
 from ebbtide.settings import Settings, list_settings
+from tests.support.documents import with_whole_items
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "settings.md"
 
@@ -61,8 +62,10 @@ def test_an_unknown_setting_is_refused() -> None:
 
 
 def test_documentation_lists_exactly_the_settings() -> None:
-    rows = re.findall(r"^\| `(EBBTIDE_\w+)` \| (.*) \| (.*) \|$", DOCUMENT.read_text(), re.M)
-    assert rows == [
-        (each.variable, f"`{each.default}`" if each.default else "none", each.help)
+    items = re.findall(
+        r"^- `(EBBTIDE_\w+)`(?: \((.*?)\))?: (.*)$", with_whole_items(DOCUMENT), re.M
+    )
+    assert items == [
+        (each.variable, f"`{each.default}`" if each.default else "", each.help)
         for each in list_settings()
     ]

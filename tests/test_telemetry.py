@@ -230,7 +230,7 @@ def test_a_request_and_the_run_that_it_orders(tmp_path: Path, received: Received
 
 @pytest.mark.drawn("whole programs")
 def test_the_command_that_sets_an_sdk_up(tmp_path: Path) -> None:
-    """As docs/metrics.md has it, with the exporter that prints."""
+    """As docs/monitoring.md has it, with the exporter that prints."""
     with Store.init(tmp_path / "store", settings=Settings()) as store:
         store.create_repository("lake")
     programs = Path(sys.executable).parent

@@ -254,7 +254,7 @@ def disk_full(disk: str, reason: str) -> Failed:
         "disk_full",
         f"{disk} is full ({reason}). The interrupted work is undone, or continues when it is "
         "repeated. A run needs some free space itself: first free a MiB by other means, as 'When a "
-        "disk is full' in docs/running.md says",
+        "disk is full' in docs/operations.md says",
     )
 
 

@@ -84,7 +84,7 @@ def test_every_page_fits_and_can_be_used_by_all(browser: Browser, site: Path) ->
 
 def test_searching_without_a_server(browser: Browser, site: Path) -> None:
     with reading(browser) as page:
-        page.goto((site / "design" / "010-undo.html").as_uri())
+        page.goto((site / "design" / "012-safety.html").as_uri())
         page.click("input.md-search__input")
         page.keyboard.type("EBBTIDE_SHARE_MAX")
         page.locator(".md-search-result__link", has_text="Settings").first.click()

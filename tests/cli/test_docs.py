@@ -108,7 +108,7 @@ ebbtide tag create lake v1 main
 @pytest.mark.drawn("whole programs")
 def test_how_to_use_collections(tmp_path: Path) -> None:
     """Up to the purge, which asks."""
-    page = (ROOT / "docs" / "howto" / "collections.md").read_text()
+    page = (ROOT / "docs" / "collections.md").read_text()
     page = page.split("\n## Delete one now, for good\n")[0]
     done = follow(COLLECTIONS + page, tmp_path, EBBTIDE_SPARK_MASTER="none")
     assert done.returncode == 0, done

@@ -62,7 +62,7 @@ def test_cold_and_locked_files_are_named(lake: Ebbtide, monkeypatch: pytest.Monk
     asked = ("--quarantine", "none", "--delete-versions", "--yes")
     swept = lake("gc sweep lake", *SHORT, *asked, code=4)
     assert "1 failed file is hidden: an object lock keeps the versions" in swept.out
-    assert "kept by a lock  versions of 1 file, 3 B, which failed" in swept.out
+    assert "kept by a lock versions of 1 file, 3 B, which failed" in swept.out
     report = lake.json("gc show lake latest")
     assert report["locked_count"] == report["failed_count"] == 1
     assert report["locked_bytes"] == 3
@@ -79,7 +79,14 @@ def test_plan_sweep_show(lake: Ebbtide, expired: str) -> None:
     run_id = planned["run_id"]
     shown = lake.json("gc show lake", run_id, "--candidates")
     assert [row["address"] for row in shown["candidates"]] == [candidates[0]["address"]]
-    assert candidates[0]["address"] in lake("gc show lake", run_id, "--candidates").out
+    address = candidates[0]["address"]
+    assert [(row["name"], row["commit_id"]) for row in shown["candidates"]] == [("a", expired)]
+    named = lake("gc show lake", run_id, "--candidates").out
+    assert re.search(r"^kind +size +modified +name\nobject .* a$", named, re.M)
+    assert address not in named
+    both = lake("gc show lake", run_id, "--addresses").out
+    assert re.search(rf"^object .* {address} +a$", both, re.M)
+    assert lake.json("explain lake", address)["name"] == "a"
 
     swept = lake.json("gc sweep lake", run_id, *AT_ONCE)
     assert (swept["state"], swept["deleted_count"], swept["deleted_bytes"]) == ("swept", 1, 3)
@@ -98,8 +105,8 @@ def test_verify(lake: Ebbtide, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["verified"], found["difference_count"], found["path"]) == (True, 0, None)
     assert (found["checked"]["candidates"], found["checked"]["outcomes"]) == (1, 0)
     told = lake("gc verify lake", run_id).out
-    assert re.search(rf"^run +{run_id} passes$", told, re.MULTILINE)
-    assert re.search(r"^checked +1 candidates, 0 outcomes,", told, re.MULTILINE)
+    assert re.search(rf"^run +{run_id} passes, .* UTC, by ebbtide 0", told, re.MULTILINE)
+    assert re.search(r"^checked +1 candidate, 0 outcomes,", told, re.MULTILINE)
     swept = lake.json("gc sweep lake", run_id, *AT_ONCE)
     assert lake.json("gc verify lake", run_id)["checked"]["outcomes"] == 1
 
@@ -183,8 +190,11 @@ def test_a_process_of_its_own_says_nothing_of_spark(
 
 
 def test_wrong_calls(lake: Ebbtide, tmp_path: Path) -> None:
-    for words in ("sweep lake", "run lake", "give-up lake main --reason=x"):
+    for words in ("run lake", "run --all", "give-up lake main --reason=x"):
         assert "--yes" in lake.refuses("invalid_argument", "gc", *words.split(), code=2).err
+    # What is wrong with the names is said first.
+    lake.refuses("run_not_found", "gc sweep lake")
+    lake.refuses("repository_not_found", "gc run lakes")
     for grace, kind in (("1s", "unsafe_grace"), ("20", "invalid_duration")):
         lake.refuses(kind, "gc plan lake --grace", grace, code=2)
     assert not list((tmp_path / "store").rglob("plan.json"))

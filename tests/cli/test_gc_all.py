@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 import signal
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from ebbtide.cli.all_repositories import SUMMED
+from ebbtide.cli.digests import html_of, text_of
+from ebbtide.cli.fleet import at_once
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
 from ebbtide.errors import Failed, Refused
@@ -207,8 +213,7 @@ def test_those_in_the_trash_stay_and_those_that_are_gone_go(
     three("repo create east --storage-url", url)
     typing("y\n")
     asked = three(*RUN, "--json")
-    assert re.search(r" of 3 repositories, and close their expired commits; ", asked.err)
-    assert re.search(r" of 1 repository without undo, because it is gone\?", asked.err)
+    assert re.search(r"^delete .* of 1 repository without undo, because it is gone\?", asked.err)
     again = asked.document["repositories"]
     assert [(each["repository"], each["state"]) for each in again] == [
         (name, "swept") for name in ("east", "north", "west", "east")
@@ -283,3 +288,130 @@ def test_an_interrupt_between_two(three: Ebbtide, monkeypatch: pytest.MonkeyPatc
     check_old(three, east=False, north=False, west=True)
     go_on(three, found.err, "Start it again with")
     check_old(three, west=False)
+
+
+LAST_LINES = "# what the night is for\n\nwest\n{table}  # a table\nnorth\nwest\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A list with two repositories of the store and a table elsewhere."""
+    table = tmp_path / "orders"
+    for number in range(2):
+        write_deltalake(str(table), pa.table({"id": [number]}), mode="overwrite")
+    (tmp_path / "fleet.txt").write_text(LAST_LINES.format(table=f"delta:{table}"))
+    return tmp_path / "fleet.txt"
+
+
+def test_a_file_names_repositories_of_every_format(
+    three: Ebbtide, file: Path, tmp_path: Path
+) -> None:
+    """In its order, each once. Its digests say what the document says."""
+    digests = [tmp_path / "night.txt", tmp_path / "night.html"]
+    asked = [text for each in digests for text in ("--digest", str(each))]
+    done = three.json(*SWEEP, "--repositories", file, *asked)
+    table = f"delta:{tmp_path}/orders"
+    assert list(states(done)) == ["west", table, "north"]
+    assert set(states(done).values()) == {"swept"}
+    assert done["totals"]["repository_count"] == 3
+    assert [each["repository_id"] is None for each in done["repositories"]] == [False, True, False]
+    check_old(three, east=True, north=False, west=False)
+    text, page = (each.read_text() for each in digests)
+    assert re.search(r"^Ebbtide, .* UTC: 3 repositories, all done$", text, re.MULTILINE)
+    assert re.search(r"^west +swept +1 file, 3 B +0 files +1 file, 3 B$", text, re.MULTILINE)
+    assert re.search(r"^\(all\) +2 files, 6 B +0 files +2 files, 6 B$", text, re.MULTILINE)
+    assert ">west</td>" in page
+    assert page.count("<tr>") == 5
+
+
+def test_the_store_is_one_line_of_a_file(three: Ebbtide, tmp_path: Path) -> None:
+    (tmp_path / "fleet.txt").write_text("west\n*\n")
+    found = three.json("gc plan --all", *SHORT, "--repositories", tmp_path / "fleet.txt")
+    assert list(states(found)) == ["west", "east", "north"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("west\nsouth\nest\n", "2 repositories that the store does not have: 'south', 'est'"),
+        ("# nothing\n", "names no repository"),
+        ("\udcff", "is not UTF-8 text"),
+    ],
+)
+def test_a_file_that_names_nothing_known(
+    three: Ebbtide, tmp_path: Path, text: str, says: str
+) -> None:
+    """Before any work."""
+    (tmp_path / "fleet.txt").write_text(text, errors="surrogateescape")
+    found = three(*SWEEP, "--repositories", tmp_path / "fleet.txt", code=2)
+    assert says in found.err
+    check_old(three, east=True, north=True, west=True)
+
+
+def test_options_of_all_need_it(three: Ebbtide, tmp_path: Path) -> None:
+    for words in ("--parallel 2", "--digest night.txt", "--repositories fleet.txt"):
+        found = three("gc run east --yes", *words.split(), code=2)
+        assert "--repositories, --parallel and --digest are for --all" in found.err
+    nowhere = tmp_path / "nowhere" / "night.txt"
+    assert "cannot be written" in three(*SWEEP, "--digest", nowhere, code=2).err
+    check_old(three, east=True, north=True, west=True)
+
+
+def test_several_at_the_same_time(three: Ebbtide, tmp_path: Path) -> None:
+    """By processes of their own. One that fails stops no other, and its error is in the digest."""
+    (tmp_path / "store" / "storage" / "north" / "_ebbtide" / "OWNER").unlink()
+    night = tmp_path / "night.txt"
+    asked = ("--parallel", "3", "--digest", night, "--json")
+    found = three(*SWEEP, *asked, code=3)
+    assert states(found.document) == {"east": "swept", "north": "refused", "west": "swept"}
+    refused = found.document["repositories"][1]["error"]
+    assert refused["kind"] == "storage_foreign"
+    assert found.document["totals"]["deleted_count"] == 2
+    assert f"north: storage_foreign: {refused['message']}" in night.read_text()
+    assert "1 not done" in night.read_text()
+    check_old(three, east=False, north=True, west=False)
+
+
+def test_several_wait_for_one_question(three: Ebbtide, typing: Callable[[str], None]) -> None:
+    typing("y\n")
+    asked = three(*RUN, "--parallel", "2", "--json")
+    question = "quarantine 3 files (9 B) of 3 repositories, and close their expired commits?"
+    assert asked.err.count(question) == 1
+    assert states(asked.document) == dict.fromkeys(NAMES, "swept")
+    assert asked.document["totals"]["quarantined_count"] == 3
+    typing("")  # of nothing, nothing is asked
+    again = three(*RUN, "--json")
+    assert states(again.document) == dict.fromkeys(NAMES, "swept")
+    assert again.err.count("?") == 0
+
+
+def test_an_interrupt_reaches_those_at_work() -> None:
+    """Each once; what has not begun does not begin, and the caller waits for the others."""
+    begun: list[str] = []
+    stopped = threading.Event()
+
+    def work(name: str) -> str:
+        begun.append(name)
+        if name == "slow":
+            assert stopped.wait(60)
+        return name
+
+    items = ["quick", "slow", *map(str, range(20))]
+    results = at_once(items, 1, work, stopped.set)
+    assert isinstance(results, Generator)
+    assert next(results) == ("quick", "quick")
+    with pytest.raises(Interrupted):
+        results.throw(Interrupted(signal.SIGINT))
+    assert begun == ["quick", "slow"]
+
+
+def test_a_digest_escapes_what_it_shows() -> None:
+    one: dict[str, Any] = {"repository": "<b>\x1b", "state": "refused", "warnings": ["<i>"]}
+    one |= {"error": {"kind": "k", "message": "a\nb"}}
+    figures = {f"{name}_{unit}": 0 for name in SUMMED for unit in ("count", "bytes")}
+    totals = {"repository_count": 1, "error_count": 1}
+    document = {"repositories": [one | figures], "totals": totals | figures}
+    page, text = html_of(document, FIRST_DAY), text_of(document, FIRST_DAY)
+    assert "&lt;b&gt;\\x1b" in page
+    assert "<b>\x1b" not in page
+    assert r"<b>\x1b: k: a\nb" in text

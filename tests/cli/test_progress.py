@@ -146,16 +146,16 @@ def test_summary(lake: Ebbtide, tmp_path: Path) -> None:
     block = planned[planned.index("\nrun ") + 1 :]
     found = dict(re.split(r"  +", line, maxsplit=1) for line in block.splitlines())
     run_id = found["run"].split()[0]
-    assert found["run"] == f"{run_id} planned"
-    assert (found["repository"], found["store"]) == ("lake", str(tmp_path / "store"))
+    assert len(block.splitlines()) == len(found) == 6
+    when = r"begun \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d+\.\d s at work"
+    assert re.fullmatch(rf"{run_id} planned, {when}, by ebbtide 0\.\S+", found["run"])
     assert found["would be deleted"] == "0 files, 0 B"
-    assert re.fullmatch(r"begun \d{4}-\d\d-\d\d \d\d:\d\d UTC, \d+\.\d s at work", found["when"])
     shown = lake("gc show lake", run_id, "--run-dir", tmp_path / "my runs", "--json")
-    assert found["policy"] == f"sha256 {shown.document['policy_sha256'][:12]}"
+    policy = shown.document["policy_sha256"][:12]
+    assert found["repository"] == f"lake, in {tmp_path}/store, policy sha256 {policy}"
     assert found["carry out"] == (
         f"ebbtide gc sweep lake {run_id} --grace 1s --unsafe --run-dir '{tmp_path}/my runs'"
     )
-    assert found["by"].startswith("ebbtide 0.")
     lake("retention set lake --default 8d")
     other = lake.json("gc plan lake", *SHORT)["policy_sha256"]
     assert other != shown.document["policy_sha256"]

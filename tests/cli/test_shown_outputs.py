@@ -102,7 +102,7 @@ ebbtide repo create lake
 @pytest.mark.drawn("shown outputs")
 def test_how_to_use_the_own_store(tmp_path: Path) -> None:
     """Up to what needs a server."""
-    page = (DOCS / "howto" / "embedded.md").read_text().split("\n**lakeFS's client.**")[0]
+    page = (DOCS / "embedded.md").read_text().split("\n**lakeFS's client.**")[0]
     for command, before in (
         ("ebbtide gc run lake", "ebbtide hold remove lake f0dd0a"),
         ("ebbtide branch list", "ebbtide branch delete lake user-ada --yes"),
@@ -140,7 +140,7 @@ def test_the_path_to_production(tmp_path: Path, s3_url: str) -> None:
     the schedule of cron is run as it stands."""
     home = tmp_path / "system"
     record = stand_ins(tmp_path / "bin")
-    page = (DOCS / "operations.md").read_text()
+    page = (DOCS / "operations.md").read_text().split("\n## Reference\n")[0]
     given = "".join(f"{name}={value}\n" for name, value in aws_variables())
     page, found = re.subn(r"AWS_REGION=.*\nAWS_ACCESS.*\nAWS_SECRET.*\n", given, page)
     assert found == 1
@@ -187,10 +187,9 @@ def test_the_path_to_production(tmp_path: Path, s3_url: str) -> None:
     assert figures.read_text() != before
 
 
-def test_the_rules_for_alerts_are_those_of_the_reference() -> None:
-    """In one place with another, and with metrics that there are."""
+def test_the_rules_for_alerts() -> None:
+    """They use metrics that there are."""
     (rules,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "operations.md").read_text(), re.DOTALL)
-    assert rules in (DOCS / "metrics.md").read_text()
     used = set(re.findall(r"\bebbtide_run_\w+", rules))
     assert len(used) == 3
     assert used <= set(FAMILIES)
@@ -215,7 +214,7 @@ sleep 1
 @pytest.mark.drawn("shown outputs")
 def test_the_page_on_explain(tmp_path: Path) -> None:
     """Its last command comes after the end of the tag, and a run."""
-    page = (DOCS / "explain.md").read_text()
+    page = (DOCS / "explain.md").read_text().split("\n## Verify a run\n")[0]
     deleted = (
         "```sh\nebbtide tag delete lake v1 --yes\nsleep 1\n"
         "ebbtide gc run lake --yes --quarantine none --allow-share\n```\n"
@@ -241,7 +240,8 @@ def test_the_page_on_policies(tmp_path: Path) -> None:
 @pytest.mark.drawn("shown outputs")
 def test_the_page_on_verifying(tmp_path: Path) -> None:
     """A plan that is right, and one to which somebody added a file that is needed."""
-    before, heading, after = (DOCS / "verify.md").read_text().partition("\nThe command says that")
+    page = (DOCS / "explain.md").read_text().partition("\n## Verify a run\n")[2]
+    before, heading, after = page.split("\n## ")[0].partition("\nThe command says that")
     assert heading
     beginning = f"{NEW}{commits()}ebbtide retention set lake --default 7d\n"
     assert missing(beginning, before, tmp_path) == []
@@ -266,7 +266,6 @@ def run(*command: str, variables: dict[str, str]) -> subprocess.CompletedProcess
 
 
 WEATHER = """
-import sys
 from pathlib import Path
 
 import zarr
@@ -274,7 +273,7 @@ from tests.support.icechunk import create_repository
 
 repository = create_repository(Path.cwd() / "weather", spec_version=2)
 array = None
-for number in range(int(sys.argv[1])):
+for number in range(7):
     session = repository.writable_session("main")
     if array is None:
         array = zarr.create_array(
@@ -289,21 +288,13 @@ for number in range(int(sys.argv[1])):
     if number == 0:
         (first,) = Path("weather/chunks").iterdir()
         Path("chunk").write_text(first.name)
-    if number == 2 and len(sys.argv) == 2:
+    if number == 2:
         repository.create_tag("v1", snapshot_id=repository.lookup_branch("main"))
-    if number == 6 and len(sys.argv) > 2:
-        repository.create_branch("experiment", repository.lookup_branch("main"))
-        session = repository.writable_session("experiment")
-        zarr.open_array(session.store, path="t")[:10_000] = 99.0
-        session.commit("a try")
 """
 
 
-def weather(*arguments: str) -> str:
-    arguments_text = " ".join(arguments)
-    return (
-        f"PYTHONPATH={ROOT}:$PYTHONPATH {sys.executable} - {arguments_text} <<'END'\n{WEATHER}END\n"
-    )
+def weather() -> str:
+    return f"PYTHONPATH={ROOT}:$PYTHONPATH {sys.executable} - <<'END'\n{WEATHER}END\n"
 
 
 ICECHUNK = {"EBBTIDE_ICECHUNK_GRACE": "1s", "EBBTIDE_SHARE_MAX": "1"}
@@ -316,7 +307,7 @@ needs_icechunk = pytest.mark.skipif(
 @pytest.mark.drawn("shown outputs")
 def test_how_to_use_icechunk(tmp_path: Path) -> None:
     """The sections with outputs. The sweep has a quarantine, so that its undo can be shown."""
-    page = (DOCS / "howto" / "icechunk.md").read_text()
+    page = (DOCS / "icechunk.md").read_text()
     sections = {each.split("\n")[0]: each for each in page.split("\n## ")}
     undo = sections["Restore a snapshot"].split("**After a collection")[1]
     # The repository is new, and the grace a second.
@@ -339,35 +330,17 @@ def test_how_to_use_icechunk(tmp_path: Path) -> None:
     )
     # The output that names the run is not shown in full.
     walk = walk.replace("weather fff99f2144240e2023789f4273e55ff4", "weather latest")
-    assert missing(weather("7"), walk, tmp_path, **ICECHUNK) == []
-
-
-@needs_icechunk
-@pytest.mark.drawn("shown outputs")
-def test_the_page_on_icechunk(tmp_path: Path) -> None:
-    """Its quick start, by numbers of snapshots in place of ages: the repository is new."""
-    page = (DOCS / "icechunk.md").read_text()
-    page = page.split("\n## Quick start\n")[1].split("\n## ")[0]
-    for old, new in (
-        ('export PATH="$PWD/.venv/bin:$PATH"\n', ""),
-        ("--older-than 30d", "--keep-last 3"),
-        ("icechunk:/data/weather", f"icechunk:{tmp_path}/page/weather"),
-        ("ebbtide expire", "sleep 1\nebbtide expire"),
-        ("ebbtide gc plan", "sleep 1\nebbtide gc plan"),
-    ):
-        assert old in page, old
-        page = page.replace(old, new)
-    assert missing(weather("8", "branch"), page, tmp_path, **ICECHUNK) == []
+    assert missing(weather(), walk, tmp_path, **ICECHUNK) == []
 
 
 TABLES = [
     pytest.param(
-        (DOCS / "howto" / "iceberg.md").read_text().partition("\n## Keep more"),
+        (DOCS / "iceberg.md").read_text().partition("\n## Keep more"),
         {"--older-than 30d": "--older-than 1s"},
         id="iceberg",
     ),
     pytest.param(
-        (DOCS / "howto" / "delta.md").read_text().partition("\n## Run it every night"),
+        (DOCS / "delta.md").read_text().partition("\n## Run it every night"),
         {},
         id="delta",
     ),

@@ -73,7 +73,7 @@ def check(world: PlannedWorld, found: RunReport | Failed, before: dict[str, byte
     """Nothing is lost, and what is told is so. Whether there is nothing left to do."""
     assert kept_contents(world, world.history) == world.template.contents
     if isinstance(found, Failed):
-        assert "is full" in found.message and "docs/running.md" in found.message
+        assert "is full" in found.message and "docs/operations.md" in found.message
         assert "deleted nothing" in found.message
         assert listing(world.root) == before
         return False

@@ -1,5 +1,5 @@
 """The collector on real servers of Azure's interface and of S3, one of which is busy; and the
-rights that docs/permissions.md grants.
+rights that docs/storages.md grants.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_a_run_with_quarantine_undo_and_purge(azure_url: str, tmp_path: Path) ->
         check_quarantine(store, clock, f"{azure_url}/{new_id()}")
 
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "permissions.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "storages.md"
 
 
 class Bucket:

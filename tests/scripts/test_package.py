@@ -148,7 +148,7 @@ def size_of(paths: Iterable[Path]) -> int:
 
 
 def test_a_plain_installation_is_below_360_mb(package: Package) -> None:
-    """As docs/install.md promises."""
+    """As docs/deployment.md promises."""
     needed = closure(requirements(package.metadata.get_all("Requires-Dist", [])))
     sizes = {
         name: size_of(Path(str(each.locate())) for each in distribution(name).files or [])

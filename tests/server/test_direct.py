@@ -19,8 +19,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from ebbtide.server.app import create_app, guarded_routes
+from ebbtide.server.bodies import SMALL_BYTES_MAX
 from ebbtide.server.direct import DirectObjects
-from ebbtide.server.streaming import SMALL_BYTES_MAX
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.support.collected import figure

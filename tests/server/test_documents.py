@@ -11,6 +11,7 @@ from ebbtide.server.metrics import Metrics
 from ebbtide.store.schedules import Schedule
 from tests.server.pages.test_sessions import PAGES
 from tests.server.test_roles import DOCUMENTS, ROLES, R
+from tests.support.documents import with_whole_items
 
 _NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULE = Schedule(
@@ -28,9 +29,9 @@ SCHEDULE = Schedule(
 )
 
 
-def test_the_table_of_metrics() -> None:
-    text = (DOCUMENTS / "metrics.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+def test_the_list_of_metrics() -> None:
+    text = with_whole_items(DOCUMENTS / "monitoring.md")
+    rows = re.findall(r"^- `(\w+)` (\w+)(?: (`.+?`))?: (.+)$", text, re.MULTILINE)
     metrics = Metrics()
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.seconds.labels("GET", "/").observe(1)
@@ -39,7 +40,7 @@ def test_the_table_of_metrics() -> None:
     for family in metrics.registry.collect():
         labels = [name for name in family.samples[0].labels if name != "le"]
         suffix = "_total" if family.type == "counter" else ""
-        told = ", ".join(f"`{name}`" for name in labels) or "none"
+        told = ", ".join(f"`{name}`" for name in labels)
         found.append((family.name + suffix, family.type, told, family.documentation))
     for name, text in FAMILIES.items():
         told = "`repository`, `outcome`" if name == OUTCOME else "`repository`"

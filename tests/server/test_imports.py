@@ -27,7 +27,7 @@ from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.embedded import Store
 from ebbtide.store.import_sources import ImportSource
 from ebbtide.store.imports import ImportRequest, Imports, Signs
-from tests.server.test_streaming import MEGABYTE, forget_peak, peak
+from tests.server.test_bodies import MEGABYTE, forget_peak, peak
 from tests.support.collected import refused
 from tests.support.loops import without_loop
 from tests.support.server import Server, eventually, new_server

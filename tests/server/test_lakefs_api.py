@@ -15,22 +15,53 @@ import lakefs
 import lakefs_sdk
 from pydantic.v1 import BaseModel
 
-from tests.server.test_roles import DOCUMENTS, ROLES
+from tests.server.test_roles import DOCUMENTS, ROLE, ROLES, ROUTE, R
 from tests.support.collected import refused
+from tests.support.documents import with_whole_items
 
 PAGE: Final = DOCUMENTS / "lakefs-api.md"
-ROW: Final = re.compile(
-    r"^\| `(\w+)` \| `([A-Z]+) (/\S+)` \| (works|differs|absent) \| (.+) \|$", re.MULTILINE
-)
-LISTED: Final = re.compile(r"^\| `[^|]*\| `[A-Z]+ /", re.MULTILINE)
-"""The beginning of each row of an operation, whatever its other columns are."""
+ITEM: Final = re.compile(rf"^- `(\w+)` {ROUTE} (?:{ROLE})(?:: (.+))?$", re.MULTILINE)
+ABSENT: Final = re.compile(r"^- .+?: ((?:`\w+`(?:, )?)+)$", re.MULTILINE)
 OPERATIONS: Final = 134
 """Of lakeFS 1.88."""
 REFUSED: Final = (404, 405, 501)
 
 
-ROWS: Final[list[tuple[str, str, str, str, str]]] = ROW.findall(PAGE.read_text())
-"""Operation, method, path, what it does here, and the remark."""
+TESTS: Final = {
+    "test_client.py::test_configuration": (
+        "getSetupState getCurrentUser healthCheck getConfig getLakeFSVersion "
+        "getStorageConfig getGarbageCollectionConfig"
+    ),
+    "test_logins.py::test_a_login_by_lakefs_own_client": "login",
+    "test_client.py::test_repositories": "listRepositories getRepository",
+    "test_protection.py::test_metadata_of_repositories": (
+        "getRepositoryMetadata setRepositoryMetadata deleteRepositoryMetadata"
+    ),
+    "test_protection.py::test_rules": "getBranchProtectionRules",
+    "test_client.py::test_tags": "listTags getTag",
+    "test_client.py::test_branches": "listBranches getBranch",
+    "test_client.py::test_commits_and_log": "logCommits getCommit",
+    "test_client.py::test_resets": "resetBranch",
+    "test_client.py::test_reverts_and_picks": "revertBranch cherryPick",
+    "test_client.py::test_merges": "findMergeBase",
+    "test_client.py::test_differences": "diffBranch diffRefs",
+    "test_client.py::test_objects": "headObject deleteObject copyObject statObject",
+    "test_signed_parts.py::test_parts_become_an_object": "createPresignMultipartUpload uploadPart",
+    "test_signed_parts.py::test_an_aborted_upload": "abortPresignMultipartUpload",
+    "test_signed_parts.py::test_a_part_of_another_object": "uploadPartCopy",
+    "test_client.py::test_uploads_past_the_server": "getPhysicalAddress linkPhysicalAddress",
+    "test_imports.py::test_an_import": "importStatus importCancel",
+    "test_client.py::test_listing": "deleteObjects listObjects",
+    "test_protection.py::test_metadata_of_objects": "updateObjectUserMetadata",
+    "test_collecting.py::test_commits_for_other_collectors": (
+        "prepareGarbageCollectionCommitsStatus"
+    ),
+    "test_collecting.py::test_what_is_uncommitted_for_other_collectors": (
+        "prepareGarbageCollectionUncommitted"
+    ),
+    "test_statuses.py::test_what_web_tools_read_first": "postStatsEvents",
+}
+"""The tests, by lakeFS's own clients, of the operations that are the same as in lakeFS."""
 
 
 def shape(path: str) -> str:
@@ -39,6 +70,43 @@ def shape(path: str) -> str:
 
 
 APIS: Final = [each for name, each in vars(lakefs_sdk).items() if name.endswith("Api")]
+
+
+def calls() -> Iterator[tuple[str, type, str, str]]:
+    """The calls of lakeFS's client: name, class, method and path."""
+    for each in APIS:
+        for name, method in inspect.getmembers(each, inspect.isfunction):
+            if name.endswith("_with_http_info"):
+                source = inspect.getsource(method)
+                call = re.search(r"'(/[^']*)', '([A-Z]+)',\n *_path_params", source)
+                assert call is not None, name
+                yield name.removesuffix("_with_http_info"), each, call[2], call[1]
+
+
+NOT_IN_THE_CLIENT: Final = {
+    "getauthcapabilities": ("GET", "/auth/capabilities"),
+    "setgroupacl": ("POST", "/auth/groups/{groupId}/acl"),
+    "getgroupacl": ("GET", "/auth/groups/{groupId}/acl"),
+    "oauthcallback": ("GET", "/oidc/callback"),
+}
+PLACES: Final = NOT_IN_THE_CLIENT | {
+    name.replace("_", ""): (method, path) for name, _, method, path in calls()
+}
+"""Method and path of each operation, by its name in lower case."""
+
+
+def rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """Operation, method, path, what it does here, and the remark."""
+    sections = dict(each.split("\n", 1) for each in with_whole_items(PAGE).split("\n## "))
+    for heading, word in (("The same as in lakeFS", "works"), ("Different", "differs")):
+        for name, method, short, path, remark in ITEM.findall(sections[heading]):
+            yield name, method, (R if short else "") + path, word, remark
+    for names in ABSENT.findall(sections["Absent"]):
+        for name in re.findall(r"`(\w+)`", names):
+            yield name, *PLACES[name.lower()], "absent", ""
+
+
+ROWS: Final = list(rows())
 BY_HEADER: Final = {"If-None-Match", "If-Match", "Range"}
 """Headers that handlers read from the request: tests of conditions and ranges use them."""
 
@@ -58,19 +126,13 @@ def fields(found: object) -> Iterator[str]:
 def sent() -> dict[Operation, set[str]]:
     """What lakeFS's client can send besides the path, by operation."""
     found: dict[Operation, set[str]] = {}
-    for each in APIS:
-        for name, method in inspect.getmembers(each, inspect.isfunction):
-            if not name.endswith("_with_http_info"):
-                continue
-            source = inspect.getsource(method)
-            call = re.search(r"'(/[^']*)', '([A-Z]+)',\n *_path_params", source)
-            assert call is not None, name
-            names = set(re.findall(r"_query_params\.append\(\('(\w+)'", source))
-            names |= set(re.findall(r"_header_params\['([\w-]+)'\] = _params", source))
-            plain = inspect.signature(getattr(each, name.removesuffix("_with_http_info")))
-            for parameter in plain.parameters.values():
-                names |= set(fields(parameter.annotation))
-            found[call[2], shape(call[1])] = names
+    for name, each, method, path in calls():
+        source = inspect.getsource(getattr(each, f"{name}_with_http_info"))
+        names = set(re.findall(r"_query_params\.append\(\('(\w+)'", source))
+        names |= set(re.findall(r"_header_params\['([\w-]+)'\] = _params", source))
+        for parameter in inspect.signature(getattr(each, name)).parameters.values():
+            names |= set(fields(parameter.annotation))
+        found[method, shape(path)] = names
     return found
 
 
@@ -141,23 +203,24 @@ def test_what_is_not_supported(http: httpx.Client, lake: lakefs.Repository) -> N
 
 
 def test_every_operation_is_there_once() -> None:
-    assert len(ROWS) == OPERATIONS == len(LISTED.findall(PAGE.read_text()))
-    assert len({name for name, *_ in ROWS}) == OPERATIONS
+    assert len(ROWS) == OPERATIONS
+    assert {name.lower() for name, *_ in ROWS} == set(PLACES)
     assert len({(method, shape(path)) for _, method, path, *_ in ROWS}) == OPERATIONS
     assert f"all {OPERATIONS} operations" in PAGE.read_text()
 
 
 def test_what_is_said_of_each() -> None:
-    """What has a route is not absent, and what has none is. What works names a test."""
+    """What has a route is not absent, and what has none is. What works has a test, and what differs
+    says how."""
     routes = {(method, shape(path)) for method, path in ROLES}
     for name, method, path, word, remark in ROWS:
         assert ((method, shape(path)) in routes) == (word != "absent"), name
-        assert remark.strip(), name
-        if word == "works":
-            named = re.fullmatch(r"`(test_\w+\.py): (test_\w+)`", remark)
-            assert named is not None, name
-            text = Path(__file__).with_name(named[1]).read_text()
-            assert f"def {named[2]}(" in text, name
+        assert remark or word != "differs", name
+    tested = [name for names in TESTS.values() for name in names.split()]
+    assert sorted(tested) == sorted(name for name, _, _, word, _ in ROWS if word == "works")
+    for place in TESTS:
+        file, _, test = place.partition("::")
+        assert f"def {test}(" in Path(__file__).with_name(file).read_text(), place
 
 
 def test_what_is_absent_is_refused(http: httpx.Client) -> None:

@@ -21,8 +21,7 @@ from ebbtide.processes import this_process
 from ebbtide.server.job_files import ENDED_KEPT, add_job, read_jobs
 from ebbtide.server.jobs import Jobs
 from ebbtide.server.metrics import Metrics
-from ebbtide.server.shared import shared_directory
-from ebbtide.server.workers import STARTUP_FAILURE, Worker
+from ebbtide.server.workers import STARTUP_FAILURE, Worker, shared_directory
 from ebbtide.settings import Settings
 from tests.support.collected import refused
 from tests.support.server import Server, eventually, new_server
@@ -109,7 +108,7 @@ def test_a_process_that_cannot_start_is_not_started_again(tmp_path: Path) -> Non
 def test_all_processes_read_the_files_of_jobs(tmp_path: Path) -> None:
     """Jobs of a process that died have ended; a line that it did not finish is none."""
     with shared_directory() as shared:
-        assert b"ebbtide_requests_total{" not in Metrics(shared / "metrics").render()
+        assert b"ebbtide_requests_total{" not in Metrics(shared).render()
     assert not shared.exists()
     jobs = Jobs(lambda _count: None, directory=tmp_path)
     look = add_job(tmp_path, "one", look_id="look", owner="KEY")

@@ -15,6 +15,7 @@ import pytest
 from ebbtide.server.app import create_app, guarded_routes
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
+from tests.support.documents import with_whole_items
 from tests.support.server import Server
 
 DOCUMENTS: Final = Path(__file__).parents[2] / "docs"
@@ -22,10 +23,17 @@ R: Final = "/repositories/{repository}"
 ORDER: Final = ("public", "none", "reader", "writer", "admin")
 
 
-def table_of(document: str) -> dict[tuple[str, str], str]:
-    """The role that each route needs by a table in the documentation."""
-    text = (DOCUMENTS / document).read_text()
-    rows = re.findall(r"^\| `([A-Z]+) (R?)(/?\S*)` \| (\w+) \|", text, re.MULTILINE)
+ROUTE: Final = r"`([A-Z]+) (R?)(/?[^\s`]*)`"
+ROLE: Final = "public|none|reader|writer|admin"
+
+
+def table_of(*documents: str) -> dict[tuple[str, str], str]:
+    """The role that each route needs by lists in the documentation. An item begins with a route,
+    perhaps with lakeFS's name before it, and its role; or with a role and all its routes."""
+    text = "".join(with_whole_items(DOCUMENTS / each) for each in documents)
+    rows = re.findall(rf"^- (?:`\w+` )?{ROUTE} ({ROLE})\b", text, re.MULTILINE)
+    for role, routes in re.findall(rf"^- ({ROLE}): (.+)$", text, re.MULTILINE):
+        rows += [(*route, role) for route in re.findall(ROUTE, routes)]
     found = {
         (method, (R if short else "") + path.removeprefix("/ui")): role
         for method, short, path, role in rows
@@ -34,7 +42,7 @@ def table_of(document: str) -> dict[tuple[str, str], str]:
     return found
 
 
-ROLES: Final = table_of("server.md")
+ROLES: Final = table_of("server.md", "lakefs-api.md")
 
 
 def place_of(path: str) -> str:

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Denied, EbbtideError
 from ebbtide.ids import CLOCKS_APART_MAX, new_id
-from ebbtide.server.rights import Rights
+from ebbtide.server.auth import Rights
 from ebbtide.settings import Settings
 from ebbtide.store.access.access_keys import PERSON_PREFIX, GivenKey, KeyPair, Role
 from ebbtide.store.access.secrets import KEY_FILE, SecretBox

@@ -117,12 +117,14 @@ class ExplainedAddress:
     `collectable_at` is the first instant at which a run may delete the file if nothing changes; it
     includes the grace. If a keeper has no end, `collectable_at` is None, and `kept_by` names this
     keeper. `unread_nodes` is the number of nodes that were not searched; they belong to commits
-    whose data is not kept. `history` has sentences, if the format knows more of the address.
+    whose data is not kept. `name` is the file's name in a commit, if the
+    format has names. `history` has sentences, if the format knows more of the address.
     """
 
     address: str
     kind: str
     state: AddressState
+    name: str | None = None
     target: str | None = None
     size_bytes: int | None = None
     last_modified: datetime | None = None

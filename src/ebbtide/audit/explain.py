@@ -37,6 +37,7 @@ from ebbtide.formats.capabilities import (
     recounted,
     recounted_gone,
 )
+from ebbtide.formats.file_names import file_names
 from ebbtide.gc.engines.base import Engine
 from ebbtide.gc.runs import RunFolders
 from ebbtide.gc.store import latest_micros
@@ -189,10 +190,13 @@ class Explainer:
             history = recounted(
                 self._repository, address, found.holders, around.roots, around.decision
             )
+        holders = sorted(found.holders, key=lambda each: each.created_at, reverse=True)
+        named = file_names(self._repository, [address], holders).by_address.get(address)
         past = found.past_holders()
         return ExplainedAddress(
             **_facts(address, kind, info),
             state="purged" if purged else _state(found, is_there=info is not None),
+            name=None if named is None else named.name,
             target=target,
             keepers=found.nearest(self._limit),
             keeper_count=found.count,

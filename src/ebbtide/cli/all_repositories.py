@@ -1,11 +1,13 @@
-"""The option `--all` of `gc run` and `gc plan`: one repository of the store after the other."""
+"""The option `--all` of `gc run` and `gc plan`: one repository after the other, or several at the
+same time, with one summary at the end."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +24,12 @@ from ebbtide.cli.collectors import (
     when_swept,
 )
 from ebbtide.cli.command import Cli
+from ebbtide.cli.digests import require_writable, write_digest
+from ebbtide.cli.fleet import Answer, Commands, Member, at_once, code_of, members
 from ebbtide.cli.output import confirm
 from ebbtide.cli.progress import planning_told
 from ebbtide.errors import EbbtideError, ExitCode, InvalidInput
 from ebbtide.interrupts import is_ending
-from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.text import count_text, known_size_text, size_text
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from ebbtide.gc.parts import Count
     from ebbtide.gc.plan import Plan
     from ebbtide.gc.report import RunReport
-    from ebbtide.store.repositories.catalog import Catalogued
 
 
 WORST_FIRST: Final = (
@@ -65,7 +67,7 @@ class Ended:
     """The outcome of one repository: the report of its run, and an error. An error without a report
     prevented one; beside a sweep that has ended, a later step failed."""
 
-    repository: Catalogued
+    repository: Member
     report: RunReport | None
     error: dict[str, str] | None
     exit_code: ExitCode
@@ -75,6 +77,15 @@ class Ended:
         """The state of the run, or FAILED."""
         return FAILED if self.report is None else self.report.state
 
+    @property
+    def changes(self) -> bool:
+        """Whether the plan has candidates, or commits to close."""
+        if self.report is None:
+            return False
+        commits = self.report.commits
+        closed = commits.get("expired", 0) + commits.get("forgettable", 0)
+        return bool(closed or self.count("candidate").objects)
+
     def count(self, name: str) -> Count:
         """A figure of the run; zero without one."""
         from ebbtide.gc.parts import Count
@@ -83,10 +94,10 @@ class Ended:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the outcome in JSON."""
-        report, info = self.report, self.repository.info
+        report = self.report
         return {
-            "repository": info.name,
-            "repository_id": info.repository_id,
+            "repository": self.repository.name,
+            "repository_id": self.repository.repository_id,
             "run_id": None if report is None else report.run_id,
             "state": self.state,
             **_flat({name: self.count(name) for name in SUMMED}),
@@ -96,45 +107,64 @@ class Ended:
         }
 
 
-def plan_all(
-    cli: Cli,
-    opened: Opened,
-    *,
-    master: str | None,
-    conf: Sequence[str],
-    metrics_file: Path | None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a command goes through its repositories.
+
+    `file` names them, otherwise they are those of the store. `parallel` is the number of them at
+    the same time. `digests` are files that get the summary, as text or as HTML.
+    """
+
+    file: Path | None = None
+    parallel: int | None = None
+    digests: Sequence[Path] = ()
+    master: str | None = None
+    conf: Sequence[str] = ()
+    metrics_file: Path | None = None
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether several repositories are at work at the same time."""
+        return (self.parallel or 1) > 1
+
+
+def plan_all(cli: Cli, opened: Opened, way: Way) -> None:
     """Plans a run of each repository, answers with a summary, and ends with the worst exit code."""
-    whole = _All(cli, opened, master, conf, metrics_file)
-    whole.each(whole.repositories, "plan", lambda run, _name: run.collector.plan())
+    whole = _All(cli, opened, way)
+    if way.is_parallel:
+        whole.apart(whole.repositories, whole.planned_apart)
+    else:
+        whole.each(whole.repositories, "plan", lambda run, _name: run.collector.plan())
     whole.finish()
 
 
-def collect_all(
-    cli: Cli,
-    opened: Opened,
-    *,
-    master: str | None,
-    conf: Sequence[str],
-    yes: bool,
-    metrics_file: Path | None,
-) -> None:
+def collect_all(cli: Cli, opened: Opened, way: Way, *, yes: bool) -> None:
     """Plans and sweeps a run of each repository, answers with a summary, and ends with the worst
     exit code. Without `yes`, makes all plans first, and asks once."""
-    whole = _All(cli, opened, master, conf, metrics_file)
-    action = "run" if yes else "plan"
-    whole.each(
-        whole.repositories, action, lambda run, name: _collect(cli, whole, run, name, agreed=yes)
-    )
+    whole = _All(cli, opened, way)
+    if way.is_parallel:
+        whole.apart(whole.repositories, whole.run_apart if yes else whole.planned_apart)
+    else:
+        _collect_each(cli, whole, agreed=yes)
     planned = [each for each in whole.ended.values() if each.state == "planned"]
     if planned and not yes:
         whole.show_table()
         cli.when_interrupted(lambda: "Interrupted at the question: no plan was carried out")
-        if _agreed(cli, whole, planned):
-            whole.each([each.repository for each in planned], "sweep", whole.sweep)
-        else:
+        repositories = [each.repository for each in planned]
+        if not _agreed(cli, whole, planned):
             cli.output.say("nothing was deleted; the plans stay: 'ebbtide gc sweep' needs a name")
+        elif way.is_parallel:
+            whole.apart(repositories, whole.swept_apart)
+        else:
+            whole.each(repositories, "sweep", whole.sweep)
     whole.finish()
+
+
+def _collect_each(cli: Cli, whole: _All, *, agreed: bool) -> None:
+    action = "run" if agreed else "plan"
+    whole.each(
+        whole.repositories, action, lambda run, name: _collect(cli, whole, run, name, agreed=agreed)
+    )
 
 
 def _collect(cli: Cli, whole: _All, run: Run, name: str, *, agreed: bool) -> RunReport:
@@ -148,27 +178,29 @@ def _collect(cli: Cli, whole: _All, run: Run, name: str, *, agreed: bool) -> Run
 
 
 def _agreed(cli: Cli, whole: _All, planned: Sequence[Ended]) -> bool:
-    """Asks once for all plans."""
+    """Asks once for all plans. Asks nothing if no plan would change anything."""
     from ebbtide.gc.parts import Count
     from ebbtide.gc.plan import REMOVAL
 
-    parts = []
     gone = [each for each in planned if each.report is not None and each.report.mode == REMOVAL]
-    kept = [each for each in planned if each not in gone]
-    if kept:
-        total = sum((each.count("candidate") for each in kept), Count())
-        # All repositories that are not gone have the same quarantine.
-        quarantine = whole.runs[kept[0].repository.info.repository_id].quarantine
-        if quarantine is not None:
-            say_quarantine(cli, quarantine, total.objects)
-        say_versions(cli, whole.runs[kept[0].repository.info.repository_id])
-        doing = "delete" if quarantine is None else "quarantine"
-        parts.append(f"{doing} {_of(total, kept)}, and close their expired commits")
+    kept = [each for each in planned if each not in gone and each.changes]
+    opened = {each.repository: whole.run_of(each.repository) for each in kept}
+    quarantined = [each for each in kept if opened[each.repository].quarantine is not None]
+    deleted = [each for each in kept if each not in quarantined]
+    parts = []
+    for doing, ended in (("quarantine", quarantined), ("delete", deleted)):
+        if ended:
+            total = sum((each.count("candidate") for each in ended), Count())
+            run = opened[ended[0].repository]
+            if run.quarantine is not None:
+                say_quarantine(cli, run.quarantine, total.objects)
+            say_versions(cli, run)
+            parts.append(f"{doing} {_of(total, ended)}, and close their expired commits")
     if gone:
         total = sum((each.count("candidate") for each in gone), Count())
         are = "it is" if len(gone) == 1 else "they are"
         parts.append(f"delete {_of(total, gone)} without undo, because {are} gone")
-    return confirm(f"{'; and '.join(parts)}?", yes=False)
+    return not parts or confirm(f"{'; and '.join(parts)}?", yes=False)
 
 
 def _of(total: Count, ended: Sequence[Ended]) -> str:
@@ -177,45 +209,89 @@ def _of(total: Count, ended: Sequence[Ended]) -> str:
 
 
 class _All:
-    """All repositories of the store, and what became of each. One engine is for all of them.
+    """The repositories of the command, and what became of each. In this process, one engine is for
+    all of them.
 
-    `runs` and `ended` are by id of the repository, and `run_ids` by the name that was opened.
-    `sweeping` is the run whose sweep has begun in the present repository.
+    `runs` are by repository, `ended` too, and `run_ids` by the name that was opened. `sweeping` is
+    the run whose sweep has begun in the present repository.
     """
 
-    def __init__(
-        self,
-        cli: Cli,
-        opened: Opened,
-        master: str | None,
-        conf: Sequence[str],
-        metrics_file: Path | None,
-    ) -> None:
+    def __init__(self, cli: Cli, opened: Opened, way: Way) -> None:
         self._cli = cli
         self._opened = opened
-        self._metrics_file = metrics_file
-        catalog = cli.store.catalog
-        # Those in the trash can be restored: 'gc run' does not know them either.
-        self.repositories = [*catalog.list(), *catalog.gone()]
-        self.runs: dict[str, Run] = {}
+        self._way = way
+        self.repositories = members(cli, way.file)
+        require_writable(way.digests)
+        self.runs: dict[Member, Run] = {}
         self.run_ids: dict[str, str] = {}
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[Member, Ended] = {}
         self.sweeping: str | None = None
+        self._commands = Commands(cli)
         self._engine: Engine | None = None
-        if self.repositories:
+        if self.repositories and not way.is_parallel:
             self._engine = make_engine(
-                cli.settings, master, cli.progress, conf=conf, starting=True, short=is_small(cli)
+                cli.settings,
+                way.master,
+                cli.progress,
+                conf=way.conf,
+                starting=True,
+                short=is_small(cli),
             )
 
-    def each(self, repositories: Sequence[Catalogued], action: str, work: Work) -> None:
+    def run_of(self, repository: Member) -> Run:
+        """Returns the collector of a repository, which is opened once."""
+        run = self.runs.get(repository)
+        if run is None:
+            from ebbtide.gc.engines.duckdb import DuckEngine
+
+            # With several at the same time, the engines are those of other processes.
+            engine = DuckEngine() if self._engine is None else self._engine
+            run = self.runs[repository] = self._opened(repository.opened_by, engine=engine)
+        return run
+
+    def apart(self, repositories: Sequence[Member], work: Callable[[Member], Ended]) -> None:
+        """Does work with several repositories at the same time, by processes of their own."""
+        cli, total = self._cli, len(repositories)
+        cli.told_besides = self._told
+        cli.when_interrupted(lambda: "Interrupted: the runs at work were interrupted too")
+        results = at_once(repositories, self._way.parallel or 1, work, self._commands.interrupt)
+        for number, (repository, ended) in enumerate(results, 1):
+            self.ended[repository] = ended
+            cli.output.say(f"{repository.name}: {ended.state} ({number} of {total})")
+
+    def planned_apart(self, repository: Member) -> Ended:
+        """Plans a run by a process of its own."""
+        answer = self._commands.answer(("gc", "plan"), (repository.opened_by,))
+        return _ended_apart(repository, answer)
+
+    def swept_apart(self, repository: Member, planned: Ended | None = None) -> Ended:
+        """Carries out the plan that this command made, by a process of its own."""
+        planned = planned or self.ended[repository]
+        assert planned.report is not None
+        named = (repository.opened_by, planned.report.run_id)
+        ended = _ended_apart(repository, self._commands.answer(("gc", "sweep"), named))
+        if ended.report is None:
+            # After a sweep, a later step can have failed: the record says what the sweep did.
+            shown = self._commands.answer(("gc", "show"), named)
+            found = _ended_apart(repository, shown).report
+            if found is not None and found.has_outcomes:
+                return replace(ended, report=found)
+        return ended
+
+    def run_apart(self, repository: Member) -> Ended:
+        """Plans and sweeps a run by processes of their own."""
+        planned = self.planned_apart(repository)
+        return self.swept_apart(repository, planned) if planned.state == "planned" else planned
+
+    def each(self, repositories: Sequence[Member], action: str, work: Work) -> None:
         """Does `work`, which is called `action` elsewhere, with each repository. Goes on after a
         failure."""
         cli = self._cli
         for number, repository in enumerate(repositories, 1):
-            cli.output.say(f"{repository.info.name}: {number} of {len(repositories)}")
+            cli.output.say(f"{repository.name}: {number} of {len(repositories)}")
             cli.told_besides = partial(self._told, repository)
             cli.progress.restart()
-            self.ended[repository.info.repository_id] = self._end_of(repository, action, work)
+            self.ended[repository] = self._end_of(repository, action, work)
             cli.told_besides = self._told
             cli.when_interrupted(lambda: "Interrupted between two repositories")
 
@@ -225,15 +301,15 @@ class _All:
         when_swept(self._cli, run, name, run_id)
         return run.collector.sweep(run_id)
 
-    def _end_of(self, repository: Catalogued, action: str, work: Work) -> Ended:
+    def _end_of(self, repository: Member, action: str, work: Work) -> Ended:
         from ebbtide.gc.report import EXIT_CODES
 
         self.sweeping = None
         try:
-            with run_end(self._cli, repository.info.name, action, self._metrics_file) as ended:
+            with run_end(self._cli, repository.name, action, self._way.metrics_file) as ended:
                 report = ended(self._report_of(repository, work))
         except Exception as error:
-            opened = repository.info.repository_id in self.runs
+            opened = repository in self.runs
             wrong = isinstance(error, InvalidInput) and not self.ended and not opened
             # Options that are wrong for the first are wrong for all. After an interrupt, an error
             # can come from it.
@@ -249,9 +325,9 @@ class _All:
         told = None if failed is None else dict(failed)
         return Ended(repository, report, told, EXIT_CODES[report.state])
 
-    def _swept(self, repository: Catalogued) -> RunReport | None:
+    def _swept(self, repository: Member) -> RunReport | None:
         """Returns the report of a sweep after which an error came; None if no sweep has ended."""
-        run = self.runs.get(repository.info.repository_id)
+        run = self.runs.get(repository)
         if run is None or self.sweeping is None:
             return None
         with suppress(EbbtideError):
@@ -259,28 +335,22 @@ class _All:
             return report if report.has_outcomes else None
         return None
 
-    def _report_of(self, repository: Catalogued, work: Work) -> RunReport:
-        info, cli = repository.info, self._cli
-        # The name of a gone repository can be another one's by now.
-        name = info.repository_id if repository.state is LifecycleState.GONE else info.name
-        run = self.runs.get(info.repository_id)
-        if run is None:
-            run = self._opened(name, engine=self._engine)
-            self.runs[info.repository_id] = run
+    def _report_of(self, repository: Member, work: Work) -> RunReport:
+        cli, name, run = self._cli, repository.opened_by, self.run_of(repository)
         cli.when_interrupted(lambda: planning_told(run.progress))
         with run.progress:
             report = work(run, name)
         self.run_ids[name] = report.run_id
         return report
 
-    def _told(self, present: Catalogued | None = None) -> str:
+    def _told(self, present: Member | None = None) -> str:
         """Returns the text about the others than the `present` repository, for an interrupt."""
-        others = {each.info.repository_id: "not begun" for each in self.repositories}
+        others = dict.fromkeys(self.repositories, "not begun")
         others |= {each: ended.state for each, ended in self.ended.items()}
         about = ""
         if present is not None:
-            others.pop(present.info.repository_id)
-            about = f"This was about {present.info.name}. The others: "
+            others.pop(present)
+            about = f"This was about {present.name}. The others: "
         counted = Counter(others.values())
         states = ", ".join(f"{count} {state}" for state, count in counted.items()) or "none"
         return f"\n{about}{states}. The same command, begun again, does all of them"
@@ -294,13 +364,13 @@ class _All:
         figures = [f"{name} {what}" for name in SUMMED for what in ("files", "size")]
         rows = [
             [
-                ended.repository.info.name,
+                ended.repository.name,
                 "" if ended.report is None else ended.report.run_id,
                 ended.state,
                 *_texts({name: ended.count(name) for name in SUMMED}),
                 "" if ended.error is None else ended.error["kind"],
             ]
-            for ended in self.ended.values()
+            for ended in self._in_order()
         ]
         if len(rows) > 1:
             rows.append(["(all)", "", "", *_texts(self._totals()), ""])
@@ -312,7 +382,11 @@ class _All:
         )
         for ended in self.ended.values():
             for warning in () if ended.report is None else ended.report.told:
-                output.warn(f"{ended.repository.info.name}: {warning}")
+                output.warn(f"{ended.repository.name}: {warning}")
+
+    def _in_order(self) -> list[Ended]:
+        """Returns the outcomes in the order of the repositories."""
+        return [self.ended[each] for each in self.repositories if each in self.ended]
 
     def _totals(self) -> dict[str, Count]:
         from ebbtide.gc.parts import Count
@@ -324,7 +398,7 @@ class _All:
 
     def finish(self) -> None:
         """Answers with the summary, and ends with the worst exit code."""
-        ended, output = list(self.ended.values()), self._cli.output
+        ended, output = self._in_order(), self._cli.output
         failed = [each for each in ended if each.error is not None]
         document = {
             "repositories": [each.to_json() for each in ended],
@@ -335,10 +409,29 @@ class _All:
             },
         }
         output.answer(document, self.show_table)
+        for file in self._way.digests:
+            write_digest(file, document, datetime.now(UTC))
         for each in failed:
-            output.error(f"{each.repository.info.name}: {(each.error or {})['message']}")
+            output.error(f"{each.repository.name}: {(each.error or {})['message']}")
         codes = {each.exit_code for each in ended} | {ExitCode.DONE}
         raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
+
+
+def _ended_apart(repository: Member, answer: Answer) -> Ended:
+    """Returns the outcome of a repository from the answer of a command on it."""
+    from ebbtide.gc.report import EXIT_CODES, RunReport
+
+    document, code = answer.document, code_of(answer)
+    if document is not None and "run_id" in document:
+        report = RunReport.from_json(document)
+        failed = next(iter(report.unfinished), None) if report.error is None else report.error
+        error = None if failed is None else dict(failed)
+        return Ended(repository, report, error, EXIT_CODES[report.state])
+    told = None if document is None else document.get("error")
+    kind, message = "internal", f"the process ended with code {answer.exit_code}: {answer.said}"
+    if isinstance(told, dict):
+        kind, message = str(told.get("kind")), str(told.get("message"))
+    return Ended(repository, None, {"kind": kind, "message": message}, code)
 
 
 def _flat(counts: Mapping[str, Count]) -> dict[str, int | None]:

@@ -28,8 +28,7 @@ from ebbtide.cli.command import Cli, RepositoryArgument, command
 from ebbtide.cli.commits import show_changes
 from ebbtide.cli.files import show_listing
 from ebbtide.cli.lifecycle import ExpiredOption
-from ebbtide.cli.local_files import Links, LinksOption, files_below, save, write_out
-from ebbtide.cli.progress import ProgressBar
+from ebbtide.cli.local_files import Links, LinksOption, save, save_all, write_out
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.text import count_text, escaped, shown, size_text
 
@@ -168,21 +167,9 @@ def _get_all(
         raise NotFound(
             "object_not_found", f"no path begins with {shown(prefix)} in {escaped(found.path)}"
         )
-    # Checked before the first file is written: one impossible path stops the whole download.
-    targets = files_below(to, [each.entry.path.removeprefix(prefix) for each in readables])
-    to.mkdir(parents=True, exist_ok=True)
-    with ProgressBar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
-        for readable, target in zip(readables, targets, strict=True):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            save(readable.stream(), target)
-            bar.advance()
+    names = [each.entry.path.removeprefix(prefix) for each in readables]
     size = sum(each.entry.size_bytes for each in readables)
-    cli.output.answer(
-        {"directory": str(to.resolve()), "file_count": len(targets), "bytes_total": size},
-        lambda: cli.output.line(
-            f"wrote {count_text(len(targets), 'file')} to {to} ({size_text(size)})"
-        ),
-    )
+    save_all(cli, to, names, [each.stream for each in readables], size)
 
 
 @command(app, "put")

@@ -27,6 +27,7 @@ from ebbtide.run_request import RunRequest
 from ebbtide.text import count_text
 
 if TYPE_CHECKING:
+    from ebbtide.formats.base import RepositoryFormat
     from ebbtide.gc.collector import Collector
     from ebbtide.gc.engines.base import Engine
     from ebbtide.gc.report import RunReport
@@ -45,13 +46,14 @@ told."""
 @dataclass(frozen=True, slots=True)
 class Run:
     """A collector, the display of its steps, and the quarantine of its sweeps, or None.
-    `delete_versions` says that its sweeps delete versions too.
+    `delete_versions` says that its sweeps delete versions too. `form` is the repository.
 
     Enter `progress` while the collector works.
     """
 
     collector: Collector
     progress: StepProgress
+    form: RepositoryFormat
     quarantine: timedelta | None = None
     delete_versions: bool = False
 
@@ -93,7 +95,7 @@ def open_collector(
     chosen = found.options(**options)
     collector = found.collector(engine, chosen, cli.progress)
     collector.on_hold = bind_run
-    return Run(collector, cli.progress, chosen.quarantine, chosen.delete_versions)
+    return Run(collector, cli.progress, found.form, chosen.quarantine, chosen.delete_versions)
 
 
 def is_small(cli: Cli) -> bool:

@@ -16,7 +16,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -128,6 +128,14 @@ RunArgument = Annotated[
         autocompletion=values.runs,
     ),
 ]
+LatestRunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Id of the run, the beginning of it, or latest.",
+        autocompletion=values.runs,
+    ),
+]
 SETTING_CUTOFF: Final = 0.85
 """How similar a variable must be to a setting's to count as misspelt. All begin with EBBTIDE_."""
 INTERRUPTED: Final = exit_code(signal.SIGINT)
@@ -234,11 +242,16 @@ def _known_names(store: Store, kind: str, repository: str) -> list[str]:
 
 
 def command_line(
-    context: typer.Context, words: Sequence[str] = (), arguments: Iterable[str] = ()
+    context: typer.Context,
+    words: Sequence[str] = (),
+    arguments: Iterable[str] = (),
+    *,
+    without: Collection[str] = (),
 ) -> str:
     """Returns a command as it is typed: the present one, or `words` followed by `arguments`.
 
-    The result has the options that were given to the present command, if that command has them.
+    The result has the options that were given to the present command, if that command has them, and
+    none of those that `without` names.
     """
     root = context.find_root()
     command: Any = root.command  # from a library inside Typer
@@ -253,7 +266,7 @@ def command_line(
     known = {option for p in command.params for option in p.opts}
     options = [text for p in root.command.params if p.name == "store" for text in _option(root, p)]
     for parameter in context.command.params:
-        if known.intersection(parameter.opts):
+        if known.intersection(parameter.opts) and not set(without).intersection(parameter.opts):
             options += _option(context, parameter)
     return shlex.join(["ebbtide", *listed, *options])
 
@@ -459,9 +472,21 @@ class Cli:
             self._store.close()
 
 
+def _first_sentence(help_text: str | None) -> str:
+    """Returns what the list of commands says of a command: its first sentence, whole."""
+    paragraph = " ".join((help_text or "").strip().partition("\n\n")[0].split())
+    sentence, dot, _ = paragraph.partition(". ")
+    return sentence + "." if dot else paragraph
+
+
 class _Command(TyperCommand):
     """A command with examples in its help. It refuses an option given twice, because Typer would
     silently use the last one."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Returns the first sentence, which the list of commands wraps and does not cut."""
+        del limit
+        return _first_sentence(self.help)
 
     # The types of contexts and formatters are from a library inside Typer.
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -486,6 +511,11 @@ class _Command(TyperCommand):
 
 class CommandGroup(TyperGroup):
     """A group of commands."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Returns the first sentence, as commands do."""
+        del limit
+        return _first_sentence(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises Failed `answer_lost` if `--help` cannot be written."""

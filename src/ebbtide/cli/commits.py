@@ -1,4 +1,4 @@
-"""The commands on commits: `commit`, `merge`, `revert`, `reset`, `import`, `log` and `diff`.
+"""The commands on commits: `commit`, `merge`, `revert`, `cherry-pick`, `reset`, `log` and `diff`.
 
 `import` makes one commit of objects that stay outside the repository.
 """
@@ -45,10 +45,24 @@ if TYPE_CHECKING:
     from ebbtide.store.repository import Repository
 
 
+def _not_empty(message: str | None) -> str | None:
+    """Returns a message. Raises InvalidInput `invalid_argument` for one of blanks alone."""
+    if message is not None and not message.strip():
+        raise InvalidInput(
+            "invalid_argument", "the message is empty: -m TEXT says what the commit changes"
+        )
+    return message
+
+
 MessageOption = Annotated[
     str | None,
     typer.Option(
-        "--message", "-m", metavar="TEXT", help="Message of the commit.", show_default=False
+        "--message",
+        "-m",
+        metavar="TEXT",
+        help="Message of the commit.",
+        show_default=False,
+        callback=_not_empty,
     ),
 ]
 MetaOption = Annotated[
@@ -79,6 +93,7 @@ def register(app: typer.Typer) -> None:
         ("commit", commit),
         ("merge", merge),
         ("revert", revert),
+        ("cherry-pick", cherry_pick),
         ("reset", reset),
         ("import", import_objects),
         ("log", log),
@@ -94,7 +109,12 @@ def commit(
     message: Annotated[
         str,
         typer.Option(
-            "--message", "-m", metavar="TEXT", help="Message of the commit.", show_default=False
+            "--message",
+            "-m",
+            metavar="TEXT",
+            help="Message of the commit.",
+            show_default=False,
+            callback=_not_empty,
         ),
     ],
     meta: MetaOption = None,
@@ -163,7 +183,7 @@ def revert(
 ) -> None:
     """Undo the changes of one commit on a branch, with a new commit."""
     found = cli.repository(repository)
-    _require_source_first(found, ref, branch)
+    _require_source_first(found, ref, branch, "revert")
     made = found.commits.revert(
         branch,
         ref,
@@ -175,14 +195,50 @@ def revert(
     _answer(cli, made, branch)
 
 
-def _require_source_first(repository: Repository, ref: str, branch: str) -> None:
+def cherry_pick(
+    cli: Cli,
+    repository: RepositoryArgument,
+    ref: RefArgument,
+    branch: BranchArgument,
+    message: MessageOption = None,
+    parent: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="For a merge: the parent to compare with, counted from 1.",
+            show_default=False,
+        ),
+    ] = None,
+    meta: MetaOption = None,
+    committer: CommitterOption = "",
+) -> None:
+    """Repeat the changes of one commit on a branch, with a new commit.
+
+    Without -m and --meta, the new commit has the message and the metadata of the picked one. Its
+    metadata name the picked commit, as cherry-pick-origin.
+    """
+    found = cli.repository(repository)
+    _require_source_first(found, ref, branch, "cherry-pick")
+    made = found.commits.cherry_pick(
+        branch,
+        ref,
+        parent_number=parent,
+        message=message,
+        metadata=None if meta is None else parse_pairs(meta, option="--meta"),
+        committer=committer,
+    )
+    _answer(cli, made, branch)
+
+
+def _require_source_first(repository: Repository, ref: str, branch: str, word: str) -> None:
     """Raises InvalidInput `invalid_argument` if the branch stands before the commit."""
     names = {each.name for each in repository.branches.list()}
     if branch not in names and ref in names:
         raise InvalidInput(
             "invalid_argument",
             f"there is no branch {shown(branch)}: the commit comes first, then the branch, as in: "
-            f"ebbtide revert REPO {shlex.join([branch, ref])}",
+            f"ebbtide {word} REPO {shlex.join([branch, ref])}",
         )
 
 
@@ -356,7 +412,16 @@ def _run_import(cli: Cli, imports: Imports, request: ImportRequest) -> tuple[Com
 def log(
     cli: Cli,
     repository: RepositoryArgument,
-    ref: RefArgument,
+    ref: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="REF",
+            help="A branch, tag or commit id; ~N or ^N after it names an ancestor. Default: the "
+            "repository's default branch.",
+            show_default=False,
+            autocompletion=values.refs,
+        ),
+    ] = None,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow only the first parent of each merge.")
     ] = False,
@@ -367,21 +432,24 @@ def log(
     ] = None,
 ) -> None:
     """List a commit and its ancestors, youngest first, also expired ones."""
-    warn_of_expiry(cli, repository, ref)
     opened = cli.repository(repository)
+    ref = opened.info.default_branch if ref is None else ref
+    warn_of_expiry(cli, repository, ref)
     found = opened.commits.log(ref, first_parent=first_parent, after=after, amount=limit)
     fates = opened.fates({record.closed_by for record in found if record.closed_by})
 
     def show() -> None:
         now = datetime.now(UTC)
+        with_committer = any(record.committer for record in found)
         cli.output.table(
-            ["commit", "created", "age", "state", "message"],
+            ["commit", "created", "age", "state", *["committer"] * with_committer, "message"],
             [
                 [
                     short_id(record.commit_id),
                     date_text(record.created_at),
                     age_at(record.created_at, now),
                     _state(record, fates),
+                    *[one_line(record.committer)] * with_committer,
                     one_line(record.message),
                 ]
                 for record in found

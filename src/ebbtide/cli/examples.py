@@ -13,12 +13,16 @@ _REFS: Final = {
     ),
     "merge": ("ebbtide merge lake work main -m 'report of May'",),
     "revert": ("ebbtide revert lake main~1 main",),
+    "cherry-pick": ("ebbtide cherry-pick lake work main",),
     "reset": (
         "ebbtide reset lake work --prefix reports/",
         "ebbtide reset lake work --to main~1 --force",
     ),
     "import": ("ebbtide import lake main s3://bucket/raw/ raw -m 'import raw data'",),
-    "log": ("ebbtide log lake main --limit 10",),
+    "log": (
+        "ebbtide log lake",
+        "ebbtide log lake main~1 --limit 10",
+    ),
     "diff": ("ebbtide diff lake main work", "ebbtide diff lake work"),
     "schedule set": (
         "ebbtide schedule set lake '0 3 * * *'",
@@ -73,9 +77,12 @@ _POLICIES: Final = {
 _FILES: Final = {
     "fs put": (
         "ebbtide fs put lake work may.csv reports/may.csv",
-        "ebbtide fs put -r lake work data raw/data",
+        "ebbtide fs put -r lake work data raw/data --skip-bad-names",
     ),
-    "fs get": ("ebbtide fs get lake main reports/april.csv april.csv",),
+    "fs get": (
+        "ebbtide fs get lake main reports/april.csv april.csv",
+        "ebbtide fs get -r lake v1.0 reports old-reports",
+    ),
     "fs cat": ("ebbtide fs cat lake v1.0 reports/april.csv",),
     "fs ls": ("ebbtide fs ls lake main reports/", "ebbtide fs ls -r lake main~1"),
     "fs stat": ("ebbtide fs stat lake main reports/april.csv",),
@@ -136,10 +143,10 @@ _COLLECTING: Final = {
     ),
     "gc give-up": ("ebbtide gc give-up lake main~1 --reason 'disk failed, no backup' --yes",),
     "gc runs": ("ebbtide gc runs lake",),
-    "gc show": ("ebbtide gc show lake latest --candidates",),
+    "gc show": ("ebbtide gc show lake --candidates",),
     "gc undo": ("ebbtide gc undo lake latest",),
     "gc purge": ("ebbtide gc purge lake latest --yes",),
-    "gc verify": ("ebbtide gc verify lake latest",),
+    "gc verify": ("ebbtide gc verify lake",),
     "reclaim": ("ebbtide reclaim --once",),
     "purge run": (
         "ebbtide purge run lake --reason 'request 4711' --path work:reports/june.csv --dry-run",

@@ -11,7 +11,7 @@ import typer
 from ebbtide.cli import documents
 from ebbtide.cli.collectors import make_engine
 from ebbtide.cli.command import Cli, YesOption, command, command_line
-from ebbtide.cli.figures import show_block
+from ebbtide.cli.figures import made_by, show_block
 from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.policies import read_policy_file
@@ -162,8 +162,6 @@ def expire(
         _undo(cli, repository, undo, yes=yes)
         return
     found, sessions = _opened(repository, cli.settings)
-    if not dry_run:
-        require_answerable(yes=yes)
     now = found.now()
     request = ExpiryRequest.of(
         now=now,
@@ -175,6 +173,8 @@ def expire(
         unsafe=unsafe,
         has_rules=has_rules(repository),
     )
+    if not dry_run:
+        require_answerable(yes=yes)
     if dry_run:
         _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
     else:
@@ -231,8 +231,7 @@ def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, y
         show_block(
             cli,
             [
-                ("repository", name),
-                ("when", f"{date_text(datetime.now(UTC))} UTC"),
+                ("repository", f"{name}, {date_text(datetime.now(UTC))} UTC, by {made_by()}"),
                 ("released", count_text(len(expiry.released), "snapshot")),
                 ("kept", count_text(len(history.commits) - len(expiry.released), "snapshot")),
                 ("rewritten", count_text(len(expiry.new_parents), "snapshot")),
@@ -253,7 +252,6 @@ def _undo(cli: Cli, name: str, expire_id: str, *, yes: bool) -> None:
     from ebbtide.gc.hold import undo_expiry
     from ebbtide.gc.options import RunOptions
 
-    require_answerable(yes=yes)
     found, _ = _opened(name, cli.settings)
     back: dict[str, list[int | str]] = {}
     if confirm(f"list the snapshots of expiry {expire_id} again?", yes=yes):
@@ -315,7 +313,9 @@ def _show_dry_run(
         )
         if files:
             cli.output.line()
-            show_candidates(cli, freed.files)
+            show_candidates(
+                cli, freed.files, total=sum(each.objects for each in freed.kinds.values())
+            )
         cli.output.line()
         cli.output.line("nothing was changed")
 

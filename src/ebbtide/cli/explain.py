@@ -96,7 +96,8 @@ def _open(
 def _show_address(cli: Cli, found: ExplainedAddress) -> None:
     from ebbtide.audit.answers import ADDRESS_STATES
 
-    facts = [("address", escaped(found.address)), ("kind", found.kind)]
+    facts = [] if found.name is None else [("name", escaped(found.name))]
+    facts += [("address", escaped(found.address)), ("kind", found.kind)]
     if found.target is not None:
         facts.append(("written for", found.target))
     if found.size_bytes is not None:

@@ -1,6 +1,6 @@
 """Prints a run's figures for people: the files that it found, its candidates and its outcomes.
 
-The summary at the end of a run is a few plain lines, complete enough for a ticket.
+The summary at the end of a run is at most six plain lines, for a ticket. It has each figure once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ FOUND: Final = {
     "young": "younger than the grace",
     "candidate": "would be deleted",
 }
-KEPT: Final = ("live", "protected", "young")
 OUTCOMES: Final = {
     "deleted": "deleted",
     "quarantined": "quarantined",
@@ -164,91 +163,91 @@ def _texts(count: Count) -> tuple[str, str]:
 
 
 def show_summary(cli: Cli, report: RunReport) -> None:
-    """Prints the figures of a run, the last steps that failed, and the commands that can
+    """Prints a run in at most six lines, after the last steps that failed: the run, the repository,
+    what was kept, what became of the candidates, the run's files, and the command that can
     follow."""
     for each in report.unfinished:
         cli.output.warn(each["message"])
-    pairs: Pairs = [("run", f"{report.run_id} {report.state}"), *place_of(cli, report.repository)]
-    pairs += _when(report)
-    if report.policy_sha256 is not None:
-        pairs.append(("policy", f"sha256 {report.policy_sha256[:DIGITS_SHOWN]}"))
+    policy = report.policy_sha256
+    where = place_of(cli, report.repository)
+    if policy is not None:
+        where += f", policy sha256 {policy[:DIGITS_SHOWN]}"
+    pairs: Pairs = [("run", _run_text(report)), ("repository", where)]
     if report.has_plan:
         pairs += _figures(report)
-    if report.quarantine is not None:
-        pairs.append(("quarantine", _quarantine_text(report.quarantine)))
     if report.error is not None:
         pairs.append(("error", f"{report.error['kind']}: {report.error['message']}"))
     if report.run_path:
         pairs.append(("files", report.run_path))
-    if report.engine not in (None, DUCKDB, NO_SPARK):
-        pairs.append(("engine", report.engine))
-    show_block(cli, pairs + _ways_on(cli, report))
+    show_block(cli, pairs + _way_on(cli, report))
 
 
 def show_block(cli: Cli, pairs: Pairs) -> None:
-    """Prints names and values, with the program's version last."""
-    cli.output.fields([(name, escaped(value)) for name, value in [*pairs, made_by()]])
+    """Prints names and values."""
+    cli.output.fields([(name, escaped(value)) for name, value in pairs])
 
 
-def made_by() -> tuple[str, str]:
-    """Returns the line with the program's version."""
+def made_by() -> str:
+    """Returns the program and its version."""
     from importlib.metadata import version
 
-    return "by", f"ebbtide {version('ebbtide')}"
+    return f"ebbtide {version('ebbtide')}"
 
 
-def place_of(cli: Cli, repository: str) -> Pairs:
-    """Returns the lines with the repository and its store."""
-    found = [("repository", repository)]
-    if not is_elsewhere(repository):
-        directory = cli.store.directory
-        where = "the database of EBBTIDE_DATABASE_URL" if directory is None else str(directory)
-        found.append(("store", where))
-    return found
+def place_of(cli: Cli, repository: str) -> str:
+    """Returns the repository and its store."""
+    if is_elsewhere(repository):
+        return repository
+    directory = cli.store.directory
+    where = "the database of EBBTIDE_DATABASE_URL" if directory is None else str(directory)
+    return f"{repository}, in {where}"
 
 
-def _when(report: RunReport) -> Pairs:
+def _run_text(report: RunReport) -> str:
+    """Returns the id of a run, its state, its time, and what carried it out."""
     started_at = instant_of(report.run_id)
     seconds = sum(report.seconds.values())
-    began = "" if started_at is None else f"begun {date_text(started_at)} UTC, "
     took = f"{seconds:.1f} s" if seconds < 60 else time_text(seconds)
-    return [("when", f"{began}{took} at work")]
+    begun = "" if started_at is None else f", begun {date_text(started_at)} UTC"
+    engine = "" if report.engine in (None, DUCKDB, NO_SPARK) else f" on {report.engine}"
+    return f"{report.run_id} {report.state}{begun}, {took} at work, by {made_by()}{engine}"
 
 
 def _figures(report: RunReport) -> Pairs:
+    """Returns the line with the files that a run keeps, and the line with its candidates."""
     counts = report.counts
-    kept = [f"{FOUND[name]} {_count_text(counts[name])}" for name in KEPT]
     total = counts["live"] + counts["protected"] + counts["young"]
-    pairs = [("kept", f"{_files_text(total)}: {', '.join(kept)}")]
-    if not total.sized:
-        pairs.append(("sizes", "only of candidates; --sizes all reads the size of every file"))
+    unread = "" if total.sized else " (sizes not read: --sizes all)"
+    pairs = [("kept", _files_text(total) + unread)]
     if "deleted" not in counts:
         return [*pairs, ("would be deleted", _files_text(counts["candidate"]))]
-    pairs += [
-        (words, _files_text(counts[name]))
-        for name, words in OUTCOMES.items()
-        if counts[name].objects or (name == "deleted" and not counts["quarantined"].objects)
-    ]
-    locked = counts.get("locked")
-    if locked is not None and locked.objects:
-        pairs.append(("kept by a lock", f"versions of {_files_text(locked)}, which failed"))
-    kinds = [f"{kind} {_count_text(count)}" for kind, count in report.deleted_kinds.items()]
-    if kinds:
-        pairs.append(("by kind", ", ".join(kinds)))
+    (name, found), *others = _outcomes(report)
     expired = report.commits.get("expired", 0)
     if expired and report.state != "undone":
-        pairs.append(("closed", count_text(expired, "commit")))
-    return pairs
+        others.append(("closed", count_text(expired, "commit")))
+    return [*pairs, (name, "; ".join([found, *(f"{word} {text}" for word, text in others)]))]
+
+
+def _outcomes(report: RunReport) -> Pairs:
+    """Returns the outcomes of the candidates, first that of most of them."""
+    counts, quarantine = report.counts, report.quarantine
+    found = {
+        words: _files_text(counts[name]) for name, words in OUTCOMES.items() if counts[name].objects
+    }
+    if quarantine is not None:
+        words = OUTCOMES["quarantined"]
+        found = {words: _quarantine_text(quarantine)} | {
+            each: text for each, text in found.items() if each != words
+        }
+    locked = counts.get("locked")
+    if locked is not None and locked.objects:
+        found["kept by a lock"] = f"versions of {_files_text(locked)}, which failed"
+    return list(found.items()) or [(OUTCOMES["deleted"], _files_text(counts["deleted"]))]
 
 
 def _files_text(count: Count) -> str:
     size = f", {size_text(count.bytes_total)}" if count.sized else ""
     return count_text(count.objects, "file") + size
-
-
-def _count_text(count: Count) -> str:
-    size = f" ({size_text(count.bytes_total)})" if count.sized else ""
-    return count_text(count.objects) + size
 
 
 def _quarantine_text(quarantine: Mapping[str, Any]) -> str:
@@ -261,15 +260,14 @@ def _quarantine_text(quarantine: Mapping[str, Any]) -> str:
     return f"{done}, {date_text(datetime.fromisoformat(quarantine['at']))} UTC"
 
 
-def _ways_on(cli: Cli, report: RunReport) -> Pairs:
-    """Returns the commands that can be used on the run next, as they are typed."""
+def _way_on(cli: Cli, report: RunReport) -> Pairs:
+    """Returns the command that can be used on the run next, as it is typed."""
     if not report.run_path or not report.has_plan:
         return []
-    words = {}
+    quarantine = report.quarantine
+    name, word = "verify", "verify"
+    if quarantine is not None and quarantine["state"] == "held" and quarantine["objects"]:
+        name, word = "undo", "undo"
     if report.state in ("planned", "incomplete"):
-        words["carry out" if report.state == "planned" else "continue"] = "sweep"
-    if report.quarantine is not None and report.quarantine["state"] == "held":
-        words["undo"] = "undo"
-    words |= {"verify": "verify", "show": "show"}
-    named = (report.repository, report.run_id)
-    return [(name, command_line(cli.context, ("gc", word), named)) for name, word in words.items()]
+        name, word = "carry out" if report.state == "planned" else "continue", "sweep"
+    return [(name, command_line(cli.context, ("gc", word), (report.repository, report.run_id)))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ import typer
 from ebbtide.cli import documents, local_files
 from ebbtide.cli.command import BranchArgument, Cli, RefArgument, RepositoryArgument, command, group
 from ebbtide.cli.lifecycle import warn_of_expiry
-from ebbtide.cli.local_files import Links, LinksOption, save, write_out
+from ebbtide.cli.local_files import Links, LinksOption, save, save_all, write_out
 from ebbtide.cli.values import parse_pairs
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.text import count_text, date_text, escaped, shown, size_text
@@ -77,6 +78,13 @@ def put(
         typer.Option(metavar="NAME=VALUE", help="Metadata; repeatable.", show_default=False),
     ] = None,
     links: LinksOption = Links.REFUSE,
+    skip_bad_names: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad-names",
+            help="With --recursive: leave out files whose names cannot be paths of objects.",
+        ),
+    ] = False,
 ) -> None:
     """Upload a file, or all files below a directory, and stage them on a branch."""
     metadata = parse_pairs(meta or [], option="--meta")
@@ -92,6 +100,7 @@ def put(
             content_type=content_type,
             metadata=metadata,
             links=links,
+            skip_bad_names=skip_bad_names,
         )
         return
     with local_files.content_of(source) as content:
@@ -104,14 +113,30 @@ def get(
     cli: Cli,
     repository: RepositoryArgument,
     ref: RefArgument,
-    path: PathArgument,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Path of the object; with --recursive, of a directory, '' for all objects.",
+            show_default=False,
+        ),
+    ],
     destination: Annotated[
-        str, typer.Argument(metavar="FILE", help="Where to write it; - for stdout.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="Where to write it; - for stdout. With --recursive, a directory."
+        ),
     ] = "-",
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Download all objects below a directory.")
+    ] = False,
 ) -> None:
-    """Download an object, and check its bytes against its checksum."""
+    """Download an object, or all objects below a directory, and check their checksums."""
     warn_of_expiry(cli, repository, ref)
     objects = cli.repository(repository).objects
+    if recursive:
+        _get_below(cli, objects, ref, path, destination)
+        return
     if destination == "-":
         _write_stdout(cli, objects, ref, path)
         return
@@ -122,6 +147,18 @@ def get(
         documents.entry(found) | {"file": str(target.resolve())},
         lambda: cli.output.line(f"wrote {target} ({size_text(found.size_bytes)})"),
     )
+
+
+def _get_below(cli: Cli, objects: Objects, ref: str, path: str, destination: str) -> None:
+    if destination == "-":
+        raise InvalidInput("invalid_argument", "--recursive needs a directory to write to")
+    prefix = path if path.endswith("/") or not path else f"{path}/"
+    found = list(objects.walk(ref, prefix=prefix))
+    if not found:
+        raise NotFound("object_not_found", f"there is no object below {shown(prefix)} in {ref!r}")
+    names = [each.path.removeprefix(prefix) for each in found]
+    pieces = [partial(objects.stream, ref, each.path) for each in found]
+    save_all(cli, Path(destination), names, pieces, sum(each.size_bytes for each in found))
 
 
 @command(app, "cat")

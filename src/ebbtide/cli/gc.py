@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack, cast
 
 import typer
 
 from ebbtide.cli import documents, values
-from ebbtide.cli.all_repositories import collect_all, plan_all
+from ebbtide.cli.all_repositories import Way, collect_all, plan_all
 from ebbtide.cli.collectors import (
     Run,
     open_collector,
@@ -83,7 +83,7 @@ AllOption = Annotated[
     typer.Option(
         "--all",
         help="All repositories of the store, one after the other, and those that are gone. Not: "
-        "those in the trash, and those elsewhere, which EBBTIDE_SERVER_REPOSITORIES can name.",
+        "those in the trash. Those elsewhere need --repositories.",
         show_default=False,
     ),
 ]
@@ -110,6 +110,47 @@ MetricsFileOption = Annotated[
 ]
 
 
+class AllOptions(TypedDict, total=False):
+    """The options that go with `--all`."""
+
+    repositories: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --all: the repositories that FILE names, one a line, of every format. * "
+            "stands for all of the store, # begins a comment.",
+            show_default=False,
+        ),
+    ]
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="With --all: N repositories at the same time, each in a process and with an "
+            "engine of its own. Default: 1.",
+            show_default=False,
+        ),
+    ]
+    digest: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --all: write the summary for mail or chat, as HTML to a file that ends in "
+            ".html, otherwise as text; repeatable.",
+            show_default=False,
+        ),
+    ]
+
+
+class PlanWords(PlanOptions, AllOptions):
+    """The options of `gc plan`."""
+
+
+class RunWords(RunRequest, AllOptions):
+    """The options of `gc run`."""
+
+
 @command(app, "plan")
 def plan(
     cli: Cli,
@@ -125,11 +166,12 @@ def plan(
         bool,
         typer.Option("--yes", "-y", help="Without effect, because a plan asks no question."),
     ] = False,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[PlanWords],
 ) -> None:
     """Plan which files to delete. Deletes nothing: 'gc sweep' carries out the plan."""
     del yes
-    _require_one_or_all(cli, repository, options, every=every, quiet=quiet)
+    way = _way(options, master, conf, metrics_file)
+    _require_one_or_all(cli, repository, options, way, every=every, quiet=quiet)
     opened = partial(
         open_collector,
         cli,
@@ -138,10 +180,10 @@ def plan(
         conf=conf or (),
         starting=True,
         run_dir=run_dir,
-        **options,
+        **cast("PlanOptions", options),
     )
     if repository is None:
-        plan_all(cli, opened, master=master, conf=conf or (), metrics_file=metrics_file)
+        plan_all(cli, opened, way)
         return
     with run_end(cli, repository, "plan", metrics_file) as ended:
         run = opened(repository)
@@ -212,7 +254,6 @@ def sweep(
 
     A sweep that was interrupted or incomplete continues.
     """
-    require_answerable(yes=yes)
     options["quarantine"] = options.get("quarantine") or ASKED
     with run_end(cli, repository, "sweep", metrics_file) as ended:
         run = open_collector(
@@ -227,6 +268,7 @@ def sweep(
             **options,
         )
         run_id = run.collector.find_run(run_id) if run_id else run.collector.newest_unswept()
+        require_answerable(yes=yes)
         # With --yes, the plan is not shown again: 'gc plan' and 'gc show' show it.
         plan = None if yes else run.collector.plan_to_confirm(run_id)
         say_versions(cli, run)
@@ -250,7 +292,7 @@ def run_both(
     conf: ConfOption = None,
     metrics_file: MetricsFileOption = None,
     yes: YesOption = False,
-    **options: Unpack[RunRequest],
+    **options: Unpack[RunWords],
 ) -> None:
     """Plan a run, show its figures, ask, and sweep it.
 
@@ -258,8 +300,8 @@ def run_both(
     end. With --yes, each one is planned and swept before the next. A failure does not stop the
     others. The exit code is the worst: of 2, 3, 1, 4 and 0 the first that a repository has.
     """
-    _require_one_or_all(cli, repository, options, every=every, quiet=quiet)
-    require_answerable(yes=yes)
+    way = _way(options, master, conf, metrics_file)
+    _require_one_or_all(cli, repository, options, way, every=every, quiet=quiet)
     options["quarantine"] = options.get("quarantine") or ASKED
     opened = partial(
         open_collector,
@@ -268,10 +310,11 @@ def run_both(
         master=master,
         conf=conf or (),
         starting=True,
-        **options,
+        **cast("RunRequest", options),
     )
     if repository is None:
-        collect_all(cli, opened, master=master, conf=conf or (), yes=yes, metrics_file=metrics_file)
+        require_answerable(yes=yes)
+        collect_all(cli, opened, way, yes=yes)
     else:
         _run_one(cli, opened, repository, yes=yes, metrics_file=metrics_file)
 
@@ -286,6 +329,8 @@ def _run_one(
 ) -> None:
     with run_end(cli, repository, "run", metrics_file) as ended:
         run = opened(repository)
+        # After the repository is known, and before any work: a forgotten --yes costs nothing.
+        require_answerable(yes=yes)
 
         def agreed(plan: Plan) -> bool:
             run.progress.pause()
@@ -304,13 +349,35 @@ def _run_one(
         _finish_sweep(cli, ended(report))
 
 
+def _way(
+    options: AllOptions, master: str | None, conf: list[str] | None, metrics_file: Path | None
+) -> Way:
+    """Takes the options of `--all` out of a command's options. Those of the runs are left."""
+    return Way(
+        options.pop("repositories", None),
+        options.pop("parallel", None),
+        options.pop("digest", None) or (),
+        master,
+        conf or (),
+        metrics_file,
+    )
+
+
 def _require_one_or_all(
-    cli: Cli, repository: str | None, options: PlanOptions, *, every: bool, quiet: bool
+    cli: Cli,
+    repository: str | None,
+    options: PlanOptions,
+    way: Way,
+    *,
+    every: bool,
+    quiet: bool,
 ) -> None:
     """Raises a usage error unless there is either a repository or `--all`, and InvalidInput
     `invalid_argument` for options that cannot be for all."""
     if (repository is None) != every:
         cli.context.fail("give either the name of a repository or --all")
+    if not every and (way.file or way.parallel or way.digests):
+        cli.context.fail("--repositories, --parallel and --digest are for --all")
     if every:
         require_not_quiet(quiet=quiet)
         if options.get("inventory") is not None:
@@ -321,10 +388,20 @@ def _require_one_or_all(
 
 
 def _agreed(cli: Cli, plan: Plan, quarantine: timedelta | None, *, yes: bool) -> bool:
+    """Shows a plan, and asks whether to carry it out. Asks nothing if it would change nothing."""
+    from ebbtide.gc.plan import REMOVAL
+
     if not cli.output.as_json:
         show_plan(cli.output, plan)
         cli.output.line()
     total = plan.candidate_total
+    if total.objects == 0 and plan.mode != REMOVAL:
+        closed = plan.expired_count + plan.forgettable_count
+        if closed == 0:
+            return True
+        commits = count_text(closed, "expired commit")
+        name = plan.identity.repository_name
+        return confirm(f"close {commits} of {name}, without deleting a file?", yes=yes)
     files = f"{count_text(total.objects, 'file')} ({size_text(total.bytes_total)})"
     doing = f"delete {files} of {plan.identity.repository_name}"
     if quarantine is not None:

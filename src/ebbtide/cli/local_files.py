@@ -12,7 +12,7 @@ import shlex
 import stat
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,7 +26,8 @@ from ebbtide.cli.output import answering
 from ebbtide.cli.progress import ProgressBar
 from ebbtide.errors import InvalidInput
 from ebbtide.ids import new_id
-from ebbtide.text import count_text, shown, size_text
+from ebbtide.store.names import PATH_RULE, is_path
+from ebbtide.text import count_text, escaped, shown, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.objects.objects import Objects
@@ -39,6 +40,7 @@ NAME_BYTES_MAX: Final = 255
 PATH_BYTES_MAX: Final = 4095
 """The most bytes of a path that Linux accepts."""
 SHOWN_MAX: Final = 5
+BAD_NAMES_SHOWN_MAX: Final = 100
 CHARACTERS_SHOWN: Final = 200
 
 
@@ -190,12 +192,29 @@ def put_tree(
     content_type: str | None,
     metadata: Mapping[str, str],
     links: Links,
+    skip_bad_names: bool,
 ) -> None:
-    """Uploads all files below `directory`. Each gets `prefix` and its path in the directory."""
+    """Uploads all files below `directory`. Each gets `prefix` and its path in the directory.
+
+    Raises InvalidInput `invalid_path` with the names of all files that cannot be paths. With
+    `skip_bad_names`, such files are left out and named.
+    """
     if not directory.is_dir():
         raise InvalidInput("invalid_argument", f"{directory} is not a directory")
     prefix = prefix.strip("/")
     tree = read_tree([directory], into=f"{prefix}/" if prefix else "", links=links)
+    bad = [path for path, _ in tree.files if not is_path(path)]
+    if bad:
+        listed = _listed(map(shown, bad), BAD_NAMES_SHOWN_MAX)
+        told = f"{count_text(len(bad), 'name')} cannot be paths of objects: {listed}. {PATH_RULE}"
+        if not skip_bad_names:
+            raise InvalidInput(
+                "invalid_path",
+                f"{told}. Nothing was staged. --skip-bad-names leaves these files out",
+                paths=[escaped(path) for path in bad],
+            )
+        cli.output.warn(f"left out: {told}")
+        tree.files = [each for each in tree.files if is_path(each[0])]
     with ProgressBar("uploading", total=len(tree.files), quiet=cli.output.as_json) as bar:
         items = new_objects(tree.files, bar, content_type=content_type, metadata=metadata)
         totals = objects.put_many(branch, items)
@@ -206,12 +225,20 @@ def put_tree(
         "bytes_total": totals.bytes_total,
         "links_followed": tree.links_followed,
         "links_skipped": tree.links_skipped,
+        "bad_names_skipped": len(bad),
     }
     text = f"staged {count_text(totals.object_count, 'object')} on {branch}"
     text += f" ({size_text(totals.bytes_total)})"
     cli.output.answer(
         document, lambda: cli.output.line("; ".join(filter(None, [text, tree.told()])))
     )
+
+
+def _listed(named: Iterable[str], shown_max: int) -> str:
+    """Returns the texts in one line, of many the first ones."""
+    texts = list(named)
+    more = len(texts) - shown_max
+    return "; ".join(texts[:shown_max]) + (f"; and {more} more" if more > 0 else "")
 
 
 def new_objects(
@@ -264,6 +291,31 @@ def save(pieces: Iterable[bytes], target: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
+def save_all(
+    cli: Cli,
+    directory: Path,
+    names: Sequence[str],
+    pieces: Sequence[Callable[[], Iterable[bytes]]],
+    bytes_total: int,
+) -> None:
+    """Writes a file below a directory for each name, and answers with their number and size. Raises
+    as `files_below` and `save`."""
+    # Checked before the first file is written: one impossible path stops the whole download.
+    targets = files_below(directory, names)
+    directory.mkdir(parents=True, exist_ok=True)
+    with ProgressBar("downloading", total=len(targets), quiet=cli.output.as_json) as bar:
+        for read, target in zip(pieces, targets, strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            save(read(), target)
+            bar.advance()
+    where = {"directory": str(directory.resolve())}
+    files = f"{count_text(len(targets), 'file')} to {directory} ({size_text(bytes_total)})"
+    cli.output.answer(
+        where | {"file_count": len(targets), "bytes_total": bytes_total},
+        lambda: cli.output.line(f"wrote {files}"),
+    )
+
+
 def write_out(pieces: Iterable[bytes]) -> None:
     """Writes the bytes to stdout."""
     for piece in pieces:
@@ -289,15 +341,13 @@ def files_below(directory: Path, paths: Sequence[str]) -> list[Path]:
         if reason is not None:
             reasons[path] = reason
     if reasons:
-        listed = "; ".join(
-            f"{shown(path)} {reason}" for path, reason in list(reasons.items())[:SHOWN_MAX]
-        )
-        more = len(reasons) - SHOWN_MAX
+        named = (f"{shown(path)} {reason}" for path, reason in reasons.items())
+        listed = _listed(named, SHOWN_MAX)
         raise InvalidInput(
             "invalid_path",
-            f"not all paths can be files below {str(directory)[:CHARACTERS_SHOWN]}: {listed}"
-            + (f"; and {more} more" if more > 0 else "")
-            + ". Nothing was written. Download each of these files alone, under another name",
+            f"not all paths can be files below {str(directory)[:CHARACTERS_SHOWN]}: "
+            f"{listed}. Nothing was written. Download each of these files alone, under another "
+            "name",
             paths=list(reasons),
         )
     return [directory.joinpath(*path.split("/")) for path in paths]

@@ -177,7 +177,8 @@ def _print_plain(
 def require_answerable(*, yes: bool) -> None:
     """Raises InvalidInput `invalid_argument` without `--yes` if there is no terminal to ask at.
 
-    Called before any work, so that a forgotten `--yes` in a script costs nothing.
+    Called before any work, so that a forgotten `--yes` in a script costs nothing, and after the
+    arguments are checked.
     """
     # A process may have no stdin at all.
     if not yes and (sys.stdin is None or not sys.stdin.isatty()):

@@ -407,7 +407,7 @@ def _show(cli: Cli, purges: Purges, found: PurgeReport, *, limit: int) -> None:
         *((name, count_text(count)) for name, count in document["outcomes"].items()),
         ("files", row.record_url),
         *_ways_on(cli, row),
-        made_by(),
+        ("by", made_by()),
     ]
     output.fields([(name, escaped(value)) for name, value in fields if value])
     if plan is not None and plan.foreign_count:

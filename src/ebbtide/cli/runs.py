@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ebbtide.cli.collectors import open_collector
+from ebbtide.cli.collectors import Run, open_collector
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
+    LatestRunArgument,
     RunArgument,
     YesOption,
     command,
     command_line,
 )
 from ebbtide.cli.documents import instant
-from ebbtide.cli.figures import place_of, show_block, show_outcome, show_plan, show_summary
+from ebbtide.cli.figures import made_by, place_of, show_block, show_outcome, show_plan, show_summary
 from ebbtide.cli.gc import MasterOption, QuietOption, RunDirOption, finish
 from ebbtide.cli.output import confirm, require_answerable
 from ebbtide.cli.progress import purge_told, undo_told
@@ -85,29 +86,39 @@ def _row(report: RunReport, now: datetime) -> list[str]:
 def show_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: RunArgument,
+    run_id: LatestRunArgument = LATEST,
     candidates: Annotated[
         bool, typer.Option("--candidates", help="List the candidates of the plan.")
+    ] = False,
+    addresses: Annotated[
+        bool,
+        typer.Option("--addresses", help="List candidates with their names and addresses."),
     ] = False,
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, help="The most candidates to list.")
     ] = LIMIT,
     run_dir: RunDirOption = None,
 ) -> None:
-    """Show the plan and the outcome of a run."""
+    """Show the plan and the outcome of a run.
+
+    Candidates are listed by their names: the path in a commit, the array and key of a chunk, the
+    table and partition of a file, or the message of a snapshot. A candidate without a name, such as
+    a file that was never committed, is listed by its address.
+    """
     removed = _removed(cli, repository)
     if removed is not None and run_id in (LATEST, removed.run_id):
-        report, plan, folder = removed, None, None
+        report, plan, listed = removed, None, list[dict[str, Any]]()
     else:
-        collector = open_collector(cli, repository, run_dir=run_dir, reading=True).collector
+        run = open_collector(cli, repository, run_dir=run_dir, reading=True)
+        collector = run.collector
         run_id = collector.find_run(run_id)
         report = collector.show(run_id)
         # A run that was refused before it had a plan has no figures.
         plan = collector.plan_of(run_id) if report.has_plan else None
-        folder = collector.folder_of(run_id)
-    listed = list(islice(_candidates(folder, plan), limit)) if candidates else None
+        is_listed = candidates or addresses
+        listed = _candidates(run, plan, collector.folder_of(run_id), limit) if is_listed else []
     document = report.to_json()
-    if listed is not None:
+    if candidates or addresses:
         document["candidates"] = [
             row | {"last_modified": instant(row["last_modified"])} for row in listed
         ]
@@ -119,8 +130,9 @@ def show_run(
         if report.state in ("swept", "incomplete", "undone") and report.has_outcomes:
             show_outcome(cli.output, report)
             cli.output.line()
-        if listed is not None:
-            show_candidates(cli, listed)
+        if candidates or addresses:
+            total = 0 if plan is None else sum(part.rows for part in plan.candidates)
+            show_candidates(cli, listed, total=total, addresses=addresses)
             cli.output.line()
         # The plan has told its own warnings.
         for warning in report.warnings if plan is None else report.incidents:
@@ -144,32 +156,49 @@ def _removed(cli: Cli, repository: str) -> RunReport | None:
     return RunReport.from_json(removal.report)
 
 
-def _candidates(folder: RunFolder | None, plan: Plan | None) -> Iterator[dict[str, Any]]:
-    """Yields the candidates of a plan, part by part, as rows by column name."""
+def _candidates(run: Run, plan: Plan | None, folder: RunFolder, limit: int) -> list[dict[str, Any]]:
+    """Returns the first candidates of a plan as rows by column name, with their names."""
+    from ebbtide.audit.candidate_names import names_of_candidates
     from ebbtide.gc.parts import read_part
 
-    if folder is None or plan is None:
-        return
-    for part in plan.candidates:
-        yield from read_part(folder, part.name, part.checksum).select(COLUMNS).to_pylist()
+    if plan is None:
+        return []
+    read = (read_part(folder, part.name, part.checksum) for part in plan.candidates)
+    rows = (row for table in read for row in table.select(COLUMNS).to_pylist())
+    listed = list(islice(rows, limit))
+    found = names_of_candidates(run.form, plan, folder, [row["address"] for row in listed])
+    for row in listed:
+        named = found.by_address.get(row["address"])
+        row |= {"name": named and named.name, "commit_id": named and named.commit_id}
+    return listed
 
 
-def show_candidates(cli: Cli, listed: list[dict[str, Any]]) -> None:
-    """Prints candidates as a table."""
+def show_candidates(
+    cli: Cli, listed: Sequence[Mapping[str, Any]], *, total: int, addresses: bool = True
+) -> None:
+    """Prints candidates as a table, and how many of the `total` are not listed. A candidate without
+    a name is shown by its address."""
+    names = [row.get("name") for row in listed]
+    columns: dict[str, list[str]] = {
+        "kind": [row["kind"] for row in listed],
+        "size": [size_text(row["size_bytes"]) for row in listed],
+        "modified": [date_text(row["last_modified"]) for row in listed],
+    }
+    if addresses or not any(names):
+        columns["address"] = [row["address"] for row in listed]
+    if any(names):
+        columns["name"] = [
+            name or ("" if addresses else row["address"])
+            for row, name in zip(listed, names, strict=True)
+        ]
     cli.output.table(
-        ["kind", "size", "modified", "address"],
-        [
-            [
-                row["kind"],
-                size_text(row["size_bytes"]),
-                date_text(row["last_modified"]),
-                row["address"],
-            ]
-            for row in listed
-        ],
+        list(columns),
+        [list(row) for row in zip(*columns.values(), strict=True)],
         right=["size"],
         none="no candidates",
     )
+    if total > len(listed):
+        cli.output.line(f"… and {total - len(listed):,} more: --limit N lists more")
 
 
 def undo(
@@ -274,9 +303,9 @@ def purge(
     yes: YesOption = False,
 ) -> None:
     """Delete a sweep's files in quarantine before their time there ends."""
-    require_answerable(yes=yes)
     run = open_collector(cli, repository, run_dir=run_dir, master=master)
     run_id = run.collector.find_run(run_id)
+    require_answerable(yes=yes)
     if not yes:
         question = f"delete {_left(run.collector.show_held(run_id))} of run {run_id} for good?"
         if not confirm(question, yes=yes):
@@ -305,7 +334,7 @@ def _left(report: RunReport) -> str:
 def verify_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: RunArgument,
+    run_id: LatestRunArgument = LATEST,
     run_dir: RunDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -352,11 +381,17 @@ def _show_verification(cli: Cli, found: Verification) -> None:
         cli.output.line(f"full list: {found.path}")
     if found.unwritten is not None:
         cli.output.warn(f"the full list could not be written: {found.unwritten}")
-    looked = ", ".join(f"{count_text(count)} {name}" for name, count in found.checked.items())
+    looked = ", ".join(
+        count_text(count, name.removesuffix("s"), name) for name, count in found.checked.items()
+    )
     result = "passes" if found.verified else count_text(found.difference_count, "difference")
     named = (found.repository, found.run_id)
-    pairs = [("run", f"{found.run_id} {result}"), *place_of(cli, found.repository)]
-    pairs += [("when", f"{date_text(datetime.now(UTC))} UTC"), ("checked", looked)]
+    when = f"{date_text(datetime.now(UTC))} UTC"
+    pairs = [
+        ("run", f"{found.run_id} {result}, {when}, by {made_by()}"),
+        ("repository", place_of(cli, found.repository)),
+        ("checked", looked),
+    ]
     notes = sum(count for sort, count in found.counts.items() if sort in NOTES)
     if notes:
         pairs.append(("notes", count_text(notes)))

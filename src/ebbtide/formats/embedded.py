@@ -10,7 +10,9 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ebbtide.arrow import texts
 from ebbtide.errors import EbbtideError, Refused
 from ebbtide.formats.base import (
     RUNS_PREFIX,
@@ -23,7 +25,9 @@ from ebbtide.formats.base import (
 )
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_walk import EmbeddedWalk
+from ebbtide.formats.file_names import AddressesOf, FileName, FileNames, NodeScan, names_by
 from ebbtide.ids import latest_id, newest_first
+from ebbtide.model import Commit
 from ebbtide.retention.decision import Roots
 from ebbtide.retention.lifecycle import delete_at
 from ebbtide.retention.policy import Policy
@@ -31,6 +35,8 @@ from ebbtide.settings import Settings
 from ebbtide.store.content.layout import (
     OWNER_ADDRESS,
 )
+from ebbtide.store.content.ranges import RangeInfo, read_range_columns
+from ebbtide.store.content.trees import read_tree
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commit_rows import (
     closed_rows,
@@ -324,6 +330,64 @@ class EmbeddedRepository:
             return content_id
         with self._metadata.snapshot() as tx:
             return resolve(tx, self._repository_id, expression).commit.commit_id
+
+    def file_names(
+        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
+    ) -> FileNames:
+        """Returns the paths of objects, and for trees the messages of their commits."""
+        del among
+        wanted = frozenset(addresses)
+        known = self._names_of_trees(wanted, commits)
+
+        def named(info: RangeInfo) -> Iterator[tuple[str, str]] | None:
+            table = self.entries_of(info)
+            if table is None:
+                return None
+            rows = table.filter(pc.is_in(table.column("address"), pa.array(wanted, pa.string())))
+            return zip(texts(rows.column("address")), texts(rows.column("path")), strict=True)
+
+        scan = NodeScan(commits, nodes_of=self.ranges_of, read=named)
+        return names_by(scan, wanted, known)
+
+    def _names_of_trees(
+        self, wanted: Collection[str], commits: Sequence[Commit]
+    ) -> dict[str, FileName]:
+        ids = pa.array([each.tree_id for each in commits], pa.string())
+        trees = self.layout.tree_addresses(ids)
+        asked = {
+            commit.commit_id: address
+            for commit, address in zip(commits, texts(trees), strict=True)
+            if address in wanted
+        }
+        with self._metadata.snapshot() as tx:
+            found = find_commits(tx, self._repository_id, list(asked))
+        return {asked[each]: FileName(record.message, each) for each, record in found.items()}
+
+    def ranges_of(self, commit: Commit) -> Sequence[RangeInfo] | None:
+        """Returns the ranges of a commit's tree; None if it cannot be read any more."""
+        with self._metadata.snapshot() as tx:
+            found = find_commits(tx, self._repository_id, [commit.commit_id])
+        record = found.get(commit.commit_id)
+        if record is None or record.tree_id is None or record.tree_checksum is None:
+            return None
+        try:
+            return read_tree(self.storage, record.tree_id, record.tree_checksum).ranges
+        except Refused:
+            return None
+
+    def entries_of(self, info: RangeInfo) -> pa.Table | None:
+        """Returns the entries of a range (columns `path` and `address`); None if it cannot be read
+        any more."""
+        try:
+            return read_range_columns(
+                self.storage,
+                info.range_id,
+                info.checksum,
+                entry_count=info.entry_count,
+                columns=["path", "address"],
+            )
+        except Refused:
+            return None
 
     def address_at(self, ref: str, path: str) -> str:
         """Returns the address at a path of a branch, tag or commit, or of a collection by its path.

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from fsspec import AbstractFileSystem
+
 from ebbtide.api.repositories import CollectedRepository, PlannedRun, open_repository, open_store
 from ebbtide.filesystem.filesystem import EbbtideFileSystem
 from ebbtide.run_request import Option, PlanAndSweepOptions, SweepOptions, options_of
@@ -17,8 +19,9 @@ from ebbtide.run_request import Option, PlanAndSweepOptions, SweepOptions, optio
 INTRODUCTION: Final = """\
 # Python
 
-Made by `python -m ebbtide.program.python_reference`; a test compares it with the docstrings, and
-runs the examples.
+After this page you can plan, sweep and explain from Python, and use a store as a file system. Made
+by `python -m ebbtide.program.python_reference`; a test compares it with the docstrings, and runs
+the examples.
 
 `import ebbtide` is fast: modules load on first use. Errors are those of `ebbtide.errors`: a class
 says what the caller can do, and `kind` says what happened ([errors.md](errors.md)). A refused run
@@ -38,7 +41,10 @@ with ebbtide.open_repository("lake", store=directory, master="duckdb") as lake:
 ```
 
 A store's repositories are also read and written by `ebbtide://REPO/REF/PATH` in every library that
-uses fsspec, such as pandas, pyarrow, DuckDB and Zarr. It needs `pip install 'ebbtide[fsspec]'`.
+uses fsspec, such as pandas, pyarrow, DuckDB and Zarr. It needs the extra `fsspec`
+([deployment.md](deployment.md#installing)). A whole file is checked against its checksum when it is
+read. A file moves within its branch at once. The methods of every file system of fsspec are left
+out below.
 
 ```python
 import fsspec
@@ -73,13 +79,12 @@ def render() -> str:
 
 def _options() -> str:
     """Returns the section about the options of runs."""
-    lines = [
-        f"- `{_named(each)}`: {each.help}" for each in options_of(PlanAndSweepOptions).values()
-    ]
+    names = ", ".join(f"`{_named(each)}`" for each in options_of(PlanAndSweepOptions).values())
     of_a_sweep = ", ".join(f"`{name}`" for name in options_of(SweepOptions))
     lead = f"`run` takes all of them, `sweep` {of_a_sweep}, and `plan` all but `quarantine`."
     lead += ' A PERIOD is a `timedelta` or a text such as `"7d"`, and a DATE a `datetime`.'
-    return f"## Options\n\n{lead}\n\n" + "\n".join(lines) + "\n"
+    lead += " [cli.md](cli.md#arguments-and-options-of-several-commands) says what each does."
+    return f"## Options\n\n{lead}\n\n{names}\n"
 
 
 def _named(option: Option) -> str:
@@ -87,11 +92,13 @@ def _named(option: Option) -> str:
 
 
 def _members(owner: type) -> Iterator[tuple[str, Any]]:
-    """Yields the documented public members of a class, in the order of its source."""
+    """Yields the documented public members of a class, in the order of its source. Not those that
+    every file system of fsspec has."""
     for name, member in vars(owner).items():
         is_public = not name.startswith("_") or (name == "__init__" and inspect.getdoc(member))
         found = member.fget if isinstance(member, property) else member
-        if is_public and inspect.isfunction(found) and found.__doc__:
+        is_new = name == "__init__" or not hasattr(AbstractFileSystem, name)
+        if is_public and is_new and inspect.isfunction(found) and found.__doc__:
             yield name, member
 
 

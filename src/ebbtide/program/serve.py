@@ -247,6 +247,8 @@ def serve(
     """
     require_extra("the server", "server", *PACKAGES)
     limit_arenas()
+    from ebbtide.server.pages.browser import ROOT as PAGES_ROOT
+
     # Opened first, so that errors of the store are reported before a client can connect.
     store = cli.store
     settings = _with_options(
@@ -260,11 +262,15 @@ def serve(
     with _listen(host, port) as listening:
         serving = _prepared(store, settings, listening, processes, access_log=access_log)
         bound = listening.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        document = {"url": f"{scheme}://{shown}:{bound}", "host": host, "port": bound}
+        name = f"[{host}]" if ":" in host else host
+        url = f"{scheme}://{name}:{bound}"
+        pages = f"{url}{PAGES_ROOT}"
+        document = {"url": url, "pages_url": pages, "host": host, "port": bound}
         # An interrupt is the normal end of a server.
         with suppress(KeyboardInterrupt):
-            cli.output.answer(document, lambda: cli.output.line(f"serving at {document['url']}"))
+            cli.output.answer(
+                document, lambda: cli.output.line(f"serving at {url}, pages at {pages}")
+            )
             sys.stdout.flush()
             if certificates is None and not _is_loopback(host):
                 cli.output.warn(IN_THE_CLEAR)
@@ -328,8 +334,7 @@ def _run_several(
     again. Raises Failed `worker_died` if one cannot start."""
     from uvicorn.supervisors import Multiprocess
 
-    from ebbtide.server.shared import shared_directory
-    from ebbtide.server.workers import STARTUP_FAILURE, Worker
+    from ebbtide.server.workers import STARTUP_FAILURE, Worker, shared_directory
 
     with shared_directory() as shared:
         worker = Worker(directory, settings, shared, logs.level(), access_log)
@@ -345,7 +350,7 @@ def _config(
 ) -> uvicorn.Config:
     import uvicorn
 
-    from ebbtide.server.limits import Parser
+    from ebbtide.server.layers import Parser
 
     return uvicorn.Config(
         app,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
@@ -43,18 +44,21 @@ from ebbtide.server.auth import Authentication
 from ebbtide.server.direct import DirectObjects
 from ebbtide.server.doors import DoorsInFront, open_doors
 from ebbtide.server.jobs import Jobs
-from ebbtide.server.layers import RequestIds, Tracing, UnreadBodies
-from ebbtide.server.limits import HeaderLimit
+from ebbtide.server.layers import HeaderLimit, RequestIds, Tracing, UnreadBodies
 from ebbtide.server.metrics import Measuring, Metrics
-from ebbtide.server.oidc.opening import open_provider
+from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.pages.app import PagesInFront, make_pages
-from ebbtide.server.scheduling import JobStarter, Scheduler, ScheduleThread
+from ebbtide.server.scheduler import JobStarter, Scheduler, ScheduleThread
 from ebbtide.server.serving import ImportThreads
-from ebbtide.server.shared import jobs_of, metrics_of
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from ebbtide.store.reclaimer import ReclaimThread
 
+if TYPE_CHECKING:
+    from ebbtide.server.oidc.provider import Provider
+
+ISSUER_SHARE: Final = 4
+"""One of so many threads may wait for the issuer of logins."""
 TOPICS = (
     repositories,
     branches,
@@ -90,10 +94,10 @@ def create_app(
 
     If several processes serve together, they have one directory `shared`. `settings` are those of
     the server, if options of `serve` make them differ from those of the store. Raises as
-    `open_provider` and `open_doors` do.
+    `oidc_options` and `open_doors` do.
     """
     settings = settings or store.settings
-    metrics = Metrics(None if shared is None else metrics_of(shared))
+    metrics = Metrics(shared)
 
     app = FastAPI(
         title="Ebbtide",
@@ -108,13 +112,26 @@ def create_app(
     app.state.store = store
     app.state.settings = settings
     app.state.metrics = metrics
-    app.state.provider = open_provider(store)
-    app.state.jobs = Jobs(metrics.jobs.set, directory=None if shared is None else jobs_of(shared))
+    app.state.provider = _open_provider(store)
+    app.state.jobs = Jobs(metrics.jobs.set, directory=shared)
     for topic in TOPICS:
         app.router.routes.extend(topic.routes.all)
     errors.install(app)
     _add_middleware(app, store)
     return app
+
+
+def _open_provider(store: Store) -> Provider | None:
+    """Returns the logins by the issuer of the store's settings, or None without one. Nothing is
+    asked of the issuer. The libraries for its tokens are imported only if there is one."""
+    options = oidc_options(store.settings)
+    if options is None:
+        return None
+    from ebbtide.server.oidc.issuer import Issuer
+    from ebbtide.server.oidc.provider import Provider
+
+    conversations_max = max(1, store.settings.server_threads // ISSUER_SHARE)
+    return Provider(options, Issuer(options, conversations_max=conversations_max), store.box)
 
 
 def _lifespan_of(

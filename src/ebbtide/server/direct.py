@@ -25,12 +25,10 @@ from ebbtide.errors import EbbtideError
 from ebbtide.server.api import objects
 from ebbtide.server.api.downloads import DownloadOptions
 from ebbtide.server.api.routing import PREFIX, SLASH, GuardedRoute
-from ebbtide.server.auth import PRINCIPAL, identify
+from ebbtide.server.auth import PRINCIPAL, identify, rights_of
+from ebbtide.server.bodies import declared_bytes, is_small, whole_body
 from ebbtide.server.errors import answer_of
-from ebbtide.server.limits import declared_bytes
-from ebbtide.server.rights import rights_of
 from ebbtide.server.serving import Served
-from ebbtide.server.streaming import is_small, whole_body
 from ebbtide.server.uploads import is_form, storing
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store

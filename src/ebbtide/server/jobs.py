@@ -10,6 +10,7 @@ for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import secrets
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import finalize
@@ -34,7 +36,6 @@ from ebbtide.notify import RunStart, tell
 from ebbtide.processes import follow_parent
 from ebbtide.retention import Policy
 from ebbtide.run_request import RunRequest
-from ebbtide.server.forks import fork_server
 from ebbtide.server.job_files import WORKER_DIED, Job, JobFile, add_job, read_jobs
 from ebbtide.server.warm import Gateway, WarmSpark
 from ebbtide.settings import Settings
@@ -248,6 +249,14 @@ class Jobs:
     def _changed(self) -> None:
         with self._lock:
             self._on_change(sum(each.order.action != "look" for each in self._running.values()))
+
+
+def fork_server() -> ForkServerContext:
+    """Returns the context that forks the processes of jobs and tables. The fork server itself
+    starts with the first of them. It has no threads, and has loaded the modules of a run."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["ebbtide.server.preload"])
+    return forks
 
 
 def _notify(order: Order, start: RunStart, job: Job) -> None:

@@ -1,19 +1,25 @@
-"""Layers around all routes: ids of requests, spans for OpenTelemetry, and bodies that stay unread.
+"""Layers around all routes: ids of requests, spans for OpenTelemetry, bodies that stay unread, and
+the limit of a request's head.
 
-Not for: limits (`limits`), metrics (`metrics`), or authentication (`auth`).
+Not for: limits of bodies (`bodies`), metrics (`metrics`), or authentication (`auth`).
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final
 
+import h11
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ebbtide import telemetry
+from ebbtide.errors import InvalidInput
 from ebbtide.ids import new_id
 from ebbtide.logs import bind_request, request_id
+from ebbtide.server.errors import answer_of
 from ebbtide.telemetry import Traced
 
 HEADER: Final = "X-Request-Id"
@@ -124,3 +130,49 @@ class UnreadBodies:
             await send(message)
 
         await self._app(scope, receiving, answering)
+
+
+class HeaderLimit:
+    """Refuses a request whose line and headers are too long (`headers_too_large`). The HTTP parser
+    applies the same limit (`Parser`), but not to a request head that arrives in one piece."""
+
+    def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards the request, or answers with the error."""
+        if scope["type"] == "http":
+            size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+            size += sum(len(name) + len(value) for name, value in scope["headers"])
+            if size > self._bytes_max:
+                text = f"the request's line and headers have more than {self._bytes_max} bytes"
+                await answer_of(InvalidInput("headers_too_large", text))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class Parser(H11Protocol):
+    """Reads requests. What is no HTTP, or has too long a head, gets an error of the usual form."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that could not be read, and closes the connection."""
+        error = sys.exception()
+        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+            answer = answer_of(
+                InvalidInput("headers_too_large", "the request's headers are too long")
+            )
+        else:
+            answer = answer_of(InvalidInput("invalid_argument", f"{msg} {error or ''}".strip()))
+        # A request whose body cannot be read may have its answer under way already.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            for event in (
+                h11.Response(
+                    status_code=answer.status_code,
+                    headers=[*answer.raw_headers, (b"connection", b"close")],
+                ),
+                h11.Data(data=bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

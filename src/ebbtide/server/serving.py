@@ -12,9 +12,8 @@ from fastapi import Depends, Request
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.schemes import is_elsewhere
-from ebbtide.server.auth import principal_of
+from ebbtide.server.auth import Rights, principal_of, rights_of
 from ebbtide.server.jobs import Jobs
-from ebbtide.server.rights import Rights, rights_of
 from ebbtide.settings import Settings
 from ebbtide.store.access.access_keys import AccessKey
 from ebbtide.store.embedded import Store

@@ -2,7 +2,7 @@
 
 Each process is a whole server, as on a machine of its own: they share the database, the storage,
 and a directory of this machine that ends with them. Not for: starting and ending the processes,
-which uvicorn does, or the state in that directory (`metrics`, `job_files`).
+which uvicorn does, or the files in that directory (`metrics`, `job_files`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from ebbtide import logs
@@ -19,7 +22,6 @@ from ebbtide.errors import EbbtideError
 from ebbtide.logs import LogLevel
 from ebbtide.processes import follow_parent
 from ebbtide.resources import limit_arenas
-from ebbtide.server.shared import metrics_of
 from ebbtide.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,6 +34,13 @@ METRICS_PLACE: Final = "PROMETHEUS_MULTIPROC_DIR"
 imported."""
 STARTUP_FAILURE: Final = 3
 """The exit code by which a process tells uvicorn not to start it again."""
+
+
+@contextmanager
+def shared_directory() -> Iterator[Path]:
+    """Yields a new directory for the processes of one server."""
+    with TemporaryDirectory(prefix="ebbtide-serve-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def show_requests(*, shown: bool) -> None:
@@ -58,7 +67,7 @@ class Worker:
         settings = self.settings
         logs.set_up(settings.log_format, self.log_level, secrets=settings.secrets)
         show_requests(shown=self.access_log)
-        os.environ[METRICS_PLACE] = str(metrics_of(self.shared))
+        os.environ[METRICS_PLACE] = str(self.shared)
         # Imported only now, because the metrics' library reads its variable at the import.
         from ebbtide.server.app import create_app
         from ebbtide.store.embedded import Store

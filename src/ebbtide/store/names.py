@@ -41,7 +41,7 @@ _REF_RULE: Final = (
     f"use at most {REF_LENGTH_MAX} letters, digits and _ - . /, with a letter, digit or _ first, "
     "no '..' or '//', and no '/', '.' or '.lock' at the end"
 )
-_PATH_RULE: Final = f"use 1 to {PATH_BYTES_MAX} bytes of UTF-8 without zero bytes"
+PATH_RULE: Final = f"use 1 to {PATH_BYTES_MAX} bytes of UTF-8 without zero bytes"
 _ITEM_RULE: Final = (
     f"use 1 to {ITEM_BYTES_MAX} bytes of UTF-8 without '/' and control characters, without blanks "
     "at the ends, and neither '.' nor '..' nor 32 hexadecimal digits, which are an id"
@@ -143,6 +143,11 @@ def _inside(value: Any) -> list[Any]:  # JSON
     return list(value) if isinstance(value, list | tuple) else []
 
 
+def is_path(path: str) -> bool:
+    """Whether an object can have a path."""
+    return _is_text(path, bytes_max=PATH_BYTES_MAX)
+
+
 def check_path(path: str) -> None:
     """Checks an object's path. Raises InvalidInput `invalid_path`, with the rule.
 
@@ -150,8 +155,8 @@ def check_path(path: str) -> None:
     A path never becomes the name of a file in the storage. Commands that write files of this
     machine check paths again.
     """
-    if not _is_text(path, bytes_max=PATH_BYTES_MAX):
-        raise InvalidInput("invalid_path", f"{shown(path)} is no path: {_PATH_RULE}")
+    if not is_path(path):
+        raise InvalidInput("invalid_path", f"{shown(path)} is no path: {PATH_RULE}")
 
 
 def check_size(size_bytes: int) -> None:

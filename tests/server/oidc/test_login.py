@@ -18,12 +18,17 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Failed
-from ebbtide.server.oidc.fetching import ANSWER_BYTES_MAX, TOTAL_SECONDS_MAX, fetch_json
-from ebbtide.server.oidc.issuer import DOCUMENT_SECONDS_MAX, Issuer
+from ebbtide.server.oidc.issuer import (
+    ANSWER_BYTES_MAX,
+    DOCUMENT_SECONDS_MAX,
+    TOTAL_SECONDS_MAX,
+    Issuer,
+    fetch_json,
+)
 from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.oidc.provider import FLOW_TIME
-from ebbtide.server.pages.guarding import COOKIE
-from ebbtide.server.pages.oidc import FLOW_COOKIE
+from ebbtide.server.pages.browser import COOKIE
+from ebbtide.server.pages.login import FLOW_COOKIE
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.database.schema import sessions
 from ebbtide.store.embedded import Store

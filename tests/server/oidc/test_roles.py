@@ -11,9 +11,8 @@ import pytest
 from ebbtide.errors import ExitCode, InvalidInput
 from ebbtide.ids import new_id
 from ebbtide.server.auth import COOKIE as API_COOKIE
-from ebbtide.server.oidc.options import oidc_options
-from ebbtide.server.oidc.roles import GivenRoles, RoleRules
-from ebbtide.server.pages.guarding import COOKIE
+from ebbtide.server.oidc.options import GivenRoles, RoleRules, oidc_options
+from ebbtide.server.pages.browser import COOKIE
 from ebbtide.settings import Settings, is_loopback_name
 from ebbtide.store.access.access_keys import Role
 from tests.server.oidc.conftest import World, settings_of

@@ -6,20 +6,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.arrow import table_of
-from ebbtide.errors import Refused
+from ebbtide.audit.candidate_names import expired_commits, names_of_candidates
+from ebbtide.errors import Failed, Refused
+from ebbtide.formats import embedded, file_names
+from ebbtide.formats.base import tree_address
+from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.formats.file_names import FileName, FileNames
 from ebbtide.gc.candidates import CANDIDATE_SCHEMA
 from ebbtide.gc.parts import Part, PartRows, read_part
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
-from ebbtide.server.pages import candidate_reading, last_holders
-from ebbtide.server.pages.candidate_reading import (
+from ebbtide.server.pages import candidates as candidate_pages
+from ebbtide.server.pages import last_holders
+from ebbtide.server.pages.candidates import (
     AGES,
     CandidateFilter,
     CandidateRow,
@@ -28,13 +35,7 @@ from ebbtide.server.pages.candidate_reading import (
     find,
 )
 from ebbtide.server.pages.charts import Bar
-from ebbtide.server.pages.last_holders import (
-    NEVER,
-    UNKNOWN,
-    LastPath,
-    find_last_holders,
-    find_last_paths,
-)
+from ebbtide.server.pages.last_holders import NEVER, UNKNOWN, LastHolders, find_last_holders
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from ebbtide.store.content.entries import Entry
@@ -108,7 +109,7 @@ def test_pages_and_charts_against_a_plain_filter(
         and row.size_bytes >= search.bytes_min
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(candidate_reading, "SCANNED_MAX", scanned_max)
+        patched.setattr(candidate_pages, "SCANNED_MAX", scanned_max)
         found = list(pages(folder, parts, search, amount))
     assert [(row.address, row.size_bytes, row.kind) for row in found] == expected
     check_charts(draw(folder, parts, now=NOW), groups)
@@ -234,8 +235,16 @@ def sums(rows: list[Bar]) -> dict[str, int]:
     return {row.label: row.size_bytes for row in rows if row.size_bytes}
 
 
+def form_of(lake: Repository, plan: Plan) -> EmbeddedRepository:
+    return EmbeddedRepository(lake.context, store_id=plan.identity.store_id)
+
+
+def held_last(lake: Repository, plan: Plan, folder: RunFolder) -> LastHolders | None:
+    return find_last_holders(form_of(lake, plan), plan, folder, default_branch="main")
+
+
 def test_against_the_definition(planned: Planned) -> None:
-    found = find_last_holders(*planned)
+    found = held_last(*planned)
     assert found is not None and found.complete
     by_branch, by_place = defined(*planned)
     assert len(by_branch) > 2 and by_branch[NEVER] > 0
@@ -245,40 +254,59 @@ def test_against_the_definition(planned: Planned) -> None:
 
 
 def test_what_was_not_read_is_said(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = find_last_holders(*planned)
+    whole = held_last(*planned)
     assert whole is not None
-    for limit in ("TREES_MAX", "RANGES_MAX"):
-        monkeypatch.setattr(last_holders, limit, 3)
-        found = find_last_holders(*planned)
+    for module, limit in ((file_names, "TREES_MAX"), (last_holders, "RANGES_MAX")):
+        monkeypatch.setattr(module, limit, 3)
+        found = held_last(*planned)
         monkeypatch.undo()
         assert found is not None and not found.complete, limit
         known = sums(list(found.branches))
         assert NEVER not in known and known[UNKNOWN] > sums(list(whole.branches))[NEVER], limit
         assert sum(known.values()) == sum(sums(list(whole.branches)).values()), limit
     with monkeypatch.context() as patched:
-        patched.setattr(last_holders, "find_commits", lambda *_asked: {})
-        found = find_last_holders(*planned)
+        patched.setattr(embedded, "find_commits", lambda *_asked: {})
+        found = held_last(*planned)
     assert found is not None and not found.complete
     assert set(sums(list(found.branches))) == {UNKNOWN}
     monkeypatch.setattr(last_holders, "OBJECTS_MAX", 3)
-    assert find_last_holders(*planned) is None
+    assert held_last(*planned) is None
 
 
-def test_paths_against_the_definition(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_against_the_definition(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path in the newest expired commit that has the object; none of files that were never
     committed, and of files that nobody asked about."""
     lake, plan, folder = planned
+    form = form_of(lake, plan)
     asked = list(sizes_of(plan, folder))[::2]
-    defined: dict[str, LastPath] = {}
+    defined: dict[str, FileName] = {}
     for commit_id, entry in newest_first(lake, folder):
         if entry.address in asked:
-            last = LastPath(entry.path, commit_id, branch_of(lake, commit_id))
-            defined.setdefault(entry.address, last)
-    found = find_last_paths(lake, plan, folder, asked)
+            defined.setdefault(entry.address, FileName(entry.path, commit_id))
+    found = names_of_candidates(form, plan, folder, asked)
     assert found.complete and found.by_address == defined
     assert 2 < len(defined) < len(asked)
-    assert find_last_paths(lake, plan, folder, []).by_address == {}
+    assert names_of_candidates(form, plan, folder, []).by_address == {}
 
-    monkeypatch.setattr(last_holders, "PATH_RANGES_MAX", 2)
-    part = find_last_paths(lake, plan, folder, asked)
+    expired = expired_commits(plan, folder)[0]
+    tree = tree_address(form.layout, expired.tree_id)
+    message = lake.commits.get(expired.commit_id).message
+    named = names_of_candidates(form, plan, folder, [tree]).by_address
+    assert message and named == {tree: FileName(message, expired.commit_id)}
+
+    monkeypatch.setattr(file_names, "NODES_MAX", 2)
+    part = names_of_candidates(form, plan, folder, asked)
     assert not part.complete and part.by_address.items() < defined.items()
+
+
+def test_a_catalog_that_does_not_answer_costs_only_the_names(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, plan, folder = planned
+    form = form_of(lake, plan)
+
+    def fail(*_asked: object) -> NoReturn:
+        raise Failed("database_error", "it is down")
+
+    monkeypatch.setattr(form, "file_names", fail)
+    assert names_of_candidates(form, plan, folder, ["data/x"]) == FileNames({}, complete=False)

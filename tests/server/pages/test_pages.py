@@ -17,12 +17,15 @@ from ebbtide.gc.report import COUNTED, RunState
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.job_files import add_job
+from ebbtide.server.pages.charts import bars, shares
+from ebbtide.server.pages.html import environment
 from ebbtide.server.pages.runs import MEANINGS, SWEPT, advice_of
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome, LocalStorage, Retained
 from ebbtide.storage.clients import LOCKED
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
+from ebbtide.text import size_text
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing
 from tests.support.clock import ManualClock
 from tests.support.cold import list_as
@@ -66,7 +69,7 @@ def test_no_name_is_markup(lake: Lake, admin: Browser) -> None:
         assert "&lt;admin&gt;" in found.text, "whose session it is"
 
 
-def test_repositories_and_the_overview(admin: Browser) -> None:
+def test_repositories_and_the_overview(lake: Lake, admin: Browser) -> None:
     first = admin.get("").text
     (row,) = [row for row in rows_of(first) if row.startswith(NAME)]
     assert "persistent" in row and "planned" in row and "196.1 KiB" in row
@@ -74,7 +77,51 @@ def test_repositories_and_the_overview(admin: Browser) -> None:
     assert "No repository has" in admin.get("?search=nothing").text
     page = admin.get(PLACE).text
     assert "40 files by the newest plan" in text_of(page)
+    plan = rf'href="/ui{re.escape(PLACE)}/runs/{lake.planned}"'
+    assert re.search(rf"{plan}>196\.1 KiB<", first), "the reclaimable bytes lead to their plan"
+    assert re.search(rf"{plan}>40 files by the newest plan<", page)
     assert any(row.startswith("main 30d, keep_monthly 3") for row in rows_of(page))
+
+
+def test_totals_over_all_repositories(tmp_path: Path) -> None:
+    """Those that the visitor may read, whether the list shows them on one page or not."""
+    sizes, reclaimable = [], 0
+    with new_store(tmp_path) as store, browsing(store) as browsers:
+        for name, count in (("one", 3), ("other", 5), ("no-run", 0)):
+            made = store.create_repository(name)
+            leave_garbage(made, branch="main", count=count)
+            if count:
+                made.objects.put("main", "kept", b"kept")
+                made.commits.commit("main", "one")
+                report = collector_of(store, made).plan()
+                sizes.append(report.to_json()["listed_bytes"])
+                reclaimable += report.to_json()["candidate_bytes"]
+        admin = browsers()
+        assert 'data-fragment="/ui/totals"' in admin.get("").text
+        totals = text_of(admin.get("/totals").text)
+        assert "Repositories 3 that you may read" in totals
+        assert f"Size of all {size_text(sum(sizes))} without 1, whose size no plan tells" in totals
+        assert f"Reclaimable {size_text(reclaimable)} by the newest plans" in totals
+        assert reclaimable > 40_000
+        assert "<html" not in admin.get("/totals", headers={"x-fragment": "1"}).text
+        assert "Repositories 0" in text_of(browsers(Role.NONE).get("/totals").text)
+
+
+def test_a_single_bar_is_no_chart() -> None:
+    macros: Any = environment().get_template("macros.html").module
+    rows = bars([("object", 3, 30), ("range", 1, 10)])
+    both, one = (macros.bar_table("By kind", "Kind", some) for some in (rows, rows[:1]))
+    assert both.count("<svg") == 2 and "<svg" not in one and "object" in one
+    shown = shares([("main", "30d", 3, 1), ("dev", "7d", 1, 0)])
+    both, one = (macros.share_table("By branch", some) for some in (shown, shown[:1]))
+    assert both.count("<svg") == 2 and "<svg" not in one and "main" in one
+
+
+def test_a_notice_ends_with_what_it_tells(lake: Lake, admin: Browser) -> None:
+    for notice in ("run_started", "undo_started", "aside_purged"):
+        page = admin.get(f"{PLACE}/runs/{lake.swept}?notice={notice}").text
+        assert 'role="status"' not in page, notice
+    assert 'role="status"' in admin.get(f"{PLACE}/files?notice=committed").text
 
 
 def test_commits_are_told_apart_and_say_why(lake: Lake, admin: Browser) -> None:
@@ -219,7 +266,8 @@ def test_a_run_under_way(lake: Lake) -> None:
         job.path.write_text("\n".join((job.path.read_text(), *ended)))
         job.tell("run_id", run_id)
         job.tell("start", "mark <b>")
-        page = browser.get(f"{PLACE}/runs/{run_id}").text
+        page = browser.get(f"{PLACE}/runs/{run_id}?notice=run_started").text
+        assert 'role="status"' in page, "the run goes on"
         assert f'data-progress="/ui{PLACE}/runs/{run_id}/progress"' in page
         assert "badge running" in page and "mark &lt;b&gt;" in page and "1.2 s" in page
         found = browser.get(f"{PLACE}/runs/{run_id}/progress").json()
@@ -240,12 +288,12 @@ def test_charts(lake: Lake, admin: Browser) -> None:
 
 
 def test_candidates(lake: Lake, admin: Browser) -> None:
-    """`test_candidates.py` has the filters. Garbage that was staged and never committed has no
-    path; a swept run's files have theirs."""
+    """`test_candidates.py` has the filters. Garbage that was staged and never committed has only
+    an address; a swept run's files have their paths, and addresses are one click away."""
     place = f"{PLACE}/runs/{lake.planned}/candidates"
     page = admin.get(place).text
     rows = rows_of(page)[1:]
-    assert len(rows) == 40 and "Last path" not in page
+    assert len(rows) == 40 and all(row.startswith("data/") for row in rows)
     one = rows[7].split()[0]
     assert [row.split()[0] for row in rows_of(admin.get(f"{place}?search={one}").text)[1:]] == [one]
     asked = f"{place}?kind=object&bytes_min=5030"
@@ -253,11 +301,13 @@ def test_candidates(lake: Lake, admin: Browser) -> None:
     assert "No candidate fits" in admin.get(f"{place}?bytes_min=1+MiB").text
     for wrong in ("bytes_min=-1", "bytes_min=much", "position=-1", "position=x"):
         assert admin.get(f"{place}?{wrong}").status_code == 400, wrong
-    rows = rows_of(admin.get(f"{place}?paths=yes").text)[1:]
-    assert len(rows) == 40 and all(" never committed " in row for row in rows)
-    swept = admin.get(f"{PLACE}/runs/{lake.swept}/candidates?kind=object&paths=yes").text
-    has_path = re.compile(r" tables/[\w-]+/day=\d+\.parquet in commit ")
-    assert any(map(has_path.search, rows_of(swept)[1:]))
+    rows = rows_of(admin.get(f"{place}?addresses=yes").text)[1:]
+    assert len(rows) == 40 and all(row.startswith("no commit has it data/") for row in rows)
+    swept = f"{PLACE}/runs/{lake.swept}/candidates?kind=object"
+    named = r"tables/[\w-]+/day=\d+\.parquet in commit [0-9a-f]+ "
+    for more, pattern in (("", f"{named}object"), ("&addresses=yes", f"{named}data/.* object")):
+        rows = rows_of(admin.get(swept + more).text)[1:]
+        assert any(re.match(pattern, row) for row in rows), (more, rows)
 
 
 def test_what_a_form_of_a_run_says_is_checked(lake: Lake, admin: Browser) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
 from ebbtide.retention.policy import COUNTS, Policy
+from ebbtide.server.pages.html import render
 from ebbtide.server.pages.policy_form import BRANCH_RULES_MAX, PolicyFields
-from ebbtide.server.pages.rendering import render
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers

@@ -7,7 +7,7 @@ import re
 import httpx
 
 from ebbtide.server.pages.app import page_routes
-from ebbtide.server.pages.guarding import COOKIE, POLICY
+from ebbtide.server.pages.browser import COOKIE, POLICY
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import ORIGIN, Browsers

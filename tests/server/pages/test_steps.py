@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from ebbtide.server.pages.app import page_routes
-from ebbtide.server.pages.assets import assets
+from ebbtide.server.pages.browser import assets
 from tests.server.calls import Asked
 from tests.server.pages.calls import ASKED, UNASKED
 from tests.server.pages.conftest import ORIGIN

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ebbtide.gc.runs import RunFolder
 from ebbtide.server.pages.charts import DATES_HEIGHT, DATES_WIDTH, Scale, over_dates
-from ebbtide.server.pages.figures import read_figures
-from ebbtide.text import size_text
+from ebbtide.server.pages.trends import read_figures
+from ebbtide.text import known_size_text, size_text
 from tests.server.pages.conftest import PLACE, Browser, Lake
 from tests.server.pages.test_pages import rows_of, text_of
 from tests.support.randomized import examples, randomized
@@ -56,14 +56,16 @@ def test_the_page(lake: Lake, admin: Browser) -> None:
     for few in ([(BEGIN, 1.0)], []):
         assert over_dates("t", few, text=repr, scale="any") is None
     page = admin.get(f"{PLACE}/runs/trend").text
-    assert len(re.findall(r"<figure", page)) == 4 and len(re.findall(r'class="dot"', page)) == 8
+    assert len(re.findall(r"<figure", page)) == 5 and len(re.findall(r'class="dot"', page)) == 10
     assert f'href="/ui{PLACE}/runs/trend"' in admin.get(f"{PLACE}/runs").text
     newest, older = rows_of(page)[1:]
-    assert " planned 0 B " in newest and " 40 " in newest
+    assert re.search(r" planned [\d.]+ KiB 0 B 0 B ", newest) and " 40 " in newest
     form = lake.store.repository("lake")
     swept = read_figures(lake.swept, RunFolder.inside(form.storage, lake.swept))
     assert swept is not None and swept.freed_bytes > 0
-    assert f" swept {size_text(swept.freed_bytes)} " in older
+    assert (
+        f" swept {known_size_text(swept.size_bytes)} {size_text(swept.freed_bytes)} 0 B " in older
+    )
     lake.store.create_repository("no-runs")
     empty = text_of(admin.get("/repositories/no-runs/runs/trend").text)
     assert "No run has made a plan yet" in empty

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebbtide.ids import new_id
-from ebbtide.server.pages import tables
-from ebbtide.server.pages.tables import FirstRows, TableUnreadable, read_first_rows
+from ebbtide.server.pages import previews
+from ebbtide.server.pages.previews import FirstRows, TableUnreadable, read_first_rows
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
@@ -147,9 +147,9 @@ def test_values_as_text() -> None:
     assert found.rows[0][0] == "2 bytes" and found.rows[1][0] is None
     assert found.rows[0][1] == "2116-02-20 23:53:38.427387905"
     assert found.rows[1][2] == "{'x': 1}"
-    assert found.rows[0][3] == "y" * tables.CELL_CHARACTERS_MAX + "…"
+    assert found.rows[0][3] == "y" * previews.CELL_CHARACTERS_MAX + "…"
     wide = first_rows(parquet(pa.table({f"c{n}": [n] for n in range(80)})))
-    assert (len(wide.columns), wide.column_count) == (tables.COLUMNS_MAX, 80)
+    assert (len(wide.columns), wide.column_count) == (previews.COLUMNS_MAX, 80)
     none = first_rows(parquet(pa.table({"x": pa.array([], pa.int8())})))
     assert (none.rows, none.row_count) == ((), 0)
 
@@ -172,5 +172,5 @@ def test_limits_of_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SECONDS_MAX", 0.0, "takes more than 0 seconds"),
     ):
         with monkeypatch.context() as patched, pytest.raises(TableUnreadable, match=message):
-            patched.setattr(tables, name, value)
+            patched.setattr(previews, name, value)
             read_first_rows("parquet", len(data), read)

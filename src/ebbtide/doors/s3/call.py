@@ -33,10 +33,9 @@ from ebbtide.doors.s3.errors import (
 from ebbtide.doors.s3.payload import Payload
 from ebbtide.doors.s3.signatures import ScopeKey
 from ebbtide.errors import EbbtideError, Gone, InvalidInput, NotFound
-from ebbtide.server.limits import limited
+from ebbtide.server.auth import Rights
+from ebbtide.server.bodies import limited, store_upload
 from ebbtide.server.patience import INTERVAL_SECONDS, Patient
-from ebbtide.server.rights import Rights
-from ebbtide.server.streaming import store_upload
 from ebbtide.storage import Content
 from ebbtide.store.access.access_keys import AccessKey, Role
 from ebbtide.store.embedded import Store

@@ -31,9 +31,9 @@ from ebbtide.doors.s3.signatures import (
 )
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
+from ebbtide.server.auth import Rights
+from ebbtide.server.bodies import DRAINED_BYTES_MAX, is_small, whole_body
 from ebbtide.server.doors import Door
-from ebbtide.server.rights import Rights
-from ebbtide.server.streaming import DRAINED_BYTES_MAX, is_small, whole_body
 from ebbtide.store.embedded import Store
 from ebbtide.text import shown
 

@@ -20,6 +20,7 @@ from ebbtide.arrow import texts
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.base import Guard, Identity, RepositoryFormat, RunHold
+from ebbtide.formats.file_names import AddressesOf, FileNames, names_in_tables
 from ebbtide.formats.iceberg.expiries import Expiries, IcebergHistory, check_allowed
 from ebbtide.formats.iceberg.history import RemovedFile, told_of_snapshot, until
 from ebbtide.formats.iceberg.layout import IcebergLayout
@@ -203,6 +204,15 @@ class IcebergRepository:
             f"{self.identity.repository_name} has no paths of single files: give the address of a "
             f"file, or only the snapshot or ref ({shown(ref)})",
         )
+
+    def file_names(
+        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
+    ) -> FileNames:
+        """Returns the table and the partition of files, by the folders that they lie in."""
+        del commits, among
+        tables = (self._tables or self._warehouse.read()).metadata
+        places = {folder: name for name, each in tables.items() for folder in each.folders}
+        return names_in_tables(addresses, places)
 
     @property
     def _expiries(self) -> Expiries:

@@ -25,9 +25,16 @@ from ebbtide.formats.base import (
     storage_clocks,
     unguarded,
 )
+from ebbtide.formats.file_names import AddressesOf, FileNames
 from ebbtide.formats.icechunk.edits import apply_v1, apply_v2, listable, records_of, write_record
-from ebbtide.formats.icechunk.layout import IcechunkLayout, is_directory, load_snapshot
+from ebbtide.formats.icechunk.layout import (
+    SNAPSHOTS_PREFIX,
+    IcechunkLayout,
+    is_directory,
+    load_snapshot,
+)
 from ebbtide.formats.icechunk.mixed import check_unmixed
+from ebbtide.formats.icechunk.named import NamedFiles
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, check_spelling, read_refs
 from ebbtide.formats.icechunk.relations import IcechunkReading
 from ebbtide.formats.icechunk.repo import REPO_ADDRESS, Edit, RepoFile, write_repo
@@ -42,7 +49,7 @@ from ebbtide.formats.icechunk.state import (
 )
 from ebbtide.formats.icechunk.walk import IcechunkWalk
 from ebbtide.formats.notes import dates_text, put_if, read_dates, read_holds, write_holds
-from ebbtide.model import EPOCH
+from ebbtide.model import EPOCH, Commit
 from ebbtide.retention.expiry import Expiry, ExpiryRequest, plan_expiry
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
@@ -438,6 +445,16 @@ class IcechunkRepository:
             return RepoGuard(self.storage, closed) if is_directory(self.storage) else unguarded
         assert self._known is not None
         return RefsGuard(self.storage, kept=self._known.reached() - closed, going=closed)
+
+    def file_names(
+        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
+    ) -> FileNames:
+        """Returns the keys of chunks, the arrays of manifests, and the messages of snapshots and
+        their logs. Snapshots among the files are searched too: no ref may lead to them."""
+        loose = (each.removeprefix(SNAPSHOTS_PREFIX) for each in among("snapshot"))
+        known = {each.commit_id for each in commits}
+        others = [Commit(each, (), EPOCH, each) for each in loose if each not in known]
+        return NamedFiles(self.storage, frozenset(addresses)).names([*commits, *others])
 
     def _log_time(self) -> datetime:
         """Returns the date of a run's entry in the operations log, by the slowest clock. Icechunk

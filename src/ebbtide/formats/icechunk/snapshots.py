@@ -7,6 +7,7 @@ it refers to. Source: Icechunk specification, `snapshot.fbs` and `manifest.fbs`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,7 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ebbtide.arrow import texts
 from ebbtide.formats.icechunk.files import Buffer, DamagedError, FileType, Tables, pack, unpack
 from ebbtide.formats.icechunk.ids import ID_BYTES, id_bytes, id_text, id_texts
 from ebbtide.model import EPOCH
@@ -25,6 +28,8 @@ _ID: Final = 0
 _SNAPSHOT_FIELDS: Final = 9
 _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _FILES, _FILES_V2 = 1, 2, 3, 4, 6, 7
 _NODE_FIELDS: Final = 6
+_NODE_ID_BYTES: Final = 8
+_NODE_PATH: Final = 1
 _DATA_TYPE, _DATA = 3, 4
 _ARRAY_DATA: Final = 1
 _ARRAY_DATA_FIELDS: Final = 4
@@ -66,6 +71,51 @@ class Snapshot:
     flushed_at: datetime
     message: str
     manifests: tuple[ManifestInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedArrays:
+    """The arrays of a snapshot: their paths by node id, and the paths of each manifest's arrays."""
+
+    paths: Mapping[bytes, str]
+    by_manifest: Mapping[str, Sequence[str]]
+
+
+def read_arrays(data: bytes, snapshot_id: str) -> NamedArrays:
+    """Returns the arrays of a snapshot file. Raises as `read_snapshot` does."""
+    root = _root(unpack(data, FileType.SNAPSHOT).payload, snapshot_id)
+    paths: dict[bytes, str] = {}
+    by_manifest: dict[str, list[str]] = {}
+    for nodes in root.children(_NODES, fields=_NODE_FIELDS):
+        for node in nodes.only(nodes.numbers(_DATA_TYPE, "<u1") == _ARRAY_DATA):
+            path = node.struct_vectors(_NODE_PATH, 1).tobytes().decode("utf-8", "replace")
+            paths[node.structs(_ID, _NODE_ID_BYTES)[0].tobytes()] = path
+            array = node.child(_DATA, fields=_ARRAY_DATA_FIELDS)
+            for refs in array.children(_MANIFESTS, fields=_MANIFEST_REF_FIELDS):
+                for row in refs.structs(0, ID_BYTES):
+                    by_manifest.setdefault(id_text(row.tobytes()), []).append(path)
+    return NamedArrays(paths, by_manifest)
+
+
+def chunk_keys(
+    payload: bytes, paths: Mapping[bytes, str], wanted: pa.StringArray
+) -> Iterator[tuple[str, str]]:
+    """Yields those of the `wanted` addresses of chunks that a manifest refers to, each with its key
+    in Zarr, such as `group/array/c/0/3`. `paths` are those of `NamedArrays`. Raises as
+    `manifest_chunks` does."""
+    root = Buffer(payload).root(fields=_MANIFEST_FIELDS)
+    for arrays in root.children(_ARRAYS, fields=_ARRAY_MANIFEST_FIELDS):
+        for array in arrays:
+            path = paths.get(array.structs(_ID, _NODE_ID_BYTES)[0].tobytes())
+            for refs in array.children(_REFS, fields=_CHUNK_REF_FIELDS):
+                own = refs.only(refs.has(_CHUNK_ID))
+                ids = id_texts(own.structs(_CHUNK_ID, ID_BYTES), prefix=CHUNKS_PREFIX)
+                is_wanted = pc.is_in(ids, wanted)
+                if path is None or not pc.any(is_wanted).as_py():
+                    continue
+                keys = own.only(np.asarray(is_wanted)).columns(_INDEX).T.tolist()
+                for address, key in zip(texts(ids.filter(is_wanted)), keys, strict=True):
+                    yield address, "/".join([path.strip("/"), "c", *map(str, key)])
 
 
 def read_snapshot(data: bytes, snapshot_id: str) -> Snapshot:

@@ -22,9 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.server.api.base import ErrorAnswer
-from ebbtide.server.auth import principal_of
-from ebbtide.server.limits import limited
-from ebbtide.server.rights import rights_of
+from ebbtide.server.auth import principal_of, rights_of
+from ebbtide.server.bodies import limited
 from ebbtide.store.access.access_keys import Role
 from ebbtide.text import shown
 

@@ -1,25 +1,32 @@
 """The issuer: its document, its keys, and the exchange of a code for an ID token.
 
 Everything is fetched when a login needs it, so that the server starts while the issuer is down. The
-document is by OpenID Connect Discovery 1.0, section 3. Not for: the ID token's content (`tokens`).
+document is by OpenID Connect Discovery 1.0, section 3. An answer is JSON of limited size, within a
+limited time, from an address that nobody on the way can change. Not for: the ID token's content
+(`provider`).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import time
-from collections.abc import Callable, Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from importlib.metadata import version
 from threading import BoundedSemaphore
 from typing import Any, Final
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlencode
 
 from ebbtide.errors import Denied, Failed
-from ebbtide.server.oidc.fetching import fetch_json
+from ebbtide.redirects import NoRedirect
 from ebbtide.server.oidc.options import OidcOptions
 from ebbtide.settings import tls_address
-from ebbtide.text import shown
+from ebbtide.text import readable, shown
 
 DOCUMENT_PATH: Final = "/.well-known/openid-configuration"
 DOCUMENT_SECONDS_MAX: Final = 300
@@ -167,3 +174,75 @@ def _basic(client_id: str, secret: str) -> str:
     """Returns the header for a client with a secret (RFC 6749, section 2.3.1)."""
     pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
     return "Basic " + base64.b64encode(pair.encode()).decode()
+
+
+SILENCE_SECONDS_MAX: Final = 5
+TOTAL_SECONDS_MAX: Final = 10
+ANSWER_BYTES_MAX: Final = 1 << 20
+_PART_BYTES: Final = 1 << 14
+
+
+def fetch_json(
+    url: str,
+    *,
+    form: Mapping[str, str] | None = None,
+    authorization: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[int, dict[str, Any]]:
+    """Gets a document, or posts a form. Returns the status and the JSON object of the answer.
+
+    An answer with an error's status counts, if it is a JSON object too. `clock` is in seconds.
+    Raises Failed `issuer_error` if there is no such answer within the limits.
+    """
+    headers = {"Accept": "application/json", "User-Agent": f"ebbtide/{version('ebbtide')}"}
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    data = None if form is None else urlencode(form).encode()
+    request = urllib.request.Request(url, data=data, headers=headers)
+    until = clock() + TOTAL_SECONDS_MAX
+    try:
+        try:
+            answer = urllib.request.build_opener(NoRedirect).open(
+                request, timeout=SILENCE_SECONDS_MAX
+            )
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            status = int(answer.status)
+            body = _read(url, answer, until, clock)
+    except urllib.error.URLError as error:
+        raise _unusable(url, str(error.reason)) from None
+    except (OSError, HTTPException, UnicodeError) as error:
+        raise _unusable(url, str(error) or type(error).__name__) from None
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _unusable(url, f"it answered with status {status}, and no JSON object")
+    return status, found
+
+
+def _read(
+    url: str,
+    answer: HTTPResponse | urllib.error.HTTPError,
+    until: float,
+    clock: Callable[[], float],
+) -> bytes:
+    """Reads the body of an answer part by part, so that neither its size nor its pace matters."""
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read1(_PART_BYTES):
+        size += len(part)
+        if size > ANSWER_BYTES_MAX:
+            raise _unusable(url, f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+        if clock() > until:
+            raise _unusable(url, f"its answer took more than {TOTAL_SECONDS_MAX} seconds")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _unusable(url: str, reason: str) -> Failed:
+    return Failed(
+        "issuer_error", readable(f"the issuer of logins cannot be used at {url}: {reason}")
+    )

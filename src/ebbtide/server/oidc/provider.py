@@ -1,8 +1,10 @@
 """A login by the issuer, from the first redirect to the person: the authorization code flow of
 OpenID Connect, with PKCE (RFC 7636), a state and a nonce.
 
-What a login was begun with stays with the browser, sealed. So any server of the store can finish
-it. Not for: cookies and pages (`pages.oidc`).
+The values of a login stay with the browser, sealed, so that any server of the store can finish it.
+ID tokens are checked by OpenID Connect Core 1.0, section 3.1.3.7. Only signatures by a private key
+of the issuer count. A token without a signature, or with one that a published key can make, is
+refused. Not for: cookies and pages (`pages.login`).
 """
 
 from __future__ import annotations
@@ -13,22 +15,22 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+import jwt
+
 from ebbtide.errors import Denied, EbbtideError, Failed
 from ebbtide.server.oidc.issuer import Issuer
-from ebbtide.server.oidc.options import OidcOptions
-from ebbtide.server.oidc.roles import GivenRoles, claim_of
-from ebbtide.server.oidc.tokens import verified_claims
+from ebbtide.server.oidc.options import GivenRoles, OidcOptions, claim_of
 from ebbtide.store.access.access_keys import NAME_BYTES_MAX
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.access.sessions import Person
 from ebbtide.store.names import check_text
-from ebbtide.text import shown
+from ebbtide.text import readable, shown
 
 FLOW_TIME: Final = timedelta(minutes=10)
 """How long a person may take at the issuer."""
@@ -195,3 +197,92 @@ def _challenge(verifier: str) -> str:
 
 def _with_query(address: str, asked: Mapping[str, str]) -> str:
     return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
+
+
+KEY_TYPES: Final[Mapping[str, str]] = {
+    "RS256": "RSA",
+    "RS384": "RSA",
+    "RS512": "RSA",
+    "PS256": "RSA",
+    "PS384": "RSA",
+    "PS512": "RSA",
+    "ES256": "EC",
+    "ES384": "EC",
+    "ES512": "EC",
+    "EdDSA": "OKP",
+}
+"""The accepted algorithms, with the type of their keys."""
+LEEWAY_SECONDS: Final = 60
+"""How far the clocks of the issuer and of this server may be apart."""
+SUBJECT_LENGTH_MAX: Final = 255
+_NEEDED: Final = ("iss", "sub", "aud", "exp", "iat")
+
+
+def verified_claims(
+    token: str, keys: Sequence[Mapping[str, Any]], *, issuer: str, client_id: str, nonce: str
+) -> dict[str, Any]:
+    """Returns the claims of an ID token that the issuer made for this login.
+
+    `keys` are the issuer's, as in RFC 7517. `nonce` is the one that the login was begun with.
+    Raises Denied `login_refused`, with the reason.
+    """
+    try:
+        header = jwt.get_unverified_header(token)
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            _key_of(header, keys),
+            algorithms=[header["alg"]],
+            audience=client_id,
+            issuer=issuer,
+            leeway=LEEWAY_SECONDS,
+            options={"require": list(_NEEDED)},
+        )
+    except jwt.PyJWTError as error:
+        raise _refused(str(error)) from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        # Values of a wrong type, in the token or in a key.
+        raise _refused(f"it cannot be read ({type(error).__name__})") from None
+    _check_party(claims, client_id)
+    found = claims.get("nonce")
+    if not (isinstance(found, str) and hmac.compare_digest(_bytes_of(found), _bytes_of(nonce))):
+        raise _refused("its nonce is of another login")
+    subject = claims["sub"]
+    if not 0 < len(subject) <= SUBJECT_LENGTH_MAX:
+        raise _refused("its subject is empty or too long")
+    return claims
+
+
+def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> jwt.PyJWK:
+    """Returns the key that the header of a token names. Raises Denied `login_refused`."""
+    algorithm = str(header.get("alg"))
+    if algorithm not in KEY_TYPES:
+        raise _refused(f"it is signed by {algorithm}, which is not accepted")
+    fitting = [
+        key
+        for key in keys
+        if key.get("kty") == KEY_TYPES[algorithm]
+        and key.get("use", "sig") == "sig"
+        and key.get("alg", algorithm) == algorithm
+        and ("kid" not in header or key.get("kid") == header["kid"])
+    ]
+    if len(fitting) != 1:
+        raise _refused(f"{len(fitting)} keys of the issuer fit its signature")
+    return jwt.PyJWK(dict(fitting[0]), algorithm=algorithm)
+
+
+def _check_party(claims: Mapping[str, Any], client_id: str) -> None:
+    """Checks that the token was made for this server alone."""
+    audience, party = claims["aud"], claims.get("azp")
+    is_single = not isinstance(audience, list) or len(audience) == 1
+    if party != client_id and not (party is None and is_single):
+        raise _refused("it was made for another client")
+
+
+def _refused(reason: str) -> Denied:
+    text = reason[:1].lower() + reason[1:]
+    return Denied("login_refused", readable(f"the issuer's ID token is refused: {text}"))
+
+
+def _bytes_of(text: str) -> bytes:
+    """Returns a text from JSON as bytes, even if UTF-8 has none for it."""
+    return text.encode("utf-8", "surrogatepass")

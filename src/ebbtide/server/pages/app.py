@@ -18,52 +18,43 @@ from ebbtide.server.errors import STATUS, BreakingOff
 from ebbtide.server.pages import (
     candidates,
     collections,
-    commit_view,
     commits,
-    explaining,
+    diffs,
+    explanations,
     files,
     holds,
     login,
-    objects,
-    oidc,
     policies,
-    protection,
     purges,
-    ref_diff,
     refs,
     repositories,
     runs,
     schedules,
     trash,
-    trend,
+    trends,
 )
-from ebbtide.server.pages.candidate_reading import ChartsKept
-from ebbtide.server.pages.figures import Figures
-from ebbtide.server.pages.guarding import HEADERS, ROOT
-from ebbtide.server.pages.rendering import render
-from ebbtide.server.pages.routing import PageRoute
-from ebbtide.server.pages.themes import theme_of
+from ebbtide.server.pages.browser import HEADERS, ROOT, theme_of
+from ebbtide.server.pages.candidates import ChartsKept
+from ebbtide.server.pages.html import render
+from ebbtide.server.pages.routes import PageRoute
+from ebbtide.server.pages.trends import Figures
 from ebbtide.server.pages.visit import Visit
 
 logger = logging.getLogger(__name__)
 
 TOPICS: Final = (
     login,
-    oidc,
     repositories,
     files,
-    objects,
     commits,
-    commit_view,
-    ref_diff,
-    explaining,
+    diffs,
+    explanations,
     refs,
     collections,
     policies,
     holds,
-    protection,
     # Before `runs`, whose paths have the id of a run where these have a word.
-    trend,
+    trends,
     schedules,
     runs,
     candidates,

@@ -8,12 +8,11 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.durations import parse_duration
-from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.errors import InvalidInput
 from ebbtide.server.api.paging import item_place
-from ebbtide.server.pages.ref_choices import choices_of
-from ebbtide.server.pages.refs import parse_state
-from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.server.pages.refs import choices_of, parse_state
+from ebbtide.server.pages.routes import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.collections.projects import Project
@@ -31,72 +30,8 @@ _FIELDS: Final = ("kind", "name", "ref", "prefix", "expires_in")
 def list_collections(visit: Visit) -> Response:
     """Shows the projects and collections in a project, or the outermost projects. The trash is
     included."""
-    return _list(visit, visit.query("project") or None)
-
-
-@pages.add("POST", _COLLECTIONS, Role.WRITER)
-def create_item(visit: Visit) -> Response:
-    """Creates a project, or a collection with the files of a ref below a prefix."""
-    repository, project_id = visit.repository(), visit.form("project") or None
-    name, period = visit.form("name").strip(), visit.form("expires_in").strip()
-    try:
-        kind = _kind(visit.form("kind"))
-        expires_at = visit.now() + parse_duration(period) if period else None
-        if kind == "project":
-            repository.projects.create(name, parent_id=project_id, expires_at=expires_at)
-        elif project_id is None:
-            raise InvalidInput(
-                "invalid_argument", "a collection is inside a project: open or make one first"
-            )
-        else:
-            repository.collections.create(project_id, name, _content(visit), expires_at=expires_at)
-    except EbbtideError as error:
-        return _list(visit, project_id, error=error, status=mendable(error))
-    return _to(visit, f"{kind}_made")
-
-
-@pages.add("POST", _COLLECTIONS + "/delete", Role.WRITER)
-def delete_item(visit: Visit) -> Response:
-    """Moves a project or a collection to the trash."""
-    repository, item_id = visit.repository(), visit.form("item_id")
-    try:
-        if _kind(visit.form("kind")) == "project":
-            repository.projects.delete(item_id)
-        else:
-            repository.collections.delete(item_id)
-    except EbbtideError as error:
-        return _list(visit, visit.form("project") or None, error=error, status=mendable(error))
-    return _to(visit, "item_deleted")
-
-
-def _kind(text: str) -> str:
-    if text not in KINDS:
-        raise InvalidInput("invalid_argument", "kind is project or collection")
-    return text
-
-
-def _content(visit: Visit) -> ContentChange | None:
-    """Returns the files of a new collection; None for an empty one."""
-    ref, prefix = visit.form("ref").strip(), visit.form("prefix").strip()
-    if not ref:
-        return None
-    directory = f"{prefix.removesuffix('/')}/" if prefix else ""
-    return ContentChange([FromRef(ref, directory, directory)])
-
-
-def _to(visit: Visit, notice: str) -> Response:
-    name, project = visit.repository().info.name, visit.form("project")
-    return visit.to("repositories", name, "collections", project=project, notice=notice)
-
-
-def _list(
-    visit: Visit,
-    project_id: str | None,
-    *,
-    error: EbbtideError | None = None,
-    status: int = 200,
-) -> Response:
     repository = visit.repository()
+    project_id = visit.given("project") or None
     listed = ListFilter(include_expired=True, state=parse_state(visit.query("state")))
     projects = repository.projects.page(
         parent_id=project_id,
@@ -119,8 +54,6 @@ def _list(
     last = shown[-1] if len(collections) > PAGE_ROWS else None
     return visit.page(
         "collections.html",
-        status=status,
-        error=error,
         asked={field: visit.form(field) for field in _FIELDS},
         choices=choices_of(repository),
         project_id=project_id,
@@ -133,6 +66,53 @@ def _list(
         now=visit.now(),
         trash_time=visit.served.settings.trash_time,
     )
+
+
+@pages.add("POST", _COLLECTIONS, Role.WRITER, again=list_collections)
+def create_item(visit: Visit) -> Response:
+    """Creates a project, or a collection with the files of a ref below a prefix."""
+    repository, project_id = visit.repository(), visit.form("project") or None
+    name, period = visit.form("name").strip(), visit.form("expires_in").strip()
+    kind = _kind(visit.form("kind"))
+    expires_at = visit.now() + parse_duration(period) if period else None
+    if kind == "project":
+        repository.projects.create(name, parent_id=project_id, expires_at=expires_at)
+    elif project_id is None:
+        raise InvalidInput(
+            "invalid_argument", "a collection is inside a project: open or make one first"
+        )
+    else:
+        repository.collections.create(project_id, name, _content(visit), expires_at=expires_at)
+    return _to(visit, f"{kind}_made")
+
+
+@pages.add("POST", _COLLECTIONS + "/delete", Role.WRITER, again=list_collections)
+def delete_item(visit: Visit) -> Response:
+    """Moves a project or a collection to the trash."""
+    repository, item_id = visit.repository(), visit.form("item_id")
+    is_project = _kind(visit.form("kind")) == "project"
+    (repository.projects if is_project else repository.collections).delete(item_id)
+    return _to(visit, "item_deleted")
+
+
+def _kind(text: str) -> str:
+    if text not in KINDS:
+        raise InvalidInput("invalid_argument", "kind is project or collection")
+    return text
+
+
+def _content(visit: Visit) -> ContentChange | None:
+    """Returns the files of a new collection; None for an empty one."""
+    ref, prefix = visit.form("ref").strip(), visit.form("prefix").strip()
+    if not ref:
+        return None
+    directory = f"{prefix.removesuffix('/')}/" if prefix else ""
+    return ContentChange([FromRef(ref, directory, directory)])
+
+
+def _to(visit: Visit, notice: str) -> Response:
+    name, project = visit.repository().info.name, visit.form("project")
+    return visit.to("repositories", name, "collections", project=project, notice=notice)
 
 
 def _above(repository: Repository, project_id: str | None) -> list[Project]:

@@ -1,21 +1,30 @@
-"""The files of a branch, tag or commit: browse, upload, delete and commit."""
+"""The files of a branch, tag or commit: browse, upload, delete, commit, view and download.
+
+A file is content of a user. It is sent with a policy that lets nothing in it run, and never under a
+type that a browser would interpret, except images that are recognized by their bytes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
-from ebbtide.server.pages.ref_choices import choices_of
-from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.server.api import downloads
+from ebbtide.server.pages.previews import HEAD_BYTES, image_type, preview, read_range
+from ebbtide.server.pages.refs import choices_of
+from ebbtide.server.pages.routes import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.commits.publication import until_published
 from ebbtide.store.content.differences import Change
+from ebbtide.store.content.entries import without_checksums
+from ebbtide.store.objects.objects import Readable
 from ebbtide.store.page import Page
 from ebbtide.store.repository import Repository
+from ebbtide.text import shown
 
 pages = Pages()
 
@@ -34,76 +43,10 @@ class Crumb:
 @pages.add("GET", _FILES, Role.READER)
 def list_files(visit: Visit) -> Response:
     """Shows a directory at a ref (`ref`, `prefix`), and the staged changes of a branch."""
-    return _list(visit, ref=visit.query("ref"), prefix=visit.query("prefix"))
-
-
-@pages.add("POST", _FILES + "/upload", Role.WRITER, uploads=True)
-def upload_file(visit: Visit) -> Response:
-    """Stores a file on a branch: in the directory that is shown, or at the path in the form."""
-    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
-    upload = visit.upload
-    try:
-        if upload is None or not upload.filename:
-            raise InvalidInput("invalid_argument", "choose a file to upload")
-        path = visit.form("path").strip() or prefix + _name_of(upload.filename)
-        repository.objects.put(branch, path, upload.content, content_type=upload.content_type)
-    except EbbtideError as error:
-        return _problem(visit, error, ref=branch, prefix=prefix)
-    return _done(visit, repository, "uploaded", ref=branch, prefix=path[: path.rfind("/") + 1])
-
-
-@pages.add("POST", _FILES + "/delete", Role.WRITER)
-def delete_file(visit: Visit) -> Response:
-    """Deletes a file on a branch. Commits that have the file keep it."""
-    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
-    try:
-        repository.objects.delete(branch, visit.form("path"))
-    except EbbtideError as error:
-        return _problem(visit, error, ref=branch, prefix=prefix)
-    return _done(visit, repository, "file_deleted", ref=branch, prefix=prefix)
-
-
-@pages.add("POST", _FILES + "/commit", Role.WRITER)
-def commit_files(visit: Visit) -> Response:
-    """Commits the staged changes of a branch."""
-    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
-    try:
-        message = visit.form("message").strip()
-        if not message:
-            raise InvalidInput("invalid_argument", "a commit needs a message that describes it")
-        committer = visit.served.committer
-        until_published(
-            repository.context,
-            branch,
-            lambda _: repository.commits.commit(branch, message, committer=committer),
-        )
-    except EbbtideError as error:
-        return _problem(visit, error, ref=branch, prefix=prefix)
-    return _done(visit, repository, "committed", ref=branch, prefix=prefix)
-
-
-def _done(visit: Visit, repository: Repository, notice: str, *, ref: str, prefix: str) -> Response:
-    name = repository.info.name
-    return visit.to("repositories", name, "files", ref=ref, prefix=prefix, notice=notice)
-
-
-def _problem(visit: Visit, error: EbbtideError, *, ref: str, prefix: str) -> Response:
-    """Shows an error above the page of the form. If the branch does not exist, there is no such
-    page, and the error is raised."""
-    if error.kind == "branch_not_found":
-        raise error
-    return _list(visit, ref=ref, prefix=prefix, error=error, status=mendable(error))
-
-
-def _list(
-    visit: Visit,
-    *,
-    ref: str,
-    prefix: str,
-    error: EbbtideError | None = None,
-    status: int = 200,
-) -> Response:
     repository = visit.repository()
+    ref, prefix = visit.form("branch") or visit.query("ref"), visit.given("prefix")
+    if visit.error is not None and visit.error.kind == "branch_not_found":
+        raise visit.error  # the form's branch has no page
     ref = ref or repository.info.default_branch
     page = repository.objects.list(
         ref, prefix=prefix, delimiter="/", after=visit.query("after"), amount=PAGE_ROWS
@@ -111,7 +54,6 @@ def _list(
     changes = _changes(repository, ref)
     return visit.page(
         "files.html",
-        status=status,
         name=repository.info.name,
         ref=ref,
         prefix=prefix,
@@ -122,8 +64,47 @@ def _list(
         changes=() if changes is None else changes.entries,
         more_changes=changes is not None and changes.next_after is not None,
         asked={field: visit.form(field) for field in ("path", "message")},
-        error=error,
     )
+
+
+@pages.add("POST", _FILES + "/upload", Role.WRITER, uploads=True, again=list_files)
+def upload_file(visit: Visit) -> Response:
+    """Stores a file on a branch: in the directory that is shown, or at the path in the form."""
+    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
+    upload = visit.upload
+    if upload is None or not upload.filename:
+        raise InvalidInput("invalid_argument", "choose a file to upload")
+    path = visit.form("path").strip() or prefix + _name_of(upload.filename)
+    repository.objects.put(branch, path, upload.content, content_type=upload.content_type)
+    return _done(visit, repository, "uploaded", ref=branch, prefix=path[: path.rfind("/") + 1])
+
+
+@pages.add("POST", _FILES + "/delete", Role.WRITER, again=list_files)
+def delete_file(visit: Visit) -> Response:
+    """Deletes a file on a branch. Commits that have the file keep it."""
+    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
+    repository.objects.delete(branch, visit.form("path"))
+    return _done(visit, repository, "file_deleted", ref=branch, prefix=prefix)
+
+
+@pages.add("POST", _FILES + "/commit", Role.WRITER, again=list_files)
+def commit_files(visit: Visit) -> Response:
+    """Commits the staged changes of a branch."""
+    repository, branch, prefix = visit.repository(), visit.form("branch"), visit.form("prefix")
+    message, committer = visit.form("message").strip(), visit.served.committer
+    if not message:
+        raise InvalidInput("invalid_argument", "a commit needs a message that describes it")
+    until_published(
+        repository.context,
+        branch,
+        lambda _: repository.commits.commit(branch, message, committer=committer),
+    )
+    return _done(visit, repository, "committed", ref=branch, prefix=prefix)
+
+
+def _done(visit: Visit, repository: Repository, notice: str, *, ref: str, prefix: str) -> Response:
+    name = repository.info.name
+    return visit.to("repositories", name, "files", ref=ref, prefix=prefix, notice=notice)
 
 
 def _changes(repository: Repository, ref: str) -> Page[Change] | None:
@@ -148,3 +129,65 @@ def _name_of(filename: str) -> str:
     """Returns a file's own name. Browsers encode a quote in it as in URLs (HTML standard, multipart
     form data)."""
     return filename.replace("%22", '"').replace("\\", "/").rsplit("/", 1)[-1]
+
+
+_OBJECT: Final = "/repositories/{repository:segment}/object"
+OCTETS: Final = "application/octet-stream"
+CONTENT_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""The headers of every answer that has the bytes of a user's file."""
+
+
+@pages.add("GET", _OBJECT, Role.READER)
+def show_object(visit: Visit) -> Response:
+    """Shows a file (`path`) at a ref (`ref`)."""
+    repository, path = visit.repository(), visit.query("path")
+    ref = visit.query("ref") or repository.info.default_branch
+    found = repository.objects.open(ref, path)
+    prefix = path[: path.rfind("/") + 1]
+    return visit.page(
+        "object.html",
+        name=repository.info.name,
+        ref=ref,
+        path=path,
+        prefix=prefix,
+        file_name=path[len(prefix) :] or path,
+        crumbs=crumbs_of(prefix),
+        choices=choices_of(repository),
+        entry=found.entry,
+        metadata=without_checksums(found.entry.metadata),
+        preview=preview(found),
+    )
+
+
+@pages.add("GET", _OBJECT + "/content", Role.READER)
+def send_object(visit: Visit) -> Response:
+    """Sends a file, or a range of it, for saving. With `as=image`, sends an image for the page that
+    shows it."""
+    path, headers = visit.query("path"), visit.request.headers
+    found = visit.repository().objects.open(visit.query("ref"), path)
+    if visit.query("as") == "image":
+        return _image(found)
+    options = downloads.DownloadOptions(
+        headers.get("range"), headers.get("if-none-match"), headers.get("if-modified-since")
+    )
+    answer = downloads.answer(found, options, path)
+    answer.headers.update(CONTENT_HEADERS)
+    answer.headers["Content-Type"] = OCTETS
+    answer.headers["Content-Disposition"] = downloads.attachment(path)
+    return answer
+
+
+def _image(found: Readable) -> Response:
+    """Returns an image, under the type that its first bytes have. Raises NotFound
+    `object_not_found` for any other file."""
+    media_type = image_type(read_range(found, 0, HEAD_BYTES), found.entry)
+    if media_type is None:
+        raise NotFound(
+            "object_not_found", f"{shown(found.entry.path)} is no image that a page can show"
+        )
+    headers = {**CONTENT_HEADERS, "Content-Length": str(found.entry.size_bytes)}
+    return StreamingResponse(found.stream(), 200, headers, media_type=media_type)

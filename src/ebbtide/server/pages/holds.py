@@ -9,10 +9,10 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.model import Hold
-from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.server.pages.routes import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.repository import Repository
@@ -37,37 +37,6 @@ class HoldRow:
 @pages.add("GET", _HOLDS, Role.READER)
 def list_holds(visit: Visit) -> Response:
     """Shows the holds, the oldest first, and the form for a new one."""
-    return _list(visit)
-
-
-@pages.add("POST", _HOLDS, Role.ADMIN)
-def add_hold(visit: Visit) -> Response:
-    """Holds the commit that a ref names now. Replaces an earlier hold on this commit."""
-    repository, ref = visit.repository(), visit.form("commit").strip()
-    try:
-        reason = visit.form("reason").strip()
-        if not reason:
-            raise InvalidInput(
-                "invalid_argument", "a hold needs a reason: write why the commit is kept"
-            )
-        repository.retention.hold(ref, reason)
-    except EbbtideError as error:
-        return _list(visit, error=error, status=mendable(error))
-    return visit.to("repositories", repository.info.name, "holds", notice="hold_added")
-
-
-@pages.add("POST", _HOLDS + "/remove", Role.ADMIN)
-def remove_hold(visit: Visit) -> Response:
-    """Removes the hold on a commit. Then the policy decides about it."""
-    repository = visit.repository()
-    try:
-        repository.retention.release(visit.form("commit"))
-    except EbbtideError as error:
-        return _list(visit, error=error, status=mendable(error))
-    return visit.to("repositories", repository.info.name, "holds", notice="hold_removed")
-
-
-def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     repository = visit.repository()
     found, policy = repository.retention.holds(), repository.retention.get()
     position = visit.number("position", 0, most=HOLDS_MAX)
@@ -75,8 +44,6 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
     of_policy = {} if policy is None else policy.holds
     return visit.page(
         "holds.html",
-        status=status,
-        error=error,
         asked={name: visit.form(name) for name in ("commit", "reason")},
         rows=_rows(repository, found[position : position + PAGE_ROWS]),
         of_policy=[
@@ -86,6 +53,27 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
         more_of_policy=max(0, len(of_policy) - PAGE_ROWS),
         next_position=position + PAGE_ROWS if len(found) > position + PAGE_ROWS else None,
     )
+
+
+@pages.add("POST", _HOLDS, Role.ADMIN, again=list_holds)
+def add_hold(visit: Visit) -> Response:
+    """Holds the commit that a ref names now. Replaces an earlier hold on this commit."""
+    repository, ref = visit.repository(), visit.form("commit").strip()
+    reason = visit.form("reason").strip()
+    if not reason:
+        raise InvalidInput(
+            "invalid_argument", "a hold needs a reason: write why the commit is kept"
+        )
+    repository.retention.hold(ref, reason)
+    return visit.to("repositories", repository.info.name, "holds", notice="hold_added")
+
+
+@pages.add("POST", _HOLDS + "/remove", Role.ADMIN, again=list_holds)
+def remove_hold(visit: Visit) -> Response:
+    """Removes the hold on a commit. Then the policy decides about it."""
+    repository = visit.repository()
+    repository.retention.release(visit.form("commit"))
+    return visit.to("repositories", repository.info.name, "holds", notice="hold_removed")
 
 
 def _rows(repository: Repository, found: Sequence[Hold]) -> list[HoldRow]:

@@ -8,12 +8,12 @@ from typing import Final
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.errors import NotFound
 from ebbtide.purge.plan import PurgeReport
 from ebbtide.purge.purger import ENDED, Purges
 from ebbtide.purge.request import PathTarget, Request, require_confirmed
-from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.server.pages.routes import Pages
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.purge_records import PurgeRow
 
@@ -30,22 +30,29 @@ _FIELDS: Final = ("paths", "commits", "collections", "reason", *_CHOICES)
 def list_purges(visit: Visit) -> Response:
     """Shows the purges of a repository, also of one that does not exist any more, and the form for
     a new one."""
-    return _list(visit)
+    name = visit.segment("repository")
+    after = visit.query("after")
+    found = [row for row in Purges(visit.store).list(name) if row.purge_id > after]
+    page = found[:PAGE_ROWS]
+    return visit.page(
+        "purges.html",
+        name=name,
+        rows=page,
+        more=page[-1].purge_id if len(found) > PAGE_ROWS else None,
+        asked={field: visit.form(field) for field in _FIELDS},
+    )
 
 
-@pages.add("POST", _PURGES, Role.ADMIN)
+@pages.add("POST", _PURGES, Role.ADMIN, again=list_purges)
 def start_purge(visit: Visit) -> Response:
     """Starts a purge, or makes only its plan."""
     purges = Purges(visit.store)
     dry_run = visit.form("action", "plan") != "purge"
-    try:
-        name = visit.repository().info.name
-        request = _request(visit)
-        if not dry_run:
-            require_confirmed(name, visit.form("confirmation").strip())
-        row = purges.begin(name, request)
-    except EbbtideError as error:
-        return _list(visit, error=error, status=mendable(error))
+    name = visit.repository().info.name
+    request = _request(visit)
+    if not dry_run:
+        require_confirmed(name, visit.form("confirmation").strip())
+    row = purges.begin(name, request)
     response = visit.to(
         "repositories",
         name,
@@ -60,18 +67,28 @@ def start_purge(visit: Visit) -> Response:
 @pages.add("GET", _PURGE, Role.ADMIN)
 def show_purge(visit: Visit) -> Response:
     """Shows one purge: its progress, or its outcome."""
-    return _show(visit)
+    row = _find(visit)
+    # While a purge is being planned, its files do not exist yet.
+    is_awaited = visit.query("notice") == "purge_started" and _is_about_to_go_on(row)
+    if not (_is_active(row) or is_awaited):
+        visit.without_notice()
+    report = Purges(visit.store).show(row.purge_id) if not _is_active(row) else PurgeReport(row)
+    return visit.page(
+        "purge.html",
+        row=row,
+        report=report.to_json(),
+        is_active=_is_active(row),
+        is_awaited=is_awaited,
+        is_open=row.state not in ENDED,
+    )
 
 
-@pages.add("POST", _PURGE + "/resume", Role.ADMIN)
+@pages.add("POST", _PURGE + "/resume", Role.ADMIN, again=show_purge)
 def resume_purge(visit: Visit) -> Response:
     """Continues a purge that was stopped, that failed in part, or that was only planned."""
     row = _find(visit)
     purges = Purges(visit.store)
-    try:
-        require_confirmed(row.repository_name, visit.form("confirmation").strip())
-    except InvalidInput as error:
-        return _show(visit, error=error, status=400)
+    require_confirmed(row.repository_name, visit.form("confirmation").strip())
     purges.require_open(row)
     response = visit.to(
         "repositories", row.repository_name, "purges", row.purge_id, notice="purge_started"
@@ -86,38 +103,6 @@ def progress(visit: Visit) -> Response:
     row = _find(visit)
     ended = not (_is_active(row) or (visit.query("awaited") and _is_about_to_go_on(row)))
     return visit.json({"state": row.state, "ended": ended, "html": None})
-
-
-def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
-    name = visit.segment("repository")
-    after = visit.query("after")
-    found = [row for row in Purges(visit.store).list(name) if row.purge_id > after]
-    page = found[:PAGE_ROWS]
-    return visit.page(
-        "purges.html",
-        status=status,
-        name=name,
-        rows=page,
-        more=page[-1].purge_id if len(found) > PAGE_ROWS else None,
-        error=error,
-        asked={field: visit.form(field) for field in _FIELDS},
-    )
-
-
-def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
-    row = _find(visit)
-    # While a purge is being planned, its files do not exist yet.
-    report = Purges(visit.store).show(row.purge_id) if not _is_active(row) else PurgeReport(row)
-    return visit.page(
-        "purge.html",
-        status=status,
-        row=row,
-        report=report.to_json(),
-        is_active=_is_active(row),
-        is_awaited=visit.query("notice") == "purge_started" and _is_about_to_go_on(row),
-        is_open=row.state not in ENDED,
-        error=error,
-    )
 
 
 def _is_active(row: PurgeRow) -> bool:

@@ -8,7 +8,6 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.parts import Count
@@ -17,10 +16,10 @@ from ebbtide.retention.decision import decide
 from ebbtide.server.api import runs
 from ebbtide.server.api.repositories import storage_url_of
 from ebbtide.server.pages.charts import Line, line, shares
-from ebbtide.server.pages.comparing import history_of
-from ebbtide.server.pages.figures import RunFigures
-from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import PAGE_ROWS, Visit, mendable
+from ebbtide.server.pages.policies import history_of
+from ebbtide.server.pages.routes import Pages
+from ebbtide.server.pages.trends import RUNS_SHOWN, Figures, Quarantined, RunFigures
+from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import TRASH
 from ebbtide.store.repositories.catalog import Catalogued
@@ -28,44 +27,41 @@ from ebbtide.store.repositories.catalog import Catalogued
 pages = Pages()
 
 RUNS_LISTED: Final = 5
+TOTALLED_MAX: Final = 1_000
+"""The most repositories whose figures are added up."""
 BRANCHES_CHARTED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """A repository in the list. `newest` is None before its first run with a plan; `quarantined`
-    counts the files in quarantine."""
+    """A repository in the list. `newest` is None before its first run with a plan. `trend` has the
+    sizes after the last runs, and `freed` the bytes that they deleted for good."""
 
     found: Catalogued
     newest: RunFigures | None
-    quarantined: Count
+    quarantined: Quarantined
     trend: Line | None
+    freed: Line | None
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The figures of several repositories. `unknown` repositories have no plan, or one without the
+    sizes of kept files; they are missing in `size_bytes`. If `more`, others were not read."""
+
+    repositories: int
+    size_bytes: int
+    unknown: int
+    reclaimable_bytes: int
+    quarantined: Count
+    more: bool
 
 
 @pages.add("GET", "", Role.NONE)
 def list_repositories(visit: Visit) -> Response:
     """Shows the repositories that the visitor may read, by name, with the results of their last
     runs, and the form for a new one."""
-    return _list(visit)
-
-
-@pages.add("POST", "", Role.ADMIN)
-def create_repository(visit: Visit) -> Response:
-    """Creates a repository, at a place that the form names or below the store's storage."""
-    place = visit.form("storage").strip()
-    try:
-        made = visit.store.create_repository(
-            visit.form("name").strip(),
-            storage_url=storage_url_of(place, visit.store) if place else None,
-            default_branch=visit.form("default_branch").strip() or "main",
-            namespace=place or None,
-        )
-    except EbbtideError as error:
-        return _list(visit, error=error, status=mendable(error))
-    return visit.to("repositories", made.info.name, "files", notice="repository_made")
-
-
-def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
     search = visit.query("search")
     found = visit.store.catalog.page(
         after=visit.query("after"),
@@ -79,16 +75,47 @@ def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200)
     trashed = visit.store.catalog.page(listed=TRASH, amount=1) if reads_all else []
     return visit.page(
         "repositories.html",
-        status=status,
         rows=_rows(visit, page),
         more=more,
         search=search,
         elsewhere=[name for name in visit.served.elsewhere if search in name and reads_all],
         has_trash=bool(trashed),
         asked={field: visit.form(field) for field in ("name", "storage", "default_branch")},
-        error=error,
         now=visit.now(),
     )
+
+
+@pages.add("POST", "", Role.ADMIN, again=list_repositories)
+def create_repository(visit: Visit) -> Response:
+    """Creates a repository, at a place that the form names or below the store's storage."""
+    place = visit.form("storage").strip()
+    made = visit.store.create_repository(
+        visit.form("name").strip(),
+        storage_url=storage_url_of(place, visit.store) if place else None,
+        default_branch=visit.form("default_branch").strip() or "main",
+        namespace=place or None,
+    )
+    return visit.to("repositories", made.info.name, "files", notice="repository_made")
+
+
+@pages.add("GET", "/totals", Role.NONE)
+def show_totals(visit: Visit) -> Response:
+    """Shows the totals over all repositories that the visitor may read. The page of the list
+    requests them after it has loaded, because they need files of all repositories."""
+    only = visit.served.rights.readable_ids
+    found = visit.store.catalog.page(amount=TOTALLED_MAX + 1, only=only)
+    rows = _rows(visit, found[:TOTALLED_MAX], amount=1)
+    sizes = [None if row.newest is None else row.newest.size_bytes for row in rows]
+    totals = Totals(
+        repositories=len(rows),
+        size_bytes=sum(size or 0 for size in sizes),
+        unknown=sizes.count(None),
+        reclaimable_bytes=sum(row.newest.reclaimable_bytes for row in rows if row.newest),
+        quarantined=sum((row.quarantined.count for row in rows), Count()),
+        more=len(found) > TOTALLED_MAX,
+    )
+    is_fragment = "x-fragment" in visit.request.headers
+    return visit.page("totals.html" if is_fragment else "totals_page.html", totals=totals)
 
 
 @pages.add("GET", "/trash", Role.READER)
@@ -150,10 +177,14 @@ def show_repository(visit: Visit) -> Response:
     )
 
 
-def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
+def _rows(
+    visit: Visit, found: Sequence[Catalogued], *, amount: int = RUNS_SHOWN
+) -> list[RepositoryRow]:
+    """Returns the rows of repositories, with the figures of at most `amount` runs of each."""
     repositories = [visit.served.repository(each.info.name) for each in found]
-    figures = visit.figures.of(visit.store, repositories)
-    quarantined = visit.figures.quarantined(visit.store, repositories)
+    kept = Figures.of_server(visit)
+    figures = kept.of(visit.store, repositories, amount=amount)
+    quarantined = kept.quarantined(visit.store, repositories)
     ids = [each.info.repository_id for each in found]
     return [
         _row(each, figures[place], quarantined[place])
@@ -161,10 +192,14 @@ def _rows(visit: Visit, found: Sequence[Catalogued]) -> list[RepositoryRow]:
     ]
 
 
-def _row(found: Catalogued, figures: Sequence[RunFigures], quarantined: Count) -> RepositoryRow:
+def _row(
+    found: Catalogued, figures: Sequence[RunFigures], quarantined: Quarantined
+) -> RepositoryRow:
     return RepositoryRow(
         found,
         figures[0] if figures else None,
         quarantined,
         line([size for each in reversed(figures) if (size := each.size_bytes) is not None]),
+        line([each.freed_bytes for each in reversed(figures)]),
+        sum(each.freed_bytes for each in figures),
     )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from ebbtide.errors import EbbtideError, InvalidInput
+from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import ASKED
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
@@ -17,9 +17,9 @@ from ebbtide.run_request import ServedOptions, SweepOptions, options_of
 from ebbtide.server.api import runs
 from ebbtide.server.api.runs import CHARACTERS_MAX, RunAnswer, RunCreation, UndoRequest
 from ebbtide.server.pages.charts import Bar, bars, shares
-from ebbtide.server.pages.rendering import link
-from ebbtide.server.pages.routing import Pages
-from ebbtide.server.pages.visit import Visit, mendable
+from ebbtide.server.pages.html import link
+from ebbtide.server.pages.routes import Pages
+from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.access_keys import Role
 
 pages = Pages()
@@ -68,72 +68,101 @@ class CountRow:
 @pages.add("GET", _RUNS, Role.READER)
 def list_runs(visit: Visit) -> Response:
     """Shows the runs of a repository, the newest first, and the form that starts one."""
-    return _list(visit)
+    here = visit.collected
+    found, more = runs.page(visit.served, here, after=visit.query("after"), amount=RUNS_PER_PAGE)
+    return visit.page(
+        "runs.html",
+        runs=[(run, instant_of(run.run_id)) for run in found],
+        more=more,
+        is_starting=visit.query("form") in (START_FORM, ACCEPTING_FORM),
+        is_accepting=visit.query("form") == ACCEPTING_FORM,
+        grace=here.options().grace,
+        asked=PROPOSED if visit.error is None else {name: visit.form(name) for name in PROPOSED},
+        now=visit.now(),
+    )
 
 
-@pages.add("POST", _RUNS, Role.ADMIN)
+@pages.add("POST", _RUNS, Role.ADMIN, again=list_runs)
 def start_run(visit: Visit) -> Response:
     """Starts a run as a job of this server: plan, or plan and sweep."""
     name = visit.collected.name
-    try:
-        asked = RunCreation(**options_in(visit, ServedOptions, action="plan"))
-        run = runs.start(visit.served, visit.collected, asked)
-    except EbbtideError as error:
-        return _list(visit, error=error, status=mendable(error))
+    asked = RunCreation(**options_in(visit, ServedOptions, action="plan"))
+    run = runs.start(visit.served, visit.collected, asked)
     return visit.to("repositories", name, "runs", run.run_id, notice="run_started")
 
 
 @pages.add("GET", _RUN, Role.READER)
 def show_run(visit: Visit) -> Response:
     """Shows one run: its steps while it is in progress, then its outcome."""
-    return _show(visit)
+    name, run_id = visit.collected.name, visit.segment("run_id")
+    run = runs.get(visit.served, visit.collected, run_id)
+    if run.state != "running":
+        visit.without_notice()
+    report = run.report
+    known = None if report is None else RunReport.from_json(report)
+    has_plan = known is not None and known.has_plan
+    can_sweep = has_plan and _can_sweep(run) and _has_effect(report)
+    attempt, is_refused = (None, False) if run.error else _last_attempt(visit, run)
+    told = run.error or attempt
+    return visit.page(
+        "run.html",
+        name=name,
+        run=run,
+        made_at=instant_of(run_id),
+        report=report,
+        has_plan=has_plan,
+        counts=[] if report is None else _counts(report),
+        kinds=[] if report is None else _kinds(report["kinds"]),
+        deleted_kinds=[] if report is None else _kinds(report["deleted_kinds"]),
+        shares=_branches(() if report is None else report["by_ref"]),
+        can_sweep=can_sweep,
+        has_effect=has_plan and _has_effect(report),
+        told=told,
+        is_refused=is_refused,
+        advice=None if told is None else advice_of(told["kind"], name, can_sweep=can_sweep),
+        held=None if known is None else known.quarantine,
+        held_until=None if known is None else _quarantine_until(known),
+        quarantine=QUARANTINE,
+        is_over_share=run.state == "refused",
+        now=visit.now(),
+    )
 
 
-@pages.add("POST", _RUN + "/sweep", Role.ADMIN)
+@pages.add("POST", _RUN + "/sweep", Role.ADMIN, again=show_run)
 def sweep_run(visit: Visit) -> Response:
     """Sweeps the plan of a run, or continues a sweep that was interrupted."""
     name, run_id = visit.collected.name, visit.segment("run_id")
-    if visit.form("confirmation").strip() != name:
-        error = InvalidInput(
-            "invalid_argument",
-            f"a sweep deletes files: type the name of the repository, {name}, to confirm. "
-            "Nothing was deleted",
-        )
-        return _show(visit, error=error, status=400)
-    try:
-        asked = RunCreation(**options_in(visit, SweepOptions), sweep=run_id)
-        runs.start(visit.served, visit.collected, asked)
-    except EbbtideError as error:
-        return _show(visit, error=error, status=mendable(error))
+    _require_confirmed(visit, "a sweep deletes files: ")
+    asked = RunCreation(**options_in(visit, SweepOptions), sweep=run_id)
+    runs.start(visit.served, visit.collected, asked)
     return visit.to("repositories", name, "runs", run_id, notice="run_started")
 
 
-@pages.add("POST", _RUN + "/undo", Role.ADMIN)
+@pages.add("POST", _RUN + "/undo", Role.ADMIN, again=show_run)
 def undo_run(visit: Visit) -> Response:
     """Restores the files in a run's quarantine."""
     name, run_id = visit.collected.name, visit.segment("run_id")
-    try:
-        runs.undo(visit.served, visit.collected, run_id, UndoRequest())
-    except EbbtideError as error:
-        return _show(visit, error=error, status=mendable(error))
+    runs.undo(visit.served, visit.collected, run_id, UndoRequest())
     return visit.to("repositories", name, "runs", run_id, notice="undo_started")
 
 
-@pages.add("POST", _RUN + "/purge", Role.ADMIN)
+@pages.add("POST", _RUN + "/purge", Role.ADMIN, again=show_run)
 def purge_run(visit: Visit) -> Response:
     """Deletes the files in a run's quarantine for good."""
     name, run_id = visit.collected.name, visit.segment("run_id")
-    if visit.form("confirmation").strip() != name:
-        error = InvalidInput(
-            "invalid_argument",
-            f"type the name of the repository, {name}, to confirm. Nothing was deleted",
-        )
-        return _show(visit, error=error, status=400)
-    try:
-        runs.purge(visit.served, visit.collected, run_id)
-    except EbbtideError as error:
-        return _show(visit, error=error, status=mendable(error))
+    _require_confirmed(visit)
+    runs.purge(visit.served, visit.collected, run_id)
     return visit.to("repositories", name, "runs", run_id, notice="aside_purged")
+
+
+def _require_confirmed(visit: Visit, why: str = "") -> None:
+    """Checks that the form has the repository's name. Raises InvalidInput `invalid_argument`."""
+    name = visit.collected.name
+    if visit.form("confirmation").strip() != name:
+        raise InvalidInput(
+            "invalid_argument",
+            f"{why}type the name of the repository, {name}, to confirm. Nothing was deleted",
+        )
 
 
 def options_in(visit: Visit, asked: type, *, action: str = "run") -> dict[str, Any]:
@@ -164,58 +193,6 @@ def progress(visit: Visit) -> Response:
             "ended": run.state != "running",
             "html": visit.render("steps.html", steps=run.steps, running=run.state == "running"),
         }
-    )
-
-
-def _list(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
-    here = visit.collected
-    found, more = runs.page(visit.served, here, after=visit.query("after"), amount=RUNS_PER_PAGE)
-    return visit.page(
-        "runs.html",
-        status=status,
-        runs=[(run, instant_of(run.run_id)) for run in found],
-        more=more,
-        error=error,
-        is_starting=visit.query("form") in (START_FORM, ACCEPTING_FORM),
-        is_accepting=visit.query("form") == ACCEPTING_FORM,
-        grace=here.options().grace,
-        asked=PROPOSED if error is None else {name: visit.form(name) for name in PROPOSED},
-        now=visit.now(),
-    )
-
-
-def _show(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
-    name, run_id = visit.collected.name, visit.segment("run_id")
-    run = runs.get(visit.served, visit.collected, run_id)
-    report = run.report
-    known = None if report is None else RunReport.from_json(report)
-    has_plan = known is not None and known.has_plan
-    can_sweep = has_plan and _can_sweep(run) and _has_effect(report)
-    attempt, is_refused = (None, False) if run.error else _last_attempt(visit, run)
-    told = run.error or attempt
-    return visit.page(
-        "run.html",
-        status=status,
-        name=name,
-        run=run,
-        made_at=instant_of(run_id),
-        report=report,
-        has_plan=has_plan,
-        counts=[] if report is None else _counts(report),
-        kinds=[] if report is None else _kinds(report["kinds"]),
-        deleted_kinds=[] if report is None else _kinds(report["deleted_kinds"]),
-        shares=_branches(() if report is None else report["by_ref"]),
-        can_sweep=can_sweep,
-        has_effect=has_plan and _has_effect(report),
-        told=told,
-        is_refused=is_refused,
-        advice=None if told is None else advice_of(told["kind"], name, can_sweep=can_sweep),
-        held=None if known is None else known.quarantine,
-        held_until=None if known is None else _quarantine_until(known),
-        quarantine=QUARANTINE,
-        is_over_share=run.state == "refused",
-        error=error,
-        now=visit.now(),
     )
 
 

@@ -7,13 +7,12 @@ from typing import Final, cast
 from starlette.responses import Response
 
 from ebbtide.api.schedules import set_schedule
-from ebbtide.errors import EbbtideError
 from ebbtide.run_request import ScheduledOptions
 from ebbtide.server.api.runs import CHARACTERS_MAX
-from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.runs import PROPOSED as PROPOSED_RUN
 from ebbtide.server.pages.runs import options_in
-from ebbtide.server.pages.visit import Visit, mendable
+from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.schedules import Schedule
 
@@ -34,25 +33,34 @@ _PATH: Final = "/repositories/{repository:segment}/runs/schedule"
 @pages.add("GET", _PATH, Role.READER)
 def show_schedule(visit: Visit) -> Response:
     """Shows the schedule, what became of its due times, and the form that sets it."""
-    return _page(visit)
+    here = visit.collected
+    schedule = visit.store.schedules.find(here.key)
+    asked = {name: visit.form(name) for name in PROPOSED} if visit.error else _fields(schedule)
+    return visit.page(
+        "schedule.html",
+        name=here.name,
+        schedule=schedule,
+        words=None if schedule is None else schedule.timetable.describe(),
+        asked=asked,
+        grace=here.options().grace,
+        late_max=visit.served.settings.schedule_late_max,
+        has_scheduler=visit.served.settings.schedules,
+    )
 
 
-@pages.add("POST", _PATH, Role.ADMIN)
+@pages.add("POST", _PATH, Role.ADMIN, again=show_schedule)
 def set_from_form(visit: Visit) -> Response:
     """Sets the schedule, in place of an earlier one."""
     here = visit.collected
-    try:
-        set_schedule(
-            visit.store,
-            here,
-            cron=visit.form("cron"),
-            timezone=visit.form("timezone").strip() or "UTC",
-            jitter=visit.form("jitter").strip()[:CHARACTERS_MAX] or None,
-            options=cast("ScheduledOptions", options_in(visit, ScheduledOptions)),
-            by=visit.served.committer,
-        )
-    except EbbtideError as error:
-        return _page(visit, error=error, status=mendable(error))
+    set_schedule(
+        visit.store,
+        here,
+        cron=visit.form("cron"),
+        timezone=visit.form("timezone").strip() or "UTC",
+        jitter=visit.form("jitter").strip()[:CHARACTERS_MAX] or None,
+        options=cast("ScheduledOptions", options_in(visit, ScheduledOptions)),
+        by=visit.served.committer,
+    )
     return visit.to("repositories", here.name, "runs", "schedule", notice="schedule_set")
 
 
@@ -71,24 +79,6 @@ def delete(visit: Visit) -> Response:
     here = visit.collected
     visit.store.schedules.remove(here.key, here.name)
     return visit.to("repositories", here.name, "runs", "schedule", notice="schedule_deleted")
-
-
-def _page(visit: Visit, *, error: EbbtideError | None = None, status: int = 200) -> Response:
-    here = visit.collected
-    schedule = visit.store.schedules.find(here.key)
-    asked = {name: visit.form(name) for name in PROPOSED} if error else _fields(schedule)
-    return visit.page(
-        "schedule.html",
-        status=status,
-        name=here.name,
-        schedule=schedule,
-        words=None if schedule is None else schedule.timetable.describe(),
-        asked=asked,
-        error=error,
-        grace=here.options().grace,
-        late_max=visit.served.settings.schedule_late_max,
-        has_scheduler=visit.served.settings.schedules,
-    )
 
 
 def _fields(schedule: Schedule | None) -> dict[str, str]:

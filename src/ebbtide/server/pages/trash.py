@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ebbtide.errors import NotFound
 from ebbtide.server.api.paging import item_place
 from ebbtide.server.pages.collections import place_of
-from ebbtide.server.pages.routing import Pages
+from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import TRASH, Lifecycle

@@ -20,13 +20,10 @@ from ebbtide.errors import EbbtideError, InvalidInput, quarantine_fields
 from ebbtide.formats.schemes import has_policy, is_elsewhere
 from ebbtide.quarantined import Fate
 from ebbtide.server.auth import PRINCIPAL
+from ebbtide.server.bodies import limited
 from ebbtide.server.errors import STATUS
-from ebbtide.server.limits import limited
-from ebbtide.server.pages.candidate_reading import ChartsKept
-from ebbtide.server.pages.figures import Figures
-from ebbtide.server.pages.guarding import COOKIE
-from ebbtide.server.pages.rendering import link, render
-from ebbtide.server.pages.themes import THEMES, theme_of
+from ebbtide.server.pages.browser import COOKIE, THEMES, theme_of
+from ebbtide.server.pages.html import link, render
 from ebbtide.server.serving import Served
 from ebbtide.storage import Content
 from ebbtide.store.access.access_keys import AccessKey, Role
@@ -66,21 +63,15 @@ class Visit:
         known after `require`, so that a page of an error does not ask the database."""
         self._form: dict[str, str] = {}
         self.upload: Upload | None = None
+        self.error: EbbtideError | None = None
+        """The error that the page shows, because the sender of its form can correct it."""
+        self._status = 200
+        self._notice = request.query_params.get("notice", "")
 
     @property
     def store(self) -> Store:
         """The store."""
         return self.served.store
-
-    @property
-    def figures(self) -> Figures:
-        """The cached figures of runs."""
-        return cast("Figures", self.request.app.state.figures)
-
-    @property
-    def charts(self) -> ChartsKept:
-        """The cached charts of runs."""
-        return cast("ChartsKept", self.request.app.state.charts)
 
     @property
     def provider(self) -> Provider | None:
@@ -152,6 +143,10 @@ class Visit:
         """Returns a field of the form."""
         return self._form.get(name, default)
 
+    def given(self, name: str) -> str:
+        """Returns a field of the form that was sent; without one, a parameter of the query."""
+        return self.form(name) if self.request.method == "POST" else self.query(name)
+
     def repository(self) -> Repository:
         """Returns the repository in the path. Raises NotFound `repository_not_found`."""
         return self.served.repository(self.segment("repository"))
@@ -166,19 +161,28 @@ class Visit:
         with self.served.store.metadata.snapshot() as tx:
             return tx.now()
 
+    def refuse(self, error: EbbtideError) -> None:
+        """Lets the page show an error, and answers with its status. Raises an error that the sender
+        of a form cannot correct (status 500 and above)."""
+        status = STATUS[error.kind]
+        if status >= 500:
+            raise error
+        self.error, self._status = error, status
+
     def page(
         self,
         template: str,
         *,
-        status: int = 200,
+        status: int | None = None,
         **values: Any,  # the values that the template shows
     ) -> HTMLResponse:
         """Returns the page that a template makes."""
-        return HTMLResponse(self.render(template, **values), status_code=status)
+        return HTMLResponse(self.render(template, **values), status_code=status or self._status)
 
     def render(self, template: str, **values: Any) -> str:
         """Returns the HTML of a template, with the given values and the values that all pages
         share. If a value is an error about data in quarantine, the page offers to restore it."""
+        values = {"error": self.error} | values
         restorable = values.get("restorable")
         for error in values.values():
             if isinstance(error, EbbtideError):
@@ -190,7 +194,7 @@ class Visit:
             "role": self.role if self.session else None,
             "can_write": self.allows(Role.WRITER),
             "can_admin": self.allows(Role.ADMIN),
-            "notice": NOTICES.get(self.request.query_params.get("notice", "")),
+            "notice": NOTICES.get(self._notice),
             "theme": theme_of(self.request),
             "themes": THEMES,
             "here": self._here(),
@@ -216,18 +220,13 @@ class Visit:
         assert notice is None or notice in NOTICES, notice
         return RedirectResponse(link(*segments, **query, notice=notice), status_code=303)
 
+    def without_notice(self) -> None:
+        """Leaves the notice of an action out, because what it tells is over."""
+        self._notice = ""
+
     def json(self, content: Mapping[str, Any]) -> JSONResponse:
         """Returns an answer for the pages' script."""
         return JSONResponse(content)
-
-
-def mendable(error: EbbtideError) -> int:
-    """Returns the status of an error that the sender of a form can correct. Raises any other error
-    (status 500 and above)."""
-    status = STATUS[error.kind]
-    if status >= 500:
-        raise error
-    return status
 
 
 def restorable_of(error: EbbtideError) -> Mapping[str, str] | None:

@@ -16,8 +16,7 @@ from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes, answ
 from ebbtide.doors.arvados.store.blocks import ReadBlock
 from ebbtide.doors.arvados.store.manifests import BLOCK_BYTES_MAX
 from ebbtide.errors import EbbtideError
-from ebbtide.server.limits import declared_bytes, limited
-from ebbtide.server.streaming import store_upload
+from ebbtide.server.bodies import declared_bytes, limited, store_upload
 from ebbtide.storage import Content
 from ebbtide.store.access.access_keys import Role
 

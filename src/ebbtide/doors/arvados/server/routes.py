@@ -24,9 +24,9 @@ from starlette.routing import Route
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
 from ebbtide.doors.arvados.store.uuids import cluster_of, user_uuid
 from ebbtide.errors import Denied, EbbtideError, InvalidInput, quarantine_fields
+from ebbtide.server.auth import Rights
+from ebbtide.server.bodies import limited
 from ebbtide.server.errors import STATUS
-from ebbtide.server.limits import limited
-from ebbtide.server.rights import Rights
 from ebbtide.store.access.access_keys import AccessKey, AccessKeys, Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository

@@ -108,6 +108,12 @@ function guard(field) {
   check();
 }
 
+const shown = new URL(location);
+if (shown.searchParams.has("notice") && !document.querySelector("[data-progress]")) {
+  // A page that is loaded again, or kept as a bookmark, tells of no action.
+  shown.searchParams.delete("notice");
+  history.replaceState(null, "", shown);
+}
 document.querySelectorAll("[data-progress]").forEach(follow);
 document.querySelectorAll("[data-fragment]").forEach(bring);
 document.querySelectorAll("[data-preview]").forEach(preview);

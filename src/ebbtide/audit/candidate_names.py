@@ -1,0 +1,48 @@
+"""Names of the candidates of a plan: the paths, keys and messages that people know them by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
+from typing import Final
+
+from ebbtide.arrow import texts
+from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.file_names import TREES_MAX, FileNames, file_names
+from ebbtide.gc.parts import read_part
+from ebbtide.gc.plan import COMMITS_FILE, COMMITS_SCHEMA, Plan
+from ebbtide.gc.runs import RunFolder
+from ebbtide.model import Commit
+
+_COLUMNS: Final = [
+    name for name in COMMITS_SCHEMA.names if name not in ("recorded", "reason", "companions")
+]
+
+
+def expired_commits(plan: Plan, folder: RunFolder) -> list[Commit]:
+    """Returns the commits that the plan expires, the newest first, then the commits that had
+    expired before; none if the plan has no list of commits. Raises Refused `plan_corrupt`."""
+    if plan.commits is None:
+        return []
+    rows = read_part(folder, COMMITS_FILE, plan.commits.checksum, columns=_COLUMNS).to_pylist()
+    gone = [
+        Commit(**row | {"parent_ids": tuple(row["parent_ids"])})
+        for row in rows
+        if not row.pop("active")
+    ]
+    return sorted(gone, key=lambda each: (each.tombstoned, -each.created_at.timestamp()))
+
+
+def names_of_candidates(
+    repository: RepositoryFormat, plan: Plan, folder: RunFolder, addresses: Collection[str]
+) -> FileNames:
+    """Returns the names of some of a plan's candidates, each by the newest expired commit that has
+    it. Raises Refused `plan_corrupt`."""
+
+    def among(kind: str) -> Sequence[str]:
+        parts = (part for part in plan.candidates if part.kind == kind)
+        read = (read_part(folder, each.name, each.checksum, columns=["address"]) for each in parts)
+        found = chain.from_iterable(texts(table.column("address")) for table in read)
+        return list(islice(found, TREES_MAX))
+
+    return file_names(repository, addresses, expired_commits(plan, folder), among)
