@@ -60,5 +60,6 @@ def test_an_insert_that_conflicts_does_nothing(store: Store) -> None:
     with store.metadata.transaction() as tx:
         before = tx.execute(sa.select(store_info)).mappings().one()
         again = insert_on(tx.connection)(store_info).values(**before)
-        assert tx.execute(again.on_conflict_do_nothing()).rowcount == 0
+        made = again.on_conflict_do_nothing().returning(store_info.c.store_id)
+        assert tx.execute(made).first() is None
         assert tx.execute(sa.select(store_info)).mappings().one() == before
