@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from ebbtide.doors.arvados.store.collections import MANIFEST
 from ebbtide.doors.arvados.store.manifests import Manifest, parse_manifest
-from ebbtide.doors.arvados.store.queries import ArvadosRow, BlockRow
+from ebbtide.doors.arvados.store.rows import ArvadosRow, BlockRow
 from ebbtide.doors.arvados.store.uuids import COLLECTION, cluster_of, uuid_of
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
@@ -30,11 +30,10 @@ from ebbtide.storage import Content, LocalStorage
 from ebbtide.store.collections.contents import summary_of
 from ebbtide.store.collections.queries import CollectionRow
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.files import checksum_of
-from ebbtide.store.content.ranges import write_range
-from ebbtide.store.content.slices import CurrentSlice
+from ebbtide.store.content.ranges import checksum_of, write_range
 from ebbtide.store.content.trees import Tree, write_tree
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.context import CurrentSlice
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.database.schema import (
     arvados_blocks,
     arvados_collections,

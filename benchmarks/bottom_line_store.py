@@ -35,14 +35,13 @@ from ebbtide.retention import Policy, select_commits
 from ebbtide.settings import Settings
 from ebbtide.storage import LocalStorage, Storage
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.files import checksum_of
 from ebbtide.store.content.layout import DATA_PREFIX
-from ebbtide.store.content.ranges import RangeInfo, write_range
+from ebbtide.store.content.ranges import RangeInfo, checksum_of, write_range
 from ebbtide.store.content.trees import Tree, write_tree
-from ebbtide.store.database.commits import CommitRecord, insert_commit
+from ebbtide.store.database.commit_rows import CommitRecord, insert_commit
 from ebbtide.store.database.schema import branches
 from ebbtide.store.embedded import Store
-from ebbtide.store.refs.queries import BranchRow, insert_branch
+from ebbtide.store.refs.ref_rows import BranchRow, insert_branch
 from ebbtide.store.repository import Repository
 
 SEED: Final = 20_240_607

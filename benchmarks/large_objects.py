@@ -36,7 +36,7 @@ from benchmarks import results
 from benchmarks.measuring import mib
 from benchmarks.server import API, PROGRAM, REPOSITORY, check, served
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.support.ceph import BUCKET, ON_DISK, start_ceph
 

@@ -28,11 +28,11 @@ from benchmarks import results
 from benchmarks.measuring import mib
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
-from ebbtide.store.collecting.kept_collections import read_kept
 from ebbtide.store.collections.contents import ContentChange, Files
 from ebbtide.store.collections.queries import COLLECTIONS, CollectionRow
 from ebbtide.store.database.schema import collections
 from ebbtide.store.embedded import Store
+from ebbtide.store.gc.references import read_kept
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import NewObject
 

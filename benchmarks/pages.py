@@ -43,8 +43,8 @@ from ebbtide.gc.plan import write_plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id, new_id
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import KeyPair, Role
-from ebbtide.store.database.commits import insert_commit
+from ebbtide.store.access.access_keys import KeyPair, Role
+from ebbtide.store.database.commit_rows import insert_commit
 from ebbtide.store.database.schema import branches
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository

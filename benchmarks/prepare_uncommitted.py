@@ -38,9 +38,10 @@ from ebbtide.model import ONE_MICROSECOND
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
 from ebbtide.store.content.layout import new_object_address
-from ebbtide.store.database.engine import Transaction, database_file
+from ebbtide.store.database.dialects import database_file
+from ebbtide.store.database.engine import Transaction
 from ebbtide.store.embedded import Store
-from ebbtide.store.refs.queries import BranchRow, insert_branch
+from ebbtide.store.refs.ref_rows import BranchRow, insert_branch
 from ebbtide.store.repository import Repository
 
 SEED = 20_240_607
@@ -113,7 +114,7 @@ def insert_staged(tx: Transaction, values: Iterator[tuple[Any, ...]]) -> None:
     """Inserts staged rows directly through the driver, which is the fastest way."""
     names = ", ".join(STAGED_COLUMNS)
     cursor: Any = tx.connection.connection.cursor()  # the driver's own
-    if tx.dialect_name == "sqlite":
+    if tx.in_process:
         marks = ", ".join("?" for _ in STAGED_COLUMNS)
         cursor.execute("PRAGMA cache_size = -2000000")
         cursor.executemany(f"INSERT INTO staged ({names}) VALUES ({marks})", values)

@@ -25,20 +25,20 @@ from typing import Any
 from unittest.mock import patch
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from benchmarks import results
 from ebbtide.arrow import texts
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.storage import RemoteStorage
-from ebbtide.store.commits import publishing
+from ebbtide.store.commits import publication
 from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.database.dialects import InsertOn, insert_on
 from ebbtide.store.database.schema import staged as table
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import ReclaimThread
+from ebbtide.store.reclaimer import ReclaimThread
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging import queries as staged
+from ebbtide.store.staging import staged_rows as staged
 from ebbtide.store.staging.uploads import NewObject
 
 RELEASES_PER_SECOND = 100
@@ -137,9 +137,8 @@ def commits(lake: Repository, count: int) -> float:
 
 
 @cache
-def plain_upsert(dialect_name: str) -> sa.Insert:
+def plain_upsert(insert: InsertOn) -> sa.Insert:
     """Returns the earlier statement that stages entries. It is made once, as today's is."""
-    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     statement = insert(table)
     names = ["address", "size_bytes", "checksum", "mtime", "content_type", "metadata"]
     return statement.on_conflict_do_update(
@@ -155,7 +154,7 @@ def references_not_kept() -> Iterator[None]:
     def write(
         tx: Any, repository_id: str, token: str, changes: Any, **_options: Any
     ) -> None:  # as `write_staged`
-        statement = plain_upsert(tx.dialect_name)
+        statement = plain_upsert(insert_on(tx.connection))
         tx.execute(
             statement,
             [
@@ -177,7 +176,7 @@ def references_not_kept() -> Iterator[None]:
 
     with (
         patch("ebbtide.store.staging.uploads.write_staged", write),
-        patch.object(publishing, "take_up_staged", take_up),
+        patch.object(publication, "take_up_staged", take_up),
     ):
         yield
 

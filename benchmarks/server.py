@@ -44,10 +44,10 @@ from benchmarks.prepare_uncommitted import EPOCH, insert_staged
 from ebbtide.ids import descending_id
 from ebbtide.model import ONE_MICROSECOND
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.content.layout import new_object_address
 from ebbtide.store.embedded import Store
-from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.refs.ref_rows import require_branch
 
 PROGRAM: Final = [sys.executable, "-c", "from ebbtide.program import main; main()"]
 API: Final = "/api/v1"

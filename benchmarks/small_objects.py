@@ -50,7 +50,7 @@ from benchmarks.server import (
     write_files,
 )
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.support.ceph import ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY, start_ceph
 from tests.support.postgres import find_postgres, start_postgres

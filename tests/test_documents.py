@@ -30,15 +30,14 @@ from ebbtide.purge.plan import PurgeFigures, PurgeReport
 from ebbtide.purge.references import Reference
 from ebbtide.purge.verifying import Difference, PurgeFindings
 from ebbtide.server.api.answers import model_of, plain
-from ebbtide.store.access.grants import Grant
-from ebbtide.store.access.keys import AccessKey
-from ebbtide.store.access.signing import Rotation
+from ebbtide.store.access.access_keys import AccessKey, Grant
+from ebbtide.store.access.signed_tokens import Rotation
 from ebbtide.store.collections.projects import Project
 from ebbtide.store.collections.queries import VersionRow
 from ebbtide.store.collections.reading import Collection
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.database.commits import CommitRecord
-from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.database.commit_rows import CommitRecord
+from ebbtide.store.purge_records import PurgeRow
 from ebbtide.store.refs.refs import Branch, Tag
 from ebbtide.store.repositories.catalog import Catalogued
 from ebbtide.store.schedules import Schedule, ScheduledRun

@@ -20,8 +20,8 @@ class Queries(Protocol):
     """The parts of a transaction that a clock needs."""
 
     @property
-    def dialect_name(self) -> str:
-        """`sqlite` or `postgresql`."""
+    def in_process(self) -> bool:
+        """Whether the database runs in this process: SQLite."""
 
     @property
     def execute(self) -> Callable[..., sa.Result[Any]]:  # the query decides the types
@@ -65,7 +65,7 @@ class SystemClock:
         milliseconds, so that the host's clock is read directly. In PostgreSQL, `now()` does not
         change within a transaction, which may have waited for a lock; `clock_timestamp()` does.
         """
-        if tx.dialect_name == "sqlite":
+        if tx.in_process:
             return self.host_now()
 
         now: datetime = tx.execute(_clock_timestamp()).scalar_one()

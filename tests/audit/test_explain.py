@@ -20,9 +20,9 @@ from ebbtide.audit.answers import ExplainedAddress, ExplainedCommit, Keeper
 from ebbtide.audit.explain import Explainer
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.gc.collector import Collector
-from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.database.schema import pending
+from ebbtide.store.gc.exports import Uncommitted
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, play
 from tests.support.collections import of, of_files
 from tests.support.engines import INLINE

@@ -22,7 +22,7 @@ from ebbtide.errors import Refused
 from ebbtide.gc.report import RunReport
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.database.schema import repositories
-from ebbtide.store.purges.queries import insert_purged
+from ebbtide.store.purge_records import insert_purged
 from tests.gc.test_incremental import incremental, make_world
 from tests.gc.test_incremental import run as run_world
 from tests.gc.test_random_stores import EVENTS, PERIODS, Event, History, expected, play

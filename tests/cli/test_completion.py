@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.program.app import run
-from ebbtide.store.completing import known_names
+from ebbtide.store.completions import known_names
 from tests.cli.conftest import SHORT, Ebbtide, output_without
 from tests.support.commands import captured
 from tests.support.program import PROGRAM

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from ebbtide.errors import EbbtideError
-from ebbtide.store.collecting.dumping import Dump
+from ebbtide.store.gc.dumps import Dump
 from tests.support.collections import raises
 from tests.support.randomized import randomized
 from tests.support.world import World

@@ -18,8 +18,7 @@ from ebbtide.gc.parts import Count
 from ebbtide.gc.plan import Plan
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event
-from ebbtide.store.reclaim.claims import take_apart
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer, take_apart
 from tests.support.dying import Died
 from tests.support.engines import on_engines
 from tests.support.icechunk_lake import planned_rows

@@ -20,7 +20,7 @@ from ebbtide.gc.report import RecordedRuns, RunReport
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import descending_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
-from ebbtide.store.collecting.roots import write_run
+from ebbtide.store.gc.run_metadata import write_run
 from ebbtide.store.repositories.leases import take_lease
 from tests.support.world import DAY, World, quarantine_of
 

@@ -17,8 +17,8 @@ from ebbtide.errors import EbbtideError, Gone
 from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Event, Observer
 from ebbtide.retention import Policy
-from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.content.trees import ContentCache
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.repository import Repository
 from tests.support.randomized import randomized
 from tests.support.world import World

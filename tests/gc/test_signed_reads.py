@@ -17,7 +17,7 @@ from ebbtide.storage import LocalStorage
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import leased_addresses, released
 from ebbtide.store.objects.signed_reads import SignedRead
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.boundaries import HeldMetadata
 from tests.support.collections import raises

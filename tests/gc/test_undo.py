@@ -17,8 +17,8 @@ from ebbtide.gc.report import RunReport
 from ebbtide.ids import new_id
 from ebbtide.quarantined import QUARANTINES_PREFIX
 from ebbtide.storage import DeleteOutcome, LocalStorage
-from ebbtide.store.collecting.roots import lift_tombstones
-from ebbtide.store.purges.queries import insert_purged
+from ebbtide.store.gc.run_metadata import lift_tombstones
+from ebbtide.store.purge_records import insert_purged
 from tests.support.copies import contents_of, listing
 from tests.support.dying import Died
 from tests.support.engines import on_engines

@@ -21,12 +21,12 @@ from ebbtide.purge.scanning import TreeScan
 from ebbtide.purge.verifying import verify
 from ebbtide.storage import LocalStorage
 from ebbtide.store.collections.contents import ContentChange, FromRef
-from ebbtide.store.commits import commits, publishing
-from ebbtide.store.commits.publishing import Publication
+from ebbtide.store.commits import commits, publication
+from ebbtide.store.commits.publication import Publication
 from ebbtide.store.content.layout import OWNER_ADDRESS, RANGES_PREFIX
 from ebbtide.store.embedded import Store
-from ebbtide.store.objects import moving, objects
-from ebbtide.store.purges.queries import insert_purged
+from ebbtide.store.objects import changes, objects
+from ebbtide.store.purge_records import insert_purged
 from ebbtide.store.repositories.leases import take_lease
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
@@ -118,7 +118,7 @@ def test_a_copy_whose_bytes_were_read_before_the_purge_is_refused(
 
 def test_a_shared_copy_after_the_purge_finds_nothing(store: Store, repository: Repository) -> None:
     repository.objects.put("main", "a", b"a")
-    original = moving.share_staged
+    original = changes.share_staged
 
     def late(*given: object) -> object:
         purge(store, "main:a")
@@ -136,7 +136,7 @@ def test_a_commit_of_what_was_staged_and_purged_meanwhile_is_not_published(
 ) -> None:
     repository.objects.put("main", "a", b"a")
     repository.objects.put("main", "b", b"b")
-    original = publishing.publish
+    original = publication.publish
 
     def late(context: object, publication: Publication) -> object:
         patch.undo()

@@ -14,8 +14,8 @@ from ebbtide.errors import EbbtideError, Gone
 from ebbtide.purge import scanning
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
-from ebbtide.store.collecting.roots import set_tombstones
 from ebbtide.store.collections.contents import ContentChange, FromCollection, FromRef
+from ebbtide.store.gc.run_metadata import set_tombstones
 from tests.support.memory_world import MemoryWorld, Place, open_place
 from tests.support.purging import SECRET_KEY, data_files, request
 from tests.support.randomized import randomized

@@ -24,7 +24,7 @@ from ebbtide.purge.purger import Purges
 from ebbtide.purge.verifying import verify
 from ebbtide.store.database.schema import purged, purges
 from ebbtide.store.embedded import Store
-from ebbtide.store.purges.queries import insert_purged
+from ebbtide.store.purge_records import insert_purged
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.engines import INLINE

@@ -13,7 +13,7 @@ from ebbtide.documents import document_of, is_documented
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.run_request import ScheduledOptions, completed
 from ebbtide.server.api.answers import model_of, plain
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from tests.support.collected import awaited, done, new_collection, new_project, new_repository
 from tests.support.server import Server
 from tests.test_documents import FIELDS

@@ -15,7 +15,7 @@ from ebbtide.server import doors
 from ebbtide.server.app import create_app
 from ebbtide.server.doors import Door
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.support.app import asking, serving
 
@@ -100,7 +100,7 @@ ebbtide.plugins.plugins_of = lambda group: {}
 from datetime import timedelta
 from pathlib import Path
 from ebbtide.settings import Settings
-from ebbtide.store.collecting.roots import drop_ended
+from ebbtide.store.gc.run_metadata import drop_ended
 from ebbtide.store.embedded import Store
 from tests.support.app import serving
 

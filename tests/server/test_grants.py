@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from ebbtide.ids import new_id
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.doors.s3.conftest import Client, s3_client
 from tests.server.test_roles import ORDER, ROLES, R, place_of

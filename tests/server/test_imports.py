@@ -22,11 +22,11 @@ from ebbtide.ids import new_id
 from ebbtide.server.serving import AT_ONCE_MAX, ImportThreads
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
-from ebbtide.store.commits.publishing import CommitDetails
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.commits.publication import CommitDetails
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.embedded import Store
-from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
-from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.import_sources import ImportSource
+from ebbtide.store.imports import ImportRequest, Imports, Signs
 from tests.server.test_bodies import MEGABYTE, forget_peak, peak
 from tests.support.collected import refused
 from tests.support.loops import without_loop

@@ -23,9 +23,9 @@ import pytest
 from ebbtide.settings import Settings
 from ebbtide.store.content.layout import DATA_PREFIX, range_address
 from ebbtide.store.embedded import Store
-from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.refs.ref_rows import require_branch
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.queries import page_of_staged
+from ebbtide.store.staging.staged_rows import page_of_staged
 from tests.doors.s3.conftest import s3_client
 from tests.doors.s3.users import S3User
 from tests.support.collected import awaited

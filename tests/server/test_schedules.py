@@ -10,7 +10,7 @@ import httpx
 import lakefs
 
 from ebbtide.run_request import ScheduledOptions
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.schedules import SCHEDULES
 from ebbtide.timetable import Timetable

@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from ebbtide.doors.arvados.server.door import ArvadosDoor
-from ebbtide.doors.arvados.server.routing import PREFIX
+from ebbtide.doors.arvados.server.routes import PREFIX
 from ebbtide.errors import EbbtideError
 from ebbtide.server.api.routes import Segments
-from ebbtide.store.access.keys import GivenKey, Role
+from ebbtide.store.access.access_keys import GivenKey, Role
 from ebbtide.store.embedded import Store
 from tests.simulation.scheduler import Violation
 

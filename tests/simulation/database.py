@@ -15,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from ebbtide.errors import Failed
-from ebbtide.store.database.engine import Metadata, Transaction, open_engine, sqlite_url
+from ebbtide.store.database.dialects import open_engine, sqlite_url
+from ebbtide.store.database.engine import Metadata, Transaction
 from tests.simulation.scheduler import ANY, CALL, LOCK_WAIT, READ, Scheduler
 from tests.support.clock import ManualClock
 

@@ -26,7 +26,7 @@ from ebbtide.gc.quarantine import NO_KEYS
 from ebbtide.gc.quarantines import Needed, Quarantines, Recovered
 from ebbtide.retention.expiry import Expiry
 from ebbtide.storage import Storage
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.database.schema import branches
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.repositories import owner

@@ -15,11 +15,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from ebbtide.errors import EbbtideError
-from ebbtide.store.access.signing import verify
+from ebbtide.store.access.signed_tokens import verify
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import range_address, tree_address
 from ebbtide.store.content.trees import iterate_entries, read_tree
-from ebbtide.store.repositories.queries import repository_by_id
+from ebbtide.store.repositories.repository_rows import repository_by_id
 from tests.simulation.exact import Value
 from tests.simulation.scheduler import Violation
 from tests.simulation.world import LEASE, Process, World

@@ -15,7 +15,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
 from ebbtide.run_request import Sizes
 from ebbtide.store.collections.contents import ContentChange, FromRef, Located
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.simulation import blocks, projects, uploads, versions
 from tests.simulation.acting import Act

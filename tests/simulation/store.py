@@ -10,7 +10,7 @@ from pathlib import Path
 from ebbtide.errors import EbbtideError
 from ebbtide.gc.report import RunReport
 from ebbtide.purge.purger import Purges
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 from tests.simulation.acting import Act
 from tests.simulation.histories import Step
 from tests.simulation.knowledge import Checker, Known

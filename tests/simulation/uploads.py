@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from ebbtide.arrow import texts
-from ebbtide.store.collecting.preparing import Uncommitted
 from ebbtide.store.content.layout import DATA_PREFIX
+from ebbtide.store.gc.exports import Uncommitted
 from tests.simulation.acting import Act
 from tests.simulation.choosing import named
 from tests.simulation.exact import Refused, View, value

@@ -35,13 +35,12 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.removal import Remover
 from ebbtide.settings import Settings
-from ebbtide.store.access.signing import SigningKey, insert_signing_key
+from ebbtide.store.access.signed_tokens import SigningKey, insert_signing_key
 from ebbtide.store.collections import contents
 from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories import owner
-from ebbtide.store.repositories.promises import promise, times_of
-from ebbtide.store.repositories.queries import insert_store
+from ebbtide.store.repositories.repository_rows import insert_store, promise, times_of
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging import uploads
 from tests.simulation.asking import Asking, in_place, make_holders

@@ -20,7 +20,7 @@ from ebbtide.errors import Denied, EbbtideError
 from ebbtide.ids import CLOCKS_APART_MAX, new_id
 from ebbtide.server.auth import Rights
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import PERSON_PREFIX, GivenKey, KeyPair, Role
+from ebbtide.store.access.access_keys import PERSON_PREFIX, GivenKey, KeyPair, Role
 from ebbtide.store.access.secrets import KEY_FILE, SecretBox
 from ebbtide.store.access.sessions import Person, PersonLogin, Session, Sessions
 from ebbtide.store.database.schema import access_key_grants, access_keys, sessions

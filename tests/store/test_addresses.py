@@ -19,17 +19,17 @@ from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFoun
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
 from ebbtide.storage.external import ExternalObject
-from ebbtide.store.access.signing import SigningKey, read_signing_keys, sign, verify
+from ebbtide.store.access.signed_tokens import SigningKey, read_signing_keys, sign, verify
 from ebbtide.store.collections.contents import summary_of
-from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.commits.publication import CommitDetails
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.ranges import write_range
 from ebbtide.store.database.schema import copies, pending, staged, upload_tokens
 from ebbtide.store.embedded import Store
-from ebbtide.store.importing.imports import ImportRequest
-from ebbtide.store.importing.sources import ImportSource
-from ebbtide.store.repositories.queries import (
+from ebbtide.store.import_sources import ImportSource
+from ebbtide.store.imports import ImportRequest
+from ebbtide.store.repositories.repository_rows import (
     RepositoryInfo,
     insert_repository,
     lock_all_repositories,
@@ -491,7 +491,7 @@ def test_sizes_that_cannot_be(repository: Repository, monkeypatch: pytest.Monkey
 
     def imported() -> None:
         found = ExternalObject("s3://bucket/x", "x", 2**63 - 1, many[0].mtime, "")
-        monkeypatch.setattr("ebbtide.store.importing.sources.find_external", lambda _: found)
+        monkeypatch.setattr("ebbtide.store.import_sources.find_external", lambda _: found)
         sources = (ImportSource("s3://bucket/x", "x", is_prefix=False),)
         asked = ImportRequest(branch="main", sources=sources, details=CommitDetails(""))
         repository.imports.run(repository.imports.begin(asked), asked)

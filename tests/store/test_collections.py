@@ -18,7 +18,7 @@ from ebbtide.store.collections.contents import (
     Source,
 )
 from ebbtide.store.collections.queries import COLLECTIONS
-from ebbtide.store.database.commits import CommitRecord, find_commits, require_still_intact
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits, require_still_intact
 from ebbtide.store.database.schema import commits, reflog
 from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.repository import Repository

@@ -19,10 +19,10 @@ from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import owner_epochs, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Readable
-from ebbtide.store.refs.queries import require_branch, update_branch
+from ebbtide.store.refs.ref_rows import require_branch, update_branch
 from ebbtide.store.repositories.owner import Ownership, read_owner
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.queries import Change, write_staged
+from ebbtide.store.staging.staged_rows import Change, write_staged
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
 from tests.support.lakes import rows
 from tests.support.locks import SECONDS_MAX, waits_for_a_lock

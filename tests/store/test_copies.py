@@ -17,11 +17,10 @@ from ebbtide.ids import new_id
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.database.schema import branches, copies, pending, readings, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.objects import moving
-from ebbtide.store.objects.moving import share_staged
+from ebbtide.store.objects import changes
+from ebbtide.store.objects.changes import share_staged
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.copies import begin_reading, end_reading, record_copy
-from ebbtide.store.staging.queries import write_staged
+from ebbtide.store.staging.staged_rows import begin_reading, end_reading, record_copy, write_staged
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.lakes import contents, rows, seal
@@ -244,7 +243,7 @@ def test_a_reading_waits_for_a_copy_that_is_being_made(
         assert go_on.wait(60)
         write_staged(*arguments, **options)
 
-    monkeypatch.setattr(moving, "write_staged", write)
+    monkeypatch.setattr(changes, "write_staged", write)
     with ThreadPoolExecutor(2) as pool:
         copying = pool.submit(repository.objects.copy, "main", "b", "main", "a")
         assert looked.wait(60), "the source was found, and nothing is written yet"

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
 from ebbtide.store import doors
-from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.database.schema import arvados_blocks, arvados_collections, collections
 from ebbtide.store.doors import all_door_rows
+from ebbtide.store.gc.run_metadata import drop_ended
 from ebbtide.store.repository import Repository
 from tests.support.arvados import manifest_of, put_block, save
 from tests.support.clock import ManualClock

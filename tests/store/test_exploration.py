@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from ebbtide.store.collecting.roots import drop_ended
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.gc.run_metadata import drop_ended
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.exploring import (
     LEASE,

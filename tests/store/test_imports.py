@@ -17,16 +17,14 @@ from ebbtide.errors import Conflict, Failed, NotFound
 from ebbtide.ids import new_id
 from ebbtide.storage import clients, open_storage
 from ebbtide.storage.external import directory_identity
-from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.commits.publication import CommitDetails
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import RANGES_PREFIX, TREES_PREFIX
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.database.schema import imports as imports_table
 from ebbtide.store.embedded import Store
-from ebbtide.store.importing.imports import DEFAULT_MESSAGE, ImportRequest, Signs
-from ebbtide.store.importing.queries import SILENCE_MAX
-from ebbtide.store.importing.sorting import SortedEntries
-from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.import_sources import SILENCE_MAX, ImportSource, SortedEntries
+from ebbtide.store.imports import DEFAULT_MESSAGE, ImportRequest, Signs
 from ebbtide.store.names import PATH_BYTES_MAX
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
@@ -348,7 +346,7 @@ def test_a_second_mount_of_a_root(
         is_mount = url == (place / "mount" / "data").as_uri()
         return directory_identity(root.as_uri() if is_mount else url)
 
-    monkeypatch.setattr("ebbtide.store.importing.sources.directory_identity", claimed)
+    monkeypatch.setattr("ebbtide.store.import_sources.directory_identity", claimed)
     asked = request(below(place, "in"))
     import_id = repository.imports.begin(asked)
     with raises("invalid_address"):

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.ids import new_id
-from ebbtide.store.access.signing import (
+from ebbtide.store.access.signed_tokens import (
     SigningKey,
     date_signing_keys,
     insert_signing_key,
@@ -128,7 +128,7 @@ def test_a_rotation_that_takes_long_retires_no_key_early(
         clock.advance(2 * longest)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ebbtide.store.access.signing.insert_signing_key", insert)
+        patched.setattr("ebbtide.store.access.signed_tokens.insert_signing_key", insert)
         first = store.signing_keys.rotate()
     (old,) = first.verifying_ids
     assert first.retirable_at == clock.now + longest
@@ -153,7 +153,7 @@ def test_a_rotation_that_broke_off_retires_no_key(
             raise Died
 
     with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr("ebbtide.store.access.signing.date_signing_keys", die)
+        patched.setattr("ebbtide.store.access.signed_tokens.date_signing_keys", die)
         store.signing_keys.rotate()
     clock.advance(2 * longest)
     assert store.signing_keys.rotate().retired_ids == ()

@@ -24,7 +24,7 @@ from ebbtide.store.content.entries import is_external
 from ebbtide.store.content.layout import range_address
 from ebbtide.store.content.ranges import RangeInfo, read_range
 from ebbtide.store.content.trees import read_tree
-from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.commit_rows import find_commits
 from ebbtide.store.database.schema import (
     commits,
     copies,
@@ -37,8 +37,8 @@ from ebbtide.store.database.schema import (
     released,
     upload_tokens,
 )
-from ebbtide.store.purges.queries import CLOSED
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.purge_records import CLOSED
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.collections import of, of_files
 from tests.support.gone import expire_repository, files, remover

@@ -12,15 +12,14 @@ from ebbtide.errors import Gone
 from ebbtide.formats.base import ExpiredCommit
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.ids import new_id
-from ebbtide.store.collecting.tracing import address_at
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database import rows as batches
 from ebbtide.store.database.schema import copies, released
 from ebbtide.store.embedded import Store
-from ebbtide.store.purges.queries import SHOWN_MAX, find_purged, insert_purged, require_not_purged
-from ebbtide.store.reclaim.reclaimer import Reclaimer
-from ebbtide.store.repository import Repository
-from ebbtide.store.staging.copies import begin_reading
+from ebbtide.store.purge_records import SHOWN_MAX, find_purged, insert_purged, require_not_purged
+from ebbtide.store.reclaimer import Reclaimer
+from ebbtide.store.repository import Repository, address_at
+from ebbtide.store.staging.staged_rows import begin_reading
 from tests.support.boundaries import At, stepping
 from tests.support.clock import ManualClock
 from tests.support.collections import of, of_files, raises

@@ -14,7 +14,7 @@ from ebbtide.errors import Failed, InvalidInput
 from ebbtide.store.database.schema import completed_uploads
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import Multipart, PartReader, WantedPart
-from ebbtide.store.staging.multipart_queries import TOKEN, drop_ended_uploads
+from ebbtide.store.staging.multipart_rows import TOKEN, drop_ended_uploads
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
 from tests.support.reachable import stored

@@ -23,16 +23,6 @@ from ebbtide.gc import uncommitted as protected
 from ebbtide.gc.runs import RunFolder
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
-from ebbtide.store.collecting import uncommitted as relation
-from ebbtide.store.collecting.preparing import Uncommitted
-from ebbtide.store.collecting.uncommitted import (
-    PHASES,
-    STAGED,
-    dropped,
-    uncommitted,
-    uncommitted_among,
-    untraced,
-)
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import (
@@ -42,12 +32,21 @@ from ebbtide.store.database.schema import (
     upload_tokens,
 )
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.claims import referenced, take_apart
-from ebbtide.store.reclaim.reclaimer import Reclaimer
-from ebbtide.store.refs.queries import list_branches, update_branch
+from ebbtide.store.gc import uncommitted as relation
+from ebbtide.store.gc.exports import Uncommitted
+from ebbtide.store.gc.uncommitted import (
+    PHASES,
+    STAGED,
+    dropped,
+    uncommitted,
+    uncommitted_among,
+    untraced,
+)
+from ebbtide.store.reclaimer import Reclaimer, referenced, take_apart
+from ebbtide.store.refs.ref_rows import list_branches, update_branch
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.pending_writes import publish_writes, register_writes
-from ebbtide.store.staging.queries import write_staged
+from ebbtide.store.staging.staged_rows import write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises

@@ -16,8 +16,8 @@ from ebbtide.gc.options import RunOptions
 from ebbtide.settings import Settings
 from ebbtide.store.collections.contents import ContentChange, Files, Located
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import Reclaimer
-from ebbtide.store.repositories.promises import PROMISED
+from ebbtide.store.reclaimer import Reclaimer
+from ebbtide.store.repositories.repository_rows import PROMISED
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.collections import raises
 from tests.support.world import DAY, World

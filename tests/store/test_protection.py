@@ -13,8 +13,8 @@ import pytest
 from ebbtide.errors import EbbtideError
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.refs.protection import ProtectionRules
-from ebbtide.store.refs.queries import require_branch
-from ebbtide.store.repositories.queries import write_protected
+from ebbtide.store.refs.ref_rows import require_branch
+from ebbtide.store.repositories.repository_rows import write_protected
 from ebbtide.store.repository import Repository
 from tests.support.lakes import link, meanwhile
 from tests.support.locks import waits_for_a_lock

@@ -16,9 +16,9 @@ import pytest
 from ebbtide.errors import EbbtideError
 from ebbtide.ids import new_id
 from ebbtide.settings import Settings
-from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.gc.run_metadata import drop_ended
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.randomized import randomized
 from tests.support.reachable import committed, staged_live, stored

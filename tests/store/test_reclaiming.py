@@ -16,14 +16,13 @@ import sqlalchemy as sa
 from ebbtide.errors import Failed
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome
-from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.content.layout import DATA_PREFIX, TREES_PREFIX
 from ebbtide.store.database.schema import dropped_tokens, pending, released, staged, upload_tokens
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.claims import Backlog
-from ebbtide.store.reclaim.reclaimer import Reclaimed, Reclaimer, ReclaimThread
+from ebbtide.store.gc.run_metadata import drop_ended
+from ebbtide.store.reclaimer import Backlog, Reclaimed, Reclaimer, ReclaimThread
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.queries import find_staged, write_staged
+from ebbtide.store.staging.staged_rows import find_staged, write_staged
 from ebbtide.store.staging.uploads import NewObject
 from tests.support.clock import ManualClock
 from tests.support.collections import raises
@@ -137,7 +136,7 @@ def test_a_reset_is_taken_apart_in_parts(
         repository.objects.put("main", f"{number}", b"1")
     repository.commits.reset("main")
     assert contents(repository, "main") == {}
-    monkeypatch.setattr("ebbtide.store.reclaim.reclaimer.BATCH_ADDRESSES", 3)
+    monkeypatch.setattr("ebbtide.store.reclaimer.BATCH_ADDRESSES", 3)
     seen: list[Reclaimed] = []
     stopping = Event()
 
@@ -362,7 +361,7 @@ def test_a_storage_of_somebody_else_is_left_alone(
 def test_several_reclaimers_at_once_delete_each_object_once(
     store: Store, repository: Repository, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.reclaim.reclaimer.BATCH_ADDRESSES", 5)
+    monkeypatch.setattr("ebbtide.store.reclaimer.BATCH_ADDRESSES", 5)
     for number in range(40):
         repository.objects.put("main", f"{number}", b"1")
     repository.commits.reset("main")

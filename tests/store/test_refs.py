@@ -236,7 +236,7 @@ def test_prefixes(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> No
     # Only the id of the commit is drawn here: an unchanged tree is shared, and has none.
     for commit_id in ("abcdef00" + "0" * 24, "abcdef01" + "0" * 24):
         with monkeypatch.context() as patch:
-            patch.setattr("ebbtide.store.commits.publishing.new_id", lambda drawn=commit_id: drawn)
+            patch.setattr("ebbtide.store.commits.publication.new_id", lambda drawn=commit_id: drawn)
             repository.commits.commit("main", "", allow_empty=True)
     with raises("ref_ambiguous"):
         repository.commits.resolve("abcdef")

@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from ebbtide.errors import Gone
 from ebbtide.ids import descending_id
 from ebbtide.retention.policy import Policy, Rule
-from ebbtide.store.collecting.dumping import Dump
 from ebbtide.store.content.layout import DUMPS_PREFIX
 from ebbtide.store.database.schema import commits
 from ebbtide.store.embedded import Store
+from ebbtide.store.gc.dumps import Dump
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.collections import raises

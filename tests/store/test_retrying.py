@@ -13,14 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from ebbtide.errors import Gone
-from ebbtide.store.commits.publishing import Overtaken
-from ebbtide.store.commits.retrying import until_published
+from ebbtide.store.commits.publication import Overtaken, until_published
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
 from ebbtide.store.content.trees import find_entry
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.database.schema import pending
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
+from ebbtide.store.refs.ref_rows import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.uploads import OnlyIf
 from tests.support.clock import ManualClock
@@ -344,7 +343,7 @@ def test_a_delete_during_which_the_branch_moves(
             repository.commits.commit("main", "")
         return found
 
-    monkeypatch.setattr("ebbtide.store.objects.deleting.find_entry", find_and_commit)
+    monkeypatch.setattr("ebbtide.store.objects.changes.find_entry", find_and_commit)
     deletes: tuple[Callable[[Entry], object], ...] = (
         lambda _: repository.objects.delete("main", "a"),
         lambda entry: repository.objects.delete_if("main", "a", OnlyIf(entry.checksum)),

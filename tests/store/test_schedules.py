@@ -11,7 +11,7 @@ import pytest
 from ebbtide.errors import Failed, NotFound
 from ebbtide.run_request import ScheduledOptions
 from ebbtide.store.embedded import Store
-from ebbtide.store.repositories.removal import close_repository
+from ebbtide.store.repositories.catalog import close_repository
 from ebbtide.store.schedules import (
     FAILED,
     INTERRUPTED,

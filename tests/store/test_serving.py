@@ -12,8 +12,8 @@ import pytest
 
 from ebbtide.errors import EbbtideError, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
-from ebbtide.store.collecting.tasks import EXPORTS_PREFIX
 from ebbtide.store.embedded import Store
+from ebbtide.store.gc.exports import EXPORTS_PREFIX
 from ebbtide.store.refs.policies import DayRules
 from ebbtide.store.repositories.owner import MOVE_EVERY, OWNER_ADDRESS
 from ebbtide.store.repository import Repository
@@ -305,7 +305,7 @@ def test_exports(repository: Repository) -> None:
 def test_what_is_uncommitted_comes_in_parts(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.store.collecting.exporting.ROWS_MAX", 2)
+    monkeypatch.setattr("ebbtide.store.gc.exports.EXPORT_ROWS_MAX", 2)
     expected = {repository.objects.put("main", str(number), b"").address for number in range(5)}
     part = repository.exports.uncommitted()
     parts = [part]

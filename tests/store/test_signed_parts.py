@@ -15,10 +15,10 @@ import pytest
 
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.storage import Storage
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import WantedPart
-from ebbtide.store.staging.multipart_queries import MultipartUpload
+from ebbtide.store.staging.multipart_rows import MultipartUpload
 from ebbtide.store.staging.signed_parts import SignedUpload
 from tests.support.collections import raises
 from tests.support.faulty import FaultyStorage, Hook, nothing, with_storage

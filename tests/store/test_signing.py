@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import InvalidInput
-from ebbtide.store.access.signing import SigningKey, sign, verify
+from ebbtide.store.access.signed_tokens import SigningKey, sign, verify
 from tests.support.collections import raises
 from tests.support.randomized import examples, randomized
 

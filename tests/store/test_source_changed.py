@@ -14,7 +14,7 @@ from ebbtide.filesystem.filesystem import EbbtideFileSystem
 from ebbtide.ids import new_id
 from ebbtide.storage import open_storage
 from ebbtide.storage.external import RecordedObject, find_external
-from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.import_sources import ImportSource
 from ebbtide.store.repository import Repository
 from tests.store.test_imports import run, single
 from tests.support.collections import raises

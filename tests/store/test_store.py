@@ -21,7 +21,7 @@ from ebbtide.model import EPOCH
 from ebbtide.settings import Settings
 from ebbtide.storage import Content, LocalStorage
 from ebbtide.store.content.layout import classify
-from ebbtide.store.content.slices import CurrentSlice
+from ebbtide.store.context import CurrentSlice
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.schema import gc_leases
 from ebbtide.store.embedded import Store

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from ebbtide.server.api.routes import PREFIX
 from ebbtide.server.app import create_app
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 
 

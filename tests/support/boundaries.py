@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.content.trees import ContentCache
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.repository import Repository
 from tests.support.faulty import FaultyStorage

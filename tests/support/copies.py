@@ -13,10 +13,10 @@ from ebbtide.settings import Settings
 from ebbtide.store.content.layout import range_address
 from ebbtide.store.content.ranges import read_range
 from ebbtide.store.content.trees import read_tree
-from ebbtide.store.database.commits import find_commits
+from ebbtide.store.database.commit_rows import find_commits
 from ebbtide.store.database.schema import commits
 from ebbtide.store.embedded import Store
-from ebbtide.store.repositories.promises import times_of
+from ebbtide.store.repositories.repository_rows import times_of
 from tests.support.clock import ManualClock
 from tests.support.lakes import contents
 from tests.support.world import World, aged

@@ -15,7 +15,7 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from ebbtide.ids import new_id
-from ebbtide.store.database.engine import open_engine
+from ebbtide.store.database.dialects import open_engine
 from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.database.schema import metadata as tables
 

@@ -31,16 +31,17 @@ from sqlalchemy.pool import StaticPool
 from ebbtide import ids
 from ebbtide.errors import EbbtideError
 from ebbtide.settings import Settings
-from ebbtide.store.access.signing import SigningKey, insert_signing_key
+from ebbtide.store.access.signed_tokens import SigningKey, insert_signing_key
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.trees import iterate_entries
-from ebbtide.store.database.commits import find_commits
-from ebbtide.store.database.engine import BEGIN_OPTION, Metadata
+from ebbtide.store.database.commit_rows import find_commits
+from ebbtide.store.database.dialects import BEGIN_OPTION
+from ebbtide.store.database.engine import Metadata
 from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repositories.owner import Ownership
-from ebbtide.store.repositories.queries import insert_store
+from ebbtide.store.repositories.repository_rows import insert_store
 from ebbtide.store.repository import Repository
 from tests.support.boundaries import SteppingMetadata
 from tests.support.clock import ManualClock

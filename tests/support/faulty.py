@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.errors import Failed
 from ebbtide.storage import DeleteOutcome, LocalStorage, Storage
-from ebbtide.store.content.cache import ContentCache
+from ebbtide.store.content.trees import ContentCache
 from ebbtide.store.repository import Repository
 
 Hook = Callable[[str, str], None]

@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from ebbtide.errors import EbbtideError, Failed
-from ebbtide.store.database.engine import Metadata, Transaction, open_engine
+from ebbtide.store.database.dialects import open_engine
+from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.embedded import Store
 from tests.support.locks import SECONDS_MAX, waits_for_a_lock
 

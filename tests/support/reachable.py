@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from ebbtide.store.content.layout import DATA_PREFIX
 from ebbtide.store.content.trees import iterate_entries
-from ebbtide.store.database.commits import CommitRecord, find_commits
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits
 from ebbtide.store.database.schema import branches, commits, staged
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.lakes import every_file

@@ -18,9 +18,9 @@ from lakefs.client import Client
 
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage, open_storage
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.repositories.promises import PROMISED
+from ebbtide.store.repositories.repository_rows import PROMISED
 from tests.support.databases import new_database
 from tests.support.forking import Running, forks
 

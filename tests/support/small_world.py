@@ -21,12 +21,12 @@ import icechunk
 import zarr
 
 from ebbtide.storage import LocalStorage
-from ebbtide.store.commits.publishing import CommitDetails
+from ebbtide.store.commits.publication import CommitDetails
 from ebbtide.store.content.layout import tree_address
 from ebbtide.store.content.trees import iterate_entries, read_tree
 from ebbtide.store.embedded import DATABASE_FILE, Store
-from ebbtide.store.importing.imports import ImportRequest
-from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.import_sources import ImportSource
+from ebbtide.store.imports import ImportRequest
 from ebbtide.store.repository import Repository
 from tests.support.icechunk import backdate, create_repository
 from tests.support.templates import AGE, date_files

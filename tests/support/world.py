@@ -19,7 +19,7 @@ from ebbtide.gc.report import RunReport
 from ebbtide.gc.steps import Observer, silent
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
-from ebbtide.store.content.slices import CurrentSlice
+from ebbtide.store.context import CurrentSlice
 from ebbtide.store.embedded import DATABASE_FILE, Store
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ebbtide.store.collections.collections import Collections
     from ebbtide.store.collections.reading import Collection
     from ebbtide.store.content.entries import Entry
-    from ebbtide.store.listing import Page
     from ebbtide.store.objects.locators import Signed
+    from ebbtide.store.page import Page
 
 PAGE: int = 1000
 STDOUT: str = "-"

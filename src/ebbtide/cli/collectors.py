@@ -103,7 +103,7 @@ def open_collector(
 def is_small(cli: Cli) -> bool:
     """Whether the store's SQLite file is so small that a run takes seconds. The JVM then need not
     compile much."""
-    from ebbtide.store.completing import DATABASE_FILE
+    from ebbtide.store.completions import DATABASE_FILE
 
     directory = cli.directory or cli.settings.store
     try:

@@ -372,7 +372,7 @@ class Cli:
         another time."""
         from ebbtide.durations import format_duration
         from ebbtide.settings import ENV_PREFIX
-        from ebbtide.store.repositories.promises import times_of
+        from ebbtide.store.repositories.repository_rows import times_of
 
         asked, times = self.settings, times_of(promised)
         for name in sorted(times.keys() & asked.model_fields_set):

@@ -40,9 +40,9 @@ from ebbtide.text import (
 if TYPE_CHECKING:
     from ebbtide.quarantined import Fate
     from ebbtide.store.commits.commits import Commits
-    from ebbtide.store.content.diffing import Change
-    from ebbtide.store.database.commits import CommitRecord
-    from ebbtide.store.importing.imports import ImportRequest, Imports
+    from ebbtide.store.content.differences import Change
+    from ebbtide.store.database.commit_rows import CommitRecord
+    from ebbtide.store.imports import ImportRequest, Imports
     from ebbtide.store.repository import Repository
 
 
@@ -353,9 +353,9 @@ def import_objects(
     they may be collected. Elsewhere Ebbtide never deletes them. Paths of the branch below DEST that
     the prefix does not have are deleted by the commit.
     """
-    from ebbtide.store.commits.publishing import CommitDetails
-    from ebbtide.store.importing.imports import ImportRequest
-    from ebbtide.store.importing.sources import ImportSource
+    from ebbtide.store.commits.publication import CommitDetails
+    from ebbtide.store.import_sources import ImportSource
+    from ebbtide.store.imports import ImportRequest
 
     metadata = parse_pairs(meta or [], option="--meta")
     source = ImportSource(url, destination, is_prefix=url.endswith("/"))
@@ -374,7 +374,7 @@ def import_objects(
 def _run_import(cli: Cli, imports: Imports, request: ImportRequest) -> tuple[CommitRecord, int]:
     """Carries out an import with its progress. Returns the commit, and the number of objects."""
     from ebbtide.gc.steps import Meter, advance
-    from ebbtide.store.importing.imports import Signs
+    from ebbtide.store.imports import Signs
 
     import_id = imports.begin(request)
 

@@ -22,8 +22,8 @@ from ebbtide.text import count_text, date_text, escaped, shown, size_text
 
 if TYPE_CHECKING:
     from ebbtide.store.content.entries import Entry
-    from ebbtide.store.listing import Page
     from ebbtide.store.objects.objects import Objects
+    from ebbtide.store.page import Page
 
 
 PAGE: int = 1000

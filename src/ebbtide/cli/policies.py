@@ -459,7 +459,7 @@ def show_policy(
 def _messages(repository: Repository, roots: Roots) -> Mapping[str, str]:
     """Returns the messages of all commits, by id. They are read together, because there can be
     many."""
-    from ebbtide.store.database.commits import find_commits
+    from ebbtide.store.database.commit_rows import find_commits
 
     context = repository.context
     with context.metadata.snapshot() as tx:

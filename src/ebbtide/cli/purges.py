@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ebbtide.gc.engines.base import Engine
     from ebbtide.purge.plan import PurgeReport
     from ebbtide.purge.purger import Purges
-    from ebbtide.store.purges.queries import PurgeRow
+    from ebbtide.store.purge_records import PurgeRow
 
 app = group("Delete named data at once and for good; list, show and verify purges.")
 
@@ -192,7 +192,7 @@ def _resumable(cli: Cli, purges: Purges, purge_id: str) -> Iterator[None]:
     """Adds the command that resumes the purge to an error in the block. A new purge would not find
     objects that are closed already."""
     from ebbtide.purge.purger import ENDED
-    from ebbtide.store.purges.queries import CLOSED
+    from ebbtide.store.purge_records import CLOSED
 
     try:
         yield

@@ -12,8 +12,7 @@ from ebbtide.cli.command import Cli, command
 from ebbtide.text import count_text, size_text
 
 if TYPE_CHECKING:
-    from ebbtide.store.reclaim.claims import Backlog
-    from ebbtide.store.reclaim.reclaimer import Reclaimed
+    from ebbtide.store.reclaimer import Backlog, Reclaimed
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +36,7 @@ def reclaim(
     unless EBBTIDE_RECLAIM is false. Any number of processes may do it at the same time.
     """
     from ebbtide.gc.steps import Meter, advance
-    from ebbtide.store.reclaim.reclaimer import Reclaimed, Reclaimer
+    from ebbtide.store.reclaimer import Reclaimed, Reclaimer
 
     reclaimer = Reclaimer(cli.store)
     total = Reclaimed()

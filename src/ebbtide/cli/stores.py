@@ -21,8 +21,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.text import date_text, short_id, shown
 
 if TYPE_CHECKING:
-    from ebbtide.store.access.grants import Grant
-    from ebbtide.store.access.keys import AccessKey, KeyPair, Role
+    from ebbtide.store.access.access_keys import AccessKey, Grant, KeyPair, Role
 
 
 key_app = group(
@@ -90,7 +89,7 @@ def create_key(
 
     The secret is printed now, and never again.
     """
-    from ebbtide.store.access.keys import GivenKey, Role
+    from ebbtide.store.access.access_keys import GivenKey, Role
 
     if (given_id is None) != (secret_file is None):
         raise InvalidInput("invalid_argument", "--id and --secret-file belong together")
@@ -269,7 +268,7 @@ def show_pair(cli: Cli, pair: KeyPair, grants: Sequence[Grant] = ()) -> None:
 def _grant_of(text: str) -> tuple[str, Role]:
     """Returns the repository and the role of `REPO=ROLE`. Raises InvalidInput
     `invalid_argument`."""
-    from ebbtide.store.access.keys import Role
+    from ebbtide.store.access.access_keys import Role
 
     repository, equals, role = text.partition("=")
     if not repository or not equals or role == Role.NONE:
@@ -311,7 +310,7 @@ def init(
     The directory is made if it is missing. The key has the role admin. Its secret is printed here,
     and never again.
     """
-    from ebbtide.store.access.keys import Role
+    from ebbtide.store.access.access_keys import Role
     from ebbtide.store.embedded import Store
 
     pair = None
@@ -363,7 +362,7 @@ def promises(
     also applies to the present content of the trash. A running server deletes by new times at once,
     but promises the old times until it is restarted.
     """
-    from ebbtide.store.repositories.promises import times_of
+    from ebbtide.store.repositories.repository_rows import times_of
 
     asked = {
         name: parse_period(text) if name == "trash_time" else parse_duration(text)

@@ -39,7 +39,7 @@ def _completing(*kinds: str) -> Complete:
     """Returns a completion by the known names of these kinds."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
-        from ebbtide.store.completing import known_names
+        from ebbtide.store.completions import known_names
 
         database = _database(context)
         if database is None:
@@ -80,7 +80,7 @@ def _database(context: typer.Context) -> Path | None:
     if url is not None:
         return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
     directory = given or os.environ.get("EBBTIDE_STORE")
-    from ebbtide.store.completing import DATABASE_FILE
+    from ebbtide.store.completions import DATABASE_FILE
 
     return None if not directory else Path(directory) / DATABASE_FILE
 

@@ -32,14 +32,23 @@ from ebbtide.retention.decision import Roots
 from ebbtide.retention.lifecycle import delete_at
 from ebbtide.retention.policy import Policy
 from ebbtide.settings import Settings
-from ebbtide.store.collecting.records import (
+from ebbtide.store.content.layout import (
+    OWNER_ADDRESS,
+)
+from ebbtide.store.content.ranges import RangeInfo, read_range_columns
+from ebbtide.store.content.trees import read_tree
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commit_rows import (
     closed_rows,
+    find_commits,
     lease_commits,
     put_back_records,
     record_rows,
 )
-from ebbtide.store.collecting.references import staged_places
-from ebbtide.store.collecting.roots import (
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.rows import in_batches
+from ebbtide.store.gc.references import staged_places
+from ebbtide.store.gc.run_metadata import (
     delete_run,
     drop_ended,
     forget_commits,
@@ -51,28 +60,19 @@ from ebbtide.store.collecting.roots import (
     set_tombstones,
     write_run,
 )
-from ebbtide.store.collecting.tracing import address_at, content_with_id
-from ebbtide.store.collecting.uncommitted import (
+from ebbtide.store.gc.uncommitted import (
     STAGED,
     dropped,
     uncommitted,
     uncommitted_among,
     untraced,
 )
-from ebbtide.store.content.layout import (
-    OWNER_ADDRESS,
-)
-from ebbtide.store.content.ranges import RangeInfo, read_range_columns
-from ebbtide.store.content.trees import read_tree
-from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import find_commits
-from ebbtide.store.database.engine import Transaction
-from ebbtide.store.database.rows import in_batches
-from ebbtide.store.purges.queries import PURGES, find_purged
+from ebbtide.store.purge_records import PURGES, find_purged
 from ebbtide.store.refs.policies import Retention
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.store.repositories.leases import Lease, beat, release_lease, running, take_lease
-from ebbtide.store.repositories.promises import promised
+from ebbtide.store.repositories.repository_rows import promised
+from ebbtide.store.repository import address_at, content_with_id
 from ebbtide.store.staging.released import forget_deleted
 
 FORMAT_NAME: Final = "ebbtide"

@@ -31,19 +31,18 @@ from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.ids import ID_PATTERN
 from ebbtide.storage import Storage
 from ebbtide.storage.local import TEMPORARY_SUFFIX
-from ebbtide.store.collecting.roots import write_run
 from ebbtide.store.content.layout import COLLECTOR_PREFIX, OWN_FILE, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.repositories.owner import close_owner
-from ebbtide.store.repositories.promises import promised
-from ebbtide.store.repositories.queries import delete_repository
-from ebbtide.store.repositories.removal import (
+from ebbtide.store.gc.run_metadata import write_run
+from ebbtide.store.repositories.catalog import (
     REMOVALS,
     RemovalRow,
     close_repository,
     finish_removal,
     require_removable,
 )
+from ebbtide.store.repositories.owner import close_owner
+from ebbtide.store.repositories.repository_rows import delete_repository, promised
 
 _RECORD: Final = (
     rf"^{COLLECTOR_PREFIX}(?:"

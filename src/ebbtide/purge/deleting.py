@@ -35,16 +35,16 @@ from ebbtide.purge.objects import LEFT_STEM, distinct_ranges, gather_files, read
 from ebbtide.purge.plan import DELETED_SCHEMA, PurgePlan, outcome_counts
 from ebbtide.purge.references import HOLD, Reference
 from ebbtide.storage import Storage, open_storage
-from ebbtide.store.collecting.references import list_intact
 from ebbtide.store.content.layout import OWNER_ADDRESS, PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import find_commits, list_holds
+from ebbtide.store.database.commit_rows import find_commits, list_holds
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.embedded import Store
-from ebbtide.store.purges.queries import PURGES, move_records
+from ebbtide.store.gc.references import list_intact
+from ebbtide.store.purge_records import PURGES, move_records
 from ebbtide.store.repositories.leases import Lease
 from ebbtide.store.repositories.owner import close_owner, read_owner
-from ebbtide.store.repositories.queries import (
+from ebbtide.store.repositories.repository_rows import (
     delete_repository,
     list_repositories,
     lock_all_repositories,

@@ -40,7 +40,7 @@ from ebbtide.storage import Storage
 from ebbtide.store.content.layout import OWNER_ADDRESS, classify
 from ebbtide.store.content.ranges import RangeInfo, read_range_columns
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.commit_rows import CommitRecord
 
 ENTRIES_SCHEMA: Final = make_schema(
     ("path", pa.string()),

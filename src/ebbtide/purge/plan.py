@@ -46,7 +46,7 @@ from ebbtide.purge.references import (
 )
 from ebbtide.purge.request import Named, Request
 from ebbtide.storage import Retained
-from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.purge_records import PurgeRow
 from ebbtide.text import count_text
 
 PLAN_FILE: Final = "plan.json"

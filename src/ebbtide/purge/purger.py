@@ -65,10 +65,10 @@ from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.content.layout import PURGES_PREFIX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.embedded import Store
-from ebbtide.store.purges.keys import PurgeKeys
-from ebbtide.store.purges.queries import (
+from ebbtide.store.purge_records import (
     CLOSED,
     PURGES,
+    PurgeKeys,
     PurgeRow,
     list_purges,
 )

@@ -21,8 +21,7 @@ from ebbtide.gc.keys import rows_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.purge.deleting import Deleted
 from ebbtide.purge.plan import PurgePlan
-from ebbtide.store.purges.keys import ALGORITHM, PurgeKeys, is_signed
-from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.purge_records import ALGORITHM, PurgeKeys, PurgeRow, is_signed
 
 FORMAT_VERSION: Final = 1
 _PLANNED: Final = (

@@ -27,8 +27,11 @@ from ebbtide.ids import new_id
 from ebbtide.purge.request import Named
 from ebbtide.purge.scanning import EXAMPLES_MAX, Hit, TreeScan
 from ebbtide.retention.lifecycle import earliest
-from ebbtide.store.collecting.kept_collections import read_places
-from ebbtide.store.collecting.references import (
+from ebbtide.store.collections.queries import ContentUse, clients_ids, read_content_uses
+from ebbtide.store.context import RepositoryContext
+from ebbtide.store.database.commit_rows import list_holds
+from ebbtide.store.database.engine import Transaction
+from ebbtide.store.gc.references import (
     IntactCommit,
     copies_among,
     drop_staged,
@@ -36,16 +39,13 @@ from ebbtide.store.collecting.references import (
     list_intact,
     names_of_commits,
     names_of_tokens,
+    read_places,
     staged_among,
     writes_among,
 )
-from ebbtide.store.collections.queries import ContentUse, clients_ids, read_content_uses
-from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import list_holds
-from ebbtide.store.database.engine import Transaction
-from ebbtide.store.purges.queries import PURGES, insert_purged
+from ebbtide.store.purge_records import PURGES, insert_purged
 from ebbtide.store.repositories.leases import Lease
-from ebbtide.store.repositories.promises import promised
+from ebbtide.store.repositories.repository_rows import promised
 
 COMMIT: Final = "commit"
 COLLECTION: Final = "collection"

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.store.collecting.references import StagedAddress
 from ebbtide.store.collections.queries import read_content_uses
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, find_commits
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits
+from ebbtide.store.gc.references import StagedAddress
 from ebbtide.store.names import check_path, check_text
 from ebbtide.store.refs.revisions import Revision, resolve
 from ebbtide.store.repository import Repository
-from ebbtide.store.staging.queries import find_staged
+from ebbtide.store.staging.staged_rows import find_staged
 from ebbtide.text import shown
 
 REASON_BYTES_MAX: Final = 4096

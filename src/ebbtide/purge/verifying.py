@@ -24,8 +24,8 @@ from ebbtide.purge.purger import Purges
 from ebbtide.purge.record import Record, is_genuine, read_record
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.embedded import Store
-from ebbtide.store.purges.queries import PurgeRow, count_purged, find_purged
-from ebbtide.store.repositories.queries import list_repositories
+from ebbtide.store.purge_records import PurgeRow, count_purged, find_purged
+from ebbtide.store.repositories.repository_rows import list_repositories
 from ebbtide.text import count_text
 
 HEADS_MAX: Final = 100

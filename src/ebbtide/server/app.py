@@ -44,7 +44,7 @@ from ebbtide.server.scheduler import JobStarter, Scheduler, ScheduleThread
 from ebbtide.server.serving import ImportThreads
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import ReclaimThread
+from ebbtide.store.reclaimer import ReclaimThread
 
 if TYPE_CHECKING:
     from ebbtide.server.oidc.provider import Provider

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import Conflict, Denied, EbbtideError, NotFound
 from ebbtide.server.errors import answer_of
-from ebbtide.store.access.keys import AccessKey, AccessKeys, Role
+from ebbtide.store.access.access_keys import AccessKey, AccessKeys, Role
 from ebbtide.store.access.sessions import Session, Sessions
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository

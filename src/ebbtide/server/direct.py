@@ -30,7 +30,7 @@ from ebbtide.server.bodies import declared_bytes, is_small, whole_body
 from ebbtide.server.errors import answer_of
 from ebbtide.server.serving import Served
 from ebbtide.server.uploads import is_form, storing
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ebbtide.store.reclaim.claims import Backlog
-from ebbtide.store.reclaim.reclaimer import Reclaimed
+from ebbtide.store.reclaimer import Backlog, Reclaimed
 from ebbtide.store.schedules import Schedule
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -15,9 +15,9 @@ from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.server.auth import Rights, principal_of, rights_of
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import AccessKey
+from ebbtide.store.access.access_keys import AccessKey
 from ebbtide.store.embedded import Store
-from ebbtide.store.importing.imports import ImportRequest, Imports, Signs
+from ebbtide.store.imports import ImportRequest, Imports, Signs
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
 
@@ -121,7 +121,7 @@ class ImportThreads:
     """The imports that this server carries out. They end with the server. Thread-safe.
 
     An import is a thread and not a process: it waits for the storage most of the time. Not for: its
-    steps (`store.importing`).
+    steps (`store.imports`).
     """
 
     def __init__(self) -> None:

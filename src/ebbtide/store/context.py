@@ -6,19 +6,57 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from threading import Lock
 
 from ebbtide.clock import Clock
 from ebbtide.errors import Refused
+from ebbtide.ids import descending_id
 from ebbtide.settings import Settings
 from ebbtide.storage import Storage
-from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.content.slices import CurrentSlice
-from ebbtide.store.content.trees import Tree
-from ebbtide.store.database.commits import CommitRecord, find_commits, no_content
+from ebbtide.store.content.layout import new_object_address
+from ebbtide.store.content.trees import ContentCache, Tree
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits, no_content
 from ebbtide.store.database.engine import LockMode, Metadata, Transaction
 from ebbtide.store.repositories.owner import Ownership
-from ebbtide.store.repositories.queries import RepositoryInfo
+from ebbtide.store.repositories.repository_rows import RepositoryInfo
+
+
+class CurrentSlice:
+    """Makes addresses in this process's current slice. A full or old slice is closed.
+
+    A slice is a directory of objects that one process fills. Its name is a descending id of the
+    instant at which it was opened. The newest slice sorts first, and a listing can skip slices by
+    name. No object in a slice is older than the slice's name.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._objects_max = settings.slice_objects_max
+        self._age_max = settings.slice_age_max
+        self._lock = Lock()
+        self._slice_id = ""
+        self._opened_at: datetime | None = None
+        self._object_count = 0
+
+    def new_addresses(self, count: int, *, now: datetime) -> list[str]:
+        """Returns `count` addresses that no other call returns. `now` is the database's time."""
+        with self._lock:
+            return [self._new_address(now) for _ in range(count)]
+
+    def _new_address(self, now: datetime) -> str:
+        opened_at = self._opened_at
+        if (
+            opened_at is None
+            or self._object_count >= self._objects_max
+            # A slice from a time when the clock was ahead must not stay open until then.
+            or abs(now - opened_at) >= self._age_max
+        ):
+            self._slice_id = descending_id(now)
+            self._opened_at = now
+            self._object_count = 0
+        address = new_object_address(self._slice_id, self._object_count)
+        self._object_count += 1
+        return address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

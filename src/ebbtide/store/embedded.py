@@ -20,26 +20,23 @@ from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
 from ebbtide.storage import contains, open_storage
-from ebbtide.store.access.grants import Grants
-from ebbtide.store.access.keys import AccessKeys
+from ebbtide.store.access.access_keys import AccessKeys, Grants
 from ebbtide.store.access.secrets import SecretBox, make_key_file
 from ebbtide.store.access.sessions import Sessions
-from ebbtide.store.access.signing import SigningKey, SigningKeys, insert_signing_key
-from ebbtide.store.collecting.roots import find_run
+from ebbtide.store.access.signed_tokens import SigningKey, SigningKeys, insert_signing_key
 from ebbtide.store.collections.queries import COLLECTIONS, lineage_of
-from ebbtide.store.completing import DATABASE_FILE as DATABASE_FILE
-from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.content.slices import CurrentSlice
-from ebbtide.store.context import RepositoryContext
-from ebbtide.store.creation import create, default_root
-from ebbtide.store.database.engine import (
-    Metadata,
+from ebbtide.store.completions import DATABASE_FILE as DATABASE_FILE
+from ebbtide.store.content.trees import ContentCache
+from ebbtide.store.context import CurrentSlice, RepositoryContext
+from ebbtide.store.database.dialects import (
     create_database_file,
     database_file,
     open_engine,
     sqlite_url,
 )
+from ebbtide.store.database.engine import Metadata
 from ebbtide.store.database.migrate import check_schema, has_schema, upgrade_schema
+from ebbtide.store.gc.run_metadata import find_run
 from ebbtide.store.lifecycle import missing
 from ebbtide.store.names import (
     REPOSITORY_LENGTH_MAX,
@@ -47,17 +44,20 @@ from ebbtide.store.names import (
     check_repository_name,
     free_name,
 )
+from ebbtide.store.new_repositories import create, default_root
 from ebbtide.store.objects.locators import SIGNING_MARGIN, parse_locator
 from ebbtide.store.repositories.catalog import Catalog
 from ebbtide.store.repositories.owner import Ownership
-from ebbtide.store.repositories.promises import promise, promised, times_of
-from ebbtide.store.repositories.queries import (
+from ebbtide.store.repositories.repository_rows import (
     RepositoryInfo,
     find_repository,
     insert_store,
     list_repositories,
+    promise,
+    promised,
     read_store_id,
     repository_by_id,
+    times_of,
 )
 from ebbtide.store.repository import Repository, run_of
 from ebbtide.store.schedules import Schedules

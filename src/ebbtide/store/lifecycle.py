@@ -24,8 +24,8 @@ from ebbtide.retention.dates import to_utc
 from ebbtide.retention.lifecycle import LifecycleState, earliest, expiry_asked, state_at
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.rows import HasFields, Query, Rows, values_of
-from ebbtide.store.listing import check_amount
 from ebbtide.store.names import free_name
+from ebbtide.store.page import check_amount
 from ebbtide.text import shown
 
 IDS_SHOWN: Final = 20

@@ -1,38 +1,52 @@
-"""One repository, with a part for each group of its operations."""
+"""One repository, with a part for each group of its operations; and the address behind a ref and a
+path, to explain what happens to the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
 
-from ebbtide.errors import Conflict, EbbtideError
+from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.quarantined import Fate, fate_of, told
+from ebbtide.retention.lifecycle import earliest
 from ebbtide.storage import Storage
-from ebbtide.store.collecting.dumping import Dumps
-from ebbtide.store.collecting.exporting import Exports
-from ebbtide.store.collecting.roots import run_states
 from ebbtide.store.collections.collections import Collections
 from ebbtide.store.collections.projects import Projects
-from ebbtide.store.collections.queries import is_collection_on
+from ebbtide.store.collections.queries import collections_with_id, is_collection_on
+from ebbtide.store.collections.reading import only_one
 from ebbtide.store.commits.commits import Commits
+from ebbtide.store.content.entries import Entry, is_external
+from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, is_held, require_commit, write_given_up
-from ebbtide.store.importing.imports import Imports
-from ebbtide.store.names import check_text
+from ebbtide.store.database.commit_rows import (
+    CommitRecord,
+    find_commits,
+    is_held,
+    require_commit,
+    write_given_up,
+)
+from ebbtide.store.gc.dumps import Dumps
+from ebbtide.store.gc.exports import Exports
+from ebbtide.store.gc.references import read_kept, read_places
+from ebbtide.store.gc.run_metadata import run_states
+from ebbtide.store.imports import Imports
+from ebbtide.store.names import check_path, check_text
+from ebbtide.store.objects import views
 from ebbtide.store.objects.locators import Locators
 from ebbtide.store.objects.objects import Objects
 from ebbtide.store.objects.signed_reads import SignedReads
 from ebbtide.store.objects.symlinks import Symlinks
 from ebbtide.store.refs.policies import REASON_BYTES_MAX, Retention
 from ebbtide.store.refs.protection import Protection
-from ebbtide.store.refs.queries import is_branch_on, is_tag_on
+from ebbtide.store.refs.ref_rows import find_branch, find_tag, is_branch_on, is_tag_on
 from ebbtide.store.refs.refs import Branches, Tags
-from ebbtide.store.repositories.promises import promised
-from ebbtide.store.repositories.queries import RepositoryInfo
+from ebbtide.store.repositories.repository_rows import RepositoryInfo, promised
 from ebbtide.store.staging.addresses import PhysicalAddresses
 from ebbtide.store.staging.multipart import Multipart
 from ebbtide.store.staging.signed_parts import SignedUploads
 from ebbtide.store.staging.uploads import Uploads
+from ebbtide.text import shown
 
 
 class Repository:
@@ -138,3 +152,75 @@ def run_of(error: EbbtideError) -> str | None:
     """Returns the run that an error about a closed commit names; None for all other errors."""
     run_id: str | None = error.details.get("run_id")
     return run_id if error.kind == "commit_expired" else None
+
+
+def address_at(context: RepositoryContext, ref: str, path: str) -> str:
+    """Returns the address of the object at a path of a revision, or of a collection.
+
+    `ref` is the revision, or the path or an id of the collection. Raises NotFound `ref_not_found`,
+    `object_not_found`; InvalidInput `invalid_path`; Gone `commit_expired`. Raises InvalidInput
+    `invalid_argument` if the object lies outside the storage root.
+    """
+    check_path(path)
+    content_id = _content_of(context, ref) or content_with_id(context, ref)
+    if content_id is None:
+        found = views.find(context, ref, path)
+        entry = None if found is None else found.entry
+    else:
+        entry = _entry_of_content(context, content_id, path)
+    if entry is None:
+        raise NotFound("object_not_found", f"{shown(ref)} has nothing at {shown(path)}")
+    if is_external(entry.address):
+        raise InvalidInput(
+            "invalid_argument",
+            f"{shown(path)} of {shown(ref)} was imported from {entry.address}: files outside "
+            "the storage root are never collected",
+        )
+    return entry.address
+
+
+def _content_of(context: RepositoryContext, name: str) -> str | None:
+    """Returns the content of the collection with that path, or None.
+
+    For an earlier version, the path ends in `@` and its number. The collection must not be gone. If
+    a branch or tag has the same name, the result is None.
+    """
+    with context.metadata.snapshot() as tx:
+        kept = read_kept(
+            tx,
+            context.repository_id,
+            now=tx.now(),
+            lease_ttl=context.settings.lease_ttl,
+            trash_time=context.trash_time,
+        )
+        found = next((ref.commit_id for ref in kept.refs if ref.name == name), None)
+        if found is None or find_branch(tx, context.repository_id, name) is not None:
+            return None
+        return found if find_tag(tx, context.repository_id, name) is None else None
+
+
+def content_with_id(context: RepositoryContext, name: str) -> str | None:
+    """Returns the content of the collection that an id names, as `collections_with_id` describes
+    ids. None if there is none that is not gone. Raises Conflict `ref_ambiguous`."""
+    with context.metadata.snapshot() as tx:
+        rows = collections_with_id(tx, context.repository_id, name)
+        if not rows:
+            return None
+        places = read_places(tx, context.repository_id)
+        gone_before = tx.now() - context.trash_time
+        ends = [earliest(row.expires_at, places[row.project_id].ends_at) for row in rows]
+        kept = [
+            row
+            for row, ends_at in zip(rows, ends, strict=True)
+            if ends_at is None or ends_at > gone_before
+        ]
+        row = only_one(tx, name, kept)
+    return None if row is None else row.content_id
+
+
+def _entry_of_content(context: RepositoryContext, content_id: str, path: str) -> Entry | None:
+    with context.metadata.snapshot() as tx:
+        content = find_commits(tx, context.repository_id, [content_id])[content_id]
+    with context.reading(content):
+        tree = context.tree_of(content)
+        return find_entry(context.storage, tree, path, read=context.cache.range)

@@ -20,7 +20,7 @@ from ebbtide.run_request import ScheduledOptions, completed
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.rows import Rows
 from ebbtide.store.database.schema import repositories, schedules
-from ebbtide.store.repositories.queries import lock_all_repositories
+from ebbtide.store.repositories.repository_rows import lock_all_repositories
 from ebbtide.text import shown
 from ebbtide.timetable import Timetable
 

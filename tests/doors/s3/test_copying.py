@@ -14,7 +14,7 @@ from botocore.credentials import Credentials
 
 from ebbtide.server.app import create_app
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.content.etags import etag_of
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Objects

@@ -11,7 +11,7 @@ from typing import Any
 import lakefs
 import pytest
 
-from ebbtide.doors.s3.described import lists
+from ebbtide.doors.s3.object_headers import lists
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.etags import ETAG, Etag, etag_of, metadata_of_parts
 from tests.doors.s3.conftest import Client

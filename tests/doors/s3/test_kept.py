@@ -13,7 +13,7 @@ from typing import Any
 
 import lakefs
 
-from ebbtide.doors.s3.described import headers_of, metadata_of
+from ebbtide.doors.s3.object_headers import headers_of, metadata_of
 from ebbtide.store.content.entries import Entry
 from tests.doors.s3.conftest import Client
 from tests.doors.s3.test_multipart import KEY, Upload

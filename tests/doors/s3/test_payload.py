@@ -20,7 +20,7 @@ from ebbtide.doors.s3.payload import (
     UNSIGNED_TRAILER,
     Payload,
 )
-from ebbtide.doors.s3.signing import UNSIGNED, ScopeKey, signing_key
+from ebbtide.doors.s3.signatures import UNSIGNED, ScopeKey, signing_key
 from tests.doors.s3.chunked import signed_body, unsigned_body
 from tests.support.randomized import randomized
 

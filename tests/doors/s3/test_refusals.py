@@ -20,8 +20,8 @@ from botocore.credentials import Credentials
 from ebbtide.doors.s3.call import OPERATIONS
 from ebbtide.doors.s3.errors import STATUS_OF_CODE
 from ebbtide.doors.s3.gateway import TOPICS
-from ebbtide.doors.s3.signing import UNSIGNED, signing_key
-from ebbtide.store.access.keys import Role
+from ebbtide.doors.s3.signatures import UNSIGNED, signing_key
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.doors.s3.chunked import signed_body, unsigned_body
 from tests.doors.s3.conftest import s3_client

@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.doors.s3 import gateway
-from ebbtide.doors.s3.changes import PatientAnswer
-from ebbtide.doors.s3.errors import CODES, STATUS_OF_CODE, S3Error, code_of, code_of_kind
-from ebbtide.doors.s3.markup import document, element, parsed
+from ebbtide.doors.s3.call import PatientAnswer
+from ebbtide.doors.s3.errors import (
+    CODES,
+    STATUS_OF_CODE,
+    S3Error,
+    code_of,
+    code_of_kind,
+    document,
+    element,
+    parsed,
+)
 from ebbtide.errors import KINDS, NotFound
 from ebbtide.server.errors import STATUS
 from tests.server.test_patience import Sent, answered

@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from ebbtide.doors.s3.errors import S3Error
-from ebbtide.doors.s3.signing import (
+from ebbtide.doors.s3.signatures import (
     SKEW_MAX,
     SignedParts,
     is_signed,

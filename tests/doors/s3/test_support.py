@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from ebbtide.doors.s3.errors import S3Error
-from ebbtide.doors.s3.support import UNSUPPORTED, require_conditions, require_operation
+from ebbtide.doors.s3.gateway import UNSUPPORTED, require_conditions, require_operation
 from tests.doors.s3.test_refusals import CALLS, Lake
 from tests.doors.s3.test_refusals import ours as ours
 

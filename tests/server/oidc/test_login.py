@@ -29,7 +29,7 @@ from ebbtide.server.oidc.options import oidc_options
 from ebbtide.server.oidc.provider import FLOW_TIME
 from ebbtide.server.pages.browser import COOKIE
 from ebbtide.server.pages.login import FLOW_COOKIE
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.database.schema import sessions
 from ebbtide.store.embedded import Store
 from tests.server.oidc.conftest import CALLBACK, World, made_world, settings_of

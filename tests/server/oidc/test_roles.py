@@ -14,7 +14,7 @@ from ebbtide.server.auth import COOKIE as API_COOKIE
 from ebbtide.server.oidc.options import GivenRoles, RoleRules, oidc_options
 from ebbtide.server.pages.browser import COOKIE
 from ebbtide.settings import Settings, is_loopback_name
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from tests.server.oidc.conftest import World, settings_of
 from tests.server.pages.conftest import Browser
 from tests.support.issuer import CLIENT_SECRET, TestIssuer

@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from ebbtide.server.app import create_app
 from ebbtide.server.jobs import Jobs
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import KeyPair, Role
+from ebbtide.store.access.access_keys import KeyPair, Role
 from ebbtide.store.embedded import Store
 from tests.support.app import InProcess
 from tests.support.lake import NAME, collect, fill_lake

@@ -11,7 +11,7 @@ import pytest
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.diffs import LINES_SHOWN_MAX
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake

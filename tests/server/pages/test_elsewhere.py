@@ -20,7 +20,7 @@ from ebbtide.formats.notes import read_policy, write_policy
 from ebbtide.retention import Policy
 from ebbtide.settings import Settings
 from ebbtide.storage import open_storage
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.formats.icechunk.test_sessions import commit
 from tests.formats.lakefs.world import DAY, LakefsWorld, open_lakefs_world

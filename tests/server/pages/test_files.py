@@ -14,7 +14,7 @@ import pytest
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.uploads import FIELD_BYTES_MAX
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.server.pages.conftest import ORIGIN, Browser, Browsers

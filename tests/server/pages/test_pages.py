@@ -23,7 +23,7 @@ from ebbtide.server.pages.runs import MEANINGS, SWEPT, advice_of
 from ebbtide.settings import Settings
 from ebbtide.storage import DeleteOutcome, LocalStorage, Retained
 from ebbtide.storage.clients import LOCKED
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.text import size_text
 from tests.server.pages.conftest import PLACE, Browser, Browsers, Lake, browsing

@@ -18,7 +18,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.retention.policy import COUNTS, Policy
 from ebbtide.server.pages.html import render
 from ebbtide.server.pages.policy_form import BRANCH_RULES_MAX, PolicyFields
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers
 from tests.support.randomized import examples, randomized

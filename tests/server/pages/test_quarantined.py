@@ -15,7 +15,7 @@ import fsspec
 import httpx
 import pytest
 
-from ebbtide.doors.arvados.server import errors as arvados
+from ebbtide.doors.arvados.server import routes as arvados
 from ebbtide.doors.s3.errors import error_response
 from ebbtide.errors import Gone, Refused
 from ebbtide.formats.embedded import EmbeddedRepository
@@ -25,7 +25,7 @@ from ebbtide.quarantined import record_address
 from ebbtide.server.job_files import Job
 from ebbtide.server.jobs import Order
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers, browsing
 from tests.server.pages.test_pages import text_of

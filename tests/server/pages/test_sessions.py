@@ -8,7 +8,7 @@ import httpx
 
 from ebbtide.server.pages.app import page_routes
 from ebbtide.server.pages.browser import COOKIE, POLICY
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import ORIGIN, Browsers
 from tests.server.test_roles import place_of, table_of

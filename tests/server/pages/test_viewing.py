@@ -14,7 +14,7 @@ import pytest
 from ebbtide.ids import new_id
 from ebbtide.server.pages import previews
 from ebbtide.server.pages.previews import FirstRows, TableUnreadable, read_first_rows
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.server.pages.conftest import Browser, Browsers

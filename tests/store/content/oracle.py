@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from ebbtide.ids import new_id
 from ebbtide.storage import Storage
-from ebbtide.store.content.building import apply_changes
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.ranges import RangeInfo, read_range
-from ebbtide.store.content.trees import Tree
+from ebbtide.store.content.trees import Tree, apply_changes
 
 Content = dict[str, Entry]
 

@@ -18,7 +18,6 @@ from ebbtide.errors import Failed, Refused
 from ebbtide.ids import descending_id, new_id
 from ebbtide.storage import Storage
 from ebbtide.storage.local import temporary_targets
-from ebbtide.store.content import files
 from ebbtide.store.content.entries import Entry, to_table
 from ebbtide.store.content.layout import (
     Kind,
@@ -29,6 +28,8 @@ from ebbtide.store.content.layout import (
 )
 from ebbtide.store.content.ranges import (
     RangeInfo,
+    checksum_of,
+    encode,
     read_range,
     read_range_addresses,
     write_range,
@@ -73,7 +74,7 @@ def refused(read: Read, address: str) -> str:
 def rewritten(storage: Storage, info: RangeInfo, data: bytes) -> RangeInfo:
     """What a tree would say of a range whose file was written with these bytes."""
     storage.put(info.address, data)
-    return dataclasses.replace(info, checksum=files.checksum_of(data))
+    return dataclasses.replace(info, checksum=checksum_of(data))
 
 
 def test_what_was_written_is_read_and_missing_files_are_told(
@@ -130,7 +131,7 @@ def test_another_version(
 ) -> None:
     for version in ("2", "", "\xff"):
         with monkeypatch.context() as patch:
-            patch.setattr(files, "FORMAT_VERSION", version)
+            patch.setattr("ebbtide.store.content.ranges.FORMAT_VERSION", version)
             info = write_range(storage, ENTRIES, range_id=info.range_id)
             checksum = write_tree(storage, tree)
         for read in readers(storage, info):
@@ -154,12 +155,12 @@ def test_files_whose_checksum_is_right_and_that_are_still_wrong(
         "no Parquet": b"hello",
         "empty": b"",
         "no version": encoded_by_another(good),
-        "a column less": files.encode(good.drop_columns(["checksum"])),
-        "another type": files.encode(
+        "a column less": encode(good.drop_columns(["checksum"])),
+        "another type": encode(
             good.set_column(2, "size_bytes", good.column("size_bytes").cast(pa.int32()))
         ),
-        "no entries": files.encode(good.slice(0, 0)),
-        "an entry less": files.encode(good.slice(1)),
+        "no entries": encode(good.slice(0, 0)),
+        "an entry less": encode(good.slice(1)),
     }
     for name, data in wrong.items():
         for read in readers(storage, rewritten(storage, info, data)):
@@ -173,7 +174,7 @@ def test_entries_that_are_not_as_the_tree_says(storage: Storage, info: RangeInfo
         [*ENTRIES[:-1], dataclasses.replace(ENTRIES[-1], path="z")],
         [dataclasses.replace(ENTRIES[0], path="a"), *ENTRIES[1:]],
     ):
-        changed = rewritten(storage, info, files.encode(to_table(entries)))
+        changed = rewritten(storage, info, encode(to_table(entries)))
         assert refused(partial(read_range, storage, changed), info.address) == "corrupt_node"
 
 

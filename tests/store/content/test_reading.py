@@ -15,14 +15,18 @@ import pytest
 from ebbtide.errors import Refused
 from ebbtide.ids import new_id
 from ebbtide.storage import Storage
-from ebbtide.store.content import files
-from ebbtide.store.content.building import apply_changes
-from ebbtide.store.content.cache import ContentCache
-from ebbtide.store.content.diffing import diff_trees
+from ebbtide.store.content.differences import Strategy, diff_trees, merge_trees
 from ebbtide.store.content.entries import Entry, same_content
-from ebbtide.store.content.merging import Strategy, merge_trees
-from ebbtide.store.content.ranges import RangeInfo, read_range
-from ebbtide.store.content.trees import Tree, find_entry, iterate_entries, read_tree, write_tree
+from ebbtide.store.content.ranges import RangeInfo, checksum_of, read_range
+from ebbtide.store.content.trees import (
+    ContentCache,
+    Tree,
+    apply_changes,
+    find_entry,
+    iterate_entries,
+    read_tree,
+    write_tree,
+)
 from tests.store.content.oracle import (
     NOW,
     Content,
@@ -220,7 +224,7 @@ def check_ranges(storage: Storage, tree: Tree, target_entries: int) -> None:
         entries = read_range(storage, info)
         assert info.entry_count == len(entries) <= 4 * target_entries
         assert info.bytes_total == sum(entry.size_bytes for entry in entries)
-        assert info.checksum == files.checksum_of(storage.get(info.address))
+        assert info.checksum == checksum_of(storage.get(info.address))
     for left, right in pairwise(tree.ranges):
         assert left.last_path < right.first_path
     assert len({info.range_id for info in tree.ranges}) == len(tree.ranges)

@@ -18,7 +18,8 @@ from sqlalchemy.engine.default import DefaultDialect
 from ebbtide.clock import SystemClock
 from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.store.database import engine
-from ebbtide.store.database.engine import LockMode, Metadata, open_engine
+from ebbtide.store.database.dialects import open_engine
+from ebbtide.store.database.engine import LockMode, Metadata
 from ebbtide.store.database.schema import store_info
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
@@ -55,7 +56,7 @@ def test_an_interrupted_statement_holds_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes before the statement's rows are read. What handles it can write."""
-    monkeypatch.setattr("ebbtide.store.database.engine.LOCK_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr("ebbtide.store.database.dialects.LOCK_TIMEOUT_SECONDS", 0)
     execute = DefaultDialect.do_execute
 
     def interrupted(dialect: DefaultDialect, cursor: Any, statement: str, *arguments: Any) -> None:

@@ -19,7 +19,7 @@ from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound, Refused
 from ebbtide.model import EPOCH
 from ebbtide.settings import Settings
 from ebbtide.store.database import schema
-from ebbtide.store.database.engine import open_engine
+from ebbtide.store.database.dialects import open_engine
 from ebbtide.store.database.migrate import (
     SCRIPTS,
     check_schema,
@@ -282,7 +282,7 @@ def test_pgbouncer_in_transaction_mode(
             with ThreadPoolExecutor(6) as pool:
                 assert list(pool.map(write, range(12))) == list(range(12))
             lake.commits.commit("main", "all")
-        monkeypatch.setattr("ebbtide.store.database.engine.LOCK_TIMEOUT_SECONDS", 0.2)
+        monkeypatch.setattr("ebbtide.store.database.dialects.LOCK_TIMEOUT_SECONDS", 0.2)
         with Store.open(tmp_path / "a", settings=Settings(database_url=behind)) as again:
             assert again.repository("lake").branches.get("main").name == "main"
             lock = sa.text("LOCK TABLE store_info IN ACCESS EXCLUSIVE MODE")

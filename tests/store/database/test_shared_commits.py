@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
 from ebbtide.errors import Failed
+from ebbtide.store.database.concurrency import WriteQueue
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.schema import store_info
-from ebbtide.store.database.write_queue import WriteQueue
 from ebbtide.store.embedded import Store
 from tests.store.database.test_write_queue import BrokenLate, waiting
 
@@ -169,7 +169,7 @@ def test_an_interrupted_thread_passes_on_what_it_got(monkeypatch: pytest.MonkeyP
 
     assert queue.join(10, interrupted) is None
     assert not queue.hand_over("nobody waits")
-    monkeypatch.setattr("ebbtide.store.database.write_queue.Lock", BrokenLate)
+    monkeypatch.setattr("ebbtide.store.database.concurrency.Lock", BrokenLate)
     with ThreadPoolExecutor(1) as pool:
         waited = pool.submit(wait)
         waiting(queue, 1)

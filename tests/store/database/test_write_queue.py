@@ -18,10 +18,10 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Failed
 from ebbtide.store.database import engine
-from ebbtide.store.database.engine import Metadata, open_engine, unmapped
-from ebbtide.store.database.parallel_reads import READERS
+from ebbtide.store.database.concurrency import READERS, WriteQueue
+from ebbtide.store.database.dialects import open_engine, unmapped
+from ebbtide.store.database.engine import Metadata
 from ebbtide.store.database.schema import staged
-from ebbtide.store.database.write_queue import WriteQueue
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from tests.conftest import START
@@ -102,7 +102,7 @@ def test_an_interrupt_while_waiting_keeps_nobody_waiting(
 
     with ThreadPoolExecutor(1) as pool:
         with queue.turn(10):
-            monkeypatch.setattr("ebbtide.store.database.write_queue.Lock", lock)
+            monkeypatch.setattr("ebbtide.store.database.concurrency.Lock", lock)
             waited = pool.submit(wait)
             if lock.is_late:
                 waiting(queue, 1)

@@ -14,11 +14,10 @@ from typing import Final
 from starlette.responses import Response
 
 from ebbtide.doors.s3.call import InThread, S3Call, answer, decoded, key_of, operation, split_key
-from ebbtide.doors.s3.described import quoted
-from ebbtide.doors.s3.errors import S3Error
-from ebbtide.doors.s3.markup import Markup, date_text, element, key_text, root
+from ebbtide.doors.s3.errors import Markup, S3Error, date_text, element, key_text, root
+from ebbtide.doors.s3.object_headers import quoted
 from ebbtide.errors import InvalidInput, NotFound
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.etags import etag_of
 from ebbtide.store.repository import Repository

@@ -6,6 +6,7 @@ first slash ends the ref.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,24 +14,36 @@ from typing import Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 from xml.etree.ElementTree import Element
 
+import anyio
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ebbtide.doors.s3 import checksums
-from ebbtide.doors.s3.errors import S3Error
-from ebbtide.doors.s3.markup import Markup, document, parsed
+from ebbtide.doors.s3.errors import (
+    Markup,
+    S3Error,
+    code_of,
+    declaration,
+    document,
+    error_element,
+    own_elements,
+    parsed,
+)
 from ebbtide.doors.s3.payload import Payload
-from ebbtide.doors.s3.signing import ScopeKey
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound
+from ebbtide.doors.s3.signatures import ScopeKey
+from ebbtide.errors import EbbtideError, Gone, InvalidInput, NotFound
 from ebbtide.server.auth import Rights
 from ebbtide.server.bodies import limited, store_upload
+from ebbtide.server.patience import INTERVAL_SECONDS, Patient
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.access.access_keys import AccessKey, Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.names import check_path
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
+
+logger = logging.getLogger(__name__)
 
 XML_BYTES_MAX: Final = 1024 * 1024
 
@@ -292,3 +305,66 @@ def split_key(key: str) -> tuple[str, str | None]:
 def key_of(ref: str, path: str) -> str:
     """Returns the key of a path of a ref."""
     return f"{ref.replace('/', '%2F')}/{path}"
+
+
+def patient(call: S3Call, work: Callable[[], Markup]) -> PatientAnswer:
+    """Returns the answer of work that copies bytes within the server."""
+
+    def telling() -> Markup:
+        # The answer may have begun when the error comes.
+        try:
+            return work()
+        except Gone as error:
+            call.store.tell(error)
+            raise
+
+    return PatientAnswer(
+        telling,
+        resource=call.resource,
+        request_id=call.request_id,
+        limiter=call.request.app.state.transfers,
+    )
+
+
+class PatientAnswer(Patient[Markup]):
+    """Runs `work` in a thread, and sends the document that it returns.
+
+    S3 answers CopyObject and CompleteMultipartUpload in this way when they take long: with status
+    200, and, if the work fails later, with an error as the document.
+    """
+
+    media_type = "application/xml"
+    opening = declaration()
+
+    def __init__(
+        self,
+        work: Callable[[], Markup],
+        *,
+        resource: str,
+        request_id: str,
+        limiter: anyio.CapacityLimiter,
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        super().__init__(work, limiter=limiter, interval_seconds=interval_seconds)
+        self._resource = resource
+        self._request_id = request_id
+
+    def whole(self, result: Markup) -> Response:
+        """Returns the answer of work that was quick."""
+        return answer(result)
+
+    def late(self, result: Markup) -> bytes:
+        """Returns the document without its declaration."""
+        return result.encode()
+
+    def late_failure(self, failure: Exception) -> bytes:
+        """Returns the error as a document."""
+        code, message = "InternalError", "a defect in this program: the server's log says more"
+        own: list[Markup] = []
+        if isinstance(failure, EbbtideError):
+            code, message, own = code_of(failure), failure.message, own_elements(failure)
+        else:
+            logger.error("a request failed after its answer began", exc_info=failure)
+        return error_element(
+            code, message, *own, resource=self._resource, request_id=self._request_id
+        ).encode()

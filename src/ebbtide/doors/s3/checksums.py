@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from ebbtide.doors.s3.markup import Markup, element
+from ebbtide.doors.s3.errors import Markup, element
 
 PREFIX: Final = "x-amz-checksum-"
 _VALUE: Final = re.compile(r"([A-Za-z0-9+/]+={0,2})(-[0-9]{1,5})?")

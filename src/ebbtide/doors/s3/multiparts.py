@@ -19,29 +19,34 @@ from ebbtide.doors.s3.call import (
     copy_source,
     key_of,
     operation,
+    patient,
     split_key,
 )
 from ebbtide.doors.s3.call import writing as writing_to
-from ebbtide.doors.s3.changes import (
+from ebbtide.doors.s3.errors import Markup, S3Error, date_text, element, key_text, root
+from ebbtide.doors.s3.object_headers import (
+    condition_of_write,
+    metadata_of,
+    metadata_of_sums,
+    quoted,
+    sums_among,
+    sums_of,
+)
+from ebbtide.doors.s3.objects import (
     copy_result,
-    patient,
     require_standard,
-    sent_checksums,
     source_of,
 )
-from ebbtide.doors.s3.conditions import condition_of_write
-from ebbtide.doors.s3.described import metadata_of, metadata_of_sums, quoted, sums_among, sums_of
-from ebbtide.doors.s3.errors import S3Error
-from ebbtide.doors.s3.markup import Markup, date_text, element, key_text, root
+from ebbtide.doors.s3.payload import sent_checksums
 from ebbtide.errors import NotFound
 from ebbtide.server.api.downloads import find_range
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.content.entries import CHECKSUM
 from ebbtide.store.content.etags import etag_among, etag_of
-from ebbtide.store.content.reserved import CHECKSUM
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX, PartReader, WantedPart
-from ebbtide.store.staging.multipart_queries import MultipartUpload, UploadPart
+from ebbtide.store.staging.multipart_rows import MultipartUpload, UploadPart
 from ebbtide.text import shown
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024

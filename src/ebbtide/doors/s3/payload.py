@@ -21,7 +21,7 @@ from typing import Final
 
 from ebbtide.doors.s3 import checksums
 from ebbtide.doors.s3.errors import S3Error
-from ebbtide.doors.s3.signing import UNSIGNED, ScopeKey
+from ebbtide.doors.s3.signatures import UNSIGNED, ScopeKey
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces, chunks
 
@@ -256,3 +256,9 @@ class _Chunks:
 
 def _broken() -> S3Error:
     return S3Error("InvalidRequest", "the body's chunks cannot be understood")
+
+
+def sent_checksums(payload: Payload) -> dict[str, str]:
+    """Returns, as headers, the checksums that the client sent with a body."""
+    found = {checksums.PREFIX + name: value for name, value in payload.found.items()}
+    return found | ({"x-amz-checksum-type": "FULL_OBJECT"} if found else {})

@@ -19,8 +19,8 @@ from ebbtide.server.patience import PatientJson
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import parse_condition
 from ebbtide.storage.urls import object_url
-from ebbtide.store.access.keys import Role
-from ebbtide.store.importing.sources import require_allowed
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.import_sources import require_allowed
 from ebbtide.store.names import check_path
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX, WantedPart
 

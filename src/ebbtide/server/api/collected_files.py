@@ -20,7 +20,7 @@ from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import metadata_of, receive_body
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.contents import ContentChange, Files
 from ebbtide.store.collections.reading import Collection
 from ebbtide.store.objects.locators import Signed

@@ -24,7 +24,7 @@ from ebbtide.server.api.lists import (
 )
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.contents import (
     ContentChange,
     FromCollection,

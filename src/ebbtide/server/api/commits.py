@@ -17,13 +17,13 @@ from ebbtide.server.api.base import OCTETS, Metadata, Seconds, Segment, Text, Wi
 from ebbtide.server.api.lists import PageOf, Paging, PagingDep
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.merging import merge_message, revert_message
-from ebbtide.store.commits.retrying import until_published
-from ebbtide.store.content.diffing import Change
-from ebbtide.store.content.reserved import without_checksums
-from ebbtide.store.database.commits import CommitRecord
-from ebbtide.store.listing import Page
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.merges import merge_message, revert_message
+from ebbtide.store.commits.publication import until_published
+from ebbtide.store.content.differences import Change
+from ebbtide.store.content.entries import without_checksums
+from ebbtide.store.database.commit_rows import CommitRecord
+from ebbtide.store.page import Page
 
 
 class CommitCreation(Wire):

@@ -13,9 +13,9 @@ from ebbtide.server.api.base import Text, Wire
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.metrics import CONTENT_TYPE, Metrics
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
-from ebbtide.store.reclaim.reclaimer import Reclaimer
+from ebbtide.store.reclaimer import Reclaimer
 
 
 class VersionConfig(Wire):

@@ -12,9 +12,9 @@ from starlette.background import BackgroundTask
 from ebbtide.server.api.base import Segment, Text, Wire
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.collecting.dumping import Dump
-from ebbtide.store.collecting.exporting import CommitsExport
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.gc.dumps import Dump
+from ebbtide.store.gc.exports import CommitsExport
 
 
 class PreparedCommits(Wire):

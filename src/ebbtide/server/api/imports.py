@@ -13,11 +13,11 @@ from ebbtide.server.api.base import ErrorAnswer, Segment, Text, Wire
 from ebbtide.server.api.commits import CommitCreation
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.publishing import CommitDetails
-from ebbtide.store.database.commits import CommitRecord
-from ebbtide.store.importing.imports import ImportRequest, ImportState
-from ebbtide.store.importing.sources import ImportSource
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.publication import CommitDetails
+from ebbtide.store.database.commit_rows import CommitRecord
+from ebbtide.store.import_sources import ImportSource
+from ebbtide.store.imports import ImportRequest, ImportState
 
 Commit: Any = model_of(CommitRecord)
 

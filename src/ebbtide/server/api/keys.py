@@ -14,8 +14,8 @@ from ebbtide.server.api.base import Text, Wire, seconds_of
 from ebbtide.server.api.routes import PREFIX, Routes
 from ebbtide.server.auth import COOKIE, set_cookie
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
-from ebbtide.store.access.signing import Rotation
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.access.signed_tokens import Rotation
 
 
 class LoginInformation(Wire):

@@ -18,7 +18,7 @@ from ebbtide.server.api.routes import PREFIX, Routes
 from ebbtide.server.serving import Served, ServedDep
 from ebbtide.server.uploads import receive_body
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.objects.locators import Locators, Signed
 

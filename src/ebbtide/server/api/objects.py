@@ -18,12 +18,11 @@ from ebbtide.server.api.routes import Routes
 from ebbtide.server.errors import STATUS, message_of
 from ebbtide.server.serving import ServedDep
 from ebbtide.server.uploads import receive
-from ebbtide.store.access.keys import Role
-from ebbtide.store.content.entries import Entry, address_url
-from ebbtide.store.content.reserved import without_checksums
-from ebbtide.store.listing import Page
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.content.entries import Entry, address_url, without_checksums
 from ebbtide.store.names import check_path
 from ebbtide.store.objects.signed_reads import SignedRead
+from ebbtide.store.page import Page
 
 
 class ObjectStats(Wire):

@@ -11,7 +11,7 @@ from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.server.api.base import Segment, Text, Wire
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.refs.policies import DayRules
 
 DAYS_MAX = 36_500

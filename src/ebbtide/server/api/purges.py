@@ -26,8 +26,8 @@ from ebbtide.server.api.base import Segment, Text, Wire
 from ebbtide.server.api.lists import PageOf, PagingDep
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import AccessKey, Role
-from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.access.access_keys import AccessKey, Role
+from ebbtide.store.purge_records import PurgeRow
 
 
 class PathNamed(Wire):

@@ -17,7 +17,7 @@ from ebbtide.server.api.base import ExpiryChange, Instant, Restoration, Segment,
 from ebbtide.server.api.lists import ExpiredQuery, ListedDep, PageOf, PagingDep, next_after
 from ebbtide.server.api.routes import Routes, require_addressable
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.refs.refs import Branch, NamedCommit, Refs, Tag
 from ebbtide.store.repository import Repository
 

@@ -24,7 +24,7 @@ from ebbtide.server.api.lists import ExpiredQuery, ListedDep, PageOf, PagingDep,
 from ebbtide.server.api.routes import Routes, require_addressable
 from ebbtide.server.samples import add_samples
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories.catalog import Catalogued
 from ebbtide.text import shown

@@ -25,7 +25,7 @@ from ebbtide.server.api.answers import answering, model_of
 from ebbtide.server.api.base import ErrorAnswer
 from ebbtide.server.auth import principal_of, rights_of
 from ebbtide.server.bodies import limited
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.text import shown
 
 PREFIX: Final = "/api/v1"

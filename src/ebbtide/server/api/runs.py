@@ -25,7 +25,7 @@ from ebbtide.server.api.routes import Routes
 from ebbtide.server.job_files import Job
 from ebbtide.server.jobs import Action, Order
 from ebbtide.server.serving import Served, ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.text import shown
 
 CHARACTERS_MAX: Final = 64

@@ -14,7 +14,7 @@ from ebbtide.server.api.lists import PageOf
 from ebbtide.server.api.routes import Routes
 from ebbtide.server.api.runs import CHARACTERS_MAX, body_of
 from ebbtide.server.serving import ServedDep
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.schedules import Schedule
 
 Period = Annotated[str, Field(max_length=CHARACTERS_MAX)]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ebbtide.errors import EbbtideError, InvalidInput
 from ebbtide.imports import require_extra
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.names import check_repository_name
 from ebbtide.text import shown
 

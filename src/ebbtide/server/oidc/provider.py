@@ -26,7 +26,7 @@ import jwt
 from ebbtide.errors import Denied, EbbtideError, Failed
 from ebbtide.server.oidc.issuer import Issuer
 from ebbtide.server.oidc.options import GivenRoles, OidcOptions, claim_of
-from ebbtide.store.access.keys import NAME_BYTES_MAX
+from ebbtide.store.access.access_keys import NAME_BYTES_MAX
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.access.sessions import Person
 from ebbtide.store.names import check_text

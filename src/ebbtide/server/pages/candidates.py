@@ -35,7 +35,7 @@ from ebbtide.server.pages.last_holders import (
 )
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.repository import Repository
 from ebbtide.text import count_text, shown, size_text
 

@@ -13,7 +13,7 @@ from ebbtide.server.api.lists import item_place
 from ebbtide.server.pages.refs import choices_of, parse_state
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.contents import ContentChange, FromRef
 from ebbtide.store.collections.projects import Project
 from ebbtide.store.lifecycle import ListFilter

@@ -23,10 +23,10 @@ from ebbtide.server.pages.graph import Row, newest_first, rows
 from ebbtide.server.pages.refs import choices_of
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit, restorable_by
-from ebbtide.store.access.keys import Role
-from ebbtide.store.content.diffing import Change
-from ebbtide.store.database.commits import CommitRecord, find_commits
-from ebbtide.store.listing import Page
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.content.differences import Change
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits
+from ebbtide.store.page import Page
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
 

@@ -18,13 +18,12 @@ from ebbtide.server.pages.previews import decode_text, read_range
 from ebbtide.server.pages.refs import choices_of
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.merging import merge_message
-from ebbtide.store.commits.retrying import until_published
-from ebbtide.store.content.diffing import Change
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.merges import merge_message
+from ebbtide.store.commits.publication import until_published
+from ebbtide.store.content.differences import Change, Strategy
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.merging import Strategy
-from ebbtide.store.listing import Page
+from ebbtide.store.page import Page
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
 

@@ -17,7 +17,7 @@ from ebbtide.quarantined import Fate
 from ebbtide.server.errors import STATUS
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit, restorable_by
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 pages = Pages()
 

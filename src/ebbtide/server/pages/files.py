@@ -17,12 +17,12 @@ from ebbtide.server.pages.previews import HEAD_BYTES, image_type, preview, read_
 from ebbtide.server.pages.refs import choices_of
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
-from ebbtide.store.commits.retrying import until_published
-from ebbtide.store.content.diffing import Change
-from ebbtide.store.content.reserved import without_checksums
-from ebbtide.store.listing import Page
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.commits.publication import until_published
+from ebbtide.store.content.differences import Change
+from ebbtide.store.content.entries import without_checksums
 from ebbtide.store.objects.objects import Readable
+from ebbtide.store.page import Page
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
 

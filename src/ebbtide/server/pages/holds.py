@@ -13,8 +13,8 @@ from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.model import Hold
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.repository import Repository
 
 pages = Pages()

@@ -28,7 +28,7 @@ from ebbtide.server.pages.browser import (
 from ebbtide.server.pages.routes import LOGIN, Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.settings import is_loopback_name
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.access.sessions import PersonLogin
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ebbtide.server.pages.html import clause
 from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.strict_json import read_document
 
 pages = Pages()

@@ -14,8 +14,8 @@ from ebbtide.purge.purger import ENDED, Purges
 from ebbtide.purge.request import PathTarget, Request, require_confirmed
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
-from ebbtide.store.purges.queries import PurgeRow
+from ebbtide.store.access.access_keys import Role
+from ebbtide.store.purge_records import PurgeRow
 
 pages = Pages()
 

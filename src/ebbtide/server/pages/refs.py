@@ -18,7 +18,7 @@ from ebbtide.errors import InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import ListFilter
 from ebbtide.store.repository import Repository
 

@@ -20,7 +20,7 @@ from ebbtide.server.pages.policies import history_of
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.trends import RUNS_SHOWN, Figures, Quarantined, RunFigures
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import TRASH
 from ebbtide.store.repositories.catalog import Catalogued
 

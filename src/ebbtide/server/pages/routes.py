@@ -21,7 +21,7 @@ from ebbtide.server.pages.html import link
 from ebbtide.server.pages.visit import Upload, Visit, raw_path
 from ebbtide.server.uploads import FormBody, is_form, receive_form
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 PageFunction = Callable[[Visit], Response]
 LOGIN: Final = "login"

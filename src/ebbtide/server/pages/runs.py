@@ -20,7 +20,7 @@ from ebbtide.server.pages.charts import Bar, bars, shares
 from ebbtide.server.pages.html import link
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 pages = Pages()
 

@@ -13,7 +13,7 @@ from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.runs import PROPOSED as PROPOSED_RUN
 from ebbtide.server.pages.runs import options_in
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.schedules import Schedule
 
 pages = Pages()

@@ -14,7 +14,7 @@ from ebbtide.server.api.lists import item_place
 from ebbtide.server.pages.collections import place_of
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import TRASH, Lifecycle
 from ebbtide.store.refs.refs import NamedCommit
 from ebbtide.store.repository import Repository

@@ -26,7 +26,7 @@ from ebbtide.server.pages.charts import Dated, over_dates
 from ebbtide.server.pages.html import seconds_text
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 from ebbtide.text import count_text, size_text

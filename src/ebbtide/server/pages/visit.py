@@ -26,7 +26,7 @@ from ebbtide.server.pages.browser import COOKIE, THEMES, theme_of
 from ebbtide.server.pages.html import link, render
 from ebbtide.server.serving import Served
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.access.access_keys import AccessKey, Role
 from ebbtide.store.access.sessions import Session
 from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository

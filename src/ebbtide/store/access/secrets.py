@@ -1,7 +1,7 @@
 """The key that encrypts secrets at rest: a setting, or a file in the store's directory.
 
 It is never in the database, so that a copy of the database reveals no secrets. Not for: the owners
-of the secrets (`keys`).
+of the secrets (`access_keys`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Sessions: the logins to the server's pages, of access keys and of persons, and their ends.
 
 They are in the database, so that every server of the store knows them. Not for: cookies and forms
-(the server's pages), the tokens of an issuer of OpenID Connect (the server), or the keys (`keys`).
+(the server's pages), the tokens of an issuer of OpenID Connect (the server), or the keys
+(`access_keys`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sqlalchemy as sa
 
 from ebbtide.errors import Failed
 from ebbtide.ids import CLOCKS_APART_MAX
-from ebbtide.store.access.keys import PERSON_PREFIX, AccessKey, AccessKeys, Role
+from ebbtide.store.access.access_keys import PERSON_PREFIX, AccessKey, AccessKeys, Role
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.rows import Rows

@@ -37,10 +37,10 @@ from ebbtide.store.collections.queries import (
     list_versions,
 )
 from ebbtide.store.collections.reading import Collection, CollectionReader, version_of
-from ebbtide.store.database.commits import CommitRecord, raise_lease, require_commit
+from ebbtide.store.database.commit_rows import CommitRecord, raise_lease, require_commit
 from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.lifecycle import SeenItem
-from ebbtide.store.refs.queries import insert_reflog
+from ebbtide.store.refs.ref_rows import insert_reflog
 from ebbtide.text import count_text, shown
 
 REPLICATION_MAX: Final = 100

@@ -21,19 +21,17 @@ from typing import TypeAlias
 
 from ebbtide.errors import InvalidInput, NotFound
 from ebbtide.ids import new_id
-from ebbtide.store.commits.publishing import BuiltTree, building
-from ebbtide.store.content.building import PathChange
+from ebbtide.store.commits.publication import BuiltTree, building
 from ebbtide.store.content.entries import Entry
-from ebbtide.store.content.trees import find_entry, iterate_entries
+from ebbtide.store.content.trees import PathChange, find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, insert_commit, require_still_intact
+from ebbtide.store.database.commit_rows import CommitRecord, insert_commit, require_still_intact
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_path, checked_total
 from ebbtide.store.objects.locators import Locator, Locators, require_unexpired
-from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.purge_records import require_not_purged
 from ebbtide.store.refs.revisions import resolve
-from ebbtide.store.staging.pending_writes import Writes, publish_writes
-from ebbtide.store.staging.upload_tokens import keep_uploads
+from ebbtide.store.staging.pending_writes import Writes, keep_uploads, publish_writes
 from ebbtide.store.staging.uploads import BATCH_MAX, THREADS, NewObject, write_objects
 from ebbtide.text import shown
 
@@ -221,7 +219,7 @@ class Contents:
 
         `resolved` has the other content that the sources name, by the index of the source. If the
         block fails, the written files are deleted. Raises InvalidInput, as `Locators.verify` does,
-        and as `publishing.building` does.
+        and as `publication.building` does.
         """
         base = None if change.replaces else base
         work = _Work(sources=[part.record for part in resolved.values()])

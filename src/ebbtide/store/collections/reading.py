@@ -29,19 +29,19 @@ from ebbtide.store.collections.queries import (
     lineage_of,
     list_versions,
 )
-from ebbtide.store.content.diffing import Change, diff_trees
+from ebbtide.store.content.differences import Change, diff_trees
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.trees import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, require_commit, require_intact_commits
+from ebbtide.store.database.commit_rows import CommitRecord, require_commit, require_intact_commits
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.rows import values_of
 from ebbtide.store.database.schema import collections
 from ebbtide.store.lifecycle import LIVE, ListFilter, Place, SeenItem, missing
-from ebbtide.store.listing import Page, check_amount, page_of
 from ebbtide.store.objects.locators import Locators, Signed
 from ebbtide.store.objects.objects import Objects, Readable
 from ebbtide.store.objects.views import FoundEntry
+from ebbtide.store.page import Page, check_amount, page_of
 from ebbtide.text import shown
 
 AMBIGUOUS_SHOWN_MAX: Final = 20

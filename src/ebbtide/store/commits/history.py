@@ -15,11 +15,11 @@ from itertools import islice
 from ebbtide.errors import InvalidInput
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
-from ebbtide.store.content.diffing import diff_trees
+from ebbtide.store.content.differences import diff_trees
 from ebbtide.store.content.entries import same_content
 from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, find_commits, require_commit
+from ebbtide.store.database.commit_rows import CommitRecord, find_commits, require_commit
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.revisions import resolve
 from ebbtide.text import shown

@@ -1,7 +1,8 @@
-"""Entries: the record of one path in a tree, as a value and as a row of Arrow tables.
+"""Entries: the record of one path in a tree, as a value and as a row of Arrow tables; and the names
+of their metadata that the S3 gateway keeps for itself.
 
 Paths sort by their UTF-8 bytes everywhere. Python compares strings by code point, which gives the
-same order. Arrow and Parquet compare bytes.
+same order. Arrow and Parquet compare bytes. Not for: the headers of S3 (`doors.s3`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,35 @@ import pyarrow as pa
 
 from ebbtide.documents import documented
 from ebbtide.model import EPOCH
-from ebbtide.store.content.reserved import without_checksums
+
+# Metadata that the S3 gateway keeps for itself, beside the metadata of users, has a colon in its
+# names. No header has one, so that no metadata sent over S3 can have such a name.
+CHECKSUM: Final = "s3:checksum:"
+"""Begins the names of checksums: `s3:checksum:crc32` is the CRC32 of the object's bytes."""
+META: Final = "X-Amz-Meta-"
+"""Begins the names of metadata that users attach over S3, as in lakeFS: the header
+`x-amz-meta-color` becomes `X-Amz-Meta-color`, with the rest in lower case."""
+HEADER: Final = "http:"
+"""Begins the names of `HEADERS`, as metadata has them: `http:cache-control`."""
+HEADERS: Final = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+)
+"""The headers that a writer may choose, and a reader is sent."""
+
+
+def checksums_of(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the checksums among metadata, with their names."""
+    return {name: value for name, value in metadata.items() if name.startswith(CHECKSUM)}
+
+
+def without_checksums(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns metadata without the checksums. These follow from the bytes, and say nothing more."""
+    return {name: value for name, value in metadata.items() if not name.startswith(CHECKSUM)}
+
 
 _EXTERNAL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MICROSECOND: Final = timedelta(microseconds=1)

@@ -15,8 +15,7 @@ from typing import Final
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces, chunks
 from ebbtide.storage.parts import size_of
-from ebbtide.store.content.entries import Entry, is_external
-from ebbtide.store.content.reserved import CHECKSUM
+from ebbtide.store.content.entries import CHECKSUM, Entry, is_external
 
 ETAG: Final = CHECKSUM + "etag"
 """The name of the metadata that keeps the ETag of an object that was written over S3."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from ebbtide.errors import Failed, Refused
-from ebbtide.store.database.engine import BEGIN_OPTION, translated_errors
+from ebbtide.store.database.dialects import BEGIN_OPTION
+from ebbtide.store.database.engine import translated_errors
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -1,6 +1,6 @@
 """Rows of tables as objects, and parts of statements that queries share: pages, batches, prefixes.
 
-Not for: the statements of one table, which are in the `queries` of its topic.
+Not for: the statements of one table, which are in `…_rows` of its topic.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ promised_times = _table(
     sa.Column("microseconds", sa.BigInteger, nullable=False),
 )
 """How long the store's promises last, by the name of the setting
-(`store/repositories/promises.py`)."""
+(`store/repositories/repository_rows.py`)."""
 
 repositories = _table(
     "repositories",

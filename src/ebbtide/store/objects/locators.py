@@ -18,7 +18,7 @@ from typing import Final
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.storage import Content
-from ebbtide.store.access.signing import (
+from ebbtide.store.access.signed_tokens import (
     SigningKey,
     read_signing_keys,
     read_verifying_keys,
@@ -27,15 +27,14 @@ from ebbtide.store.access.signing import (
 )
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, raise_lease, require_still_intact
+from ebbtide.store.database.commit_rows import CommitRecord, raise_lease, require_still_intact
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.objects import views
 from ebbtide.store.objects.objects import checked, recorded
-from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import find_branch, find_tag
-from ebbtide.store.repositories.queries import repository_by_id
-from ebbtide.store.staging.pending_writes import Writes, publish_writes
-from ebbtide.store.staging.upload_tokens import insert_token
+from ebbtide.store.purge_records import require_not_purged
+from ebbtide.store.refs.ref_rows import find_branch, find_tag
+from ebbtide.store.repositories.repository_rows import repository_by_id
+from ebbtide.store.staging.pending_writes import Writes, insert_token, publish_writes
 from ebbtide.store.staging.uploads import NewObject, write_object
 from ebbtide.text import shown
 

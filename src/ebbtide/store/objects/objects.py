@@ -16,15 +16,20 @@ from ebbtide.storage import Content
 from ebbtide.storage.external import RecordedObject
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import require_intact_commits
+from ebbtide.store.database.commit_rows import require_intact_commits
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.listing import Page, page_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects import views
-from ebbtide.store.objects.deleting import delete_path_if, delete_paths
-from ebbtide.store.objects.moving import move_path, replace_metadata, share_staged
-from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX
+from ebbtide.store.objects.changes import (
+    delete_path_if,
+    delete_paths,
+    move_path,
+    replace_metadata,
+    share_staged,
+)
+from ebbtide.store.page import Page, page_of
+from ebbtide.store.purge_records import require_not_purged
+from ebbtide.store.refs.ref_rows import BRANCH_ATTEMPTS_MAX
 from ebbtide.store.staging.uploads import Condition, NewObject, Uploads, UploadTotals
 from ebbtide.text import shown
 

@@ -18,15 +18,15 @@ from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.storage import sign_external
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord
-from ebbtide.store.listing import Page, page_of
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.objects import views
 from ebbtide.store.objects.locators import SIGNING_MARGIN, Locators
 from ebbtide.store.objects.objects import require_source
-from ebbtide.store.purges.queries import require_not_purged
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, require_branch
-from ebbtide.store.repositories.queries import repository_by_id
-from ebbtide.store.staging.leased import are_leased, hold_staged, lease_addresses
+from ebbtide.store.page import Page, page_of
+from ebbtide.store.purge_records import require_not_purged
+from ebbtide.store.refs.ref_rows import BRANCH_ATTEMPTS_MAX, require_branch
+from ebbtide.store.repositories.repository_rows import repository_by_id
+from ebbtide.store.staging.released import are_leased, hold_staged, lease_addresses
 from ebbtide.text import shown
 
 Method = Literal["GET", "HEAD"]

@@ -27,11 +27,11 @@ from ebbtide.store.content.entries import Entry, address_url
 from ebbtide.store.content.layout import SYMLINKS_PREFIX
 from ebbtide.store.content.trees import iterate_entries
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord, require_commit
+from ebbtide.store.database.commit_rows import CommitRecord, require_commit
 from ebbtide.store.database.rows import begins_with
 from ebbtide.store.lifecycle import ends_after
 from ebbtide.store.names import PATH_BYTES_MAX, check_ref_name, check_text
-from ebbtide.store.refs.queries import TAGS, require_branch
+from ebbtide.store.refs.ref_rows import TAGS, require_branch
 from ebbtide.store.refs.refs import Tag, Tags
 from ebbtide.text import shown
 

@@ -14,11 +14,11 @@ from typing import Final
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.trees import find_entry, iterate_entries
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import CommitRecord
+from ebbtide.store.database.commit_rows import CommitRecord
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.refs.queries import require_branch
+from ebbtide.store.refs.ref_rows import require_branch
 from ebbtide.store.refs.revisions import resolve
-from ebbtide.store.staging.queries import Change, find_staged, page_of_staged
+from ebbtide.store.staging.staged_rows import Change, find_staged, page_of_staged
 
 PAGE_ROWS: Final = 1000
 PAGE_GROWTH: Final = 4

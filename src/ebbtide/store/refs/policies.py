@@ -16,12 +16,12 @@ from ebbtide.model import Hold
 from ebbtide.retention.lifecycle import state_at
 from ebbtide.retention.policy import Policy, Rule
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import delete_hold, insert_hold, list_holds
+from ebbtide.store.database.commit_rows import delete_hold, insert_hold, list_holds
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_ref_name, check_text
-from ebbtide.store.refs.queries import list_branches
+from ebbtide.store.refs.ref_rows import list_branches
 from ebbtide.store.refs.revisions import resolve
-from ebbtide.store.repositories.queries import read_policy, write_policy
+from ebbtide.store.repositories.repository_rows import read_policy, write_policy
 from ebbtide.text import shown
 
 DAY = timedelta(days=1)

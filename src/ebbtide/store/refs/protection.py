@@ -19,8 +19,8 @@ from ebbtide.retention.policy import PATTERN_CHARACTERS_MAX
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.names import check_text
-from ebbtide.store.refs.queries import BranchRow, lock_branches, require_branch
-from ebbtide.store.repositories.queries import read_protected, write_protected
+from ebbtide.store.refs.ref_rows import BranchRow, lock_branches, require_branch
+from ebbtide.store.repositories.repository_rows import read_protected, write_protected
 from ebbtide.text import shown
 
 RULES_MAX: Final = 1000

@@ -17,13 +17,13 @@ from ebbtide.errors import Conflict, NotFound
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import LifecycleState, expiry_asked
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import require_intact_commits
+from ebbtide.store.database.commit_rows import require_intact_commits
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.rows import values_of
 from ebbtide.store.database.schema import branches
 from ebbtide.store.lifecycle import LIVE, ByName, Find, ListFilter, Place, SeenItem, place_of, taken
 from ebbtide.store.names import REF_LENGTH_MAX, check_ref_name
-from ebbtide.store.refs.queries import (
+from ebbtide.store.refs.ref_rows import (
     BRANCHES,
     TAGS,
     BranchRow,

@@ -17,14 +17,14 @@ from typing import Final
 
 from ebbtide.errors import Conflict, InvalidInput, NotFound
 from ebbtide.ids import ID_PATTERN
-from ebbtide.store.database.commits import (
+from ebbtide.store.database.commit_rows import (
     CommitRecord,
     commit_ids_with_prefix,
     find_commits,
     require_commit,
 )
 from ebbtide.store.database.engine import Transaction
-from ebbtide.store.refs.queries import BRANCHES, TAGS, BranchRow
+from ebbtide.store.refs.ref_rows import BRANCHES, TAGS, BranchRow
 from ebbtide.text import count_text, shown
 
 PREFIX_LENGTH_MIN: Final = 6

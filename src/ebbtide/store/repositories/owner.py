@@ -33,10 +33,10 @@ from threading import Lock
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound, Refused
 from ebbtide.storage import Storage
+from ebbtide.store.database.dialects import insert_on
 from ebbtide.store.database.engine import Metadata, Transaction
 from ebbtide.store.database.schema import owner_epochs
 
@@ -379,7 +379,7 @@ class Ownership:
     def _insert(self, tx: Transaction, pair: OwnerPair, seen_epoch: int) -> bool:
         """Records a pair. Returns false if another transaction has recorded the same epoch first
         (on PostgreSQL)."""
-        insert = postgresql.insert if tx.dialect_name == "postgresql" else sqlite.insert
+        insert = insert_on(tx.connection)
         statement = insert(owner_epochs).values(
             repository_id=self._repository_id,
             epoch=pair.epoch,

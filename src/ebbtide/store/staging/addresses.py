@@ -19,22 +19,26 @@ from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.model import EPOCH, ONE_MICROSECOND
 from ebbtide.retention.dates import to_utc
 from ebbtide.storage import object_url
-from ebbtide.store.access.signing import read_signing_keys, read_verifying_keys, sign, verify
+from ebbtide.store.access.signed_tokens import read_signing_keys, read_verifying_keys, sign, verify
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_path, check_size, check_text
-from ebbtide.store.purges.queries import require_not_purged
+from ebbtide.store.purge_records import require_not_purged
 from ebbtide.store.refs.protection import require_writable
-from ebbtide.store.refs.queries import require_branch
-from ebbtide.store.repositories.roots import lock_known_roots, require_no_root, require_outside
-from ebbtide.store.staging.queries import write_staged
-from ebbtide.store.staging.upload_tokens import (
+from ebbtide.store.refs.ref_rows import require_branch
+from ebbtide.store.repositories.known_roots import (
+    lock_known_roots,
+    require_no_root,
+    require_outside,
+)
+from ebbtide.store.staging.pending_writes import (
     consume_token,
     find_token,
     insert_token,
     is_outstanding,
 )
+from ebbtide.store.staging.staged_rows import write_staged
 from ebbtide.store.staging.uploads import Condition, NewObject, Uploads
 from ebbtide.text import shown
 
@@ -258,9 +262,9 @@ class PhysicalAddresses:
         The object stays where it is, and is never collected.
 
         Raises InvalidInput `invalid_address` if the URL is not that of an object, or lies in the
-        root of a repository (`repositories.roots`). A bucket that cannot be asked whether it lies
-        in one counts as outside: the server may have no credentials for it. Raises InvalidInput
-        `invalid_date` if `mtime` has no zone, and as `Objects.put` does.
+        root of a repository (`repositories.known_roots`). A bucket that cannot be asked whether
+        it lies in one counts as outside: the server may have no credentials for it. Raises
+        InvalidInput `invalid_date` if `mtime` has no zone, and as `Objects.put` does.
         """
         context = self._context
         NewObject(path, b"", content_type, metadata or {}).check()

@@ -20,13 +20,12 @@ from ebbtide.errors import Conflict, EbbtideError, InvalidInput, NotFound
 from ebbtide.ids import new_id
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces
-from ebbtide.store.content.entries import Entry
+from ebbtide.store.content.entries import Entry, checksums_of, without_checksums
 from ebbtide.store.content.etags import Etag, metadata_of_parts
-from ebbtide.store.content.reserved import checksums_of, without_checksums
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.refs.protection import require_writable
-from ebbtide.store.staging.multipart_queries import (
+from ebbtide.store.staging.multipart_rows import (
     TOKEN,
     CompletedUpload,
     MultipartUpload,
@@ -43,8 +42,8 @@ from ebbtide.store.staging.multipart_queries import (
     page_of_uploads,
     write_part,
 )
+from ebbtide.store.staging.pending_writes import insert_token, is_outstanding
 from ebbtide.store.staging.released import Dropped, release
-from ebbtide.store.staging.upload_tokens import insert_token, is_outstanding
 from ebbtide.store.staging.uploads import Check, Condition, NewObject, Uploads, write_object
 from ebbtide.text import shown
 

@@ -1,24 +1,27 @@
-"""Queries: addresses that lost a reference, and staging tokens that no branch has any more.
+"""Queries: addresses that lost a reference, leases of such addresses, and staging tokens that no
+branch has any more.
 
-A transaction that drops a reference to an uncommitted address also records the address here. Not
-for: claiming the addresses (`claims`).
+A transaction that drops a reference to an uncommitted address also records the address here. A
+signed URL reads a staged object without asking the database: until the lease of its address ends,
+no run and no reclaimer deletes the object, even if the branch drops it. Not for: claiming the
+addresses (`reclaimer`), or leases of commits (`database.commit_rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ebbtide.store.content.entries import is_external
+from ebbtide.store.database.dialects import Insert, InsertOn, insert_on
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.rows import in_batches
-from ebbtide.store.database.schema import dropped_tokens, released, staged
+from ebbtide.store.database.schema import dropped_tokens, leased_addresses, released, staged
 
 Sharing = Literal["staged", "committed"] | None
 """Who else has a staged row's address: nobody (None), perhaps another staged row, or a commit."""
@@ -69,7 +72,7 @@ def release(
         # Sorted, so that two transactions that release the same addresses do not deadlock.
         for address in sorted(found)
     ]
-    tx.execute(_insert(tx.dialect_name), rows if len(rows) > 1 else rows[0])
+    tx.execute(_insert(insert_on(tx.connection)), rows if len(rows) > 1 else rows[0])
 
 
 def release_selected(
@@ -106,7 +109,8 @@ def release_selected(
         )
         .group_by(staged.c.address)
     )
-    tx.execute(_insert(tx.dialect_name, tuple(values), rows))
+    insert = insert_on(tx.connection)
+    tx.execute(_merging(insert(released).from_select(tuple(values), rows)))
 
 
 def retain(tx: Transaction, repository_id: str, addresses: Iterable[str]) -> None:
@@ -124,7 +128,7 @@ def forget_deleted(tx: Transaction, repository_id: str, addresses: Sequence[str]
     tokens that have them. `addresses` fit into one statement.
 
     A record that is not due stays: until then, whoever has a signed URL can write the file again.
-    Staged rows come first: `claims.take_apart` locks them before it changes `released`, too.
+    Staged rows come first: `reclaimer.take_apart` locks them before it changes `released`, too.
     """
     tokens = sa.select(dropped_tokens.c.token).where(
         dropped_tokens.c.repository_id == repository_id
@@ -156,25 +160,13 @@ def drop_tokens(tx: Transaction, repository_id: str, tokens: Iterable[str]) -> N
         tx.execute(sa.insert(dropped_tokens), rows)
 
 
-def _insert(
-    dialect_name: str,
-    names: tuple[str, ...] | None = None,
-    rows: sa.Select[Any] | None = None,  # a query for the columns `names`
-) -> sa.Insert:
-    if rows is None or names is None:
-        return _insert_values(dialect_name)
-    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
-    return _merging(insert(released).from_select(names, rows))
-
-
 @cache
-def _insert_values(dialect_name: str) -> sa.Insert:
+def _insert(insert: InsertOn) -> sa.Insert:
     """Returns the insert of values. It is built once: building it takes longer than running it."""
-    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
     return _merging(insert(released))
 
 
-def _merging(statement: postgresql.Insert | sqlite.Insert) -> sa.Insert:
+def _merging(statement: Insert) -> sa.Insert:
     """Makes an insert into `released` update the row of an address that is there already, because
     another reference to it was dropped before. The later `due_at` counts. A claim on the address
     can be cleared: while this reference existed, the reclaimer found it, and did not delete the
@@ -189,4 +181,84 @@ def _merging(statement: postgresql.Insert | sqlite.Insert) -> sa.Insert:
             "claim_id": None,
             "attempt_count": 0,
         },
+    )
+
+
+def are_leased(
+    tx: Transaction, repository_id: str, addresses: Collection[str], *, until: datetime
+) -> bool:
+    """Whether each of the addresses is leased until `until` or longer."""
+    count = 0
+    for batch in in_batches(sorted(set(addresses))):
+        count += tx.execute(
+            sa.select(sa.func.count()).where(
+                leased_addresses.c.repository_id == repository_id,
+                leased_addresses.c.address.in_(batch),
+                leased_addresses.c.leased_until >= until,
+            )
+        ).scalar_one()
+    return count == len(set(addresses))
+
+
+def hold_staged(
+    tx: Transaction, repository_id: str, tokens: Collection[str], addresses: Mapping[str, str]
+) -> set[str]:
+    """Returns the paths whose address is still staged under one of the tokens. `addresses` is path
+    → address.
+
+    Until the end of the transaction nobody drops these rows: on PostgreSQL they are locked. The
+    caller holds the branch in share mode at least.
+    """
+    held: set[str] = set()
+    for batch in in_batches(sorted(addresses)):
+        rows = tx.execute(
+            sa.select(staged.c.path, staged.c.address)
+            .where(
+                staged.c.repository_id == repository_id,
+                staged.c.token.in_(sorted(tokens)),
+                staged.c.path.in_(batch),
+            )
+            # In the order in which writers lock rows, so that no two transactions deadlock.
+            .order_by(staged.c.token, staged.c.path)
+            .with_for_update(read=True)
+        )
+        held.update(row.path for row in rows if addresses[row.path] == row.address)
+    return held
+
+
+def lease_addresses(
+    tx: Transaction, repository_id: str, addresses: Collection[str], *, until: datetime
+) -> None:
+    """Leases addresses until `until`, or longer if they are leased longer already. Deletes leases
+    that have ended."""
+    now = tx.now()
+    mine = leased_addresses.c.repository_id == repository_id
+    tx.execute(sa.delete(leased_addresses).where(mine, leased_addresses.c.leased_until <= now))
+    insert = insert_on(tx.connection)
+    statement = insert(leased_addresses)
+    earlier, later = leased_addresses.c.leased_until, statement.excluded.leased_until
+    tx.execute(
+        statement.on_conflict_do_update(
+            index_elements=["repository_id", "address"],
+            set_={"leased_until": sa.case((later > earlier, later), else_=earlier)},
+        ),
+        [
+            {
+                "repository_id": repository_id,
+                "address": address,
+                "leased_at": now,
+                "leased_until": until,
+            }
+            # Sorted, so that two transactions that lease the same addresses do not deadlock.
+            for address in sorted(set(addresses))
+        ],
+    )
+
+
+def is_unleased(now: datetime) -> sa.ColumnElement[bool]:
+    """Returns the SQL condition for a row of `released` whose address is not leased at `now`."""
+    return ~sa.exists().where(
+        leased_addresses.c.repository_id == released.c.repository_id,
+        leased_addresses.c.address == released.c.address,
+        leased_addresses.c.leased_until > now,
     )

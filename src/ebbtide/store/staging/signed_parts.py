@@ -27,7 +27,7 @@ from ebbtide.store.staging.multipart import (
     invalid_part,
     release_parts,
 )
-from ebbtide.store.staging.multipart_queries import (
+from ebbtide.store.staging.multipart_rows import (
     SIGNED_TOKEN,
     MultipartUpload,
     UploadPart,
@@ -36,7 +36,7 @@ from ebbtide.store.staging.multipart_queries import (
     list_parts,
     write_part,
 )
-from ebbtide.store.staging.upload_tokens import insert_tokens
+from ebbtide.store.staging.pending_writes import insert_tokens
 from ebbtide.text import shown
 
 _HEADS_AT_ONCE: Final = 16

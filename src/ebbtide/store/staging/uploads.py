@@ -24,14 +24,14 @@ from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.etags import names
 from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
-from ebbtide.store.database.commits import require_commit
+from ebbtide.store.database.commit_rows import require_commit
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.names import check_metadata, check_path, check_text
 from ebbtide.store.refs.protection import require_writable
-from ebbtide.store.refs.queries import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
+from ebbtide.store.refs.ref_rows import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
 from ebbtide.store.staging.pending_writes import Writes, give_up_writes, publish_writes
-from ebbtide.store.staging.queries import find_staged, write_staged
 from ebbtide.store.staging.released import Dropped, release
+from ebbtide.store.staging.staged_rows import find_staged, write_staged
 from ebbtide.text import shown
 
 BATCH_MIN: Final = 8
@@ -149,7 +149,7 @@ class Uploads:
         with context.reading(commit):
             tree = context.tree_of(commit)
             committed = find_entry(context.storage, tree, path, read=context.cache.range)
-        return _Seen(commit.commit_id, committed, _visible(row, staged, path, committed))
+        return _Seen(commit.commit_id, committed, visible_entry(row, staged, path, committed))
 
     def _stage_if(self, branch: str, entry: Entry, only_if: Condition, check: Check | None) -> None:
         """Stages an entry if `only_if` holds. No other change comes between check and write.
@@ -165,7 +165,7 @@ class Uploads:
                 if row.commit_id != seen.commit_id:
                     continue
                 staged = find_staged(tx, repository_id, row.tokens, [entry.path])
-                only_if.check(entry.path, _visible(row, staged, entry.path, seen.committed))
+                only_if.check(entry.path, visible_entry(row, staged, entry.path, seen.committed))
                 self._stage_in(tx, row, {entry.path: entry}, [entry], [], check)
                 return
         raise Conflict("branch_moved", f"branch {branch!r} moves too often: try again")
@@ -264,7 +264,7 @@ class _Seen:
     entry: Entry | None
 
 
-def _visible(
+def visible_entry(
     row: BranchRow,
     staged: Mapping[str, Mapping[str, Entry | None]],
     path: str,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.support.certificates import Issuer
 from tests.support.server import Key, Server, new_server

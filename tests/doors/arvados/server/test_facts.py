@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from ebbtide.doors.arvados.server.discovery import RESOURCES
 from ebbtide.doors.arvados.store.manifests import parse_manifest
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
-from ebbtide.doors.arvados.store.timers import Timers
+from ebbtide.doors.arvados.store.trashable import Timers
 from ebbtide.ids import new_id
-from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.database.schema import collections, projects
 from ebbtide.store.embedded import Store
+from ebbtide.store.gc.run_metadata import drop_ended
 from ebbtide.store.repository import Repository
 from tests.doors.arvados.server.conftest import ArvadosServer
 from tests.doors.arvados.server.test_clients import Clients

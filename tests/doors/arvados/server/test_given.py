@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.doors.arvados.server.discovery import RESOURCES
 from ebbtide.doors.arvados.server.door import arvados_routes
-from ebbtide.doors.arvados.server.routing import PREFIX, SILENT
+from ebbtide.doors.arvados.server.routes import PREFIX, SILENT
 from ebbtide.ids import new_id
 from tests.doors.arvados.server.test_keep import API, create, put, refused, unsigned
 from tests.doors.arvados.server.test_projects import Caller

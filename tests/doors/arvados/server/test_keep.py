@@ -9,7 +9,7 @@ import httpx
 
 from ebbtide.doors.arvados.store.manifests import EMPTY_BLOCK, parse_manifest
 from ebbtide.ids import new_id
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from tests.doors.arvados.server.conftest import ArvadosServer
 from tests.support.arvados import manifest_of, md5
 

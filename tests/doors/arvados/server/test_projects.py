@@ -15,7 +15,7 @@ from ebbtide.doors.arvados.server.door import arvados_routes
 from ebbtide.errors import NotFound
 from ebbtide.server.app import create_app
 from ebbtide.settings import Settings
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.doors.arvados.server.conftest import ArvadosServer
 

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.doors.arvados.store.manifests import EMPTY_BLOCK, parse_manifest
 from ebbtide.ids import new_id
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from tests.doors.arvados.server.conftest import ArvadosServer
 from tests.doors.arvados.server.test_keep import API, create, put, refused, unsigned
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from ebbtide.doors.arvados.store.filters import Filter
 from ebbtide.doors.arvados.store.groups import ContentsPlace
-from ebbtide.doors.arvados.store.listing import ListQuery
+from ebbtide.doors.arvados.store.lists import ListQuery
 from ebbtide.doors.arvados.store.uuids import (
     COLLECTION,
     GROUP,

@@ -15,9 +15,9 @@ from ebbtide.doors.arvados.store.filters import (
     parse_select,
 )
 from ebbtide.doors.arvados.store.groups import ContentsPlace, Group
-from ebbtide.doors.arvados.store.listing import ListQuery
+from ebbtide.doors.arvados.store.lists import ListQuery
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
-from ebbtide.doors.arvados.store.timers import Timers
+from ebbtide.doors.arvados.store.trashable import Timers
 from ebbtide.doors.arvados.store.uuids import (
     COLLECTION,
     GROUP,

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from benchmarks import arvados_store as filled
 from ebbtide.doors.arvados.store.filters import Filter, Ordering
 from ebbtide.doors.arvados.store.groups import ContentsPlace
-from ebbtide.doors.arvados.store.listing import ListPage, ListQuery
+from ebbtide.doors.arvados.store.lists import ListPage, ListQuery
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
 from ebbtide.doors.arvados.store.uuids import GROUP, KINDS, root_uuid
 from ebbtide.ids import new_id

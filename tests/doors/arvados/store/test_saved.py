@@ -13,14 +13,12 @@ from ebbtide.doors.arvados.store.collections import ArvadosCollection
 from ebbtide.doors.arvados.store.manifests import BLOCK_BYTES_MAX, EMPTY_BLOCK, parse_manifest
 from ebbtide.doors.arvados.store.replacements import Replacements
 from ebbtide.doors.arvados.store.repository import ArvadosRepository
-from ebbtide.doors.arvados.store.timers import Timers
+from ebbtide.doors.arvados.store.trashable import Timers
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.storage import Content
-from ebbtide.store.collecting.references import list_intact
-from ebbtide.store.collecting.roots import drop_ended
 from ebbtide.store.collections.collections import Collections
 from ebbtide.store.collections.queries import COLLECTIONS
-from ebbtide.store.database.commits import require_commit
+from ebbtide.store.database.commit_rows import require_commit
 from ebbtide.store.database.schema import (
     arvados_blocks,
     arvados_collections,
@@ -28,6 +26,8 @@ from ebbtide.store.database.schema import (
     upload_tokens,
 )
 from ebbtide.store.embedded import Store
+from ebbtide.store.gc.references import list_intact
+from ebbtide.store.gc.run_metadata import drop_ended
 from ebbtide.store.repository import Repository
 from tests.support.arvados import (
     HOLDER,

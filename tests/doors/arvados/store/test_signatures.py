@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ebbtide.doors.arvados.store.signatures import BlockObject, BlockSigner, verify_block
+from ebbtide.doors.arvados.store.blocks import BlockObject, BlockSigner, verify_block
 from ebbtide.errors import EbbtideError
-from ebbtide.store.access.signing import SigningKey
+from ebbtide.store.access.signed_tokens import SigningKey
 from tests.support.collections import raises
 
 ENDS_AT = datetime(2027, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ebbtide.doors.arvados.server.discovery import LISTING, SELECT
 from ebbtide.doors.arvados.server.records import computed_list, instant_text, selected
-from ebbtide.doors.arvados.server.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes
 from ebbtide.doors.arvados.store.uuids import (
     KEEP_SERVICE,
     KINDS,
@@ -19,7 +19,7 @@ from ebbtide.doors.arvados.store.uuids import (
     user_uuid,
 )
 from ebbtide.errors import NotFound
-from ebbtide.store.access.keys import AccessKey, Role
+from ebbtide.store.access.access_keys import AccessKey, Role
 from ebbtide.text import shown
 
 routes = ArvadosRoutes()

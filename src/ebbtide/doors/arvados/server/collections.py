@@ -10,21 +10,22 @@ from ebbtide.doors.arvados.server.cluster import STORAGE_CLASS
 from ebbtide.doors.arvados.server.discovery import LISTING, REPLACE, SELECT, TRASH, UNIQUE, VERSIONS
 from ebbtide.doors.arvados.server.records import (
     GivenFields,
-    instant_text,
     item_list,
     listing_of,
     selected,
     selection,
+    shared_record,
 )
-from ebbtide.doors.arvados.server.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes
 from ebbtide.doors.arvados.store.collections import ArvadosCollection
 from ebbtide.doors.arvados.store.listed_collections import ListedCollection
 from ebbtide.doors.arvados.store.manifests import parse_manifest
 from ebbtide.doors.arvados.store.replacements import Replacements
+from ebbtide.doors.arvados.store.trashable import SHARED_SETTABLE
 from ebbtide.doors.arvados.store.uuids import COLLECTION, KINDS, user_uuid
 from ebbtide.errors import Gone, InvalidInput
 from ebbtide.retention.lifecycle import LifecycleState
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.items import KEEP, Keep, Omitted
 from ebbtide.text import shown
 
@@ -36,22 +37,13 @@ UNNAMED: Final = "New collection"
 """The name of a collection that was made without one. A number follows if it is taken."""
 RECORD: Final = "collection"
 HASH: Final = "portable_data_hash"
-SETTABLE: Final = frozenset(
-    (
-        "owner_uuid",
-        "name",
-        "description",
-        "properties",
-        SIGNED,
-        HASH,
-        "replication_desired",
-        "storage_classes_desired",
-        "trash_at",
-        "delete_at",
-        "is_trashed",
-        "preserve_version",
-    )
-)
+SETTABLE: Final = SHARED_SETTABLE | {
+    SIGNED,
+    HASH,
+    "replication_desired",
+    "storage_classes_desired",
+    "preserve_version",
+}
 """The fields that requests can set. The hash is compared with the manifest."""
 _ONE: Final = "/collections/{uuid:segment}"
 _WRITING: Final = {**SELECT, **UNIQUE, **REPLACE}
@@ -270,14 +262,8 @@ def listed_collection(call: ArvadosCall, found: ListedCollection) -> dict[str, A
         "kind": KINDS[COLLECTION],
         "href": f"/collections/{found.uuid}",
         "etag": f"{found.collection_id}-{found.version}",
-        "uuid": found.uuid,
-        "owner_uuid": found.owner_uuid,
-        "created_at": instant_text(found.created_at),
-        "modified_at": instant_text(found.modified_at),
         "modified_by_user_uuid": user_uuid(call.cluster, found.modified_by),
-        "name": found.name,
-        "description": found.description or None,
-        "properties": dict(found.properties),
+        **shared_record(found),
         "portable_data_hash": found.portable_data_hash,
         "replication_desired": replication_shown(found.replication_desired),
         "replication_confirmed": None,
@@ -285,9 +271,6 @@ def listed_collection(call: ArvadosCall, found: ListedCollection) -> dict[str, A
         "storage_classes_desired": [STORAGE_CLASS],
         "storage_classes_confirmed": [],
         "storage_classes_confirmed_at": None,
-        "trash_at": instant_text(found.trash_at),
-        "delete_at": instant_text(found.delete_at),
-        "is_trashed": found.is_trashed,
         "version": found.version,
         "current_version_uuid": found.current_version_uuid,
         "preserve_version": found.preserve_version,

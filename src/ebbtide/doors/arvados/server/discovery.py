@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ebbtide.doors.arvados.server.routing import PREFIX as API
-from ebbtide.doors.arvados.server.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.server.routes import PREFIX as API
+from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.store.trashable import SHARED_FIELDS
 from ebbtide.doors.arvados.store.uuids import COLLECTION, GROUP, KEEP_SERVICE, LINK, USER
 
 PREFIX: Final = "/discovery/v1"
@@ -77,14 +78,7 @@ _COMMON: Final[Parameters] = {
     "modified_at": "datetime",
     "modified_by_user_uuid": "string",
 }
-_TRASHABLE: Final[Parameters] = {
-    "name": "string",
-    "description": "text",
-    "properties": "Hash",
-    "trash_at": "datetime",
-    "delete_at": "datetime",
-    "is_trashed": "boolean",
-}
+_TRASHABLE: Final[Parameters] = {name: each.json_type for name, each in SHARED_FIELDS.items()}
 
 
 def _records(

@@ -14,8 +14,14 @@ from starlette.middleware import Middleware
 from starlette.types import Receive, Scope, Send
 
 from ebbtide.doors.arvados.server import cluster, collections, discovery, groups, keep, links
-from ebbtide.doors.arvados.server.errors import on_defect, on_error, on_http_error
-from ebbtide.doors.arvados.server.routing import METHOD_HEADER, PREFIX, ArvadosRoute
+from ebbtide.doors.arvados.server.routes import (
+    METHOD_HEADER,
+    PREFIX,
+    ArvadosRoute,
+    on_defect,
+    on_error,
+    on_http_error,
+)
 from ebbtide.errors import EbbtideError
 from ebbtide.server.doors import Door
 from ebbtide.server.errors import BreakingOff

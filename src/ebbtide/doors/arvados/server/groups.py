@@ -17,36 +17,24 @@ from ebbtide.doors.arvados.server.discovery import (
 )
 from ebbtide.doors.arvados.server.records import (
     GivenFields,
-    instant_text,
     item_list,
     listing_of,
     selected,
+    shared_record,
 )
-from ebbtide.doors.arvados.server.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes
 from ebbtide.doors.arvados.store.groups import PROJECT, ContentsPlace, Group
-from ebbtide.doors.arvados.store.listing import ListPage, ListQuery
+from ebbtide.doors.arvados.store.lists import ListPage, ListQuery
+from ebbtide.doors.arvados.store.trashable import SHARED_SETTABLE
 from ebbtide.doors.arvados.store.uuids import GROUP, KINDS, kind_of
 from ebbtide.errors import InvalidInput
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.items import Omitted
 from ebbtide.text import shown
 
 routes = ArvadosRoutes()
 
 RECORD: Final = "group"
-SETTABLE: Final = frozenset(
-    (
-        "owner_uuid",
-        "name",
-        "description",
-        "properties",
-        "group_class",
-        "trash_at",
-        "delete_at",
-        "is_trashed",
-    )
-)
-"""The fields that requests can set."""
 _ONE: Final = "/groups/{uuid:segment}"
 _WRITING: Final = {**SELECT, **UNIQUE}
 
@@ -152,18 +140,9 @@ def group_record(call: ArvadosCall, group: Group) -> dict[str, Any]:
         "kind": KINDS[GROUP],
         "href": f"/groups/{group.uuid}",
         "etag": f"{group.uuid}-{group.modified_at.timestamp()}",
-        "uuid": group.uuid,
-        "owner_uuid": group.owner_uuid,
-        "created_at": instant_text(group.created_at),
-        "modified_at": instant_text(group.modified_at),
         "modified_by_user_uuid": group.owner_uuid,
-        "name": group.name,
-        "description": group.description or None,
-        "properties": dict(group.properties),
+        **shared_record(group),
         "group_class": group.group_class,
-        "trash_at": instant_text(group.trash_at),
-        "delete_at": instant_text(group.delete_at),
-        "is_trashed": group.is_trashed,
         "frozen_by_uuid": None,
         "can_write": can_write,
         "can_manage": can_write,
@@ -175,7 +154,7 @@ def _given(call: ArvadosCall, present: Mapping[str, Any]) -> GivenFields:
     """Returns the fields of a project. Raises InvalidInput `invalid_argument` for other fields, and
     for another class: the store has no roles and no filters as groups."""
     given = GivenFields(call.fields(RECORD))
-    given.require_known(SETTABLE, present)
+    given.require_known(SHARED_SETTABLE | {"group_class"}, present)
     group_class = given.text("group_class")
     if group_class not in (None, PROJECT):
         raise InvalidInput(

@@ -12,14 +12,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from ebbtide.doors.arvados.server.cluster import STORAGE_CLASS
-from ebbtide.doors.arvados.server.errors import answer_of
-from ebbtide.doors.arvados.server.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes, answer_of
 from ebbtide.doors.arvados.store.blocks import ReadBlock
 from ebbtide.doors.arvados.store.manifests import BLOCK_BYTES_MAX
 from ebbtide.errors import EbbtideError
 from ebbtide.server.bodies import declared_bytes, limited, store_upload
 from ebbtide.storage import Content
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 
 routes = ArvadosRoutes()
 

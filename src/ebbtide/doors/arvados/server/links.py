@@ -12,10 +12,10 @@ from ebbtide.doors.arvados.server.records import (
     listing_of,
     selected,
 )
-from ebbtide.doors.arvados.server.routing import ArvadosCall, ArvadosRoutes
+from ebbtide.doors.arvados.server.routes import ArvadosCall, ArvadosRoutes
 from ebbtide.doors.arvados.store.links import Link
 from ebbtide.doors.arvados.store.uuids import KINDS, LINK, kind_of
-from ebbtide.store.access.keys import Role
+from ebbtide.store.access.access_keys import Role
 from ebbtide.store.collections.items import Omitted
 
 routes = ArvadosRoutes()

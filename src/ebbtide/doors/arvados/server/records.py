@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from ebbtide.doors.arvados.server.discovery import FIELDS
-from ebbtide.doors.arvados.server.routing import ArvadosCall
+from ebbtide.doors.arvados.server.routes import ArvadosCall
 from ebbtide.doors.arvados.store.filters import Filter, parse_filters, parse_order, parse_select
-from ebbtide.doors.arvados.store.listing import ListQuery
-from ebbtide.doors.arvados.store.timers import Timers
+from ebbtide.doors.arvados.store.lists import ListQuery
+from ebbtide.doors.arvados.store.trashable import SHARED_FIELDS, Timers, Trashable
 from ebbtide.errors import InvalidInput
 from ebbtide.store.collections.items import KEEP, Keep
 from ebbtide.text import shown
@@ -48,6 +48,20 @@ def instant_text(instant: datetime | None) -> str | None:
     if instant is None:
         return None
     return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}000Z"
+
+
+def shared_record(item: Trashable) -> dict[str, Any]:
+    """Returns the ids and the shared fields of a group or a collection, as in its record."""
+    shown_as: Mapping[str, Callable[[Any], Any]] = {
+        "datetime": instant_text,
+        "text": lambda text: text or None,
+        "Hash": dict,
+    }
+    record: dict[str, Any] = {"uuid": item.uuid, "owner_uuid": item.owner_uuid}
+    for name, field in SHARED_FIELDS.items():
+        value = getattr(item, name)
+        record[name] = shown_as[field.json_type](value) if field.json_type in shown_as else value
+    return record
 
 
 def item_list(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from ebbtide.doors.arvados.store.blocks import Blocks
+from ebbtide.doors.arvados.store.blocks import BlockObject, Blocks, verify_block
 from ebbtide.doors.arvados.store.listed_collections import ListedCollection
 from ebbtide.doors.arvados.store.manifests import (
     EMPTY_BLOCK,
@@ -21,7 +21,8 @@ from ebbtide.doors.arvados.store.manifests import (
     with_locators,
 )
 from ebbtide.doors.arvados.store.owners import Owners
-from ebbtide.doors.arvados.store.queries import (
+from ebbtide.doors.arvados.store.replacements import CURRENT, Replacements
+from ebbtide.doors.arvados.store.rows import (
     ArvadosRow,
     find_uuid,
     insert_record,
@@ -29,13 +30,11 @@ from ebbtide.doors.arvados.store.queries import (
     update_record,
     write_contents,
 )
-from ebbtide.doors.arvados.store.replacements import CURRENT, Replacements
-from ebbtide.doors.arvados.store.signatures import BlockObject, verify_block
-from ebbtide.doors.arvados.store.timers import Timers
+from ebbtide.doors.arvados.store.trashable import Present, Timers, shared_values
 from ebbtide.doors.arvados.store.uuids import COLLECTION, cluster_of, uuid_of
 from ebbtide.errors import Conflict, Failed, InvalidInput, NotFound
-from ebbtide.retention.lifecycle import LifecycleState, delete_at
-from ebbtide.store.access.signing import read_verifying_keys
+from ebbtide.retention.lifecycle import LifecycleState
+from ebbtide.store.access.signed_tokens import read_verifying_keys
 from ebbtide.store.collections.collections import Collections
 from ebbtide.store.collections.contents import ContentChange, Files, Verified
 from ebbtide.store.collections.items import KEEP, Keep, Omitted, given
@@ -374,27 +373,20 @@ class ArvadosCollections:
 
     def _found(self, collection: Collection, row: ArvadosRow) -> ArvadosCollection:
         with self._metadata.snapshot() as tx:
-            owner_uuid, now = self._owners.owner_in(tx, collection.project_id), tx.now()
-        expires_at = collection.expires_at
+            owner_uuid = self._owners.owner_in(tx, collection.project_id)
+            present = Present(tx.now(), self._context.trash_time)
         listed = ListedCollection(
             collection_id=collection.collection_id,
             uuid=row.uuid,
             owner_uuid=owner_uuid,
-            name=collection.name,
-            description=collection.description,
-            properties=collection.properties,
             portable_data_hash=row.portable_data_hash,
             file_count=row.file_count,
             file_size_total=row.file_size_total,
             replication_desired=collection.replication_desired,
             version=collection.version,
             preserve_version=row.preserve_version,
-            created_at=collection.created_at,
-            modified_at=collection.modified_at,
             modified_by=row.modified_by,
-            trash_at=expires_at,
-            delete_at=delete_at(expires_at, self._context.trash_time),
-            is_trashed=expires_at is not None and expires_at <= now,
+            **shared_values(collection, present),
         )
         return ArvadosCollection(listed, collection.state)
 

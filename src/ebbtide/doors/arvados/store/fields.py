@@ -29,6 +29,7 @@ from ebbtide.doors.arvados.store.uuids import (
     root_uuid,
 )
 from ebbtide.errors import InvalidInput
+from ebbtide.store.database.dialects import by_code_points, either
 from ebbtide.store.database.rows import begins_with, behind
 from ebbtide.store.database.schema import projects
 
@@ -46,15 +47,15 @@ INTEGER_MAX: Final = 2**63 - 1
 class Field(ABC):
     """A field that filters can name."""
 
-    def condition(self, asked: Filter, dialect_name: str) -> Condition:
+    def condition(self, asked: Filter) -> Condition:
         """Returns a filter as a condition. Raises InvalidInput `invalid_argument`."""
         if asked.operator in _OPPOSITES:
-            return opposite(self._equal(asked, dialect_name))
+            return opposite(self._equal(asked))
         if asked.operator in ("=", "in"):
-            return self._equal(asked, dialect_name)
-        return self._other(asked, dialect_name)
+            return self._equal(asked)
+        return self._other(asked)
 
-    def order(self, _dialect_name: str) -> sa.ColumnElement[Any] | None:
+    def order(self) -> sa.ColumnElement[Any] | None:
         """Returns what lists are sorted by; None if the field gives no order."""
         return None
 
@@ -63,10 +64,10 @@ class Field(ABC):
         """Returns an expression that is equal for records with equal values of the field."""
 
     @abstractmethod
-    def _equal(self, asked: Filter, dialect_name: str) -> Condition:
+    def _equal(self, asked: Filter) -> Condition:
         """Returns the condition that the field has one of the operands. Raises InvalidInput."""
 
-    def _other(self, asked: Filter, _dialect_name: str) -> Condition:
+    def _other(self, asked: Filter) -> Condition:
         raise asked.refused("this field has no such operator")
 
 
@@ -76,7 +77,7 @@ class ColumnField(Field):
     def __init__(self, column: sa.ColumnElement[Any]) -> None:
         self.column = column
 
-    def order(self, _dialect_name: str) -> sa.ColumnElement[Any] | None:
+    def order(self) -> sa.ColumnElement[Any] | None:
         """Returns the column."""
         return self.column
 
@@ -84,18 +85,18 @@ class ColumnField(Field):
         """Returns the column."""
         return self.column
 
-    def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
+    def _equal(self, asked: Filter) -> Condition:
         values = [self._value(each, asked) for each in asked.operands if each is not None]
         found: list[Condition] = [self.column.in_(values)] if values else [sa.false()]
         if len(values) < len(asked.operands):
             found.append(self.column.is_(None))
         return sa.or_(*found)
 
-    def _other(self, asked: Filter, dialect_name: str) -> Condition:
+    def _other(self, asked: Filter) -> Condition:
         compare = _COMPARED.get(asked.operator)
-        column = self.order(dialect_name)
+        column = self.order()
         if compare is None or column is None or asked.operand is None:
-            return super()._other(asked, dialect_name)
+            return super()._other(asked)
         return _condition(compare(column, self._value(asked.operand, asked)))
 
     def _value(self, operand: Any, asked: Filter) -> Any:
@@ -106,16 +107,16 @@ class ColumnField(Field):
 class TextField(ColumnField):
     """A text. Texts sort by their code points."""
 
-    def order(self, dialect_name: str) -> sa.ColumnElement[Any] | None:
+    def order(self) -> sa.ColumnElement[Any] | None:
         """Returns the column, with an order that does not depend on the database's language."""
-        return sa.collate(self.column, "C") if dialect_name == "postgresql" else self.column
+        return by_code_points(self.column)
 
-    def _other(self, asked: Filter, dialect_name: str) -> Condition:
+    def _other(self, asked: Filter) -> Condition:
         if asked.operator not in ("like", "ilike"):
-            return super()._other(asked, dialect_name)
+            return super()._other(asked)
         pattern = Pattern.parse(self._value(asked.operand, asked))
         matches = pattern.matches if asked.operator == "like" else pattern.matches_ascii
-        return matches(self.column, dialect_name)
+        return matches(self.column)
 
     def _value(self, operand: Any, asked: Filter) -> str:
         return require_text(operand, asked)
@@ -152,7 +153,7 @@ class InstantField(ColumnField):
 class DerivedField(Field):
     """A field that is no column. Each operand is a condition of its own."""
 
-    def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
+    def _equal(self, asked: Filter) -> Condition:
         return sa.or_(sa.false(), *(self._is(each, asked) for each in asked.operands))
 
     @abstractmethod
@@ -188,7 +189,7 @@ class ConstantField(Field):
         """Returns a constant."""
         return sa.literal(0)
 
-    def _equal(self, asked: Filter, _dialect_name: str) -> Condition:
+    def _equal(self, asked: Filter) -> Condition:
         return sa.true() if self._value in asked.operands else sa.false()
 
 
@@ -199,10 +200,10 @@ class UuidField(TextField):
         super().__init__(column)
         self._kind = kind
 
-    def _other(self, asked: Filter, dialect_name: str) -> Condition:
+    def _other(self, asked: Filter) -> Condition:
         if asked.operator == "is_a":
             return is_a(asked, self._kind)
-        return super()._other(asked, dialect_name)
+        return super()._other(asked)
 
 
 class StoreIdField(DerivedField):
@@ -213,7 +214,7 @@ class StoreIdField(DerivedField):
         self._cluster = cluster
         self._kind = kind
 
-    def order(self, _dialect_name: str) -> sa.ColumnElement[Any] | None:
+    def order(self) -> sa.ColumnElement[Any] | None:
         """Returns the store's id, which sorts alike."""
         return self._column
 
@@ -230,7 +231,7 @@ class StoreIdField(DerivedField):
             return sa.false()
         return self._between(uuid, lambda each: each <= uuid)
 
-    def _other(self, asked: Filter, dialect_name: str) -> Condition:
+    def _other(self, asked: Filter) -> Condition:
         if asked.operator == "is_a":
             return is_a(asked, self._kind)
         text = require_text(asked.operand, asked)
@@ -240,7 +241,7 @@ class StoreIdField(DerivedField):
             is_less = asked.operator in ("<", "<=")
             return self._column < bound if is_less else self._column >= bound
         if asked.operator not in ("like", "ilike"):
-            return super()._other(asked, dialect_name)
+            return super()._other(asked)
         pattern = Pattern.parse(text)
         pattern = pattern.lowered if asked.operator == "ilike" else pattern
         if pattern.literal is not None:
@@ -297,9 +298,9 @@ class OwnerField(DerivedField):
         """The condition that the owner is a user other than the root user."""
         return self._column.in_(homes(self._repository_id).where(is_home_name(self._cluster)))
 
-    def _other(self, asked: Filter, dialect_name: str) -> Condition:
+    def _other(self, asked: Filter) -> Condition:
         if asked.operator != "is_a":
-            return super()._other(asked, dialect_name)
+            return super()._other(asked)
         is_user = sa.or_(self._column.is_(None), self._is_home)
         return sa.or_(
             sa.and_(is_a(asked, USER), is_user), sa.and_(is_a(asked, GROUP), opposite(is_user))
@@ -416,22 +417,21 @@ class Pattern:
         """The only text that matches; None if there are wildcards."""
         return _literal(self.parts)
 
-    def matches(self, column: sa.ColumnElement[str], dialect_name: str) -> sa.ColumnElement[bool]:
+    def matches(self, column: sa.ColumnElement[str]) -> Condition:
         """Returns the condition that a column matches, with regard to case."""
-        if dialect_name == "sqlite":
-            return column.op("GLOB", is_comparison=True)(self._glob())
-        return column.like(self._like(), escape="\\")
+        return either(
+            on_sqlite=column.op("GLOB", is_comparison=True)(self._glob()),
+            on_postgresql=column.like(self._like(), escape="\\"),
+        )
 
-    def matches_ascii(
-        self, column: sa.ColumnElement[str], dialect_name: str
-    ) -> sa.ColumnElement[bool]:
+    def matches_ascii(self, column: sa.ColumnElement[str]) -> Condition:
         """Returns the condition that a column matches if the case of ASCII letters is ignored."""
-        if dialect_name == "sqlite":
+        lowered = either(
             # Without an extension, SQLite's function changes ASCII letters only.
-            lowered = sa.func.lower(column)
-        else:
-            lowered = sa.func.translate(column, _UPPER, _LOWER)
-        return self.lowered.matches(lowered, dialect_name)
+            on_sqlite=sa.func.lower(column),
+            on_postgresql=sa.func.translate(column, _UPPER, _LOWER),
+        )
+        return self.lowered.matches(lowered)
 
     def _glob(self) -> str:
         signs = {Wildcard.ANY: "*", Wildcard.ONE: "?"}

@@ -1,13 +1,9 @@
-"""Groups: the store's projects as Arvados's clients know them, and what they contain.
-
-`trash_at` is the project's `expires_at`, and `delete_at` is one trash time later.
-"""
+"""Groups: the store's projects as Arvados's clients know them, and what they contain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,15 +12,12 @@ from ebbtide.doors.arvados.store.fields import (
     Condition,
     ConstantField,
     Field,
-    FlagField,
-    InstantField,
     OwnerField,
     StoreIdField,
-    TextField,
     is_home_name,
 )
 from ebbtide.doors.arvados.store.listed_collections import CollectionLists, ListedCollection
-from ebbtide.doors.arvados.store.listing import (
+from ebbtide.doors.arvados.store.lists import (
     ListPage,
     ListQuery,
     Source,
@@ -33,10 +26,14 @@ from ebbtide.doors.arvados.store.listing import (
     visible,
 )
 from ebbtide.doors.arvados.store.owners import Owners
-from ebbtide.doors.arvados.store.properties import PropertiesField
-from ebbtide.doors.arvados.store.timers import Timers
+from ebbtide.doors.arvados.store.trashable import (
+    Present,
+    Timers,
+    Trashable,
+    shared_columns,
+    shared_values,
+)
 from ebbtide.doors.arvados.store.uuids import GROUP, uuid_of
-from ebbtide.retention.lifecycle import delete_at
 from ebbtide.store.collections.items import KEEP, Keep
 from ebbtide.store.collections.projects import Project, Projects
 from ebbtide.store.context import RepositoryContext
@@ -48,19 +45,9 @@ NAME: Final = "groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """A project with the ids of Arvados. The dates are its own, not those of its parents."""
+class Group(Trashable):
+    """A project as Arvados's clients know it."""
 
-    uuid: str
-    owner_uuid: str
-    name: str
-    description: str
-    properties: Mapping[str, Any]
-    created_at: datetime
-    modified_at: datetime
-    trash_at: datetime | None
-    delete_at: datetime | None
-    is_trashed: bool
     group_class: str = PROJECT
 
 
@@ -156,8 +143,9 @@ class Groups:
 
     def source(self, tx: Transaction, *, include_trash: bool) -> Source[Group]:
         """Returns the groups of the repository as a list of their own, or a part of one."""
-        context, cluster, now = self._context, self._owners.cluster, tx.now()
-        horizon = now - context.trash_time if include_trash else now
+        context, cluster = self._context, self._owners.cluster
+        present = Present(tx.now(), context.trash_time)
+        horizon = present.now - context.trash_time if include_trash else present.now
         parent = projects.alias("parent")
         row = projects.c
         is_home = sa.and_(row.parent_id.is_(None), is_home_name(cluster))
@@ -179,48 +167,25 @@ class Groups:
             "uuid": StoreIdField(row.project_id, cluster, GROUP),
             "owner_uuid": OwnerField(row.parent_id, cluster, context.repository_id),
             "group_class": ConstantField(PROJECT),
-            "name": TextField(row.name),
-            "description": TextField(row.description),
-            "properties": PropertiesField(row.properties),
-            "created_at": InstantField(row.created_at),
-            "modified_at": InstantField(row.modified_at),
-            "trash_at": InstantField(row.expires_at),
-            "delete_at": InstantField(row.expires_at, after=context.trash_time),
-            "is_trashed": FlagField(row.expires_at <= now),
+            **shared_columns(row, present),
         }
-        return Source(NAME, fields, query, lambda each: self._item(each, now))
+        return Source(NAME, fields, query, lambda each: self._item(each, present))
 
-    def _item(self, row: Any, now: datetime) -> Group:  # a row of the query in `source`
-        expires_at: datetime | None = row.expires_at
+    def _item(self, row: Any, present: Present) -> Group:  # a row of the query in `source`
         return Group(
             uuid=uuid_of(self._owners.cluster, GROUP, row.project_id),
             owner_uuid=self._owners.uuid_of_parent(row.parent_id, row.parent_name, row.above),
-            name=row.name,
-            description=row.description,
-            properties=row.properties,
-            created_at=row.created_at,
-            modified_at=row.modified_at,
-            trash_at=expires_at,
-            delete_at=delete_at(expires_at, self._context.trash_time),
-            is_trashed=expires_at is not None and expires_at <= now,
+            **shared_values(row, present),
         )
 
     def _group(self, project: Project) -> Group:
         with self._context.metadata.snapshot() as tx:
-            now = tx.now()
+            present = Present(tx.now(), self._context.trash_time)
             owner_uuid = self._owners.owner_in(tx, project.parent_id)
-        expires_at = project.expires_at
         return Group(
             uuid=uuid_of(self._owners.cluster, GROUP, project.project_id),
             owner_uuid=owner_uuid,
-            name=project.name,
-            description=project.description,
-            properties=project.properties,
-            created_at=project.created_at,
-            modified_at=project.modified_at,
-            trash_at=expires_at,
-            delete_at=delete_at(expires_at, self._context.trash_time),
-            is_trashed=expires_at is not None and expires_at <= now,
+            **shared_values(project, present),
         )
 
 

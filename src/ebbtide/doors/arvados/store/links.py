@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from ebbtide.doors.arvados.store.fields import Field, InstantField, StoreIdField, TextField
 from ebbtide.doors.arvados.store.filters import Filter
-from ebbtide.doors.arvados.store.listing import ListPage, ListQuery, Source
+from ebbtide.doors.arvados.store.lists import ListPage, ListQuery, Source
 from ebbtide.doors.arvados.store.properties import PropertiesField
 from ebbtide.doors.arvados.store.uuids import KINDS, LINK, cluster_of, kind_of, uuid_of
 from ebbtide.errors import InvalidInput, NotFound
@@ -162,9 +162,9 @@ class LinkStore:
 class EndField(TextField):
     """An end of a link, which is an id of any kind."""
 
-    def _other(self, asked: Filter, dialect_name: str) -> sa.ColumnElement[bool]:
+    def _other(self, asked: Filter) -> sa.ColumnElement[bool]:
         if asked.operator != "is_a":
-            return super()._other(asked, dialect_name)
+            return super()._other(asked)
         wanted = asked.operand if isinstance(asked.operand, list) else [asked.operand]
         return sa.or_(
             sa.false(),

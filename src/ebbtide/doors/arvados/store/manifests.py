@@ -1,7 +1,7 @@
 """Manifests: the text by which Arvados describes files as pieces of blocks.
 
 Each line is a stream: its name, the locators of its blocks, and its files as `position:size:name`.
-Positions count bytes of the blocks in a row. Not for: signatures (`signatures`). Source: Arvados's
+Positions count bytes of the blocks in a row. Not for: signatures (`blocks`). Source: Arvados's
 documentation, "Manifest format".
 """
 

@@ -8,7 +8,8 @@ true for a list with a text, and for the text itself. Other operators compare te
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -21,6 +22,7 @@ from ebbtide.doors.arvados.store.fields import (
     require_text,
 )
 from ebbtide.doors.arvados.store.filters import Filter, check_key
+from ebbtide.store.database.dialects import either
 
 
 class PropertiesField(Field):
@@ -33,34 +35,34 @@ class PropertiesField(Field):
         """Returns the JSON as text."""
         return sa.cast(self._column, sa.Text)
 
-    def condition(self, asked: Filter, dialect_name: str) -> Condition:
+    def condition(self, asked: Filter) -> Condition:
         """Returns a filter as a condition. Raises InvalidInput `invalid_argument`."""
         if asked.key is None:
-            return self._of_all(asked, dialect_name)
-        return super().condition(asked, dialect_name)
+            return self._of_all(asked)
+        return super().condition(asked)
 
-    def _of_all(self, asked: Filter, dialect_name: str) -> Condition:
+    def _of_all(self, asked: Filter) -> Condition:
         """Returns a filter on the whole object."""
         if asked.operator == "exists" and isinstance(asked.operand, str):
             check_key(asked.operand)
-            return _property(self._column, asked.operand, dialect_name).exists
+            return _Property(self._column, asked.operand).exists
         if asked.operator in ("=", "!=") and asked.operand == {}:
             is_empty = sa.cast(self._column, sa.Text) == "{}"
             return is_empty if asked.operator == "=" else opposite(is_empty)
         raise asked.refused("write properties.NAME, or [properties, exists, NAME]")
 
-    def _equal(self, asked: Filter, dialect_name: str) -> Condition:
+    def _equal(self, asked: Filter) -> Condition:
         for each in asked.operands:
             is_large = isinstance(each, int) and abs(each) > INTEGER_MAX
             if isinstance(each, (dict, list)) or is_large:
                 raise asked.refused("compare with text, a number, true, false or null")
             if isinstance(each, str):
                 require_text(each, asked)
-        found = self._one(asked, dialect_name)
+        found = self._one(asked)
         return sa.or_(sa.false(), *(found.equals(each) for each in asked.operands))
 
-    def _other(self, asked: Filter, dialect_name: str) -> Condition:
-        found = self._one(asked, dialect_name)
+    def _other(self, asked: Filter) -> Condition:
+        found = self._one(asked)
         if asked.operator == "exists":
             if not isinstance(asked.operand, bool):
                 raise asked.refused("write true or false")
@@ -73,75 +75,92 @@ class PropertiesField(Field):
         if asked.operator == "is_a":
             raise asked.refused("this field has no such operator")
         text = TextField(found.text)
-        return sa.and_(found.is_text, text.condition(asked, dialect_name))
+        return sa.and_(found.is_text, text.condition(asked))
 
-    def _one(self, asked: Filter, dialect_name: str) -> _Property:
+    def _one(self, asked: Filter) -> _Property:
         assert asked.key is not None
-        return _property(self._column, asked.key, dialect_name)
+        return _Property(self._column, asked.key)
 
 
 class _Property:
-    """One property on PostgreSQL."""
+    """One property, as expressions for both databases."""
+
+    def __init__(self, column: sa.ColumnElement[Any], key: str) -> None:
+        self._on_sqlite = _OnSqlite(column, key)
+        self._on_postgresql = _OnPostgresql(column, key)
+
+    @property
+    def text(self) -> sa.ColumnElement[Any]:
+        return self._either(lambda each: each.text)
+
+    @property
+    def exists(self) -> Condition:
+        return self._either(lambda each: each.kind.is_not(None))
+
+    @property
+    def is_text(self) -> Condition:
+        return self._either(lambda each: each.kind == each.text_kind)
+
+    def equals(self, value: Any) -> Condition:
+        return self._either(lambda each: each.equals(value))
+
+    def contains(self, text: str) -> Condition:
+        return self._either(lambda each: sa.or_(each.equals(text), each.lists(text)))
+
+    def _either(
+        self, expression: Callable[[_OnSqlite | _OnPostgresql], sa.ColumnElement[Any]]
+    ) -> sa.ColumnElement[Any]:
+        return either(
+            on_sqlite=expression(self._on_sqlite), on_postgresql=expression(self._on_postgresql)
+        )
+
+
+class _OnPostgresql:
+    text_kind: Final = "string"
 
     def __init__(self, column: sa.ColumnElement[Any], key: str) -> None:
         self._value: sa.ColumnElement[Any] = column.op("->")(sa.cast(key, sa.Text))
         self.text: sa.ColumnElement[Any] = sa.type_coerce(
             column.op("->>")(sa.cast(key, sa.Text)), sa.Text
         )
-        self._kind: sa.ColumnElement[Any] = sa.func.json_typeof(self._value)
-
-    @property
-    def exists(self) -> Condition:
-        return self._kind.is_not(None)
-
-    @property
-    def is_text(self) -> Condition:
-        return self._kind == "string"
+        self.kind: sa.ColumnElement[Any] = sa.func.json_typeof(self._value)
 
     def equals(self, value: Any) -> Condition:
         return sa.cast(self._value, sa.Text) == json.dumps(value)
 
-    def contains(self, text: str) -> Condition:
+    def lists(self, text: str) -> Condition:
         # Without the CASE, PostgreSQL would refuse the elements of what is no list.
-        listed = sa.case((self._kind == "array", self._value), else_=sa.literal([], sa.JSON))
+        listed = sa.case((self.kind == "array", self._value), else_=sa.literal([], sa.JSON))
         element = sa.func.json_array_elements(listed).table_valued("value", name="element")
         is_in = sa.select(sa.literal(1)).select_from(element)
-        is_in = is_in.where(sa.cast(element.c.value, sa.Text) == json.dumps(text))
-        return sa.or_(self.equals(text), sa.exists(is_in))
+        return sa.exists(is_in.where(sa.cast(element.c.value, sa.Text) == json.dumps(text)))
 
 
-class _SqliteProperty(_Property):
-    """One property on SQLite. Paths of JSON are not used: old versions of SQLite do not find names
-    that are written with escapes."""
+class _OnSqlite:
+    """Paths of JSON are not used: old versions of SQLite do not find names that are written with
+    escapes."""
+
+    text_kind: Final = "text"
 
     def __init__(self, column: sa.ColumnElement[Any], key: str) -> None:
         self._pairs = sa.func.json_each(column).table_valued("key", "value", "type")
         self._mine = self._pairs.c.key == key
         self.text = self._selected(sa.type_coerce(self._pairs.c.value, sa.Text))
-        self._kind = self._selected(sa.type_coerce(self._pairs.c.type, sa.Text))
-
-    @property
-    def is_text(self) -> Condition:
-        return self._kind == "text"
+        self.kind = self._selected(sa.type_coerce(self._pairs.c.type, sa.Text))
 
     def equals(self, value: Any) -> Condition:
         if value is None or isinstance(value, bool):
-            return self._kind == json.dumps(value)
+            return self.kind == json.dumps(value)
         kind = {str: "text", int: "integer", float: "real"}[type(value)]
         found = self._selected(sa.type_coerce(self._pairs.c.value, sa.types.NullType()))
-        return sa.and_(self._kind == kind, found == value)
+        return sa.and_(self.kind == kind, found == value)
 
-    def contains(self, text: str) -> Condition:
+    def lists(self, text: str) -> Condition:
         pair = self._pairs.c
         listed = sa.case((pair.type == "array", pair.value), else_="[]")
         element = sa.func.json_each(listed).table_valued("value", "type", name="element")
         is_in = sa.select(sa.literal(1)).select_from(self._pairs.join(element, sa.true()))
-        is_in = is_in.where(self._mine, element.c.type == "text", element.c.value == text)
-        return sa.or_(self.equals(text), sa.exists(is_in))
+        return sa.exists(is_in.where(self._mine, element.c.type == "text", element.c.value == text))
 
     def _selected(self, value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return sa.select(value).where(self._mine).scalar_subquery()
-
-
-def _property(column: sa.ColumnElement[Any], key: str, dialect_name: str) -> _Property:
-    return _SqliteProperty(column, key) if dialect_name == "sqlite" else _Property(column, key)

@@ -1,1 +1,0 @@
-"""Imports: objects outside the repository become entries of a commit, by reference."""
