@@ -75,7 +75,7 @@ class Server:
         self.process = process = self._begin("serve", "--port", "0", *options, out=said, err=log)
         eventually(lambda: process.poll() is not None or said.read_text().endswith("\n"))
         assert "http" in said.read_text(), self.log
-        self.url = said.read_text().split()[-1]
+        self.url = said.read_text().splitlines()[0].split()[-1]
         return self
 
     def _begin(self, *arguments: str, out: Path, err: Path) -> Running:

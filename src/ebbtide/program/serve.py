@@ -268,9 +268,8 @@ def serve(
         document = {"url": url, "pages_url": pages, "host": host, "port": bound}
         # An interrupt is the normal end of a server.
         with suppress(KeyboardInterrupt):
-            cli.output.answer(
-                document, lambda: cli.output.line(f"serving at {url}, pages at {pages}")
-            )
+            told = f"serving at {url}\npages at {pages}"
+            cli.output.answer(document, lambda: cli.output.line(told))
             sys.stdout.flush()
             if certificates is None and not _is_loopback(host):
                 cli.output.warn(IN_THE_CLEAR)
