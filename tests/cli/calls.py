@@ -130,6 +130,7 @@ CALLS: Final = (
     _changes("import lake main source one -m imported", adds="commits imports"),
     _changes("merge lake dev main -m message", "nothing_to_merge"),
     _changes("revert lake {head} main", "nothing_to_commit"),
+    _changes("cherry-pick lake dev main", "nothing_to_commit"),
     _changes("reset lake dirty --yes"),
     _changes("reset lake dirty --path staged --yes"),
     _changes("reset lake dirty --to {first} --force --yes"),

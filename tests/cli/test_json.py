@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ebbtide
+from tests.cli.conftest import SHORT, Ebbtide
 from tests.support.program import PROGRAM
 from tests.support.server import new_server
 
 
+@pytest.mark.usefixtures("expired")
 def test_no_is_a_document_too(lake: Ebbtide, typing: Callable[[str], None]) -> None:
     """Whoever is asked and says no changes nothing, and a program hears of it."""
-    planned = lake.json("gc plan lake")
-    for arguments in (("repo", "adopt", "lake"), ("gc", "sweep", "lake")):
+    planned = lake.json("gc plan lake", *SHORT)
+    for arguments in (("repo", "adopt", "lake"), ("gc", "sweep", "lake", *SHORT)):
         typing("n\n")
         found = lake(*arguments, "--json")
         assert found.document == {"done": False}
@@ -56,7 +57,7 @@ def test_a_server_says_where_it_is_and_ends_when_it_is_told_to(
         text=True,
     )
     assert process.stdout is not None
-    told = "".join(process.stdout.readline() for _ in range(5))
+    told = "".join(process.stdout.readline() for _ in range(6))
     assert json.loads(told)["url"].startswith("http://127.0.0.1:")
     if not is_amid:
         process.send_signal(signal.SIGTERM)

@@ -22,7 +22,7 @@ def test_a_run_comes_back_as_it_was(lake: Ebbtide, expired: str) -> None:
     (listed,) = lake.json("gc runs lake")["runs"]
     assert (listed["state"], listed["quarantined_count"]) == ("swept", 1)
     run_id = listed["run_id"]
-    assert re.search(r"^quarantine +1 file, 3 B, until ", lake("gc show lake", run_id).out, re.M)
+    assert re.search(r"^quarantined +1 file, 3 B, until ", lake("gc show lake", run_id).out, re.M)
     undone = lake("gc undo lake", run_id).out
     assert "1 file (3 B) is restored" in undone
     assert "can be read again" in undone

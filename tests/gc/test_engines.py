@@ -150,10 +150,10 @@ def test_a_step_that_fails_leaves_nothing_open(
     assert opened
     assert sorted(closed) == sorted(opened)
     assert bool([*tmp_path.iterdir()]) == queried
-    engine.forget()
+    engine.close()
     assert not [*tmp_path.iterdir()]
     assert engine.query(Query("SELECT 1::INT AS number", SCHEMA)).collect().num_rows == 1
-    engine.forget()
+    engine.close()
 
 
 @pytest.mark.spark

@@ -246,7 +246,7 @@ def _write(
     try:
         return answers_of(divided.map(write, ANSWERS_SCHEMA, by=("share",), tasks=shares)).parts
     finally:
-        engine.forget()
+        engine.close()
 
 
 def write_objects(answer: PartRows, folder: RunFolder, objects: pa.Table, *, stem: str) -> None:

@@ -126,7 +126,7 @@ class TreeScan:
             for start in range(0, len(unseen), step):
                 self._look_at(engine, unseen[start : start + step])
         finally:
-            engine.forget()
+            engine.close()
 
     def _look_at(self, engine: Engine, trees: Sequence[tuple[str, str]]) -> None:
         read = partial(_read_trees, self.storage, self.layout)

@@ -139,6 +139,10 @@ class Engine(ABC):
     def forget(self) -> None:
         """Frees the relations that are kept."""
 
+    def close(self) -> None:
+        """Frees what an engine of one user holds. Not for an engine that others use too."""
+        self.forget()
+
     def run(self, tasks: Sequence[Any], work: Work) -> Answers:
         """Runs `work` for each task. Returns all answers, the parts in order of kind and name.
 

@@ -82,6 +82,10 @@ class DuckEngine(Engine):
         return AT_ONCE if self._cores > 1 else 1
 
     def forget(self) -> None:
+        """Does nothing: kept rows are freed together with their relation. Another run may use the
+        same engine."""
+
+    def close(self) -> None:
         """Closes the database, and removes its directory. A later query opens a new one."""
         if self._database is not None:
             self._database.close()
@@ -349,7 +353,7 @@ class _Kept(_Rows):
 
 
 def _drop(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
-    with closing(cursor), suppress(duckdb.Error):  # such as: `forget` has closed the database
+    with closing(cursor), suppress(duckdb.Error):  # such as: `close` has closed the database
         cursor.execute(f"DROP TABLE {name}")
 
 

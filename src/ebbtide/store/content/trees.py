@@ -1,5 +1,7 @@
-"""Trees: the ranges, in order, that contain the entries of one version; reading these; a cache of
-the ranges and trees that were read last; and new ranges, from those of a parent and the changes.
+"""Trees: the ranges, in order, that contain the entries of one version.
+
+They are read, and kept in a cache of those that were read last. New ranges are made from those of a
+parent and the changes.
 
 Boundaries of ranges depend on content: a range ends after a path whose hash is divisible by the
 target, or when it is full. A change therefore rewrites the range that contains its path. If it
