@@ -140,7 +140,9 @@ def forked_server(arguments: list[str], **environment: str) -> Iterator[server.R
         started = forks().start(module, *words, environment=os.environ | environment, out=where)
         try:
             eventually(lambda: started.poll() is not None or where.read_text().endswith("\n"))
-            yield server.Running(where.read_text().split()[-1], psutil.Process(started.pid))
+            yield server.Running(
+                where.read_text().splitlines()[0].split()[-1], psutil.Process(started.pid)
+            )
         finally:
             started.send_signal(signal.SIGTERM)
             started.wait(WAIT_SECONDS)
