@@ -124,15 +124,6 @@ RunArgument = Annotated[
     typer.Argument(
         metavar="RUN",
         help="Id of the run, the beginning of it, or latest.",
-        show_default=False,
-        autocompletion=values.runs,
-    ),
-]
-LatestRunArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Id of the run, the beginning of it, or latest.",
         autocompletion=values.runs,
     ),
 ]

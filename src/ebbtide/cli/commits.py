@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,17 +55,15 @@ def _not_empty(message: str | None) -> str | None:
     return message
 
 
-MessageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--message",
-        "-m",
-        metavar="TEXT",
-        help="Message of the commit.",
-        show_default=False,
-        callback=_not_empty,
-    ),
-]
+_MESSAGE: Any = typer.Option(  # Typer types options as Any
+    "--message",
+    "-m",
+    metavar="TEXT",
+    help="Message of the commit.",
+    show_default=False,
+    callback=_not_empty,
+)
+MessageOption = Annotated[str | None, _MESSAGE]
 MetaOption = Annotated[
     list[str] | None,
     typer.Option("--meta", metavar="NAME=VALUE", help="Metadata; repeatable."),
@@ -106,17 +104,7 @@ def commit(
     cli: Cli,
     repository: RepositoryArgument,
     branch: BranchArgument,
-    message: Annotated[
-        str,
-        typer.Option(
-            "--message",
-            "-m",
-            metavar="TEXT",
-            help="Message of the commit.",
-            show_default=False,
-            callback=_not_empty,
-        ),
-    ],
+    message: Annotated[str, _MESSAGE],
     meta: MetaOption = None,
     date: DateOption = None,
     committer: CommitterOption = "",

@@ -11,8 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from ebbtide.cli.local_files import save
 from ebbtide.errors import InvalidInput
-from ebbtide.ids import new_id
 from ebbtide.text import count_text, date_text, escaped, known_size_text
 
 HTML: Final = (".html", ".htm")
@@ -35,15 +35,9 @@ def require_writable(files: Iterable[Path]) -> None:
 
 
 def write_digest(file: Path, document: Document, at: datetime) -> None:
-    """Writes a digest, as HTML if the name of the file ends so. It has a temporary name until it is
-    complete. Raises OSError."""
+    """Writes a digest, as HTML if the name of the file ends so. Raises as `save`."""
     text = html_of(document, at) if file.suffix.lower() in HTML else text_of(document, at)
-    partial = file.with_name(f".{new_id()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    save([text.encode()], file)
 
 
 def text_of(document: Document, at: datetime) -> str:

@@ -73,7 +73,7 @@ _POLICIES: Final = {
         'ebbtide what-if lake --policy \'{"default": "30d"}\'',
         "ebbtide what-if lake --curve",
     ),
-    "usage": ("ebbtide usage lake", "ebbtide usage icechunk:s3://bucket/weather --top 5"),
+    "usage": ("ebbtide usage lake", "ebbtide usage lake --top 5"),
     "expire": (
         "ebbtide expire icechunk:s3://bucket/weather --older-than 30d --keep-daily 7 --dry-run",
     ),

@@ -13,7 +13,6 @@ from ebbtide.cli.collectors import Run, open_collector
 from ebbtide.cli.command import (
     Cli,
     CollectedArgument,
-    LatestRunArgument,
     RunArgument,
     YesOption,
     command,
@@ -95,7 +94,7 @@ def _row(report: RunReport, now: datetime) -> list[str]:
 def show_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: LatestRunArgument = LATEST,
+    run_id: RunArgument = LATEST,
     candidates: Annotated[
         bool, typer.Option("--candidates", help="List the candidates of the plan.")
     ] = False,
@@ -345,7 +344,7 @@ def _left(report: RunReport) -> str:
 def verify_run(
     cli: Cli,
     repository: CollectedArgument,
-    run_id: LatestRunArgument = LATEST,
+    run_id: RunArgument = LATEST,
     run_dir: RunDirOption = None,
     quiet: QuietOption = False,
 ) -> None:
