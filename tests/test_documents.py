@@ -41,7 +41,7 @@ from ebbtide.store.purge_records import PurgeRow
 from ebbtide.store.refs.refs import Branch, Tag
 from ebbtide.store.repositories.catalog import Catalogued
 from ebbtide.store.schedules import Schedule, ScheduledRun
-from tests.support.randomized import examples
+from tests.support.randomized import examples, randomized
 
 ITEM: Final = "name description properties created_at modified_at expires_at ends_at state"
 VERSION: Final = "version content_hash file_count size_bytes"
@@ -155,6 +155,7 @@ def as_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat()[:-6] + "Z"
 
 
+@randomized("properties of values")
 @examples("properties of values")
 @given(LARGE)
 def test_a_document_is_what_its_declaration_says(thing: Large) -> None:

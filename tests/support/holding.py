@@ -112,8 +112,8 @@ def definition(repository: RepositoryFormat, grace: timedelta) -> Definition:
         protections[row["address"]].add(f"protection {row['reason'].split(': ')[0]}")
     sets, unheld, periods = Counts(), Counts(), Counts()
     files = files_of(repository)
-    unseen = unseen_of(repository, files)
     targets = temporary_targets(pa.array([file.address for file in files], pa.string()))
+    candidates: list[tuple[File, str]] = []
     for file, target in zip(files, targets.to_pylist(), strict=True):
         need = needs.get(file.address, {"data": set(), "record": set()})
         by_data = {each for each in need["data"] if data[each]}
@@ -124,13 +124,19 @@ def definition(repository: RepositoryFormat, grace: timedelta) -> Definition:
             newest = min(roots.now - made[each] for each in by_data | by_record)
             periods.add(sum(newest >= end for end in AGES), file)
         holders |= protections[target or file.address]
-        is_old = file.written < cutoff
-        if not holders and is_old and (target or file.address) in unseen:
-            holders = {unseen[target or file.address]}
         if holders:
             sets.add(frozenset(holders), file)
+        elif file.written >= cutoff:
+            unheld.add("young", file)
         else:
-            unheld.add("young" if file.written >= cutoff else "deleted", file)
+            candidates.append((file, target or file.address))
+    # A format looks at candidates alone: others may be of commits that it does not know.
+    unseen = unseen_of(repository, (file for file, _ in candidates))
+    for file, judged in candidates:
+        if judged in unseen:
+            sets.add(frozenset({unseen[judged]}), file)
+        else:
+            unheld.add("deleted", file)
     return Definition(
         sets.found,
         unheld.get("deleted"),
