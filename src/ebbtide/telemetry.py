@@ -92,6 +92,16 @@ class Traced:
             self._span.end(None if at is None else _nanoseconds(at))
 
 
+def is_tracing() -> bool:
+    """Returns whether somebody could receive a span: an SDK or a test has set a provider. FastAPI
+    loads the API itself, and sets none."""
+    if not is_on():
+        return False
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+    return not isinstance(get_tracer_provider(), ProxyTracerProvider)
+
+
 @contextmanager
 def span(name: str, attributes: Attributes | None = None) -> Iterator[Traced]:
     """Yields a span for the block. An error marks it as failed, and is raised again."""

@@ -48,6 +48,7 @@ def seconds(short: float, *, long: int, share: float = 1.0) -> Volume:
 
 
 VOLUMES: Final[Mapping[str, Volume]] = {
+    "quick reads": seeds(25, long=5_000, share=0.5),
     "commit graphs": examples(100, long=10_000),
     "incomplete answers": seeds(8, long=3_000, share=0.3),
     "versions of buckets": seeds(100, long=5_000, share=0.3),

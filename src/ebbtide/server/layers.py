@@ -63,7 +63,7 @@ class Tracing:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards the request."""
-        if scope["type"] != "http" or not telemetry.is_on():
+        if scope["type"] != "http" or not telemetry.is_tracing():
             await self._app(scope, receive, send)
             return
         headers = {

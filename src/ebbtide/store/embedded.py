@@ -46,6 +46,7 @@ from ebbtide.store.names import (
 )
 from ebbtide.store.new_repositories import create, default_root
 from ebbtide.store.objects.locators import SIGNING_MARGIN, parse_locator
+from ebbtide.store.quick_reads import QuickReads
 from ebbtide.store.repositories.catalog import Catalog
 from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repositories.repository_rows import (
@@ -89,6 +90,7 @@ class Store:
         )
         self.signing_keys = SigningKeys(metadata, settings)
         self.schedules = Schedules(metadata)
+        self.quick_reads = QuickReads(metadata, self.keys, self._opened)
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}
 

@@ -17,6 +17,7 @@ from ebbtide.model import EPOCH
 from ebbtide.server.api.base import OCTETS
 from ebbtide.store.content.entries import Entry
 from ebbtide.store.content.etags import names
+from ebbtide.store.objects.objects import Readable
 from ebbtide.store.objects.signed_reads import SignedRead
 from ebbtide.text import shown
 
@@ -151,6 +152,14 @@ def head(found: Download, options: DownloadOptions, path: str = "") -> Response:
         return Response(status_code=304, headers=_headers(entry))
     status, headers = _described(entry, parse_range(options.range, entry.size_bytes), path)
     return Response(None, status, headers, media_type=_media_type(entry))
+
+
+def head_unpurged(found: Readable, options: DownloadOptions, path: str = "") -> Response:
+    """Returns the response of `head`. Raises Gone `purged`."""
+    response = head(found, options, path)
+    if response.status_code != 304:
+        found.require_not_purged()
+    return response
 
 
 def parse_range(header: str | None, size_bytes: int) -> tuple[int, int] | None:

@@ -182,10 +182,7 @@ def head_object(
         signed = served.repository(repository).signed_reads.sign(ref, path, method="HEAD")
         return downloads.redirect(signed, options)
     found = served.repository(repository).objects.open(ref, path)
-    answer = downloads.head(found, options, path)
-    if answer.status_code != 304:
-        found.require_not_purged()
-    return answer
+    return downloads.head_unpurged(found, options, path)
 
 
 @routes.add("GET", _REF + "/objects/stat", Role.READER)

@@ -207,12 +207,18 @@ class AccessKeys:
         """
         with self._metadata.statement() as tx:
             row = find_key(tx, access_key_id)
+        key = self.verified(row, secret)
+        if key is None:
+            raise Denied("key_invalid", "the access key does not exist, or the secret is wrong")
+        return key
+
+    def verified(self, row: KeyRow | None, secret: str) -> AccessKey | None:
+        """Returns the key of a row if the secret is right, and None as `authenticate` raises. Takes
+        as long without a row. Raises Failed `secret_key_missing` or `secret_key_wrong`."""
         sealed, bound_to = self._decoy if row is None else (row.secret, _binding_of(row))
         expected = self._box.open(sealed, bound_to=bound_to)
         is_right = hmac.compare_digest(expected, secret.encode("utf-8", "surrogatepass"))
-        if row is None or not is_right or row.revoked_at is not None:
-            raise Denied("key_invalid", "the access key does not exist, or the secret is wrong")
-        return _key(row)
+        return _key(row) if row is not None and is_right and row.revoked_at is None else None
 
     def find(self, access_key_id: str) -> AccessKey | None:
         """Returns the key of an id, or None if it is unknown or revoked.

@@ -172,7 +172,10 @@ def find_entry(
     info = tree.find(path)
     if info is None:
         return None
-    entries = read_range(storage, info) if read is None else read(info)
+    return _at(read_range(storage, info) if read is None else read(info), path)
+
+
+def _at(entries: Sequence[Entry], path: str) -> Entry | None:
     index = bisect_left(entries, path, key=_path)
     return entries[index] if index < len(entries) and entries[index].path == path else None
 
@@ -199,6 +202,15 @@ def iterate_entries(
                 return
             if entry.path > after:
                 yield entry
+
+
+def find_held(cache: ContentCache, tree_id: str, checksum: str, path: str) -> Entry | None:
+    """Returns the entry of one path of a tree, if the cache has the tree and the range. Reads no
+    file."""
+    tree = cache.held(_tree_name(tree_id), checksum)
+    info = tree.find(path) if isinstance(tree, Tree) else None
+    entries = None if info is None else cache.held(info.address, info.checksum)
+    return _at(entries, path) if isinstance(entries, tuple) else None
 
 
 ENTRIES_MAX: Final = 200_000
@@ -229,9 +241,14 @@ class ContentCache:
     def tree(self, tree_id: str, checksum: str) -> Tree:
         """Returns a tree. Raises as `read_tree` does."""
         found = self._get(
-            (f"tree {tree_id}", checksum), lambda: read_tree(self._storage, tree_id, checksum)
+            (_tree_name(tree_id), checksum), lambda: read_tree(self._storage, tree_id, checksum)
         )
         return cast("Tree", found)
+
+    def held(self, name: str, checksum: str) -> Tree | Sequence[Entry] | None:
+        """Returns the tree or the entries of the range with that name, if they are in the cache."""
+        with self._lock:
+            return self._held.get((name, checksum))
 
     def _get(
         self, key: tuple[str, str], load: Callable[[], Tree | Sequence[Entry]]
@@ -250,6 +267,10 @@ class ContentCache:
                 _, dropped = self._held.popitem(last=False)
                 self._weight -= _weight(dropped)
         return loaded
+
+
+def _tree_name(tree_id: str) -> str:
+    return f"tree {tree_id}"
 
 
 def _weight(held: Tree | Sequence[Entry]) -> int:

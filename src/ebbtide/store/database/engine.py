@@ -139,6 +139,7 @@ class Metadata:
         self.clock = clock
         self._writing = WriteQueue[CommitGroup]()
         self._commits = SharedCommits(self._writing, self._writer)
+        self.in_process = in_process(engine)
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
@@ -152,7 +153,7 @@ class Metadata:
         Raises Failed `database_error` if the database fails, or if it does not grant a lock in
         time.
         """
-        if joins and in_process(self.engine):
+        if joins and self.in_process:
             with self._joined() as tx:
                 yield tx
             return
@@ -231,7 +232,7 @@ class Metadata:
         """Waits until this thread can write. On PostgreSQL it does not wait: the server has a
         queue."""
         with ExitStack() as stack:
-            if in_process(self.engine):
+            if self.in_process:
                 try:
                     stack.enter_context(self._writing.turn(LOCK_TIMEOUT_SECONDS))
                 except TurnTimeout as error:

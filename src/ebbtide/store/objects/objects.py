@@ -12,7 +12,7 @@ from typing import Final
 
 from ebbtide.errors import Failed, NotFound
 from ebbtide.model import EPOCH
-from ebbtide.storage import Content
+from ebbtide.storage import Content, Storage
 from ebbtide.storage.external import RecordedObject
 from ebbtide.store.content.entries import Entry, is_external
 from ebbtide.store.context import RepositoryContext
@@ -48,6 +48,11 @@ class Readable:
     def stream(self, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yields the bytes, as `Objects.stream` does."""
         return self._objects._stream(self._found, start=start, end=end)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage that has the bytes."""
+        return self._objects._context.storage
 
     def require_not_purged(self) -> None:
         """Raises Gone `purged` if the bytes were purged. The metadata says so, not the storage."""

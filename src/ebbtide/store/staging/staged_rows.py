@@ -37,7 +37,7 @@ from ebbtide.store.staging.released import (
 )
 
 Change = Entry | None
-_COLUMNS: Final = (
+STAGED_COLUMNS: Final = (
     staged.c.path,
     staged.c.address,
     staged.c.size_bytes,
@@ -58,7 +58,7 @@ _REPLACED: Final = {
 @cache
 def _upsert(insert: InsertOn) -> sa.Insert:
     statement = insert(staged)
-    written = (*_COLUMNS[1:], staged.c.sharing)
+    written = (*STAGED_COLUMNS[1:], staged.c.sharing)
     # The statement itself reads the values that it replaces, under the row's lock. If two
     # transactions write to one path at once, the later one finds the values of the earlier one.
     return statement.on_conflict_do_update(
@@ -102,13 +102,13 @@ def write_staged(
     release(tx, repository_id, replaced, lease_ttl=lease_ttl)
 
 
-_BY_PATHS: Final = sa.select(staged.c.token, *_COLUMNS).where(
+_BY_PATHS: Final = sa.select(staged.c.token, *STAGED_COLUMNS).where(
     staged.c.repository_id == sa.bindparam("repository_id"),
     staged.c.token.in_(sa.bindparam("tokens", expanding=True)),
     staged.c.path.in_(sa.bindparam("paths", expanding=True)),
 )
 """Built once: many requests run this statement, and building it takes longer than running it."""
-_BY_PATH: Final = sa.select(staged.c.token, *_COLUMNS).where(
+_BY_PATH: Final = sa.select(staged.c.token, *STAGED_COLUMNS).where(
     staged.c.repository_id == sa.bindparam("repository_id"),
     staged.c.token == sa.bindparam("token"),
     staged.c.path == sa.bindparam("path"),
@@ -147,7 +147,7 @@ def page_of_staged(
 ) -> list[tuple[str, Change]]:
     """Returns at most `amount` changes under one token, by path, from the paths after `after`."""
     rows: Iterable[Sequence[Any]] = tx.execute(
-        sa.select(*_COLUMNS)
+        sa.select(*STAGED_COLUMNS)
         .where(
             staged.c.repository_id == repository_id,
             staged.c.token == token,
@@ -297,7 +297,7 @@ def share_row(tx: Transaction, repository_id: str, token: str, path: str) -> Sta
         sa.update(staged)
         .where(*_entry_at(repository_id, token, path))
         .values(sharing=sa.func.coalesce(staged.c.sharing, STAGED))
-        .returning(*_COLUMNS, staged.c.sharing)
+        .returning(*STAGED_COLUMNS, staged.c.sharing)
     ).one_or_none()
     return _staged_row(row)
 
@@ -308,7 +308,7 @@ def take_row(tx: Transaction, repository_id: str, token: str, path: str) -> Stag
     row = tx.execute(
         sa.delete(staged)
         .where(*_entry_at(repository_id, token, path))
-        .returning(*_COLUMNS, staged.c.sharing)
+        .returning(*STAGED_COLUMNS, staged.c.sharing)
     ).one_or_none()
     return _staged_row(row)
 
@@ -322,7 +322,7 @@ def _entry_at(repository_id: str, token: str, path: str) -> tuple[sa.ColumnEleme
     )
 
 
-def _staged_row(row: Any) -> StagedRow | None:  # Row of _COLUMNS and `sharing`
+def _staged_row(row: Any) -> StagedRow | None:  # Row of STAGED_COLUMNS and `sharing`
     if row is None:
         return None
     entry = _change(row)
@@ -362,7 +362,7 @@ def _values(path: str, change: Change) -> dict[str, Any]:  # values of the colum
     }
 
 
-def _change(row: Any) -> Change:  # Row of _COLUMNS
+def _change(row: Any) -> Change:  # Row of STAGED_COLUMNS
     if row.address is None:
         return None
     return Entry(
