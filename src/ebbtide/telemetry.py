@@ -97,9 +97,10 @@ def is_tracing() -> bool:
     loads the API itself, and sets none."""
     if not is_on():
         return False
-    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+    from opentelemetry.trace import ProxyTracer, ProxyTracerProvider, get_tracer_provider
 
-    return not isinstance(get_tracer_provider(), ProxyTracerProvider)
+    waits = isinstance(_tracer(), ProxyTracer)
+    return not (waits and isinstance(get_tracer_provider(), ProxyTracerProvider))
 
 
 @contextmanager

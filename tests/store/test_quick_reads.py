@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,16 +15,18 @@ import sqlalchemy as sa
 
 from ebbtide.errors import EbbtideError, Failed
 from ebbtide.ids import new_id
-from ebbtide.store.access.access_keys import KeyPair, Role
+from ebbtide.store.access.access_keys import KeyPair, Role, same_as
 from ebbtide.store.database.schema import commits
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Readable
+from ebbtide.store.quick_reads import QuickRead, in_memory
 from ebbtide.store.refs.ref_rows import BRANCHES, TAGS
 from ebbtide.store.repository import Repository
 from tests.support.clock import ManualClock
 from tests.support.randomized import randomized
 
 PATHS: Final = ("a", "a/b", "b c", "ü%_'\"", "none")
+WRITTEN: Final = PATHS[:4]
 NAMES: Final = ("main", "dev", "v1", "v2")
 DAY: Final = timedelta(days=1)
 LATE: Final = timedelta(days=400)
@@ -37,7 +39,7 @@ class History:
         self.store, self.clock, self.rng = store, clock, rng
         self.name = f"lake-{new_id()}"
         self.lake = store.create_repository(self.name, storage_url=f"memory:{new_id()}")
-        for path in PATHS[:-2]:
+        for path in WRITTEN[:-1]:
             self.lake.objects.put("main", path, b"first")
         self.commits = [self.lake.commits.commit("main", "").commit_id]
         for _ in range(rng.randrange(10, 60)):
@@ -45,9 +47,9 @@ class History:
 
     def act(self) -> None:
         rng, lake, clock = self.rng, self.lake, self.clock
-        branch, name, path = rng.choice(NAMES[:2]), rng.choice(NAMES), rng.choice(PATHS[:-1])
+        branch, name, path = rng.choice(NAMES[:2]), rng.choice(NAMES), rng.choice(WRITTEN)
         ends = rng.choice((None, clock.now + DAY))
-        acts = {
+        acts: dict[str, Callable[[], object]] = {
             "put": lambda: lake.objects.put(branch, path, rng.randbytes(rng.randrange(9))),
             "delete": lambda: lake.objects.delete(branch, path),
             "copy": lambda: lake.objects.copy(branch, path, rng.choice(NAMES), path),
@@ -128,13 +130,17 @@ def test_a_find_is_one_of_the_long_way(store: Store, clock: ManualClock, seed: i
         name = history.name if rng.random() < 0.9 else "lake-none"
         place = (name, rng.choice(refs), rng.choice(PATHS))
         wanted = long_way(store, pair, place)
-        found = store.quick_reads.find(*pair, *place)
+        found = find(store, pair, *place)
         if found is not None:
             quick += 1
             assert (found.key, *seen(found.found)) == wanted, place
         else:
             assert wanted is None or not is_usual(history.lake, place[1]), place
     assert quick == 0 or not is_trashed
+
+
+def find(store: Store, pair: tuple[str, str], *place: str) -> QuickRead | None:
+    return store.quick_reads.find(pair[0], *place, is_right=same_as(pair[1]))
 
 
 def keys(pair: KeyPair) -> tuple[str, str]:
@@ -166,26 +172,35 @@ def test_bytes_in_memory(reads: tuple[Store, Repository], monkeypatch: pytest.Mo
     for size in (0, 1, 5000):
         data = bytes(range(256)) * 20
         entry = lake.objects.put("main", "a", data[:size])
-        quick = store.quick_reads.find(*pair, "lake", "main", "a")
+        quick = find(store, pair, "lake", "main", "a")
         assert quick is not None
-        found = quick.cached(bytes_max=size)
+        found = in_memory(quick.found, bytes_max=size)
         assert found is not None and found.entry == entry
         assert b"".join(found.stream()) == data[:size]
         assert b"".join(found.stream(start=1, end=3)) == data[1 : min(3, size)]
-        assert size == 0 or quick.cached(bytes_max=size - 1) is None
+        assert size == 0 or in_memory(quick.found, bytes_max=size - 1) is None
         with unread_by_the_disk(monkeypatch):
-            assert quick.cached(bytes_max=size) is None
+            assert in_memory(quick.found, bytes_max=size) is None
         file = Path(lake.storage.url.removeprefix("file://")) / entry.address
         file.write_bytes(data[: size + 1])  # longer than its entry says
-        assert quick.cached(bytes_max=size) is None
+        assert in_memory(quick.found, bytes_max=size) is None
         file.write_bytes(bytes(size)[: max(size - 1, 0)] + b"x" * (size > 0))
-        damaged = quick.cached(bytes_max=size)
+        damaged = in_memory(quick.found, bytes_max=size)
         if size:
             assert damaged is not None
             with pytest.raises(Failed, match="not those that were stored"):
                 b"".join(damaged.stream())
         file.unlink()
-        assert quick.cached(bytes_max=size) is None
+        assert in_memory(quick.found, bytes_max=size) is None
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800"])
+def test_what_no_database_can_look_for(reads: tuple[Store, Repository], text: str) -> None:
+    store, _ = reads
+    pair = keys(store.keys.create(Role.READER))
+    for place in ((text, "main", "a"), ("lake", text, "a"), ("lake", "main", text)):
+        assert find(store, pair, *place) is None
+    assert find(store, (text, "x"), "lake", "main", "a") is None
 
 
 def test_a_failing_database_is_told(reads: tuple[Store, Repository]) -> None:
@@ -195,5 +210,5 @@ def test_a_failing_database_is_told(reads: tuple[Store, Repository]) -> None:
     with store.metadata.transaction() as tx:
         tx.connection.exec_driver_sql("ALTER TABLE staged RENAME TO gone")
     with pytest.raises(Failed) as refused:
-        store.quick_reads.find(*pair, "lake", "main", "a")
+        find(store, pair, "lake", "main", "a")
     assert refused.value.kind == "database_error"

@@ -30,9 +30,9 @@ from ebbtide.server.bodies import declared_bytes, is_small, whole_body
 from ebbtide.server.errors import answer_of
 from ebbtide.server.serving import Served
 from ebbtide.server.uploads import is_form, storing
-from ebbtide.store.access.access_keys import Role
+from ebbtide.store.access.access_keys import Role, same_as
 from ebbtide.store.embedded import Store
-from ebbtide.store.quick_reads import QuickRead
+from ebbtide.store.quick_reads import QuickRead, in_memory
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class DirectObjects:
             # A database in this process answers faster than a thread is woken.
             quick = self._quick(plain) if self._store.metadata.in_process else None
             if quick is not None and plain.request.method == "GET":
-                cached = quick.cached(bytes_max=downloads.WHOLE_BYTES_MAX)
+                cached = in_memory(quick.found, bytes_max=downloads.WHOLE_BYTES_MAX)
                 if cached is not None:
                     return downloads.answer(cached, _options(plain), plain.path)
             return await anyio.to_thread.run_sync(self._read, plain, quick)
@@ -136,9 +136,9 @@ class DirectObjects:
         if header is None:
             return None
         try:
-            quick = self._store.quick_reads.find(
-                *parse_basic(header), plain.repository, plain.revision, plain.path
-            )
+            access_key_id, secret = parse_basic(header)
+            place = (plain.repository, plain.revision, plain.path)
+            quick = self._store.quick_reads.find(access_key_id, *place, is_right=same_as(secret))
         except EbbtideError:
             return None  # the long way says what is wrong
         if quick is None or not quick.key.role.allows(Role(plain.route.role)):

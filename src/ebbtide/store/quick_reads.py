@@ -88,18 +88,6 @@ class QuickRead:
     key: AccessKey
     found: Readable
 
-    def cached(self, *, bytes_max: int) -> InMemory | None:
-        """Returns the object with its bytes, if it is of at most that size, and the system has it
-        in memory. Else None, without a wait for the disk."""
-        storage, entry = self.found.storage, self.found.entry
-        if entry.size_bytes > bytes_max or not isinstance(storage, LocalStorage):
-            return None
-        try:
-            data = storage.get_cached(entry.address, entry.size_bytes)
-        except EbbtideError:
-            return None
-        return None if data is None else InMemory(entry, data)
-
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
@@ -113,6 +101,19 @@ class InMemory:
         if start or end is not None:
             return iter((self.data[start:end],))
         return checked(iter((self.data,)), self.entry)
+
+
+def in_memory(found: Readable, *, bytes_max: int) -> InMemory | None:
+    """Returns an object with its bytes, if it is of at most that size, and the system has it in
+    memory. Else None, without a wait for the disk."""
+    storage, entry = found.storage, found.entry
+    if entry.size_bytes > bytes_max or not isinstance(storage, LocalStorage):
+        return None
+    try:
+        data = storage.get_cached(entry.address, entry.size_bytes)
+    except EbbtideError:
+        return None
+    return None if data is None else InMemory(entry, data)
 
 
 class QuickReads:
@@ -129,15 +130,26 @@ class QuickReads:
         self._prepared = Prepared(metadata, _query())
 
     def find(
-        self, access_key_id: str, secret: str, repository: str, ref: str, path: str
+        self,
+        access_key_id: str,
+        repository: str,
+        ref: str,
+        path: str,
+        *,
+        is_right: Callable[[bytes], bool],
     ) -> QuickRead | None:
-        """Returns the object that `ref` shows at `path`. None says nothing: the caller then takes
-        the long way. Reads no file. Raises Failed `database_error`."""
+        """Returns the object that `ref` shows at `path`, if `is_right` says so of the key's secret.
+        None says nothing: the caller then takes the long way. Reads no file.
+
+        Raises Failed `database_error`, and as `is_right` does.
+        """
         values = {"key": access_key_id, "repository": repository, "ref": ref, "path": path}
+        if not _is_storable("".join(values.values())):
+            return None
         row, decoded = self._prepared.first(values), self._prepared.decoded
         if row is None:
             return None
-        key = self._keys.verified(KEYS.of(decoded(row, _KEY)), secret)
+        key = self._keys.verified(KEYS.of(decoded(row, _KEY)), is_right)
         if key is None:
             return None
         opened = self._opened(REPOSITORIES.of(decoded(row, _REPOSITORY)))
@@ -162,6 +174,14 @@ class QuickReads:
             return None
         entry = _committed(context, commit, path)
         return None if entry is None else FoundEntry(entry, commit)
+
+
+def _is_storable(text: str) -> bool:
+    """Whether a database can look for a text."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _committed(context: RepositoryContext, commit: CommitRecord, path: str) -> Entry | None:

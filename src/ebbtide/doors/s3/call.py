@@ -40,6 +40,8 @@ from ebbtide.storage import Content
 from ebbtide.store.access.access_keys import AccessKey, Role
 from ebbtide.store.embedded import Store
 from ebbtide.store.names import check_path
+from ebbtide.store.objects.objects import Readable
+from ebbtide.store.quick_reads import InMemory
 from ebbtide.store.repository import Repository
 from ebbtide.text import shown
 
@@ -54,7 +56,8 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True)
 class S3Call:
     """A request that the key `access_key` has signed. `bucket` and `key` are "" if there are none.
-    `query` and `headers` are decoded; names of headers are in lower case."""
+    `query` and `headers` are decoded; names of headers are in lower case. `found` is the object to
+    read, if it was found with the key."""
 
     request: Request
     request_id: str
@@ -67,6 +70,7 @@ class S3Call:
     headers: Mapping[str, str]
     content_hash: str
     scope_key: ScopeKey
+    found: Readable | InMemory | None = None
 
     @property
     def resource(self) -> str:

@@ -58,6 +58,7 @@ from ebbtide.store.content.entries import Entry, checksums_of
 from ebbtide.store.content.etags import Etag, etag_of
 from ebbtide.store.names import check_path
 from ebbtide.store.objects.objects import Readable
+from ebbtide.store.quick_reads import InMemory
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.multipart import PART_NUMBER_MAX
 from ebbtide.text import shown
@@ -83,6 +84,11 @@ _VISIBLE: Final = re.compile(r"[\x20-\x7e]*")
 @InThread
 def get_object(call: S3Call) -> Response:
     """Returns the bytes of an object, or a range of them."""
+    return answer_read(call)
+
+
+def answer_read(call: S3Call) -> Response:
+    """Returns the answer of `get_object`, in this thread."""
     found = readable(call)
     entry = found.entry
     if is_unchanged(entry, call.headers):
@@ -99,16 +105,21 @@ def head_object(call: S3Call) -> Response:
     An error here has no body, so it could not say why. Most clients send HEAD before GET, which
     says so. S3 does the same for archived objects.
     """
-    repository = call.repository()
-    entry = reads(lambda: repository.objects.stat(*call.place()))
+    if call.found is None:
+        repository = call.repository()
+        entry = reads(lambda: repository.objects.stat(*call.place()))
+    else:
+        entry = call.found.entry
     if is_unchanged(entry, call.headers):
         return Response(status_code=304, headers=headers_of(entry))
     status, headers, _ = _answered(call, entry)
     return Response(None, status, headers)
 
 
-def readable(call: S3Call) -> Readable:
+def readable(call: S3Call) -> Readable | InMemory:
     """Returns the object of a request. Raises S3Error `NoSuchKey`, and as `Objects.open` does."""
+    if call.found is not None:
+        return call.found
     repository = call.repository()
     return reads(lambda: repository.objects.open(*call.place()))
 

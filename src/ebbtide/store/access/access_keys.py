@@ -11,7 +11,7 @@ import base64
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -207,18 +207,18 @@ class AccessKeys:
         """
         with self._metadata.statement() as tx:
             row = find_key(tx, access_key_id)
-        key = self.verified(row, secret)
+        key = self.verified(row, same_as(secret))
         if key is None:
             raise Denied("key_invalid", "the access key does not exist, or the secret is wrong")
         return key
 
-    def verified(self, row: KeyRow | None, secret: str) -> AccessKey | None:
-        """Returns the key of a row if the secret is right, and None as `authenticate` raises. Takes
-        as long without a row. Raises Failed `secret_key_missing` or `secret_key_wrong`."""
+    def verified(self, row: KeyRow | None, is_right: Callable[[bytes], bool]) -> AccessKey | None:
+        """Returns the key of a row whose secret is right, unless it was revoked. Calls `is_right`
+        without a row, too, so that this takes as long. Raises Failed `secret_key_missing` or
+        `secret_key_wrong`."""
         sealed, bound_to = self._decoy if row is None else (row.secret, _binding_of(row))
-        expected = self._box.open(sealed, bound_to=bound_to)
-        is_right = hmac.compare_digest(expected, secret.encode("utf-8", "surrogatepass"))
-        return _key(row) if row is not None and is_right and row.revoked_at is None else None
+        can_enter = is_right(self._box.open(sealed, bound_to=bound_to))
+        return _key(row) if row is not None and can_enter and row.revoked_at is None else None
 
     def find(self, access_key_id: str) -> AccessKey | None:
         """Returns the key of an id, or None if it is unknown or revoked.
@@ -268,6 +268,12 @@ class AccessKeys:
         """A secret that no key has. It is decrypted and compared if an id is unknown."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
         return self._box.seal(secret.encode(), bound_to=NOBODY), NOBODY
+
+
+def same_as(secret: str) -> Callable[[bytes], bool]:
+    """Returns the check that a secret is this one, in constant time."""
+    given = secret.encode("utf-8", "surrogatepass")
+    return lambda expected: hmac.compare_digest(expected, given)
 
 
 def _binding(access_key_id: str, role: Role) -> str:

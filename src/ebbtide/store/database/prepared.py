@@ -7,7 +7,7 @@ that write, or that run seldom.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -48,8 +48,7 @@ class Prepared:
 
     def decoded(self, row: Values, columns: slice) -> list[Any]:  # of the columns' types
         """Returns the values of some columns as objects of Python."""
-        decoders: list[Callable[[Any], Any] | None] = self._decoders[columns]
         return [
             value if decode is None else decode(value)
-            for value, decode in zip(row[columns], decoders, strict=True)
+            for value, decode in zip(row[columns], self._decoders[columns], strict=True)
         ]
