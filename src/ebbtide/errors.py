@@ -221,7 +221,7 @@ class NotFound(EbbtideError):
 
 
 class UnknownRepository(NotFound):
-    """The named repository does not exist, and does not by a retry: a scheduler should not try."""
+    """The named repository does not exist. A scheduler need not try again."""
 
     exit_code = ExitCode.USAGE
 
