@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "errors.md"
 CLASSES = {
     each.__name__: each
-    for each in EbbtideError.__subclasses__()
+    for each in (*EbbtideError.__subclasses__(), *errors.NotFound.__subclasses__())
     if each.__module__ == errors.__name__
 }
 DEFECT = "a defect"

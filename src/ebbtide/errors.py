@@ -220,6 +220,12 @@ class NotFound(EbbtideError):
     """The named object does not exist."""
 
 
+class UnknownRepository(NotFound):
+    """The named repository does not exist. A scheduler need not try again."""
+
+    exit_code = ExitCode.USAGE
+
+
 class Denied(EbbtideError):
     """The caller's key does not allow the request. Another key might."""
 

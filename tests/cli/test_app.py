@@ -63,7 +63,7 @@ def test_a_process_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert (made.returncode, made.stderr) == (0, "")
     assert json.loads(made.stdout)["store"] == store
     failed = program("repo", "show", "nothing", EBBTIDE_STORE=store)
-    assert (failed.returncode, failed.stdout) == (1, "")
+    assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr.startswith("error: there is no repository 'nothing'")
 
 

@@ -266,7 +266,7 @@ class TestRefusals:
         for place in ("empty", "file", "nowhere"):
             for command in ("expire --keep-last=1 --yes", "gc plan", "gc runs"):
                 words = (*command.split(), f"icechunk:{tmp_path / place}")
-                program_free.refuses("repository_not_found", *words)
+                program_free.refuses("repository_not_found", *words, code=2)
         assert sorted(each.name for each in tmp_path.rglob("*")) == ["empty", "file"]
         for name in ("lake", "icechunk:", "icechunk:ftp://x/y", "icechunk:s3:/b"):
             words = ("expire", name, "--older-than", "30d", "--yes")

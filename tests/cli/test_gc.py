@@ -194,7 +194,8 @@ def test_wrong_calls(lake: Ebbtide, tmp_path: Path) -> None:
         assert "--yes" in lake.refuses("invalid_argument", "gc", *words.split(), code=2).err
     # What is wrong with the names is said first.
     lake.refuses("run_not_found", "gc sweep lake")
-    lake.refuses("repository_not_found", "gc run lakes")
+    for name in ("lakes", f"icechunk:{tmp_path}/no", f"delta:{tmp_path}/no"):
+        lake.refuses("repository_not_found", "gc", "run", name, code=2)
     for grace, kind in (("1s", "unsafe_grace"), ("20", "invalid_duration")):
         lake.refuses(kind, "gc plan lake --grace", grace, code=2)
     assert not list((tmp_path / "store").rglob("plan.json"))

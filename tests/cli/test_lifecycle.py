@@ -112,7 +112,7 @@ def test_a_repository_from_the_trash_to_its_end(
     deleted = lake.json("repo delete lake")
     thing = deleted["repository_id"]
     for command in ("repo show lake", "branch list lake", "gc plan lake", f"gc runs {thing}"):
-        found = lake.refuses("repository_not_found", command)
+        found = lake.refuses("repository_not_found", command, code=2)
         assert f"repo restore {thing}" in found.err
     assert lake("repo list --gone").out.startswith("no repositories")
     lake("repo restore lake")

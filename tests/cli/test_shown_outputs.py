@@ -102,7 +102,7 @@ ebbtide repo create lake
 @pytest.mark.drawn("shown outputs")
 def test_how_to_use_the_own_store(tmp_path: Path) -> None:
     """Up to what needs a server."""
-    page = (DOCS / "embedded.md").read_text().split("\n**lakeFS's client.**")[0]
+    page = (DOCS / "embedded.md").read_text().split("\n**Over HTTP**")[0]
     for command, before in (
         ("ebbtide gc run lake", "ebbtide hold remove lake f0dd0a"),
         ("ebbtide branch list", "ebbtide branch delete lake user-ada --yes"),

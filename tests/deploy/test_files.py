@@ -5,6 +5,7 @@ was run.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,9 +19,13 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from ebbtide.gc.engines.spark import session
 from ebbtide.gc.engines.spark.conf import read_text
-from ebbtide.settings import list_settings
+from ebbtide.notify import FAMILIES, OUTCOME
+from ebbtide.server.metrics import Metrics, ScheduleFamilies
+from ebbtide.settings import Settings, list_settings
 from tests.cli.test_examples import check, listed_commands
 from tests.support.commands import captured
 
@@ -28,6 +33,12 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "Dockerfile"
 KUBERNETES = DEPLOY / "kubernetes"
+RULES = DEPLOY / "prometheus" / "rules.yaml"
+GUIDE = ROOT / "docs" / "deployment.md"
+PASSWORD = {
+    "name": "PGPASSWORD",
+    "valueFrom": {"secretKeyRef": {"name": "ebbtide-database", "key": "password"}},
+}
 UNITS = sorted((DEPLOY / "systemd").glob("*.[st]*"))
 PROGRAM = "/opt/ebbtide/.venv/bin/ebbtide"
 EXPOSURE_MAX = 2.0
@@ -74,6 +85,35 @@ def test_the_image_starts_executors() -> None:
     assert command in last.splitlines()
 
 
+def test_images_are_pinned() -> None:
+    """By full versions: a tag such as `17` or `latest` is another image each month."""
+    (python,) = re.findall(r"^ARG PYTHON=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    bases = set(re.findall(r"^FROM (\S+:\S+)", DOCKERFILE.read_text(), re.MULTILINE))
+    assert bases == {"python:${PYTHON}"}
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].values()
+    tags = [each["image"].partition(":")[2] for each in services if ":" in each["image"]]
+    assert len(tags) == 2
+    for tag in [python, *tags]:
+        assert re.match(r"v?\d+\.\d+(\.\d+)?\b", tag), tag
+
+
+def test_the_image_is_not_of_one_architecture() -> None:
+    assert not re.search("amd64|x86|arm64|aarch64", DOCKERFILE.read_text())
+
+
+def test_the_image_makes_sparks_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the memory that a run has: it is part of the archive's name."""
+    made: list[str] = []
+    monkeypatch.setattr(
+        session, "make_archive", lambda *, driver_memory: made.append(driver_memory)
+    )
+    (code,) = re.findall(
+        r'^RUN python -c "(.+?)"', DOCKERFILE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    exec(code.replace("\\\n", ""))  # the builder joins the lines
+    assert made == [Settings().spark_driver_memory]
+
+
 def test_what_the_image_copies_is_there() -> None:
     """And reaches the builder: all that is not named in the list of exceptions is ignored."""
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
@@ -99,7 +139,8 @@ def test_the_compose_file() -> None:
     whole = ["--env-file", "example.env", "-f", "compose.yaml", "--profile", "collect"]
     shown = yaml.safe_load(run("docker-compose", *whole, "config"))
     server = shown["services"]["server"]
-    assert server["environment"]["EBBTIDE_DATABASE_URL"].endswith("@database/ebbtide")
+    assert server["environment"]["EBBTIDE_DATABASE_URL"] == "postgresql://ebbtide@database/ebbtide"
+    assert server["environment"]["PGPASSWORD"] == "change-this-password"
     assert server["environment"]["AWS_SECRET_ACCESS_KEY"] == "change-this-secret"
     assert server["read_only"] is True
     assert [port["host_ip"] for port in server["ports"]] == ["127.0.0.1"]
@@ -124,27 +165,96 @@ def containers(value: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("patch", ["", "executors.yaml"])
 def test_the_manifests(patch: str, tmp_path: Path) -> None:
+    """With the oldest Kubernetes that the documentation names, and the newest."""
     directory = tmp_path / "kubernetes"
     shutil.copytree(KUBERNETES, directory)
+    chosen = directory / "kustomization.yaml"
     if patch:
-        with (directory / "kustomization.yaml").open("a") as file:
+        with chosen.open("a") as file:
             file.write(f"patches:\n  - path: {patch}\n")
+    else:
+        chosen.write_text(chosen.read_text().replace("# - ingress", "- ingress"))
     whole = tmp_path / "all.yaml"
     whole.write_text(run("kubectl", "kustomize", directory))
-    assert run("kubernetes-validate", "--strict", "--quiet", whole) == ""
+    (oldest,) = re.findall(r"Kubernetes (\d\.\d+) or newer", GUIDE.read_text())
+    for version in ([], ["--kubernetes-version", oldest]):
+        assert run("kubernetes-validate", "--strict", "--quiet", *version, whole) == ""
     manifests = list(yaml.safe_load_all(whole.read_text()))
     (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
     found = list(containers(manifests))
     assert {each["name"] for each in found} == {"serve", "collect"}
+    assert ("Ingress" in {each["kind"] for each in manifests}) is (not patch)
     for each in found:
         assert each["securityContext"]["readOnlyRootFilesystem"] is True
         assert each["image"] == "registry.example.org/ebbtide:0.1.0"
         check(each["args"])
+        assert PASSWORD in each["env"]
         # A variable is replaced in those behind it alone, and all of `envFrom` come before.
         names = [*settings, *(one["name"] for one in each.get("env", ()))]
         for place, one in enumerate(each.get("env", ()), len(settings)):
             used = re.findall(r"\$\((\w+)\)", one.get("value", ""))
             assert set(used) <= set(names[:place])
+
+
+def test_what_reaches_the_server() -> None:
+    """The ingress and Prometheus's operator name the service's port, and a route."""
+    (_, service, _), (ingress,), (monitor, secret) = (
+        list(yaml.safe_load_all((KUBERNETES / f"{name}.yaml").read_text()))
+        for name in ("server", "ingress", "monitor")
+    )
+    (port,) = (each["name"] for each in service["spec"]["ports"])
+    assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (port, "/api/v1/metrics")
+    for part in ("username", "password"):
+        assert endpoint["basicAuth"][part] == {"name": secret["metadata"]["name"], "key": part}
+        assert part in secret["stringData"]
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    named = {"name": service["metadata"]["name"], "port": {"name": port}}
+    assert path["backend"]["service"] == named
+
+
+def series() -> dict[str, set[str]]:
+    """The metrics of runs and of servers as Prometheus knows them, with their labels."""
+    metrics = Metrics()
+    metrics.requests.labels("GET", "/", "200").inc()
+    metrics.seconds.labels("GET", "/").observe(1)
+    shown = text_string_to_metric_families(metrics.render().decode())
+    found = {each.name: set(each.labels) for family in shown for each in family.samples}
+    for family in ScheduleFamilies().collect():
+        end = "_total" if family.type == "counter" else ""
+        found[family.name + end] = {"repository"}
+    found |= {name: {"repository"} for name in FAMILIES}
+    found[OUTCOME].add("outcome")
+    return found
+
+
+def expressions() -> Iterator[str]:
+    panels = json.loads((DEPLOY / "grafana" / "ebbtide.json").read_text())["panels"]
+    yield from (target["expr"] for panel in panels for target in panel.get("targets", ()))
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+
+
+def test_metrics_of_dashboard_and_rules() -> None:
+    known = series()
+    targets = {"job", "instance"}
+    used = set()
+    for expression in expressions():
+        (named,) = {tuple(re.findall(r"\bebbtide_\w+", expression))}
+        (name,) = named
+        used.add(name)
+        assert name in known, name
+        labels = set(re.findall(r"(\w+)(?==~|=\")", expression))
+        for grouped in re.findall(r"by \(([\w, ]+)\)", expression):
+            labels |= set(grouped.split(", "))
+        assert labels <= known[name] | targets, expression
+    assert len(used) >= 20
+
+
+def test_the_rules_are_prometheuss() -> None:
+    assert "SUCCESS: 7 rules found" in run("promtool", "check", "rules", RULES)
 
 
 def test_the_end_of_a_servers_pod() -> None:

@@ -3,6 +3,7 @@ for the script and for Java, which behave as Spark's launcher and gateway do."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -112,6 +113,15 @@ def test_the_second_start_uses_what_the_first_left(spark: FakeSpark) -> None:
     (second,) = spark.run(short=True)
     used = f"-XX:SharedArchiveFile={spark.folder()}/classes-8.jsa -Xshare:auto"
     assert second.startswith(f"{SHORT_OPTION} {used}") and SHORT_OPTION not in first
+
+
+def test_an_archive_in_a_read_only_image(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    spark.run()
+    monkeypatch.setattr(os, "utime", refused)
+    assert "SharedArchiveFile" in spark.run()[0]
 
 
 def test_no_place_for_an_archive(spark: FakeSpark) -> None:

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -189,24 +190,21 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return f"did you mean {listed}?" if close else ""
 
 
-def with_suggestion(store: Store, error: NotFound, arguments: dict[str, Any]) -> NotFound:
-    """Returns the error with the names that are nearest to the missing one, or the same error.
+def add_suggestion(store: Store, error: NotFound, arguments: dict[str, Any]) -> None:
+    """Adds the names that are nearest to the missing one to the message of the error.
 
     `arguments` are those of the command line, by name. Ids are never guessed.
     """
     repository = arguments.get("repository")
     if not isinstance(repository, str) or is_elsewhere(repository):
-        return error
+        return
     named = [each for each in _names_of(arguments) if shown(each) in error.message]
     missing = next((each for each in named if not _ID_LIKE.fullmatch(each)), None)
     if missing is None:
-        return error
-    try:
-        known = _known_names(store, error.kind, repository)
-    except EbbtideError:
-        return error
-    hint = did_you_mean(missing, known)
-    return NotFound(error.kind, f"{error.message}; {hint}", **error.details) if hint else error
+        return
+    with suppress(EbbtideError):
+        if hint := did_you_mean(missing, _known_names(store, error.kind, repository)):
+            error.restate(f"{error.message}; {hint}")
 
 
 def _names_of(arguments: dict[str, Any]) -> Iterator[str]:
@@ -435,11 +433,10 @@ class Cli:
         """Answers that the user said no."""
         self.output.answer({"done": False}, lambda: self.output.say(text))
 
-    def suggested(self, error: NotFound) -> NotFound:
-        """Returns an error about a missing name with the nearest names that the store has."""
-        if self._store is None:
-            return error
-        return with_suggestion(self._store, error, self.context.params)
+    def suggest(self, error: NotFound) -> None:
+        """Adds the nearest names that the store has to an error about a missing name."""
+        if self._store is not None:
+            add_suggestion(self._store, error, self.context.params)
 
     def _check_variables(self) -> None:
         """Warns of variables of the environment that look like settings and are none. Raises
@@ -553,7 +550,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
                     with logs.unbound():
                         function(cli, *arguments, **options)
                 except NotFound as error:
-                    raise cli.suggested(error) from error
+                    cli.suggest(error)
+                    raise
                 except Gone as error:
                     if cli.is_open:
                         cli.store.tell(error)

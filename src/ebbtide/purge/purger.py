@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import texts
-from ebbtide.errors import Conflict, EbbtideError, Incomplete, NotFound, Refused
+from ebbtide.errors import Conflict, EbbtideError, Incomplete, NotFound, Refused, UnknownRepository
 from ebbtide.formats.base import Identity
 from ebbtide.formats.embedded import FORMAT_NAME, EmbeddedRepository
 from ebbtide.formats.embedded_layout import EmbeddedLayout
@@ -448,7 +448,7 @@ class Purges:
     def _repository(self, row: PurgeRow) -> Repository:
         repository = self._store.repository(row.repository_name)
         if repository.info.repository_id != row.repository_id:
-            raise NotFound(
+            raise UnknownRepository(
                 "repository_not_found",
                 f"the repository {row.repository_name!r} of purge {row.purge_id} does not exist "
                 "any more",

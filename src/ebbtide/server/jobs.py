@@ -29,7 +29,15 @@ from weakref import finalize
 from ebbtide import logs, telemetry
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.api.engines import Hidden, make_engine
-from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, Refused
+from ebbtide.errors import (
+    Conflict,
+    EbbtideError,
+    Failed,
+    InvalidInput,
+    NotFound,
+    Refused,
+    UnknownRepository,
+)
 from ebbtide.gc.report import outcome_attributes
 from ebbtide.logs import bind_request, bind_run, request_id
 from ebbtide.notify import RunStart, tell
@@ -322,7 +330,7 @@ _CLASSES: Final[dict[str, type[EbbtideError]]] = {
     "invalid_duration": InvalidInput,
     "invalid_argument": InvalidInput,
     "run_not_found": NotFound,
-    "repository_not_found": NotFound,
+    "repository_not_found": UnknownRepository,
     "plan_used": Conflict,
 }
 
@@ -384,7 +392,7 @@ def _opened(order: Order) -> Iterator[Collected]:
 
         found = open_collected(order.repository, settings=order.settings, store=store)
         if found.key != order.repository_id:
-            raise NotFound(
+            raise UnknownRepository(
                 "repository_not_found",
                 f"repository {order.repository} was deleted and made anew since the request",
             )

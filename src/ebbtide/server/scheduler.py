@@ -14,7 +14,7 @@ from threading import Event, Thread
 from typing import Final, Protocol
 
 from ebbtide.api.collected import Collected
-from ebbtide.errors import EbbtideError, NotFound, Refused
+from ebbtide.errors import EbbtideError, Refused, UnknownRepository
 from ebbtide.notify import RunStart, tell
 from ebbtide.run_request import request_of
 from ebbtide.server.job_files import Job
@@ -94,7 +94,7 @@ class JobStarter:
         """Returns the repository of a schedule, if no run has it. Raises as `start`."""
         found = open_served(self._store, schedule.repository)
         if found.key != schedule.key:
-            raise NotFound(
+            raise UnknownRepository(
                 "repository_not_found",
                 f"repository {schedule.repository} was deleted and made anew since its schedule "
                 "was set: set a schedule for the new one",

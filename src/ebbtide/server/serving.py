@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 
 from ebbtide.api.collected import Collected, open_collected
-from ebbtide.errors import EbbtideError, NotFound
+from ebbtide.errors import EbbtideError, UnknownRepository
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.server.auth import Rights, principal_of, rights_of
 from ebbtide.server.jobs import Jobs
@@ -92,7 +92,7 @@ def open_served(store: Store, name: str) -> Collected:
     Raises NotFound `repository_not_found`, and the errors of `Scheme.open`.
     """
     if is_elsewhere(name) and name not in elsewhere_of(store.settings):
-        raise NotFound(
+        raise UnknownRepository(
             "repository_not_found",
             f"EBBTIDE_SERVER_REPOSITORIES does not name {shown(name)}: this server shows only "
             "the runs of its own repositories, and of those that it names",

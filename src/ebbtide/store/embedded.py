@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ebbtide.clock import Clock, SystemClock
-from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound, UnknownRepository
 from ebbtide.ids import new_id
 from ebbtide.retention.lifecycle import expiry_asked, state_at
 from ebbtide.settings import Settings
@@ -281,7 +281,7 @@ class Store:
         """
         with self.metadata.snapshot() as tx:
             info = repository_by_id(tx, parse_locator(tx, token).repository_id)
-        missing = NotFound(
+        missing = UnknownRepository(
             "repository_not_found", "the repository of the locator was deleted or has expired"
         )
         return self._repository_of(info, missing)

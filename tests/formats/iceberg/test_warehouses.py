@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.table import Table
 
 from ebbtide.audit.verify import verify
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused
+from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused, UnknownRepository
 from ebbtide.formats.base import Slices
 from ebbtide.formats.capabilities import lost_of
 from ebbtide.formats.iceberg.expiring import SqlCommit
@@ -98,7 +98,7 @@ def test_a_name_restricts_what_goes_and_not_what_is_needed(lake: Warehouse) -> N
     assert lake.planned("db.inner") == {e for e in within_outer if e.startswith("outer/nested/")}
     lake.swept()
     assert lake.contents() == contents
-    with pytest.raises(NotFound, match="no table"):
+    with pytest.raises(UnknownRepository, match="no table"):
         lake.open("db.nothing")
 
 

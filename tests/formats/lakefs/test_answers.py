@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from ebbtide.errors import Failed, NotFound
+from ebbtide.errors import Failed, NotFound, UnknownRepository
 from ebbtide.formats.lakefs import server as answers
 from ebbtide.formats.lakefs.server import Account, LakefsServer
 from tests.support.answers import Answer
@@ -107,12 +107,12 @@ def test_nonsense_is_no_empty_answer(answering: Answering, subtests: pytest.Subt
 def test_what_may_be_missing_and_what_may_not(answering: Answering) -> None:
     answering.status, answering.body = 404, b'{"message": "gone"}'
     lake = answering.lake()
-    for ask, kind in (
-        (lake.repository, "repository_not_found"),
-        (lambda: lake.commit("x"), "commit_not_found"),
-        (lambda: lake.address_at("main", "a"), "object_not_found"),
+    for ask, kind, of in (
+        (lake.repository, "repository_not_found", UnknownRepository),
+        (lambda: lake.commit("x"), "commit_not_found", NotFound),
+        (lambda: lake.address_at("main", "a"), "object_not_found", NotFound),
     ):
-        with raises(kind, of=NotFound):
+        with raises(kind, of=of):
             ask()
     assert lake.rules() is None
     for fail in (lake.branches, lake.tags, lake.uncommitted, lake.dump):

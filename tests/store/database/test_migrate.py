@@ -219,6 +219,8 @@ FORMS: Final = (
     "postgresql:///{name}?host={host}&port={port}&user={user}&password={password}",
     "postgresql://{user}:{password}@%31{rest}:{port}/{name}",
     "postgresql:///{name}?service=ebbtide",
+    "postgresql://{user}@{host}:{port}/{name}?passfile={passwords}",
+    "postgresql://{user}@{host}:{port}/{name}",  # the password is in PGPASSWORD
 )
 
 
@@ -237,8 +239,13 @@ def test_forms_of_urls(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lines = "host={host}\nport={port}\nuser={user}\npassword={password}\n".format(**parts)
     service.write_text(f"[ebbtide]\n{lines}")
     monkeypatch.setenv("PGSERVICEFILE", str(service))
+    passwords = tmp_path / "passwords"
+    passwords.touch(mode=0o600)
+    passwords.write_text("*:*:*:*:{password}\n".format(**parts))
     for form in FORMS:
-        engine = open_engine(form.format(**parts))
+        if form == FORMS[-1]:
+            monkeypatch.setenv("PGPASSWORD", str(known.password))
+        engine = open_engine(form.format(**parts, passwords=passwords))
         with engine.connect() as connection:
             found = connection.exec_driver_sql("SELECT current_database()").scalar()
         engine.dispose()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.errors import InvalidInput, UnknownRepository
 from ebbtide.formats.delta.log import LOG
 from ebbtide.storage import Storage, open_storage
 
@@ -57,7 +57,7 @@ def find_tables(text: str) -> Found:
         found = [""] if has_log(root, "") else []
         found += tables_below(root) if is_below else []
         if not found:
-            raise NotFound(
+            raise UnknownRepository(
                 "repository_not_found", f"there is no Delta table at {place}: it has no {LOG}"
             )
         prefixes |= {prefix + each for each in found}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from ebbtide.errors import InvalidInput, NotFound
+from ebbtide.errors import InvalidInput, UnknownRepository
 from ebbtide.formats.schemes import Scheme, require_not_quiet
 from ebbtide.imports import require_extra
 
@@ -77,7 +77,7 @@ def open_iceberg(name: str, settings: Settings, *, clock: Clock | None = None) -
         if ":" not in each and (not within or f"{each}.".startswith(f"{within}."))
     }
     if not named:
-        raise NotFound("repository_not_found", f"there is no table at {name}")
+        raise UnknownRepository("repository_not_found", f"there is no table at {name}")
     left_out = left_alone(tables, named - {within})
     folders = outermost(folder for each in named - left_out for folder in tables[each].folders)
     check_folders(folders, storage.url)

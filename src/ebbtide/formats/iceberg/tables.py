@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import Field, TypeAdapter
 
 from ebbtide.arrow import texts
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import NotFound, Refused, UnknownRepository
 from ebbtide.formats.base import changed, tree_address
 from ebbtide.formats.iceberg.catalog import LOOKS_MAX, CatalogTables, Pointers
 from ebbtide.formats.iceberg.layout import IcebergLayout
@@ -92,7 +92,7 @@ class Warehouse:
             for other in self.also:
                 theirs = other.pointers()
                 if not theirs:
-                    raise NotFound(
+                    raise UnknownRepository(
                         "repository_not_found",
                         f"the catalog {other.name} has no table: if that is right, leave it out",
                     )

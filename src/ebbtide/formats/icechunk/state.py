@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from ebbtide.arrow import instants, texts
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import NotFound, Refused, UnknownRepository
 from ebbtide.formats.icechunk.ids import ID_PATTERN
 from ebbtide.formats.icechunk.layout import LOGS_PREFIX, SNAPSHOTS_PREFIX, load_snapshot, refusing
 from ebbtide.formats.icechunk.refs import MAIN_ADDRESS, read_refs
@@ -112,7 +112,7 @@ def spec_version(storage: Storage) -> int:
         return 2
     if storage.head(MAIN_ADDRESS) is not None:
         return 1
-    raise NotFound(
+    raise UnknownRepository(
         "repository_not_found",
         f"there is no Icechunk repository at {storage.url}: neither {REPO_ADDRESS} (version 2) "
         f"nor {MAIN_ADDRESS} (version 1) is there",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from ebbtide.errors import Failed, InvalidInput, NotFound
+from ebbtide.errors import Failed, InvalidInput, NotFound, UnknownRepository
 from ebbtide.text import shown
 
 LOCAL: Final = "local://"
@@ -253,7 +253,9 @@ class LakefsServer:
             yield
         except ApiException as error:
             if error.status == _NOT_FOUND and missing is not None:
-                raise NotFound(missing, f"{where} does not find {what}") from error
+                is_repository = missing == "repository_not_found"
+                known = UnknownRepository if is_repository else NotFound
+                raise known(missing, f"{where} does not find {what}") from error
             hint = ": check its keys and their permissions" if error.status in _DENIED else ""
             raise Failed(
                 "lakefs_error",

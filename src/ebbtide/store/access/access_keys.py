@@ -21,7 +21,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ebbtide.documents import HIDDEN, documented
-from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound
+from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound, UnknownRepository
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.dialects import insert_on
 from ebbtide.store.database.engine import Metadata, Transaction
@@ -362,7 +362,7 @@ class Grants:
                 raise _no_key(access_key_id)
             info = find_repository(tx, repository)
             if info is None:
-                raise NotFound(
+                raise UnknownRepository(
                     "repository_not_found",
                     f"there is no repository {shown(repository)}: 'ebbtide repo list' lists them",
                 )
@@ -382,7 +382,7 @@ class Grants:
                 raise _no_key(access_key_id)
             info = find_repository(tx, repository)
             if info is None:
-                raise NotFound(
+                raise UnknownRepository(
                     "repository_not_found",
                     f"there is no repository {shown(repository)}, and so no grants in it",
                 )

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from ebbtide.clock import Clock
-from ebbtide.errors import Failed, NotFound, disk_full
+from ebbtide.errors import Failed, UnknownRepository, disk_full
 from ebbtide.store.database.concurrency import (
     READERS,
     CommitGroup,
@@ -124,7 +124,7 @@ class Transaction:
         ).one_or_none()
         is_expired = row is not None and row.expires_at is not None and row.expires_at <= self.now()
         if row is None or (is_expired and not trashed):
-            raise NotFound(
+            raise UnknownRepository(
                 "repository_not_found",
                 f"no repository has the id {repository_id}"
                 + (" any more: it was deleted or has expired" if is_expired else ""),

@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ebbtide.documents import INLINE, documented
-from ebbtide.errors import NotFound, Refused
+from ebbtide.errors import NotFound, Refused, UnknownRepository
 from ebbtide.retention.lifecycle import LifecycleState
 from ebbtide.settings import Settings
 from ebbtide.store.database.dialects import by_code_points
@@ -99,7 +99,7 @@ def require_removable(tx: Transaction, repository_id: str, promised: Settings) -
     """
     info = repository_by_id(tx, repository_id)
     if info is None:
-        raise NotFound("repository_not_found", f"no repository has the id {repository_id}")
+        raise UnknownRepository("repository_not_found", f"no repository has the id {repository_id}")
     now = tx.now()
     if info.expires_at is None or (
         info.state_at(now, trash_time=promised.trash_time) is not LifecycleState.GONE
@@ -331,4 +331,6 @@ class Catalog(ByName[RepositoryInfo, Catalogued]):
                 "it was deleted or has expired; 'ebbtide repo restore "
                 f"{info.repository_id}' restores it"
             )
-        return NotFound("repository_not_found", f"there is no repository {shown(ref)}: {hint}")
+        return UnknownRepository(
+            "repository_not_found", f"there is no repository {shown(ref)}: {hint}"
+        )

@@ -14,7 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict, EbbtideError, Failed, NotFound
+from ebbtide.errors import Conflict, EbbtideError, Failed, UnknownRepository
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.engine import Transaction
 from ebbtide.store.database.rows import in_batches
@@ -135,7 +135,7 @@ class Writes:
             # The row has a foreign key to the repository's row. An earlier check would cost each
             # write a query.
             if isinstance(error.__cause__, sa.exc.IntegrityError) and self._is_deleted():
-                raise NotFound(
+                raise UnknownRepository(
                     "repository_not_found",
                     f"the repository {self._context.info.name} was deleted meanwhile",
                 ) from error

@@ -292,7 +292,8 @@ class ClassArchive:
         with suppress(OSError):
             for file in self.folder.glob("classes-*.jsa"):
                 if file.name == f"classes-{file.stat().st_size}.jsa":
-                    os.utime(self.folder)  # `_tidy` removes the oldest folders
+                    with suppress(OSError):  # an image can be read-only
+                        os.utime(self.folder)  # `_tidy` removes the oldest folders
                     return file
         return None
 
