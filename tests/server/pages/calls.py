@@ -67,6 +67,7 @@ ASKED: Final = (
     get(f"{_R}/policy"),
     _form(f"{_R}/policy", policy=_POLICY),
     _form(f"{_R}/policy", action="try", policy=_POLICY),
+    _form(f"{_R}/policy/curve"),
     _form(f"{_R}/policy/unset", "policy_not_found"),
     _form(f"{_R}/policy/preview", policy=_POLICY),
     _form(f"{_R}/policy", **_FIELDS, action="set-form"),

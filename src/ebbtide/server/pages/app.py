@@ -24,6 +24,7 @@ from ebbtide.server.pages import (
     files,
     holds,
     login,
+    looks,
     policies,
     purges,
     refs,
@@ -52,6 +53,7 @@ TOPICS: Final = (
     refs,
     collections,
     policies,
+    looks,
     holds,
     # Before `runs`, whose paths have the id of a run where these have a word.
     trends,

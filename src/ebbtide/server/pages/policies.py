@@ -1,7 +1,8 @@
 """The policy of a repository: its text, its effect now, and the editor. Compares policies with the
 present one: the commits that each keeps, by branch and by rule.
 
-Not for: how many bytes a policy frees (a look of `server.jobs` computes that).
+Not for: how many bytes a policy frees (a look of `server.jobs` computes that), and the curve
+(`looks`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from ebbtide.retention.decision import Roots, decide
 from ebbtide.retention.policy import Policy
 from ebbtide.server.api.runs import steps_of
 from ebbtide.server.job_files import Job
-from ebbtide.server.jobs import Order
 from ebbtide.server.pages.charts import shares
 from ebbtide.server.pages.html import clause
+from ebbtide.server.pages.looks import curve_axes, proposed_policy, shown_prices, start_look
 from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
@@ -45,8 +46,18 @@ _PATH: Final = "/repositories/{repository:segment}/policy"
 
 @pages.add("GET", _PATH, Role.READER)
 def show_policy(visit: Visit) -> Response:
-    """Shows the policy as text, and the commits of each branch that it keeps and expires now."""
-    return _page(visit)
+    """Shows the policy as text, and the commits of each branch that it keeps and expires now. The
+    query can name a curve, and a period or a count that the form shows."""
+    found = visit.collected.with_policy
+    in_force = _in_force(found)
+    try:
+        proposed = proposed_policy(visit, in_force)
+    except InvalidInput as error:
+        return _page(visit, error=error, status=400)
+    if proposed is None or not visit.allows(Role.ADMIN):
+        return _page(visit)
+    comparison = compare(found, in_force, {NAMES[0]: proposed})
+    return _page(visit, edited=proposed, comparison=comparison)
 
 
 @pages.add("POST", _PATH, Role.ADMIN)
@@ -110,7 +121,7 @@ def show_look(visit: Visit) -> Response:
             "run_not_found",
             "this server does not know this trial any more: try the policy again",
         )
-    values = _look_values(look)
+    values = _look_values(look, visit.collected.name)
     if visit.request.headers.get("accept") == "application/json":
         return visit.json({"ended": look.ended, "html": visit.render("look.html", **values)})
     return visit.page("look_page.html", **values)
@@ -191,20 +202,15 @@ def _try(visit: Visit) -> Response:
     policies = _given(visit)
     here = visit.collected
     comparison = compare(here.with_policy, _in_force(here.with_policy), policies)
-    order = Order(
-        directory=visit.store.directory,
-        settings=visit.served.settings,
-        repository=here.name,
-        repository_id=here.key,
-        options={"mode": "clean"},
-        policies=tuple(policies.values()),
-    )
-    look = visit.served.jobs.look(order, owner=visit.key.access_key_id)
+    look = start_look(visit, "policies", list(policies.values()))
     return _page(visit, edited=policies[NAMES[0]], comparison=comparison, look=look)
 
 
-def _look_values(look: Job) -> dict[str, Any]:
+def _look_values(look: Job, repository: str) -> dict[str, Any]:
     """Returns the values that the templates of a look show."""
+    if look.looks_at == "curve":
+        axes, prices = curve_axes(look, repository), shown_prices(look)
+        return {"look": look, "steps": steps_of(look), "axes": axes, "prices": prices}
     return {
         "look": look,
         "steps": steps_of(look),
@@ -220,7 +226,8 @@ def _editors(
     policy; without one, what was sent, and on the page's first view the policy in force."""
     texts = {field: visit.form(field) for field in FIELDS.values()}
     if visit.request.method == "GET":
-        return texts | {"policy": _text(in_force)}, PolicyFields.of(in_force)
+        shown = edited or in_force
+        return texts | {"policy": _text(shown)}, PolicyFields.of(shown)
     if edited is None:
         return texts, PolicyFields.read(visit.form)
     if _is_of_form(visit):
@@ -269,8 +276,17 @@ def _page(
         more_branches=max(0, len(by_ref) - BRANCHES_CHARTED),
         present=present,
         comparison=comparison,
-        **({"look": None} if look is None else _look_values(look)),
+        curve=_curve_values(visit),
+        **({"look": None} if look is None else _look_values(look, here.name)),
     )
+
+
+def _curve_values(visit: Visit) -> dict[str, Any] | None:
+    """Returns the values of the curve that the query names; None without one that this server
+    knows."""
+    look_id, here = visit.query("curve"), visit.collected
+    look = visit.served.jobs.find_look(here.key, look_id) if visit.allows(Role.ADMIN) else None
+    return _look_values(look, here.name) if look and look.looks_at == "curve" else None
 
 
 @dataclass(frozen=True, slots=True)
