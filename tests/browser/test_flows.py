@@ -40,6 +40,7 @@ PAGES = (
     f"{LAKE}/explain",
     f"{LAKE}/explain?what=main",
     f"{LAKE}/policy",
+    f"{LAKE}/usage",
     f"{LAKE}/holds",
     f"{LAKE}/protection",
     f"{LAKE}/runs",

@@ -72,6 +72,8 @@ ASKED: Final = (
     _form(f"{_R}/policy/preview", policy=_POLICY),
     _form(f"{_R}/policy", **_FIELDS, action="set-form"),
     _form(f"{_R}/policy", **_FIELDS, action="check-form"),
+    get(f"{_R}/usage"),
+    _form(f"{_R}/usage"),
     get(f"{_R}/holds"),
     _form(f"{_R}/holds", commit="main", reason="audit"),
     _form(f"{_R}/holds/remove", "hold_not_found", commit="main~1"),

@@ -1,7 +1,8 @@
 """Pages of what a look computes (`server.jobs`), because it needs a listing of the storage.
 
 The curve of retention is a part of the policy's page: each point leads to the form with its period
-or count. Not for: the figures (`gc.curve`), and the comparison of policies (`policies`).
+or count. The usage has a page of its own. Not for: the figures (`gc.curve`, `gc.usage`), and the
+comparison of policies (`policies`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any, Final, Literal
 
 from starlette.responses import Response
 
+from ebbtide.api.looks import name_of, periods_of
 from ebbtide.durations import parse_duration
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.curve import Axis
 from ebbtide.prices import Prices
 from ebbtide.retention.policy import Policy, Rule, parse_rule
+from ebbtide.server.api.runs import steps_of
 from ebbtide.server.job_files import Job
 from ebbtide.server.jobs import Look, Order
-from ebbtide.server.pages.charts import Plot, Scale, over_lengths
+from ebbtide.server.pages.charts import Bar, Plot, Scale, bars, over_lengths
 from ebbtide.server.pages.html import link
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
@@ -142,3 +145,46 @@ def proposed_policy(visit: Visit, present: Policy | None) -> Policy | None:
         raise InvalidInput("invalid_policy", "keep_last in the address is not a count")
     given = parse_rule({"keep_last": int(count)}, key="default")
     return replace(policy, default=replace(rule, keep_within=None, keep_last=given.keep_last))
+
+
+_USAGE: Final = "/repositories/{repository:segment}/usage"
+
+
+@pages.add("GET", _USAGE, Role.READER)
+def show_usage(visit: Visit) -> Response:
+    """Shows the newest usage that this server computed, and the progress of one that it computes
+    now."""
+    here = visit.collected
+    looks = visit.served.jobs.looks(here.key, "usage")
+    running = next((each for each in looks if not each.ended), None)
+    steps = [] if running is None else steps_of(running)
+    if visit.request.headers.get("accept") == "application/json":
+        html = visit.render("steps.html", steps=steps, running=True)
+        return visit.json({"ended": running is None, "html": html})
+    ended = next((each for each in looks if each.report is not None), None)
+    failed = next((each for each in looks[:1] if each.error is not None), None)
+    return visit.page(
+        "usage.html",
+        name=here.name,
+        running=running,
+        steps=steps,
+        failed=failed,
+        found=None if ended is None else ended.report,
+        prices=None if ended is None else shown_prices(ended),
+        holder_name=name_of,
+        periods=[] if ended is None or ended.report is None else _period_bars(ended.report),
+    )
+
+
+@pages.add("POST", _USAGE, Role.ADMIN)
+def compute_usage(visit: Visit) -> Response:
+    """Starts the computation of the usage."""
+    start_look(visit, "usage")
+    return visit.to("repositories", visit.collected.name, "usage")
+
+
+def _period_bars(found: Mapping[str, Any]) -> list[Bar]:
+    return bars(
+        (label, each["objects"], each["bytes_total"])
+        for label, each in periods_of(found["periods"])
+    )

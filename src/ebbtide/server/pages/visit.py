@@ -277,6 +277,7 @@ SECTIONS: Final = (
     Section("Holds", "holds"),
     Section("Protection", "protection"),
     Section("Runs", "runs", of="all"),
+    Section("Usage", "usage", of="all"),
     Section("Explain", "explain", of="all"),
     Section("Trash", "trash"),
     Section("Purges", "purges", Role.ADMIN),
