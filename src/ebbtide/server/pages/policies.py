@@ -19,7 +19,7 @@ from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import Roots, decide
-from ebbtide.retention.policy import Policy
+from ebbtide.retention.policy import Policy, parse_rule_text
 from ebbtide.server.api.runs import steps_of
 from ebbtide.server.job_files import Job
 from ebbtide.server.pages.charts import shares
@@ -39,8 +39,6 @@ REFS_COMPARED: Final = 50
 BRANCHES_CHARTED: Final = 100
 FIELDS: Final[Mapping[str, str]] = dict(zip(NAMES, ("policy", "policy_b", "policy_c"), strict=True))
 """The form field of each editor, by name. The first editor holds the policy that can be set."""
-OF_FORM: Final = "-form"
-"""The end of the actions whose policy is that of the form, and not the JSON."""
 _PATH: Final = "/repositories/{repository:segment}/policy"
 
 
@@ -62,16 +60,14 @@ def show_policy(visit: Visit) -> Response:
 
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_policy(visit: Visit) -> Response:
-    """Sets the policy in the form or in the JSON, tries it, or only checks it. The button says
-    which of the two is meant. Errors are shown beside the editor."""
-    here, action = visit.collected, visit.form("action").removesuffix(OF_FORM)
+    """Sets or tries the policy of the editor that is open: the form or the JSON. Errors are shown
+    beside the editors."""
+    here, action = visit.collected, visit.form("action")
     try:
         if action == "more":
             return _page(visit)
         if action == "try":
             return _try(visit)
-        if action == "check":
-            return _check(visit)
         policy = _edited(visit)
         unmatched = here.with_policy.set_policy(policy)
     except WrongPolicy as error:
@@ -136,18 +132,19 @@ class WrongPolicy(InvalidInput):
 
 
 def parse_policy(text: str) -> Policy:
-    """Returns the policy of a JSON text, in the form of `ebbtide retention set --file`.
+    """Returns the policy of a text, as `ebbtide retention set` reads it: JSON, or the default rule
+    alone, such as `30d` or `keep_last:3`.
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
-    return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
+    if text.lstrip().startswith(("{", "[")):
+        return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
+    return Policy.parse_given({"default": parse_rule_text(text.strip())})
 
 
 def _is_of_form(visit: Visit) -> bool:
-    """Whether the form counts, and not the JSON beside it. A button says so; while the user types,
-    the editor that was changed last."""
-    action = visit.form("action")
-    return action.endswith(OF_FORM) if action else visit.form("edited") == "form"
+    """Whether the form counts, and not the JSON: the editor that is open."""
+    return visit.form("edited") == "form"
 
 
 def _edited(visit: Visit) -> Policy:
@@ -186,14 +183,6 @@ def _in_force(found: WithPolicy) -> Policy | None:
         return found.policy()
     except Refused:
         return None
-
-
-def _check(visit: Visit) -> Response:
-    """Shows the policy in both editors, and which commits it keeps. Sets nothing."""
-    policies = _given(visit)
-    found = visit.collected.with_policy
-    comparison = compare(found, _in_force(found), policies)
-    return _page(visit, edited=policies[NAMES[0]], comparison=comparison)
 
 
 def _try(visit: Visit) -> Response:
@@ -265,6 +254,7 @@ def _page(
         fields=FIELDS,
         texts=texts,
         rules=rules,
+        is_form_open=rules is not None and (visit.request.method == "GET" or _is_of_form(visit)),
         error=error,
         wrong_field=wrong_field,
         saved=saved,
@@ -293,12 +283,14 @@ def _curve_values(visit: Visit) -> dict[str, Any] | None:
 class Comparison:
     """The present policy, and other policies by name.
 
-    `refs` has a row for each branch, with the outcome of each policy, the present one first.
-    Branches that lose the most commits under any policy come first.
+    `rules` has the rules of the others as they were understood. `refs` has a row for each branch,
+    with the outcome of each policy, the present one first. Branches that lose the most commits
+    under any policy come first.
     """
 
     present: Alternative
     others: Mapping[str, Alternative]
+    rules: Mapping[str, Sequence[tuple[str, str]]]
     refs: Sequence[Sequence[RefOutlook]]
     more_refs: int
 
@@ -343,7 +335,8 @@ def compare(
         other = replace(roots, policy=policy.with_holds(roots.holds))
         others[name] = alternative_of(other, decide(other), decision)
     rows = _by_ref([now, *others.values()]) if others else []
-    return Comparison(now, others, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
+    rules = {name: policy.rules() for name, policy in policies.items()}
+    return Comparison(now, others, rules, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
 
 
 def _by_ref(alternatives: Sequence[Alternative]) -> list[list[RefOutlook]]:
