@@ -204,7 +204,6 @@ def _look_values(look: Job, repository: str) -> dict[str, Any]:
         "look": look,
         "steps": steps_of(look),
         "rows": looked_rows(look.found),
-        "has_price": any(each["money_month"] is not None for each in look.found),
     }
 
 
