@@ -111,4 +111,4 @@ def test_points_are_where_the_axes_say(
     assert [mark.at for mark in chart.marks] == [places[mark.label] for mark in chart.marks]
     assert chart.marks[-1].label == str(found[-1])
     distances = [b.at - a.at for a, b in zip(chart.marks, chart.marks[1:], strict=False)]
-    assert min(distances, default=100) > 0.11 * width
+    assert min(distances, default=100) > 0.155 * width

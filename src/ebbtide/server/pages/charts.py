@@ -16,7 +16,7 @@ PLOT_WIDTH: Final = 360
 PLOT_HEIGHT: Final = 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 10, 164
 _TICKS: Final = 4
-_LABELS_APART: Final = 0.12
+_LABELS_APART: Final = 0.16
 """The least distance of two labels of lengths, as a part of the axis."""
 
 Scale = Literal["bytes", "whole", "any"]
