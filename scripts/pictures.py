@@ -160,7 +160,7 @@ def _take(visitor: Visitor, name: str, place: str, theme: str) -> None:
         page.click("summary:has-text('Others')")
         for field, text in zip(("#policy_b", "#policy_c"), POLICIES, strict=True):
             page.fill(field, text)
-        page.click("button:has-text('Try it')")
+        page.click("button:text-is('Try')")
         page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=120_000)
     elif name == "commits":
         page.locator(".commit.expired .tip, .commit.gone .tip").first.hover()

@@ -81,8 +81,9 @@ def test_from_a_key_to_the_first_byte(browser: Browser, new_store: Server, tmp_p
         commit(visitor, "Without one")
 
         visitor.follow("nav.sections >> text=Policy")
+        page.click("label:text-is('JSON')")
         page.fill("#policy", POLICY)
-        visitor.follow("text=Set the policy")
+        visitor.follow("button:text-is('Set')")
         page.wait_for_selector("text=The policy is set")
 
         eventually(lambda: datetime.now(UTC) - newest_commit(new_store) > OLD_ENOUGH)

@@ -40,6 +40,7 @@ PAGES = (
     f"{LAKE}/explain",
     f"{LAKE}/explain?what=main",
     f"{LAKE}/policy",
+    f"{LAKE}/usage",
     f"{LAKE}/holds",
     f"{LAKE}/protection",
     f"{LAKE}/runs",
@@ -169,7 +170,9 @@ def test_the_form_and_the_json_follow_each_other(visitors: Visitors) -> None:
     page.fill("#default-keep_within", "45")
     page.wait_for_selector("#comparison >> text=has no unit")
     assert '"default": "45d"' in page.input_value("#policy")
+    page.click("label:text-is('JSON')")
     page.fill("#policy", '{"default": {"keep_last": 7}, "branches": {"x-*": "keep"}}')
+    page.click("label:text-is('Form')")  # before the text was tried
     page.wait_for_selector("#branch-0-pattern[value='x-*']")
     assert page.input_value("#default-keep_last") == "7"
     assert page.is_checked("[name='branch-0-keep']")
@@ -196,6 +199,7 @@ def test_the_theme_without_script(browser: Browser, lake_server: Server) -> None
 def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
     visitor = visitors(size=PHONE)
     page = visitor.go(f"{LAKE}/policy")
+    page.click("label:text-is('JSON')")
     page.fill("#policy", "{")
     page.wait_for_selector("#comparison >> text=Policy A: this is not JSON")
     page.fill("#policy", '{"default": {"keep_last": 1}}')
@@ -207,7 +211,7 @@ def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
     page.wait_for_selector("#comparison tbody th:text-is('B')")
     assert violations(page) == []
 
-    visitor.follow("button:has-text('Try it')")
+    visitor.follow("button:text-is('Try')")
     page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=60_000)
     sizes = page.locator("[data-progress] [data-label='Reclaimable']").all_inner_texts()
     assert len(sizes) == 3, sizes

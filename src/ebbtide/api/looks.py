@@ -1,4 +1,4 @@
-"""The JSON of usage and of the curve, for the command line and the pages.
+"""The JSON of usage and of the curve, and names in them, for the command line and the pages.
 
 Not for: the figures themselves (`gc.usage`, `gc.curve`), and the layout of tables.
 """
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 TOP: Final = 20
 """The holders, and the sets of holders, that are shown by default."""
+KINDS: Final = {
+    "branch": "branch",
+    "tag": "tag",
+    "collection": "collection",
+    "hold": "hold on",
+    "lease": "",
+    "future": "",
+    "dangling": "",
+    "protection": "",
+}
+"""The words before the name of a holder of each kind."""
 
 
 def usage_json(found: Usage, prices: Prices | None, *, top: int = TOP) -> dict[str, Any]:
@@ -129,3 +140,18 @@ def _point(found: Curve, point: Point, prices: Prices | None) -> dict[str, Any]:
         "quarantine_cost": None if prices is None else prices.sweep(count, quarantine=True),
         "counts": {name: each.to_json() for name, each in point.counts.items()},
     }
+
+
+def name_of(holder: Mapping[str, Any]) -> str:
+    """Returns a holder for people: `branch main`."""
+    return f"{KINDS[holder['kind']]} {holder['name']}".strip()
+
+
+def periods_of(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Returns the periods of a usage with their names."""
+    start, rows = "0d", []
+    for each in found:
+        end = each["until"]
+        rows.append((f"{start} to {end} old" if end else f"{start} old or older", each))
+        start = end
+    return rows

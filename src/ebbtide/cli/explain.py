@@ -9,7 +9,6 @@ import typer
 
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.gc import GraceOption, RunDirOption
-from ebbtide.cli.policies import rules_of
 from ebbtide.text import count_text, date_text, escaped, short_id, size_text
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def _show_went(cli: Cli, went: Went) -> None:
         facts.append(("fence", f"{date_text(went.at)} UTC"))
     facts += _way_back(went.fate)
     if went.policy is not None:
-        facts += rules_of(Policy.parse(went.policy))
+        facts += Policy.parse(went.policy).rules()
     cli.output.fields([(f"  {name}", value) for name, value in facts])
     if went.commits:
         count = _of_all(len(went.commits), went.commit_count)

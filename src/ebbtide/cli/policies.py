@@ -26,6 +26,7 @@ from ebbtide.cli.values import parse_pairs, text_of
 from ebbtide.documents import document_of, instant
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.schemes import is_elsewhere, scheme_of
+from ebbtide.retention.policy import parse_rule_text
 from ebbtide.strict_json import read_document
 from ebbtide.text import age_at, count_text, date_text, escaped, one_line, short_id, shown
 
@@ -377,23 +378,6 @@ def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
     return mapping
 
 
-def parse_rule_text(text: str) -> str | dict[str, str | int]:
-    """Converts a rule from the command line to the form of a policy file.
-
-    `keep_last:3,keep_within:7d` becomes a mapping. Other texts stay as they are, and `Policy.parse`
-    checks them. Raises InvalidInput `invalid_policy` for a part that is given twice.
-    """
-    if ":" not in text:
-        return text
-    parts: dict[str, str | int] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition(":")
-        if name in parts:
-            raise InvalidInput("invalid_policy", f"the rule {shown(text)} has {name!r} twice")
-        parts[name] = int(value) if value.isascii() and value.isdigit() else value
-    return parts
-
-
 def read_policy_file(file: str) -> object:
     """Returns the document in a policy file; `-` is stdin. Raises InvalidInput `invalid_policy`
     if it is not JSON, or has a key twice in one object."""
@@ -472,17 +456,9 @@ def _show_policy(cli: Cli, policy: Policy | None) -> None:
     if policy is None:
         cli.output.line("no policy: everything is kept")
         return
-    cli.output.table(["branches", "rule"], rules_of(policy))
+    cli.output.table(["branches", "rule"], policy.rules())
     if policy.mode != "age":
         cli.output.line(f"mode {policy.mode}")
-
-
-def rules_of(policy: Policy) -> list[tuple[str, str]]:
-    """Returns each rule of a policy: the branches that it is for, and the rule."""
-    default = "keep" if policy.default is None else policy.default.describe()
-    rows = [("default", default)]
-    rows += [(pattern, policy.branches[pattern].describe()) for pattern in sorted(policy.branches)]
-    return [*rows, ("(tags)", "keep" if policy.tags is None else policy.tags.describe())]
 
 
 def _document(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from ebbtide.api.looks import TOP, usage_json
+from ebbtide.api.looks import TOP, name_of, periods_of, usage_json
 from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.figures import prices_of
@@ -15,21 +15,9 @@ from ebbtide.run_request import InventoryOptions
 from ebbtide.text import count_text, known_size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ebbtide.prices import Prices
-
-KINDS = {
-    "branch": "branch",
-    "tag": "tag",
-    "collection": "collection",
-    "hold": "hold on",
-    "lease": "",
-    "future": "",
-    "dangling": "",
-    "protection": "",
-}
-"""The words before the name of a holder of each kind."""
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +75,7 @@ def _show(cli: Cli, found: Mapping[str, Any], prices: Prices | None) -> None:
     cli.output.line()
     cli.output.table(
         ["newest commit that needs the file", "size", "files"],
-        [[label, *_figures(each)] for label, each in _periods(found["periods"])],
+        [[label, *_figures(each)] for label, each in periods_of(found["periods"])],
         right=["size", "files"],
     )
     for warning in found["warnings"]:
@@ -101,11 +89,6 @@ def _show(cli: Cli, found: Mapping[str, Any], prices: Prices | None) -> None:
 def _holder_row(each: Mapping[str, Any], prices: Prices | None) -> list[str]:
     row = [name_of(each), *_figures(each["alone"]), *_figures(each["in_all"])]
     return row if prices is None else [*row, prices.text(each["alone_money_month"])]
-
-
-def name_of(holder: Mapping[str, Any]) -> str:
-    """Returns a holder for people: `branch main`."""
-    return f"{KINDS[holder['kind']]} {holder['name']}".strip()
 
 
 def _figures(count: Mapping[str, Any]) -> list[str]:
@@ -144,14 +127,4 @@ def _parts(found: Mapping[str, Any]) -> list[list[str]]:
     rows.append(["sum", *_figures(found["listed"])])
     if found["quarantine"]["objects"]:
         rows.append(["besides, in quarantine", *_figures(found["quarantine"])])
-    return rows
-
-
-def _periods(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns the periods with their names."""
-    start, rows = "0d", []
-    for each in found:
-        end = each["until"]
-        rows.append((f"{start} to {end} old" if end else f"{start} old or older", each))
-        start = end
     return rows

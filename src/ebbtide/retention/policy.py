@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from ebbtide.durations import format_duration, parse_duration, require_clear
 from ebbtide.errors import InvalidInput
+from ebbtide.text import shown
 
 Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
 
@@ -111,6 +112,23 @@ def parse_rule(value: object, *, key: str) -> Rule:
             'such as {"keep_within": "7d", "keep_last": 3}',
         )
     return _parse_parts(value, key=key)
+
+
+def parse_rule_text(text: str) -> str | dict[str, str | int]:
+    """Converts a rule that a user wrote as a text to the form of a policy file.
+
+    `keep_last:3,keep_within:7d` becomes a mapping. Other texts stay as they are, and `Policy.parse`
+    checks them. Raises InvalidInput `invalid_policy` for a part that is given twice.
+    """
+    if ":" not in text:
+        return text
+    parts: dict[str, str | int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition(":")
+        if name in parts:
+            raise InvalidInput("invalid_policy", f"the rule {shown(text)} has {name!r} twice")
+        parts[name] = int(value) if value.isascii() and value.isdigit() else value
+    return parts
 
 
 def _parse_parts(parts: Mapping[object, object], *, key: str) -> Rule:
@@ -231,6 +249,13 @@ class Policy:
         if self.holds:
             written["holds"] = dict(sorted(self.holds.items()))
         return written
+
+    def rules(self) -> list[tuple[str, str]]:
+        """Returns each rule for people: the branches that it is for, and the rule."""
+        default = "keep" if self.default is None else self.default.describe()
+        rows = [("default", default)]
+        rows += [(pattern, self.branches[pattern].describe()) for pattern in sorted(self.branches)]
+        return [*rows, ("(tags)", "keep" if self.tags is None else self.tags.describe())]
 
     def with_holds(self, holds: Mapping[str, str]) -> Policy:
         """Returns this policy with more holds. A hold on a held commit replaces the earlier

@@ -39,14 +39,16 @@ class StepState:
 class Job:
     """One run or look that this server started, as its file tells of it.
 
-    `report` or `error` is set when the job has ended. `found` holds the results of a look so far,
-    in the form of `reclaimable_json`, the present policy first. `began` is when it was started, on
-    the monotonic clock of the machine. `server` is the process that started it (`this_process`).
+    `report` or `error` is set when the job has ended. `found` holds the results of a comparison of
+    policies so far, in the form of `reclaimable_json`, the present policy first. `looks_at` is what
+    a look computes. `began` is when the job was started, on the monotonic clock of the machine.
+    `server` is the process that started it (`this_process`).
     """
 
     file: JobFile
     repository_id: str
     look_id: str | None
+    looks_at: str
     owner: str
     server: str | None
     began: float
@@ -75,7 +77,7 @@ class Job:
         self.ended = True
         if self.report is None and self.error is None:
             is_run = self.look_id is None
-            what, todo = ("run", "sweep the run") if is_run else ("trial", "try the policies")
+            what, todo = ("run", "sweep the run") if is_run else ("computation", "start it")
             message = f"the process of the {what} died: {todo} again"
             self.error = {"kind": WORKER_DIED, "message": message}
 
@@ -133,7 +135,12 @@ def read_jobs(directory: Path) -> list[Job]:
 
 
 def add_job(
-    directory: Path, repository_id: str, *, look_id: str | None = None, owner: str = ""
+    directory: Path,
+    repository_id: str,
+    *,
+    look_id: str | None = None,
+    looks_at: str = "",
+    owner: str = "",
 ) -> JobFile:
     """Makes the file of a new job. Deletes the oldest files of jobs that have ended."""
     for job in [job for job in read_jobs(directory) if job.ended][ENDED_KEPT:]:
@@ -141,9 +148,9 @@ def add_job(
     # Programs that clean up directories for temporary files can have deleted it.
     directory.mkdir(parents=True, exist_ok=True)
     file = JobFile(directory / f"{uuid4().hex}{_SUFFIX}")
-    first = {"repository_id": repository_id, "look_id": look_id, "owner": owner}
+    first = {"repository_id": repository_id, "look_id": look_id, "looks_at": looks_at}
     part = JobFile(file.path.with_suffix(".part"))
-    part.tell("job", first | {"server": this_process()})
+    part.tell("job", first | {"owner": owner, "server": this_process()})
     part.path.rename(file.path)
     return file
 

@@ -1,10 +1,10 @@
 """Collector runs and looks as jobs: each has a process of its own, which tells in a file what it
 does, and a thread of the server that waits for its end.
 
-A *look* computes what other policies would free, and deletes nothing. Jobs are processes because
-requests must not wait for the memory and processors of a run. The process of a job ends with the
-server, also if the server is killed. This does no harm: the plan of a run can be swept again. Not
-for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
+A *look* computes the effect of policies, or the usage, and deletes nothing. Jobs are processes
+because requests must not wait for the memory and processors of a run. The process of a job ends
+with the server, also if the server is killed. This does no harm: the plan of a run can be swept
+again. Not for: the steps of a run (`ebbtide.gc`), or runs of other processes (`api.runs`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from weakref import finalize
 from ebbtide import logs, telemetry
 from ebbtide.api.collected import Collected, open_collected
 from ebbtide.api.engines import Hidden, make_engine
+from ebbtide.api.looks import curve_json, usage_json
 from ebbtide.errors import (
     Conflict,
     EbbtideError,
@@ -68,6 +69,7 @@ logger = logging.getLogger(__name__)
 Tell = Callable[[str, Any], None]
 """Adds a line to the file of a job."""
 Action = Literal["run", "plan", "sweep", "undo", "purge", "look"]
+Look = Literal["policies", "curve", "usage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +77,12 @@ class Order:
     """The parameters of a job.
 
     The action `plan` makes a plan, and `run` also sweeps it. `sweep`, `undo` and `purge` work on
-    the run `run_id`. `look` compares policies.
+    the run `run_id`. `look` computes `looks_at`: for `policies`, the comparison of `policies` with
+    the present policy.
 
-    `under` and `sweeps_ended` are arguments of `Collector.undo`. A look compares `policies` with
-    the present policy. `gateway` is set if the job uses the server's Spark. `request_id` and
-    `trace_ids` are those of the request that ordered the job, for the log. `is_scheduled`: no
-    person waits for the answer.
+    `under` and `sweeps_ended` are arguments of `Collector.undo`. `gateway` is set if the job
+    uses the server's Spark. `request_id` and `trace_ids` are those of the request that ordered the
+    job, for the log. `is_scheduled`: no person waits for the answer.
     """
 
     directory: Path | None
@@ -92,6 +94,7 @@ class Order:
     run_id: str | None = None
     under: str = ""
     sweeps_ended: bool = False
+    looks_at: Look = "policies"
     policies: tuple[Policy, ...] = ()
     gateway: Gateway | None = None
     request_id: str | None = None
@@ -154,7 +157,7 @@ class Jobs:
         return job
 
     def look(self, order: Order, *, owner: str) -> Job:
-        """Starts a look: a job that compares policies, and takes no lease. If the same owner has an
+        """Starts a look: a job that changes nothing, and takes no lease. If the same owner has an
         unfinished look of the repository, that look is ended first."""
         for job in self._all(order.repository_id):
             running = self._running.get(job.file)
@@ -167,6 +170,10 @@ class Jobs:
     def find_look(self, repository_id: str, look_id: str) -> Job | None:
         """Returns a look that this server started; None if there is none of that id."""
         return next((job for job in self._all(repository_id) if job.look_id == look_id), None)
+
+    def looks(self, repository_id: str, looks_at: Look) -> list[Job]:
+        """Returns the looks of a repository at one thing, the newest first."""
+        return [job for job in self._all(repository_id) if job.looks_at == looks_at]
 
     def of(self, repository_id: str) -> list[Job]:
         """Returns the jobs of a repository whose run has an id, the newest first."""
@@ -205,7 +212,10 @@ class Jobs:
         """Starts the process of a job, and the thread that waits for its end."""
         start = RunStart(order.repository, order.action)
         gateway = self._warm.lend(order.settings)
-        file = add_job(self._directory, order.repository_id, look_id=look_id, owner=owner)
+        looks_at = "" if look_id is None else order.looks_at
+        file = add_job(
+            self._directory, order.repository_id, look_id=look_id, looks_at=looks_at, owner=owner
+        )
         options = order.options
         if look_id is not None:
             # A look deletes nothing, so that any grace is safe.
@@ -410,11 +420,16 @@ def _engine(order: Order) -> Engine:
 
 
 def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
-    """Carries out a look. Sends a `found` message for each policy as soon as its result is known;
-    returns the look's instant and grace (`now`, `grace_seconds`)."""
+    """Carries out a look, and returns its result. A comparison of policies sends a `found` message
+    for each policy as soon as its result is known, and returns its instant and grace (`now`,
+    `grace_seconds`)."""
     from ebbtide.gc.whatif import Alternative, reclaimable_json
 
     prices = Prices.of(order.settings)
+    if order.looks_at == "curve":
+        return curve_json(collector.curve(), prices)
+    if order.looks_at == "usage":
+        return usage_json(collector.usage(), prices)
     known: list[Alternative] = []
 
     def found(each: Alternative) -> None:

@@ -185,7 +185,7 @@ def test_only_what_the_settings_name(elsewhere: Elsewhere, tmp_path: Path) -> No
 
     page = reader.get(f"{elsewhere.place}/runs").text
     (sections,) = re.findall(r'<nav class="sections".*?</nav>', page, re.DOTALL)
-    assert re.findall(r">([^<]+)</a></li>", sections) == ["Runs", "Explain"]
+    assert re.findall(r">([^<]+)</a></li>", sections) == ["Runs", "Usage", "Explain"]
     for section in ("files", "commits", "refs", "collections", "policy", "trash"):
         assert reader.get(f"{elsewhere.place}/{section}").status_code == 404
     assert "has no policy" in text_of(reader.get(f"{elsewhere.place}/policy").text)

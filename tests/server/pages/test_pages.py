@@ -58,7 +58,7 @@ def test_no_name_is_markup(lake: Lake, admin: Browser) -> None:
     of_lake = (
         *("", "/files", "/files?ref=user-bob", "/commits", "/refs", "/collections", "/explain"),
         *("/refs?kind=tag&state=expiring", "/explain?what=main", "/policy", "/holds"),
-        *("/protection", "/runs", "/runs/trend", "/trash", "/purges"),
+        *("/protection", "/usage", "/runs", "/runs/trend", "/trash", "/purges"),
     )
     places = ["", "/trash", run, f"{run}/candidates", f"{run}/charts"]
     for place in (*places, *(f"{PLACE}{each}" for each in of_lake)):

@@ -21,9 +21,11 @@ from ebbtide.server.pages.policy_form import BRANCH_RULES_MAX, PolicyFields
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.embedded import Store
 from tests.server.pages.conftest import Browsers
+from tests.server.pages.test_pages import text_of
 from tests.support.randomized import examples, randomized
 
 PLACE = "/repositories/lake/policy"
+CHOICES = ("checkbox", "radio")
 
 parts = st.dictionaries(st.sampled_from(COUNTS), st.integers(1, 10**6), max_size=4)
 periods = st.integers(1, 10**6).map(lambda seconds: f"{seconds}s")
@@ -58,7 +60,7 @@ class Fields(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         name = given.get("name") or ""
-        if tag == "input" and (given.get("type") != "checkbox" or "checked" in given):
+        if tag == "input" and (given.get("type") not in CHOICES or "checked" in given):
             self.found[name] = given.get("value") or ""
         elif tag == "textarea":
             self._area, self.found[name] = name, ""
@@ -112,6 +114,10 @@ def test_wrong_fields() -> None:
         ({"default-keep_last": "three"}, "is not a count"),
         ({"default-keep_last": "0"}, "is not a count"),
         ({"default-keep_within": "7"}, "has no unit"),
+        ({"default-keep_within": "1m"}, "minutes or months"),
+        ({"default-keep_within": "keep", "default-keep_last": "3"}, "clear its other fields"),
+        ({"default-keep_within": "keep_last:3", "default-keep_last": "3"}, "it is given twice"),
+        ({"default-keep_within": "keep_last:3,keep_last:4"}, "'keep_last' twice"),
         ({"branch-rows": "1", "branch-0-pattern": "main"}, "the rule is empty"),
         ({"branch-rows": "1", "branch-0-keep_last": "1"}, "an empty name"),
         ({"branch-rows": "x"}, "reload the page"),
@@ -125,10 +131,38 @@ def test_wrong_fields() -> None:
             read({"mode": "age", **fields})
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (" 30d ", "30d"),
+        ("keep", "keep"),
+        ("keep_last:3", {"keep_last": 3}),
+        ("keep_within:2w,keep_monthly:12", {"keep_within": "14d", "keep_monthly": 12}),
+    ],
+)
+def test_both_editors_take_what_the_command_takes(
+    text: str, rule: Any, store: Store, browsers: Browsers
+) -> None:
+    """And say what they understood, before it is set."""
+    lake = store.create_repository("lake")
+    admin = browsers()
+    policy = Policy.parse({"default": rule})
+    means = f"Policy A means: {'; '.join(map(' '.join, policy.rules()))}."
+    form = {"edited": "form", "mode": "age", "default-keep_within": text}
+    for fields in ({"policy": text}, form):
+        assert means in text_of(admin.post(f"{PLACE}/preview", **fields).json()["html"])
+        assert admin.post(PLACE, action="set", **fields).status_code == 303
+        assert lake.retention.get() == policy
+        lake.retention.unset()
+    wrong = admin.post(PLACE, policy="keep_last:x")
+    assert wrong.status_code == 400 and "is not a count" in wrong.text
+
+
 def test_both_editors_agree(store: Store, browsers: Browsers) -> None:
     lake = store.create_repository("lake")
     admin = browsers()
     typed = {
+        "edited": "form",
         "mode": "age",
         "branch-rows": "1",
         "branch-0-pattern": "main",
@@ -136,25 +170,26 @@ def test_both_editors_agree(store: Store, browsers: Browsers) -> None:
         "default-keep_within": "9d",
         "policy": '{"default": "1d"}',
     }
-    checked = admin.post(PLACE, action="check-form", **typed)
+    checked = admin.post(PLACE, action="try", **typed)
     found = Fields(checked.text).found
     assert json.loads(found["policy"])["branches"] == {"main": {"keep_last": 3}}
     assert "Effect, if set" in checked.text and lake.retention.get() is None
-    assert found["branch-rows"] == "2", "there is a row to write in"
+    assert found["branch-rows"] == "2" and found["edited"] == "form", "a row to write in"
 
-    checked = admin.post(PLACE, action="check", policy='{"default": "1d", "tags": "90d"}')
+    checked = admin.post(PLACE, action="try", policy='{"default": "1d", "tags": "90d"}')
     found = Fields(checked.text).found
+    assert found["edited"] == "json", "the editor that was open"
     assert found["default-keep_within"] == "1d" and found["tags-keep_within"] == "90d"
     assert lake.retention.get() is None
 
-    more = Fields(admin.post(PLACE, action="more-form", **typed, **{"default-keep_last": "x"}).text)
+    more = Fields(admin.post(PLACE, action="more", **typed, **{"default-keep_last": "x"}).text)
     assert more.found["default-keep_last"] == "x" and more.found["policy"] == '{"default": "1d"}'
 
-    wrong = admin.post(PLACE, action="set-form", **typed, **{"default-keep_last": "x"})
+    wrong = admin.post(PLACE, action="set", **typed, **{"default-keep_last": "x"})
     assert wrong.status_code == 400 and "is not a count" in html.unescape(wrong.text)
     assert Fields(wrong.text).found["default-keep_last"] == "x"
     assert lake.retention.get() is None
-    assert admin.post(PLACE, action="set-form", **typed).status_code == 303
+    assert admin.post(PLACE, action="set", **typed).status_code == 303
     policy = lake.retention.get()
     assert policy is not None and policy.default is not None
     assert policy.default.keep_within == timedelta(days=9)
@@ -162,7 +197,8 @@ def test_both_editors_agree(store: Store, browsers: Browsers) -> None:
     # What the page now shows is that policy, in both editors.
     shown = Fields(admin.get(PLACE).text).found
     assert read(shown) == Policy.parse(json.loads(shown["policy"])) == policy
-    assert "As a form" not in browsers(Role.READER).get(PLACE).text
+    reader = browsers(Role.READER).get(PLACE).text
+    assert "<button" not in reader.split("<main")[1].split("</main>")[0]
 
 
 def test_the_preview_has_the_other_editor(store: Store, browsers: Browsers) -> None:

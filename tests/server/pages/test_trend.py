@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.gc.runs import RunFolder
-from ebbtide.server.pages.charts import DATES_HEIGHT, DATES_WIDTH, Scale, over_dates
+from ebbtide.server.pages.charts import PLOT_HEIGHT, PLOT_WIDTH, Scale, over_dates
 from ebbtide.server.pages.trends import read_figures
 from ebbtide.text import known_size_text, size_text
 from tests.server.pages.conftest import PLACE, Browser, Lake
@@ -48,8 +48,8 @@ def test_points_are_where_the_axes_say(found: list[tuple[datetime, float]], scal
         assert value <= top * 1.000001
         assert y == pytest.approx(chart.bottom - height * value / top, abs=0.06)
     assert chart.points[0][0] == chart.left and chart.points[-1][0] == chart.right
-    assert all(0 <= tick.at <= DATES_WIDTH for tick in chart.dates)
-    assert chart.bottom < DATES_HEIGHT
+    assert all(0 <= tick.at <= PLOT_WIDTH for tick in chart.marks)
+    assert chart.bottom < PLOT_HEIGHT
 
 
 def test_the_page(lake: Lake, admin: Browser) -> None:

@@ -127,7 +127,7 @@ def test_one_look_at_a_time_leaves_nothing(lake: Lake) -> None:
     files.append(jobs.look(order, owner="ada").file)
     eventually(lambda: all(file.read().ended for file in files))
     first, other, second = (file.read() for file in files)
-    assert first.error is not None and "try the policies again" in first.error["message"]
+    assert first.error is not None and "start it again" in first.error["message"]
     for job in (second, other):
         assert job.error is None and len(job.found) == 2, job.error
     assert not any(file.directory.exists() for file in files)

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError, quarantine_fields
+from ebbtide.prices import Prices
 from ebbtide.server.errors import STATUS, BreakingOff
 from ebbtide.server.pages import (
     candidates,
@@ -24,6 +25,7 @@ from ebbtide.server.pages import (
     files,
     holds,
     login,
+    looks,
     policies,
     purges,
     refs,
@@ -52,6 +54,7 @@ TOPICS: Final = (
     refs,
     collections,
     policies,
+    looks,
     holds,
     # Before `runs`, whose paths have the id of a run where these have a word.
     trends,
@@ -82,6 +85,7 @@ def make_pages(state: Any) -> Starlette:  # the state of the server's applicatio
     )
     state.figures = Figures()
     state.charts = ChartsKept()
+    state.prices = Prices.of(state.store.settings)
     pages.state = state
     return pages
 

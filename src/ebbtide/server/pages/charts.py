@@ -1,4 +1,5 @@
-"""Charts as numbers that templates draw: bars, lines, and values over dates. Not for: HTML."""
+"""Charts as numbers that templates draw: bars, lines, and values over dates or lengths. Not for:
+HTML."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from typing import Final, Literal
 LINE_WIDTH: Final = 120
 LINE_HEIGHT: Final = 28
 _MARGIN: Final = 2
-DATES_WIDTH: Final = 360
-DATES_HEIGHT: Final = 190
+PLOT_WIDTH: Final = 360
+PLOT_HEIGHT: Final = 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 10, 164
 _TICKS: Final = 4
+_LABELS_APART: Final = 0.16
+"""The least distance of two labels of lengths, as a part of the axis."""
 
 Scale = Literal["bytes", "whole", "any"]
 """The values of an axis: bytes, whole numbers, or any numbers."""
@@ -99,17 +102,18 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Dated:
-    """Values over dates, in a box of DATES_WIDTH by DATES_HEIGHT. `points` has the coordinates of
-    each value, the oldest first. `values` marks the vertical axis, from 0 at the bottom, and
-    `dates` the horizontal axis."""
+class Plot:
+    """Values over an axis, in a box of PLOT_WIDTH by PLOT_HEIGHT. `points` has the coordinates of
+    each value, in the order of the axis. `values` marks the vertical axis, from 0 at the bottom,
+    and `marks` the horizontal one. `level` is the height of one more value, across the axis."""
 
     title: str
     points: Sequence[tuple[float, float]]
     values: Sequence[Tick]
-    dates: Sequence[Tick]
+    marks: Sequence[Tick]
+    level: float | None = None
     left: float = _LEFT
-    right: float = DATES_WIDTH - _RIGHT
+    right: float = PLOT_WIDTH - _RIGHT
     bottom: float = _BOTTOM
 
 
@@ -119,7 +123,7 @@ def over_dates(
     *,
     text: Callable[[float], str],
     scale: Scale,
-) -> Dated | None:
+) -> Plot | None:
     """Returns a chart of values over dates; None for fewer than two dates.
 
     `text` formats a value for the axis. The marks of the axis are round numbers: powers of two for
@@ -129,25 +133,70 @@ def over_dates(
     if len(found) < 2 or found[0][0] == found[-1][0]:
         return None
     first, last = found[0][0], found[-1][0]
-    step = _step(max(value for _, value in found), scale)
-    count = max(1, math.ceil(max(value for _, value in found) / step))
-    width, height = DATES_WIDTH - _RIGHT - _LEFT, _BOTTOM - _TOP
-
-    def x(instant: datetime) -> float:
-        return round(_LEFT + width * ((instant - first) / (last - first)), 1)
-
-    def y(value: float) -> float:
-        return round(_BOTTOM - height * value / (count * step), 1)
-
     middle = first + (last - first) / 2
     is_short = (last - first).days < 2
     dates = (first, last) if is_short else (first, middle, last)
     form = "%m-%d %H:%M" if is_short else "%Y-%m-%d"
-    return Dated(
+
+    def part(instant: datetime) -> float:
+        return (instant - first) / (last - first)
+
+    return _plot(
         title,
-        points=[(x(instant), y(value)) for instant, value in found],
+        [(part(instant), value) for instant, value in found],
+        [(part(instant), f"{instant:{form}}") for instant in dates],
+        text=text,
+        scale=scale,
+    )
+
+
+def over_lengths(
+    title: str,
+    rows: Sequence[tuple[float, str, float]],
+    *,
+    level: float,
+    text: Callable[[float], str],
+    scale: Scale,
+) -> Plot:
+    """Returns a chart of rows (length, its label, value) over a logarithmic axis. The lengths
+    ascend from more than 0. `level`, `text` and `scale` are as those of Plot and `over_dates`."""
+    first, last = rows[0][0], rows[-1][0]
+    parts = [math.log(length / first) / math.log(last / first) for length, _, _ in rows]
+    marks: list[tuple[float, str]] = []
+    for part, (_, label, _) in zip(reversed(parts), reversed(rows), strict=True):
+        if not marks or marks[-1][0] - part >= _LABELS_APART:
+            marks.append((part, label))
+    values = [(part, value) for part, (_, _, value) in zip(parts, rows, strict=True)]
+    return _plot(title, values, marks[::-1], text=text, scale=scale, level=level)
+
+
+def _plot(
+    title: str,
+    points: Sequence[tuple[float, float]],
+    marks: Iterable[tuple[float, str]],
+    *,
+    text: Callable[[float], str],
+    scale: Scale,
+    level: float | None = None,
+) -> Plot:
+    """Returns a chart of points and marks, whose places are parts of the axis, from 0 to 1."""
+    top = max([value for _, value in points] + [level or 0])
+    step = _step(top, scale)
+    count = max(1, math.ceil(top / step))
+    width, height = PLOT_WIDTH - _RIGHT - _LEFT, _BOTTOM - _TOP
+
+    def x(part: float) -> float:
+        return round(_LEFT + width * part, 1)
+
+    def y(value: float) -> float:
+        return round(_BOTTOM - height * value / (count * step), 1)
+
+    return Plot(
+        title,
+        points=[(x(part), y(value)) for part, value in points],
         values=[Tick(y(number * step), text(number * step)) for number in range(count + 1)],
-        dates=[Tick(x(instant), f"{instant:{form}}") for instant in dates],
+        marks=[Tick(x(part), label) for part, label in marks],
+        level=None if level is None else y(level),
     )
 
 

@@ -1,7 +1,8 @@
 """The policy of a repository: its text, its effect now, and the editor. Compares policies with the
 present one: the commits that each keeps, by branch and by rule.
 
-Not for: how many bytes a policy frees (a look of `server.jobs` computes that).
+Not for: how many bytes a policy frees (a look of `server.jobs` computes that), and the curve
+(`looks`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import Roots, decide
-from ebbtide.retention.policy import Policy
+from ebbtide.retention.policy import Policy, parse_rule_text
 from ebbtide.server.api.runs import steps_of
 from ebbtide.server.job_files import Job
-from ebbtide.server.jobs import Order
 from ebbtide.server.pages.charts import shares
 from ebbtide.server.pages.html import clause
+from ebbtide.server.pages.looks import curve_axes, proposed_policy, shown_prices, start_look
 from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
@@ -38,29 +39,35 @@ REFS_COMPARED: Final = 50
 BRANCHES_CHARTED: Final = 100
 FIELDS: Final[Mapping[str, str]] = dict(zip(NAMES, ("policy", "policy_b", "policy_c"), strict=True))
 """The form field of each editor, by name. The first editor holds the policy that can be set."""
-OF_FORM: Final = "-form"
-"""The end of the actions whose policy is that of the form, and not the JSON."""
 _PATH: Final = "/repositories/{repository:segment}/policy"
 
 
 @pages.add("GET", _PATH, Role.READER)
 def show_policy(visit: Visit) -> Response:
-    """Shows the policy as text, and the commits of each branch that it keeps and expires now."""
-    return _page(visit)
+    """Shows the policy as text, and the commits of each branch that it keeps and expires now. The
+    query can name a curve, and a period or a count that the form shows."""
+    found = visit.collected.with_policy
+    in_force = _in_force(found)
+    try:
+        proposed = proposed_policy(visit, in_force)
+    except InvalidInput as error:
+        return _page(visit, error=error, status=400)
+    if proposed is None or not visit.allows(Role.ADMIN):
+        return _page(visit)
+    comparison = compare(found, in_force, {NAMES[0]: proposed})
+    return _page(visit, edited=proposed, comparison=comparison)
 
 
 @pages.add("POST", _PATH, Role.ADMIN)
 def set_policy(visit: Visit) -> Response:
-    """Sets the policy in the form or in the JSON, tries it, or only checks it. The button says
-    which of the two is meant. Errors are shown beside the editor."""
-    here, action = visit.collected, visit.form("action").removesuffix(OF_FORM)
+    """Sets or tries the policy of the editor that is open: the form or the JSON. Errors are shown
+    beside the editors."""
+    here, action = visit.collected, visit.form("action")
     try:
         if action == "more":
             return _page(visit)
         if action == "try":
             return _try(visit)
-        if action == "check":
-            return _check(visit)
         policy = _edited(visit)
         unmatched = here.with_policy.set_policy(policy)
     except WrongPolicy as error:
@@ -110,7 +117,7 @@ def show_look(visit: Visit) -> Response:
             "run_not_found",
             "this server does not know this trial any more: try the policy again",
         )
-    values = _look_values(look)
+    values = _look_values(look, visit.collected.name)
     if visit.request.headers.get("accept") == "application/json":
         return visit.json({"ended": look.ended, "html": visit.render("look.html", **values)})
     return visit.page("look_page.html", **values)
@@ -125,18 +132,19 @@ class WrongPolicy(InvalidInput):
 
 
 def parse_policy(text: str) -> Policy:
-    """Returns the policy of a JSON text, in the form of `ebbtide retention set --file`.
+    """Returns the policy of a text, as `ebbtide retention set` reads it: JSON, or the default rule
+    alone, such as `30d` or `keep_last:3`.
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
-    return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
+    if text.lstrip().startswith(("{", "[")):
+        return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
+    return Policy.parse_given({"default": parse_rule_text(text.strip())})
 
 
 def _is_of_form(visit: Visit) -> bool:
-    """Whether the form counts, and not the JSON beside it. A button says so; while the user types,
-    the editor that was changed last."""
-    action = visit.form("action")
-    return action.endswith(OF_FORM) if action else visit.form("edited") == "form"
+    """Whether the form counts, and not the JSON: the editor that is open."""
+    return visit.form("edited") == "form"
 
 
 def _edited(visit: Visit) -> Policy:
@@ -177,39 +185,25 @@ def _in_force(found: WithPolicy) -> Policy | None:
         return None
 
 
-def _check(visit: Visit) -> Response:
-    """Shows the policy in both editors, and which commits it keeps. Sets nothing."""
-    policies = _given(visit)
-    found = visit.collected.with_policy
-    comparison = compare(found, _in_force(found), policies)
-    return _page(visit, edited=policies[NAMES[0]], comparison=comparison)
-
-
 def _try(visit: Visit) -> Response:
     """Compares at once which commits the policies keep. Starts a look to compute the bytes, because
     this needs a listing of the storage."""
     policies = _given(visit)
     here = visit.collected
     comparison = compare(here.with_policy, _in_force(here.with_policy), policies)
-    order = Order(
-        directory=visit.store.directory,
-        settings=visit.served.settings,
-        repository=here.name,
-        repository_id=here.key,
-        options={"mode": "clean"},
-        policies=tuple(policies.values()),
-    )
-    look = visit.served.jobs.look(order, owner=visit.key.access_key_id)
+    look = start_look(visit, "policies", list(policies.values()))
     return _page(visit, edited=policies[NAMES[0]], comparison=comparison, look=look)
 
 
-def _look_values(look: Job) -> dict[str, Any]:
+def _look_values(look: Job, repository: str) -> dict[str, Any]:
     """Returns the values that the templates of a look show."""
+    if look.looks_at == "curve":
+        axes, prices = curve_axes(look, repository), shown_prices(look)
+        return {"look": look, "steps": steps_of(look), "axes": axes, "prices": prices}
     return {
         "look": look,
         "steps": steps_of(look),
         "rows": looked_rows(look.found),
-        "has_price": any(each["money_month"] is not None for each in look.found),
     }
 
 
@@ -220,7 +214,8 @@ def _editors(
     policy; without one, what was sent, and on the page's first view the policy in force."""
     texts = {field: visit.form(field) for field in FIELDS.values()}
     if visit.request.method == "GET":
-        return texts | {"policy": _text(in_force)}, PolicyFields.of(in_force)
+        shown = edited or in_force
+        return texts | {"policy": _text(shown)}, PolicyFields.of(shown)
     if edited is None:
         return texts, PolicyFields.read(visit.form)
     if _is_of_form(visit):
@@ -258,6 +253,7 @@ def _page(
         fields=FIELDS,
         texts=texts,
         rules=rules,
+        is_form_open=rules is not None and (visit.request.method == "GET" or _is_of_form(visit)),
         error=error,
         wrong_field=wrong_field,
         saved=saved,
@@ -269,20 +265,31 @@ def _page(
         more_branches=max(0, len(by_ref) - BRANCHES_CHARTED),
         present=present,
         comparison=comparison,
-        **({"look": None} if look is None else _look_values(look)),
+        curve=_curve_values(visit),
+        **({"look": None} if look is None else _look_values(look, here.name)),
     )
+
+
+def _curve_values(visit: Visit) -> dict[str, Any] | None:
+    """Returns the values of the curve that the query names; None without one that this server
+    knows."""
+    look_id, here = visit.query("curve"), visit.collected
+    look = visit.served.jobs.find_look(here.key, look_id) if visit.allows(Role.ADMIN) else None
+    return _look_values(look, here.name) if look and look.looks_at == "curve" else None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The present policy, and other policies by name.
 
-    `refs` has a row for each branch, with the outcome of each policy, the present one first.
-    Branches that lose the most commits under any policy come first.
+    `rules` has the rules of the others as they were understood. `refs` has a row for each branch,
+    with the outcome of each policy, the present one first. Branches that lose the most commits
+    under any policy come first.
     """
 
     present: Alternative
     others: Mapping[str, Alternative]
+    rules: Mapping[str, Sequence[tuple[str, str]]]
     refs: Sequence[Sequence[RefOutlook]]
     more_refs: int
 
@@ -327,7 +334,8 @@ def compare(
         other = replace(roots, policy=policy.with_holds(roots.holds))
         others[name] = alternative_of(other, decide(other), decision)
     rows = _by_ref([now, *others.values()]) if others else []
-    return Comparison(now, others, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
+    rules = {name: policy.rules() for name, policy in policies.items()}
+    return Comparison(now, others, rules, rows[:REFS_COMPARED], max(0, len(rows) - REFS_COMPARED))
 
 
 def _by_ref(alternatives: Sequence[Alternative]) -> list[list[RefOutlook]]:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ebbtide.errors import InvalidInput
-from ebbtide.retention.policy import COUNTS, PARTS, Policy, Rule, RuleMapping, invalid_policy
+from ebbtide.retention.policy import (
+    COUNTS,
+    PARTS,
+    Policy,
+    Rule,
+    RuleMapping,
+    invalid_policy,
+    parse_rule_text,
+)
 from ebbtide.text import escaped
 
 BRANCH_RULES_MAX: Final = 50
@@ -51,17 +59,27 @@ class RuleFields:
         )
 
     def written(self, key: str) -> RuleMapping:
-        """Returns the rule in JSON, which `Policy.parse` checks. Raises InvalidInput
-        `invalid_policy` for a rule that keeps everything and has other parts."""
-        if self.keep_all and self.parts:
-            raise invalid_policy(
-                key, "the rule keeps everything: clear its other fields, or do not keep everything"
-            )
-        if self.keep_all:
-            return KEEP
-        return {
-            name: _number(part) if name in COUNTS else part for name, part in self.parts.items()
+        """Returns the rule in JSON, which `Policy.parse` checks. The field of the period also takes
+        a rule as the command line does, such as `keep_last:3` or `keep`.
+
+        Raises InvalidInput `invalid_policy` for a rule that keeps everything and has other parts,
+        and for a part that is given twice.
+        """
+        text = self.parts.get("keep_within", "")
+        counts: dict[str, str | int] = {
+            name: _number(part) for name, part in self.parts.items() if name in COUNTS
         }
+        if self.keep_all or text == KEEP:
+            if counts or text not in ("", KEEP):
+                problem = "the rule keeps everything: clear its other fields, or do not keep all"
+                raise invalid_policy(key, problem)
+            return KEEP
+        rule = parse_rule_text(text)
+        if isinstance(rule, str):
+            return counts | {"keep_within": rule} if rule else counts
+        for name in rule.keys() & counts:
+            raise invalid_policy(f"{key}.{name}", "it is given twice: clear one of the fields")
+        return rule | counts
 
 
 KEPT: Final = RuleFields(keep_all=True)
@@ -140,7 +158,7 @@ class PolicyFields:
             written["default"] = self.default.written("default")
         if not self.tags.is_blank:
             written["tags"] = self.tags.written("tags")
-        return Policy.parse(written)
+        return Policy.parse_given(written)
 
     def _holds(self) -> dict[str, str]:
         lines = [line.strip() for line in self.holds.split("\n")]

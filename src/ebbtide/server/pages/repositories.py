@@ -17,6 +17,7 @@ from ebbtide.server.api import runs
 from ebbtide.server.api.repositories import storage_url_of
 from ebbtide.server.pages.charts import Line, line, shares
 from ebbtide.server.pages.policies import history_of
+from ebbtide.server.pages.readme import read_readme
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.trends import RUNS_SHOWN, Figures, Quarantined, RunFigures
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
@@ -171,6 +172,7 @@ def show_repository(visit: Visit) -> Response:
         ),
         more_branches=max(0, len(branches) - BRANCHES_CHARTED),
         warnings=decision.warnings,
+        readme=read_readme(repository),
         has_policy=roots.policy is not None,
         runs=[(run, instant_of(run.run_id)) for run in latest],
         now=roots.now,

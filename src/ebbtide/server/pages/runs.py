@@ -11,8 +11,10 @@ from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import ASKED
+from ebbtide.gc.costs import StorageClasses, bytes_by_class
 from ebbtide.gc.report import RunReport
 from ebbtide.ids import instant_of
+from ebbtide.prices import Prices
 from ebbtide.run_request import ServedOptions, SweepOptions, options_of
 from ebbtide.server.api import runs
 from ebbtide.server.api.runs import CHARACTERS_MAX, RunAnswer, RunCreation, UndoRequest
@@ -121,6 +123,7 @@ def show_run(visit: Visit) -> Response:
         is_refused=is_refused,
         advice=None if told is None else advice_of(told["kind"], name, can_sweep=can_sweep),
         held=None if known is None else known.quarantine,
+        saves_month=None if known is None else _saves_month(visit.prices, known),
         held_until=None if known is None else _quarantine_until(known),
         quarantine=QUARANTINE,
         is_over_share=run.state == "refused",
@@ -153,6 +156,15 @@ def purge_run(visit: Visit) -> Response:
     _require_confirmed(visit)
     runs.purge(visit.served, visit.collected, run_id)
     return visit.to("repositories", name, "runs", run_id, notice="aside_purged")
+
+
+def _saves_month(prices: Prices | None, report: RunReport) -> float | None:
+    """Returns what the candidates of a plan cost a month; None if it is unknown."""
+    if prices is None or not report.has_plan:
+        return None
+    found = report.storage_classes
+    classes = None if found is None else StorageClasses.from_json(found)
+    return prices.month(bytes_by_class(classes, report.counts["candidate"]))
 
 
 def _require_confirmed(visit: Visit, why: str = "") -> None:

@@ -22,7 +22,7 @@ from ebbtide.gc import quarantine
 from ebbtide.gc.parts import Count
 from ebbtide.gc.runs import PLAN_FILE, REPORT_FILE, RunFolder, RunFolders
 from ebbtide.ids import instant_of
-from ebbtide.server.pages.charts import Dated, over_dates
+from ebbtide.server.pages.charts import Plot, over_dates
 from ebbtide.server.pages.html import seconds_text
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
@@ -246,7 +246,7 @@ def show_trend(visit: Visit) -> Response:
 
 def _over_dates(
     title: str, found: Sequence[RunFigures], value: Callable[[RunFigures], int | None]
-) -> Dated | None:
+) -> Plot | None:
     """Returns a chart of bytes; None if the runs have fewer than two values, or all are zero."""
     rows = [(run.made_at, size) for run in found if (size := value(run)) is not None]
     if not any(size for _, size in rows):

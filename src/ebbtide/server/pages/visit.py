@@ -32,6 +32,7 @@ from ebbtide.store.embedded import Store
 from ebbtide.store.repository import Repository
 
 if TYPE_CHECKING:
+    from ebbtide.prices import Prices
     from ebbtide.server.oidc.provider import Provider
 
 
@@ -77,6 +78,11 @@ class Visit:
     def provider(self) -> Provider | None:
         """The logins by the issuer; None if the settings have none."""
         return cast("Provider | None", self.request.app.state.provider)
+
+    @property
+    def prices(self) -> Prices | None:
+        """The prices at the server's start; None without any."""
+        return cast("Prices | None", self.request.app.state.prices)
 
     def identify(self) -> None:
         """Finds the session of the request's cookie."""
@@ -198,6 +204,7 @@ class Visit:
             "theme": theme_of(self.request),
             "themes": THEMES,
             "here": self._here(),
+            "prices": self.prices,
             "repository": repository,
             "sections": ()
             if repository is None or self.session is None
@@ -277,6 +284,7 @@ SECTIONS: Final = (
     Section("Holds", "holds"),
     Section("Protection", "protection"),
     Section("Runs", "runs", of="all"),
+    Section("Usage", "usage", of="all"),
     Section("Explain", "explain", of="all"),
     Section("Trash", "trash"),
     Section("Purges", "purges", Role.ADMIN),

@@ -55,12 +55,15 @@ function preview(form) {
   const rules = document.getElementById("rules");
   let waiting = 0;
   let asked = 0;
+  let edited = form.elements.edited.value;
   async function look(mine) {
     try {
+      const fields = new URLSearchParams(new FormData(form));
+      fields.set("edited", edited);
       const answer = await fetch(form.dataset.preview, {
         method: "POST",
         headers: { Accept: "application/json" },
-        body: new URLSearchParams(new FormData(form)),
+        body: fields,
       });
       if (answer.ok && mine === asked) {
         const found = await answer.json();
@@ -81,10 +84,11 @@ function preview(form) {
   }
   const outdated = document.getElementById("outdated");
   form.addEventListener("input", (event) => {
-    const editor = event.target.closest("[data-editor]");
-    if (editor && !("compared" in event.target.dataset)) {
-      form.elements.edited.value = editor.dataset.editor;
+    if (event.target.name === "edited") {
+      return;
     }
+    // Which editor was changed last, also if the other one is opened before the text is tried.
+    edited = event.target.closest("[data-editor]")?.dataset.editor ?? edited;
     if (outdated) {
       outdated.hidden = false;
     }
