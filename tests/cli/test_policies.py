@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ebbtide.cli import policies
-from ebbtide.cli.policies import PolicyEffect, parse_rule_text
+from ebbtide.cli.policies import PolicyEffect
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.capabilities import WithPolicy
-from ebbtide.retention.policy import Policy
+from ebbtide.retention.policy import Policy, parse_rule_text
 from tests.cli.conftest import Ebbtide
 
 SET = ("retention", "set", "lake")
