@@ -59,6 +59,7 @@ SHOTS: Final = {
     "run": f"{LAKE}/runs/{{planned}}",
     "run-swept": f"{LAKE}/runs/{{swept}}",
     "candidates": f"{LAKE}/runs/{{planned}}/candidates",
+    "usage": f"{LAKE}/usage",
     "explain": f"{LAKE}/explain?what=main&path=readme.txt",
     "trash": f"{LAKE}/trash",
     "purges": f"{LAKE}/purges",
@@ -162,6 +163,9 @@ def _take(visitor: Visitor, name: str, place: str, theme: str) -> None:
             page.fill(field, text)
         page.click("button:text-is('Try')")
         page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=120_000)
+    elif name == "usage" and theme == "light":  # the other theme finds it computed
+        page.click("button:has-text('Compute the usage')")
+        page.wait_for_selector("h2:has-text('By holder')", timeout=120_000)
     elif name == "commits":
         page.locator(".commit.expired .tip, .commit.gone .tip").first.hover()
     elif name == "purges":
