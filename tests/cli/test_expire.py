@@ -281,7 +281,7 @@ class TestRefusals:
             ("--keep-last 2 --limit 0", "invalid_argument"),
             (f"--keep-last 2 --policy {policy}", "invalid_argument"),
             (f"--policy {tmp_path / 'missing'}", "invalid_argument"),
-            (f"--policy {text}", "invalid_policy"),
+            (f"--policy {text}", "invalid_duration"),
             (f"--policy {unknown}", "invalid_policy"),
             ("--delete-expired-tags", "invalid_argument"),
             # An expiry of Icechunk has no undo.
