@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from ebbtide.gc import commits_text
 from ebbtide.text import age_text, count_text, one_line, short_id, size_text
 
 
@@ -74,3 +75,14 @@ def test_one_line() -> None:
 def test_ids(full_id: str | None, text: str) -> None:
     """Only long hexadecimal ids are told apart by their first digits."""
     assert short_id(full_id) == text
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((1, 1, 1), "1 commit kept, 1 expires next, 1 quarantined or gone"),
+        ((1_000, 2, 0), "1,000 commits kept, 2 expire next"),
+    ],
+)
+def test_counts_of_commits(counts: tuple[int, int, int], said: str) -> None:
+    assert commits_text(*counts) == said

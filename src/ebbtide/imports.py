@@ -1,7 +1,6 @@
 """Controls the import of libraries, so that processes start fast and can be forked.
 
-Extras: a plain installation lacks the libraries of the server, of PostgreSQL, of Spark and others.
-`require_extra` names the extra before a library is missed.
+Extras: a plain installation lacks libraries of some features. `require_extra` names the packages.
 
 Pandas: if it is installed, Arrow imports it to check whether a list is a pandas column. This takes
 a third of a second in each process, and only Spark needs pandas.
@@ -16,8 +15,9 @@ start none.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
@@ -40,8 +40,18 @@ def require_extra(what: str, extra: str, *modules: str) -> None:
             raise Failed(
                 "extra_missing",
                 f"{what} needs Python's package {name}, which is not installed here: "
-                f"pip install 'ebbtide[{extra}]'",
+                + shlex.join(["pip", "install", *_packages(extra)]),
             )
+
+
+def _packages(extra: str) -> Iterator[str]:
+    """Yields the packages of an extra. They are on an index; this program need not be."""
+    from importlib.metadata import requires  # takes a tenth of the start of a command
+
+    for line in requires("ebbtide") or ():
+        needed, _, condition = line.partition("; ")
+        if condition == f'extra == "{extra}"':
+            yield from _packages(needed[8:-1]) if needed.startswith("ebbtide[") else [needed]
 
 
 class _WithoutPandas:

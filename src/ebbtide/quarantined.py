@@ -119,6 +119,11 @@ class Fate:
         return f"since {day} the next run can delete it" if self.is_over else f"until {day}"
 
     @property
+    def commit_state(self) -> str:
+        """The state of a commit that the run closed."""
+        return "gone" if self.restore_command is None else f"quarantined {self.end}"
+
+    @property
     def text(self) -> str:
         """The fate as a clause whose subject is the run."""
         return f"collector run {self.run_id} {self.words}"

@@ -213,7 +213,7 @@ def test_policies_are_tried_while_one_types(visitors: Visitors) -> None:
 
     visitor.follow("button:text-is('Try')")
     page.wait_for_selector("text=Nothing was set, and nothing changed", timeout=60_000)
-    sizes = page.locator("[data-progress] [data-label='Reclaimable']").all_inner_texts()
+    sizes = page.locator("[data-progress] [data-label='Size']").all_inner_texts()
     assert len(sizes) == 3, sizes
     assert page.input_value("#policy_b") == '{"default": "keep"}'
     assert not page.locator("#outdated").is_visible()

@@ -22,10 +22,10 @@ def test_a_key_twice_in_a_policy(
     """In a file, from stdin, and in one that is tried."""
     (tmp_path / "policy.json").write_text(TWICE)
     before = policy(lake)
-    result = lake("retention set lake --file", tmp_path / "policy.json", code=2)
+    result = lake("retention set lake", tmp_path / "policy.json", code=2)
     assert "policy.json has the key 'main' twice" in result.err
     typing('{"default": {"keep_last": 1, "keep_last": 2}}')
-    result = lake("retention set lake --file -", code=2)
+    result = lake("retention set lake -", code=2)
     assert "stdin has the key 'keep_last' twice" in result.err
     assert policy(lake) == before
     assert "'main' twice" in lake("what-if lake --policy", TWICE, code=2).err

@@ -57,7 +57,7 @@ def test_the_tour_in_the_readme(tmp_path: Path) -> None:
     """On Spark, as it stands. Of its output what does not depend on the day."""
     tour = (ROOT / "README.md").read_text().split("## A tour")[1].split("\n## ")[0]
     done = follow(tour, tmp_path)
-    assert "2 commits kept, 2 expired" in done.stdout
+    assert "2 commits kept, 2 expire next" in done.stdout
     assert "was the head of branch main when its 30d window opened" in done.stdout
     assert re.search(r"^deleted +[1-9]", done.stdout, re.MULTILINE)
     assert "\n# Ebbtide\n" in done.stdout
@@ -78,11 +78,11 @@ def test_start_here(tmp_path: Path) -> None:
     done = follow(start, tmp_path, EBBTIDE_SPARK_MASTER="none")
     assert done.returncode == 0, done
     assert done.stderr == ""
-    assert "2 commits kept, 2 expired" in done.stdout
+    assert "2 commits kept, 2 expire next" in done.stdout
     assert re.search(r"^would be deleted +1 +2.9 MiB$", done.stdout, re.MULTILINE)
     assert re.search(r"^deleted +1 +2.9 MiB$", done.stdout, re.MULTILINE)
     assert re.search(r"^run [0-9a-f]{32} deleted it:$", done.stdout, re.MULTILINE)
-    assert "default   keep_last 1" in done.stdout
+    assert "policy: keep_last 1; tags: keep" in done.stdout
     # A command that is left running, for the browser.
     assert unprinted(start, done.stdout) == ["ebbtide serve"]
 

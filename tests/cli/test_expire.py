@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -151,6 +152,42 @@ class TestDryRun:
         assert sizes.items() <= listing(lake.path).items()
         assert {f"snapshots/{each}" for each in released} <= sizes.keys()
 
+    def test_names_come_before_addresses(self, program_free: Ebbtide, unchanged: Lake) -> None:
+        """With the date from which on each file can go: one grace after the expiry."""
+        cut = ("expire", unchanged.name, "--keep-last", "1", "--unsafe", "--dry-run")
+        shown = program_free(*cut, "--files").out
+        names = re.findall(r"^[0-9A-Z]{20}  .{16}  (.+)$", shown, re.MULTILINE)
+        assert names == ["commit 0", "commit 3", "commit 4"]
+        assert re.search(r"^chunk .*  a/c/1$", shown, re.MULTILINE)
+        assert re.search(r"^snapshot .*  commit 3$", shown, re.MULTILINE)
+        assert "UTC on (EBBTIDE_ICECHUNK_GRACE, 7d)" in shown
+        assert "chunks/" not in shown
+        assert re.search(r"  chunks/\w{20}  +a/c/1$", program_free(*cut, "--addresses").out, re.M)
+        asked_at = datetime.now(UTC)
+        for file in program_free.json(*cut, "--files")["files"]:
+            left = datetime.fromisoformat(file["deletable_at"]) - asked_at
+            assert timedelta(days=6.9) < left < timedelta(days=7.1), file
+        young = program_free("expire", unchanged.name, "--keep-last", "1", "--dry-run").out
+        assert "UTC, one grace ago (EBBTIDE_ICECHUNK_GRACE, 7d)" in young
+
+    def test_policies_are_compared(
+        self, program_free: Ebbtide, unchanged: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("EBBTIDE_ICECHUNK_GRACE", "0s")
+        policies = ("keep_last:1", "30d")
+        asked = [word for policy in policies for word in ("--policy", policy)]
+        compared = program_free.json("what-if", unchanged.name, *asked)["policies"]
+        assert [each["released_count"] for each in compared] == [3, 0]
+        for policy, each in zip(policies, compared, strict=True):
+            cut = program_free.json("expire", unchanged.name, "--policy", policy, "--dry-run")
+            figures = (each["candidate_count"], each["candidate_bytes"])
+            assert figures == (cut["collectable"]["count"], cut["collectable"]["bytes"])
+            assert each["released_count"] == len(cut["released"])
+        shown = program_free("what-if", unchanged.name, *asked).out
+        assert re.search(r"^keep_last:1 +3 ", shown, re.MULTILINE)
+        assert "30d: 30d; tags: keep; " in shown
+        assert "nothing was changed" in shown
+
     @pytest.mark.usefixtures("no_share_gate")
     def test_what_people_see(self, program_free: Ebbtide, unchanged: Lake) -> None:
         shown = program_free(
@@ -244,7 +281,7 @@ class TestRefusals:
             ("--keep-last 2 --limit 0", "invalid_argument"),
             (f"--keep-last 2 --policy {policy}", "invalid_argument"),
             (f"--policy {tmp_path / 'missing'}", "invalid_argument"),
-            (f"--policy {text}", "invalid_policy"),
+            (f"--policy {text}", "invalid_duration"),
             (f"--policy {unknown}", "invalid_policy"),
             ("--delete-expired-tags", "invalid_argument"),
             # An expiry of Icechunk has no undo.
@@ -369,5 +406,5 @@ class TestCollecting:
         assert planned["run_path"].startswith(str(tmp_path / "runs"))
         runs = program_free.json("gc runs", name, *elsewhere)["runs"]
         assert [run["run_id"] for run in runs] == [planned["run_id"]]
-        assert "0 expired" in program_free("gc show", name, planned["run_id"], *elsewhere).out
+        assert "0 expire next" in program_free("gc show", name, planned["run_id"], *elsewhere).out
         assert program_free.json("gc runs", name) == {"runs": []}

@@ -171,6 +171,7 @@ def test_more_than_the_allowed_share_is_refused(
     assert "error: " in found.err
     planned = lake("gc plan lake", *SHORT, "--run-dir", tmp_path / "runs", code=3)
     assert "would be deleted" in planned.out
+    assert re.search(r"^allow +ebbtide .*gc sweep .*lake \w{32} --allow-share", planned.out, re.M)
     assert lake("fs cat lake", expired, "a").out == "old"
     done = lake.json("gc run lake", *SHORT, "--allow-share", "--yes", "--quarantine", "none")
     assert done["state"] == "swept"

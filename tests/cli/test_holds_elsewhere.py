@@ -100,10 +100,10 @@ def test_a_new_policy_tells_which_holds_it_drops(
     """Holds of the former policy's file; those of `hold add` stay."""
     name, file = f"delta:{orders}", tmp_path / "policy.json"
     file.write_text('{"default": {"keep_last": 1}, "holds": {"0": "audit", "1": "audit"}}')
-    ebbtide(f"retention set {name} --file {file}")
+    ebbtide(f"retention set {name} {file}")
     ebbtide(f"hold add {name} 2")
     file.write_text('{"default": {"keep_last": 1}, "holds": ["1"]}')
-    said = ebbtide(f"retention set {name} --file {file}").err
+    said = ebbtide(f"retention set {name} {file}").err
     assert "the hold on commit '0' of the previous policy is dropped" in said
     assert said.count("the hold on") == 1
     said = ebbtide(f"retention set {name} --default keep_last:1").err

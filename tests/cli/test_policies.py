@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ebbtide.cli import policies
-from ebbtide.cli.policies import PolicyEffect
+from ebbtide.cli.policies import PolicyEffect, is_policy_text
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.retention.policy import Policy, parse_rule_text
+from ebbtide.server.pages.policies import parse_policy
 from tests.cli.conftest import Ebbtide
+from tests.support.icechunk import create_repository
 
 SET = ("retention", "set", "lake")
 
@@ -24,6 +27,43 @@ def test_rules_as_text() -> None:
     assert parse_rule_text("keep_last:3, keep_within:7d") == {"keep_last": 3, "keep_within": "7d"}
     with pytest.raises(InvalidInput):
         parse_rule_text("keep_last:3,keep_last:4")
+
+
+BOTH = '{"default": "30d", "branches": {"main": {"keep_last": 3}}, "tags": "7d"}'
+WRITTEN = {
+    "30d": "30d; tags: keep",
+    "keep_last:3": "keep_last 3; tags: keep",
+    "keep_within:2w,keep_daily:7": "14d, keep_daily 7; tags: keep",
+    BOTH: "30d; main: keep_last 3; tags: 7d",
+}
+
+
+def test_every_command_understands_the_same(lake: Ebbtide, tmp_path: Path) -> None:
+    """As an argument and in a file, and on the page what is no file."""
+    create_repository(tmp_path / "ice", spec_version=2)
+    given = dict(WRITTEN)
+    for number, (text, understood) in enumerate(WRITTEN.items()):
+        (tmp_path / f"{number}").write_text(f"{text}\n")
+        given[str(tmp_path / f"{number}")] = understood
+    options = [word for text in given for word in ("--policy", text)]
+    compared = lake("what-if lake", *options).out
+    cut = ("--dry-run", "--unsafe", "--policy")
+    for text, understood in given.items():
+        if is_policy_text(text):
+            assert parse_policy(text).describe() == understood
+        assert f"policy: {understood}\n" in lake(*SET, text, "--dry-run").out
+        assert (
+            f"policy: {understood}\n" in lake("expire", f"icechunk:{tmp_path}/ice", *cut, text).out
+        )
+        assert re.search(rf"^{re.escape(text[:60])}…?: {re.escape(understood)}$", compared, re.M)
+
+
+@pytest.mark.parametrize("command", [SET, ("what-if", "lake", "--policy")])
+def test_text_that_is_no_policy(lake: Ebbtide, command: tuple[str, ...]) -> None:
+    told = lake.refuses("invalid_argument", *command, "kep_last:3", code=2).err
+    assert "no file, no JSON, and no rule such as 30d" in told
+    lake.refuses("invalid_policy", *command, "keep_lst:3", code=2)
+    lake.refuses("invalid_duration", *command, "30y", code=2)
 
 
 def test_set_show_unset(lake: Ebbtide) -> None:
@@ -45,12 +85,12 @@ def test_set_show_unset(lake: Ebbtide) -> None:
 def test_a_policy_from_a_file(lake: Ebbtide, tmp_path: Path) -> None:
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"default": "30d", "mode": "rewrite"}))
-    done = lake.json(*SET, "--file", file)
+    done = lake.json(*SET, file)
     assert done["policy"]["mode"] == "rewrite"
     file.write_text("{")
-    lake.refuses("invalid_policy", *SET, "--file", file, code=2)
-    lake(*SET, "--file", file, "--default", "7d", code=2)
-    lake(*SET, "--file", tmp_path / "nothing", code=2)
+    lake.refuses("invalid_policy", *SET, file, code=2)
+    lake(*SET, file, "--default", "7d", code=2)
+    lake(*SET, tmp_path / "nothing", code=2)
 
 
 def test_a_policy_that_is_none(lake: Ebbtide) -> None:
@@ -118,4 +158,4 @@ def test_each_commit_with_its_fate(lake: Ebbtide, write: Callable[..., str]) -> 
     assert (fates[head]["kept"], fates[head]["reason"]) == (True, "head of branch main")
     assert (fates[old]["kept"], fates[old]["reason"]) == (False, None)
     text = lake("retention show lake --commits").out
-    assert "1 commit kept, 3 expired" in text
+    assert "1 commit kept, 3 expire next" in text

@@ -28,7 +28,7 @@ def test_the_effect_compared_with_the_present_policy(lake: Ebbtide, write: Write
     assert tried.document["done"] is False
     assert lake.json("retention show lake")["policy"] is None
     done = lake("retention set lake --default keep_last:1")
-    assert "3 commits more expire, and 0 commits more are kept" in done.out
+    assert "3 more commits expire next, and 0 more are kept" in done.out
     again = lake.json("retention set lake --default keep_last:3")
     assert again["effect"] == effect(0, 2, 1, 3)
     same = lake("retention set lake --default keep_last:3").out

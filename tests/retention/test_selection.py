@@ -64,7 +64,7 @@ class TestWhatElseKeeps:
             "c2": "tag v2, created 10 days before now, within the 15d of tags",
             "c4": "head of branch main",
         }
-        assert [entry.kind for entry in selection.by_ref] == ["branch", "tags"]
+        assert [entry.kind for entry in selection.by_ref] == ["branch", "tags", "beyond"]
         assert (selection.by_ref[1].kept_count, selection.by_ref[1].expired_count) == (1, 3)
 
     def test_collections_holds_leases_and_the_future(self) -> None:
@@ -77,7 +77,8 @@ class TestWhatElseKeeps:
         ]
         refs = [branch("main", "head"), Ref("set", "collection", "c3")]
         policy = {"default": {"keep_last": 1}, "holds": {"c1": "legal case", "c2": ""}}
-        assert dict(select(commits, refs, policy).active) == {
+        selection = select(commits, refs, policy)
+        assert dict(selection.active) == {
             "c1": "held: legal case",
             "c2": "held",
             "c3": "collection set",
@@ -85,6 +86,21 @@ class TestWhatElseKeeps:
             "ahead": "dated 2026-06-02T00:30:00Z, which is after now",
             "head": "head of branch main",
         }
+        beyond = selection.by_ref[-1]
+        assert (beyond.kind, beyond.kept_count, beyond.expired_count) == ("beyond", 5, 0)
+        assert beyond.rule == (
+            "1 by a collection, 2 by a hold, 1 by a lease, 1 by a date in the future"
+        )
+
+    def test_a_head_and_what_was_the_head_before(self) -> None:
+        refs = [branch("main", "c3"), branch("old", "c0"), Ref("v1", "tag", "c1")]
+        by_ref = select(chain(90, 80, 30, 2), refs, "7d").by_ref
+        assert by_ref[-1].rule == (
+            "1 as the head of a branch, 1 by a tag, 1 as the head when a period began"
+        )
+        assert [each.kind for each in select(chain(2, 1), {"main": "c1"}, "7d").by_ref] == [
+            "branch"
+        ]
 
     def test_a_tombstone_outweighs_everything(self) -> None:
         lost = commit("c0", -1, tombstoned=True, leased_until=NOW + timedelta(days=1))
@@ -261,8 +277,9 @@ def check_by_ref(commits: list[Commit], refs: list[Ref], selection: Selection) -
             line = {move.after for move in oracle.replay(entry.commit_id, known)}
             on_branch |= line
             assert entry.kept_count == len(line & set(selection.active))
-            assert entry.expired_count == len(line & selection.expired)
-            assert entry.commit_count == len(line)
+            gone = {each for each in line if known[each].tombstoned}
+            assert entry.expired_count == len((line & selection.expired) - gone)
+            assert (entry.commit_count, entry.gone_count) == (len(line), len(gone))
     assert [e.name for e in selection.by_ref if e.kind == "branch"] == [b.name for b in branches]
     off_branch = [known[commit_id] for commit_id in set(known) - on_branch]
     counts = {entry.kind: entry.commit_count for entry in selection.by_ref}

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from ebbtide.errors import QUARANTINE_FIELDS
 from ebbtide.formats.base import ExpiredCommit, PurgedAddress
+from ebbtide.gc import EXPIRES_NEXT
 from ebbtide.quarantined import Fate
 
 AddressState = Literal["kept", "unneeded", "purged", "gone", "missing", "foreign", "system"]
@@ -27,18 +28,20 @@ ADDRESS_STATES: Final[Mapping[AddressState, str]] = {
 `missing`. A run deletes an `unneeded` one when it is older than the grace. A `purged` one is closed
 even if a commit refers to it, and its file may still exist. A run deleted an address that is
 `gone`, quarantined it or found it missing."""
-COMMIT_STATES: Final[Mapping[CommitState, str]] = {
-    "kept": "kept",
-    "expired": "expired: runs delete its data; its record stays",
-    "closed": "closed: its data may be deleted; its record stays",
+COMMIT_STATES: Final[Mapping[CommitState, tuple[str, str]]] = {
+    "kept": ("kept", ""),
+    "expired": (EXPIRES_NEXT, "; its record stays"),
+    "closed": ("gone", "; its record stays"),
     "unneeded": (
-        "expired, and in the history of no ref or kept commit: the next run deletes its record too"
+        EXPIRES_NEXT,
+        ", and so does its record: no ref or kept commit has it in its history",
     ),
-    "forgotten": "expired, and so is its record",
+    "forgotten": ("gone", ", and so is its record"),
 }
-"""The states of a commit, in words. In a lakeFS repository, a run may have deleted or quarantined
-the data of an `expired` commit already. A run closed a `closed` commit, or an operator gave it up.
-A run deleted or quarantined the record of a `forgotten` commit, or an expiry removed it."""
+"""The states of a commit, in words, and what they mean. In a lakeFS repository, a run may have
+deleted or quarantined the data of an `expired` commit already. A run closed a `closed` commit, or
+an operator gave it up. A run deleted or quarantined the record of a `forgotten` commit, or an
+expiry removed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,14 @@ class ExplainedCommit:
     expired: ExpiredCommit | None = None
     fate: Fate | None = None
     history: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The state in words. Data that a run took is quarantined or gone."""
+        state, rest = COMMIT_STATES[self.state]
+        if self.fate is not None and self.state != "kept":
+            state = self.fate.commit_state
+        return state + rest
 
     def to_json(self) -> dict[str, Any]:
         """Returns the answer as JSON."""

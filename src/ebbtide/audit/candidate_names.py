@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
 from ebbtide.arrow import texts
-from ebbtide.formats.base import RepositoryFormat
+from ebbtide.formats.base import RepositoryFormat, tree_address
 from ebbtide.formats.file_names import TREES_MAX, FileNames, file_names
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.plan import COMMITS_FILE, COMMITS_SCHEMA, Plan
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import Commit
+from ebbtide.text import one_line
 
 _COLUMNS: Final = [
     name for name in COMMITS_SCHEMA.names if name not in ("recorded", "reason", "companions")
@@ -46,3 +47,28 @@ def names_of_candidates(
         return list(islice(found, TREES_MAX))
 
     return file_names(repository, addresses, expired_commits(plan, folder), among)
+
+
+def with_names(
+    repository: RepositoryFormat, rows: Sequence[Mapping[str, Any]], commits: Sequence[Commit]
+) -> list[dict[str, Any]]:
+    """Returns rows of files with a `name` each: by the first of the `commits` that has the file, or
+    None."""
+    named = file_names(
+        repository,
+        [row["address"] for row in rows],
+        commits,
+        lambda kind: [row["address"] for row in rows if row["kind"] == kind],
+    ).by_address
+    names = [named.get(row["address"]) for row in rows]
+    return [
+        {**row, "name": None if name is None else name.name}
+        for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def names_of_commits(repository: RepositoryFormat, commits: Sequence[Commit]) -> list[str]:
+    """Returns the names of commits, such as the messages of snapshots; "" for one without."""
+    trees = [tree_address(repository.layout, commit.tree_id) for commit in commits]
+    named = file_names(repository, trees, ()).by_address
+    return [one_line(named[each].name) if each in named else "" for each in trees]

@@ -411,7 +411,10 @@ def log(
         typer.Option(metavar="COMMIT", help="List only commits after this id."),
     ] = None,
 ) -> None:
-    """List a commit and its ancestors, youngest first, also expired ones."""
+    """List a commit and its ancestors, youngest first, also those that are quarantined or gone.
+
+    'retention show --commits' also says which commits are kept, and which expire next.
+    """
     opened = cli.repository(repository)
     ref = opened.info.default_branch if ref is None else ref
     warn_of_expiry(cli, repository, ref)
@@ -428,7 +431,7 @@ def log(
                     short_id(record.commit_id),
                     date_text(record.created_at),
                     age_at(record.created_at, now),
-                    _state(record, fates),
+                    "" if record.is_intact else closed_state(record, fates),
                     *[one_line(record.committer)] * with_committer,
                     one_line(record.message),
                 ]
@@ -458,10 +461,10 @@ def _commit_document(record: CommitRecord, fates: Mapping[str, Fate]) -> Documen
     return document_of(record) | ({} if fate is None else fate.fields())
 
 
-def _state(record: CommitRecord, fates: Mapping[str, Fate]) -> str:
+def closed_state(record: CommitRecord, fates: Mapping[str, Fate]) -> str:
+    """Returns the state of a commit that was closed, in words."""
     fate = _fate(record, fates)
-    is_aside = fate is not None and fate.restore_command is not None
-    return "quarantined" if is_aside else record.state
+    return "gone" if fate is None else fate.commit_state
 
 
 def diff(

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from ebbtide.cli.local_files import save
 from ebbtide.errors import InvalidInput
+from ebbtide.gc import FOUND, OUTCOMES
 from ebbtide.text import count_text, date_text, escaped, known_size_text
 
 HTML: Final = (".html", ".htm")
 FIGURES: Final = ("candidate", "quarantined", "deleted")
-HEADS: Final = ("repository", "outcome", "candidates", "quarantined", "deleted")
+HEADS: Final = ("repository", "outcome", *((FOUND | OUTCOMES)[name] for name in FIGURES))
 CELL: Final = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
 Document = Mapping[str, Any]

@@ -60,7 +60,7 @@ _REFS: Final = {
 _POLICIES: Final = {
     "retention set": (
         "ebbtide retention set lake --default 30d --branch main=keep",
-        "ebbtide retention set lake --default keep_within:30d,keep_monthly:12",
+        "ebbtide retention set lake keep_within:30d,keep_monthly:12",
     ),
     "retention default": ("ebbtide retention default lake 30d",),
     "retention branch": (

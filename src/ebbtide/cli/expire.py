@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, Unpack, cast
 
@@ -13,21 +14,27 @@ from ebbtide.cli.command import Cli, YesOption, command, command_line
 from ebbtide.cli.figures import made_by, show_block
 from ebbtide.cli.gc import MasterOption
 from ebbtide.cli.output import confirm, require_answerable
-from ebbtide.cli.policies import read_policy_file
+from ebbtide.cli.policies import POLICY_FORMS, read_policy
 from ebbtide.cli.runs import LIMIT, show_candidates
 from ebbtide.cli.values import parse_when
 from ebbtide.documents import instant
+from ebbtide.durations import format_duration
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import has_rules, scheme_of
+from ebbtide.gc import FOUND
 from ebbtide.ids import descending_id
 from ebbtide.model import EPOCH
 from ebbtide.retention.dates import DATE_FORMS
 from ebbtide.text import count_text, date_text, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ebbtide.formats.capabilities import CommitHistory, WithExpiry
+    from ebbtide.formats.schemes import Scheme
     from ebbtide.gc.preview import Preview
-    from ebbtide.model import RefKind
+    from ebbtide.model import Commit, RefKind
+    from ebbtide.retention import Policy
     from ebbtide.retention.expiry import Expiry, ExpiryRequest
     from ebbtide.settings import Settings
 
@@ -65,8 +72,8 @@ OlderThan = Annotated[
 PolicyFile = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE",
-        help="JSON file with a policy that has rules for branches; - for stdin.",
+        metavar="POLICY",
+        help=f"A policy with rules for branches: {POLICY_FORMS}",
     ),
 ]
 DeleteExpiredBranches = Annotated[
@@ -82,11 +89,16 @@ DeleteExpiredTags = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Only show the changes, and the files that become collectable."),
+    typer.Option(
+        "--dry-run", help="Only show the changes, and the files that would be deleted then."
+    ),
+]
+Addresses = Annotated[
+    bool, typer.Option("--addresses", help="List files with their names and addresses.")
 ]
 Files = Annotated[
     bool,
-    typer.Option("--files", help="With --dry-run: also list the files that become collectable."),
+    typer.Option("--files", help="With --dry-run: also list the files that would be deleted then."),
 ]
 FilesLimit = Annotated[int, typer.Option(metavar="N", min=1, help="The most files to list.")]
 Unsafe = Annotated[
@@ -105,6 +117,26 @@ Undo = Annotated[
         "Takes none of the options that select snapshots.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """A repository whose history an expiry cuts, and how long clients may use what no ref names."""
+
+    name: str
+    found: WithExpiry
+    sessions: timedelta
+    scheme: Scheme
+
+    @property
+    def grace(self) -> str:
+        """The grace for people, with the name of its setting."""
+        return f"{self.scheme.grace_setting}, {format_duration(self.sessions)}"
+
+    def deletable_at(self, modified_at: datetime) -> datetime:
+        """Returns when a run can delete a file that an expiry frees now."""
+        now = self.found.now()
+        return max(now, (now if self.scheme.holds_released else modified_at) + self.sessions)
 
 
 class KeepOptions(TypedDict, total=False):
@@ -128,6 +160,7 @@ def expire(
     delete_expired_tags: DeleteExpiredTags = False,
     dry_run: DryRun = False,
     files: Files = False,
+    addresses: Addresses = False,
     limit: FilesLimit = LIMIT,
     unsafe: Unsafe = False,
     undo: Undo = None,
@@ -145,7 +178,6 @@ def expire(
     """
     cli.when_interrupted(lambda: "Interrupted before its end: nothing was changed")
 
-    from ebbtide.retention import Policy
     from ebbtide.retention.expiry import ExpiryRequest
 
     rule = {name: cast("int", count) for name, count in keep.items() if count is not None}
@@ -157,14 +189,14 @@ def expire(
             )
         _undo(cli, repository, undo, yes=yes)
         return
-    found, sessions = _opened(repository, cli.settings)
-    now = found.now()
+    opened = _opened(repository, cli.settings)
+    now = opened.found.now()
     request = ExpiryRequest.of(
         now=now,
-        sessions=sessions,
+        sessions=opened.sessions,
         older_than=None if older_than is None else parse_when(older_than, now, before=True),
         rule=rule or None,
-        policy=None if policy is None else Policy.parse_given(read_policy_file(policy)),
+        policy=None if policy is None else read_policy(policy),
         delete_refs=[kind for kind, wanted in deleted.items() if wanted],
         unsafe=unsafe,
         has_rules=has_rules(repository),
@@ -172,15 +204,13 @@ def expire(
     if not dry_run:
         require_answerable(yes=yes)
     if dry_run:
-        _show_dry_run(cli, repository, found, request, files=limit if files else 0, master=master)
+        listed = limit if files or addresses else 0
+        _show_dry_run(cli, opened, request, files=listed, addresses=addresses, master=master)
     else:
-        _expire(cli, repository, found, request, yes=yes)
+        _expire(cli, opened, request, yes=yes)
 
 
-def _opened(
-    repository: str, settings: Settings, *, run_dir: str | None = None
-) -> tuple[WithExpiry, timedelta]:
-    """Returns the repository, and how long clients may use what no ref names."""
+def _opened(repository: str, settings: Settings, *, run_dir: str | None = None) -> Expiring:
     from ebbtide.formats.capabilities import WithExpiry
 
     scheme = scheme_of(repository)
@@ -192,19 +222,20 @@ def _opened(
         )
     found, sessions = scheme.open(repository, settings, run_dir=run_dir)
     assert isinstance(found, WithExpiry)
-    return found, sessions
+    return Expiring(repository, found, sessions, scheme)
 
 
-def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, yes: bool) -> None:
+def _expire(cli: Cli, opened: Expiring, request: ExpiryRequest, *, yes: bool) -> None:
     from ebbtide.formats.capabilities import UndoesExpiry
     from ebbtide.gc.hold import expire as carry_out
     from ebbtide.gc.options import RunOptions
 
+    name, found = opened.name, opened.found
     history, expiry = found.plan_expiry(request)
     if not cli.output.as_json:
-        _show_expiry(cli, history, expiry, request)
+        _show_expiry(cli, opened, history, expiry, request)
     if expiry.is_empty or not confirm("rewrite the history like this?", yes=yes):
-        document = _document(name, history, expiry, done=False)
+        document = _document(opened, history, expiry, done=False)
         cli.output.answer(document, lambda: cli.output.say("nothing was changed"))
         return
     cli.when_interrupted(
@@ -241,14 +272,14 @@ def _expire(cli: Cli, name: str, found: WithExpiry, request: ExpiryRequest, *, y
             ],
         )
 
-    cli.output.answer(_document(name, history, expiry, done=True) | {"id": expire_id}, show)
+    cli.output.answer(_document(opened, history, expiry, done=True) | {"id": expire_id}, show)
 
 
 def _undo(cli: Cli, name: str, expire_id: str, *, yes: bool) -> None:
     from ebbtide.gc.hold import undo_expiry
     from ebbtide.gc.options import RunOptions
 
-    found, _ = _opened(name, cli.settings)
+    found = _opened(name, cli.settings).found
     back: dict[str, list[int | str]] = {}
     if confirm(f"list the snapshots of expiry {expire_id} again?", yes=yes):
         with cli.progress:
@@ -265,22 +296,16 @@ def _undo(cli: Cli, name: str, expire_id: str, *, yes: bool) -> None:
 
 def _show_dry_run(
     cli: Cli,
-    name: str,
-    found: WithExpiry,
+    opened: Expiring,
     request: ExpiryRequest,
     *,
     files: int,
+    addresses: bool,
     master: str | None,
 ) -> None:
-    from ebbtide.gc.preview import Preview
-
-    history, expiry = found.plan_expiry(request)
-    freed = (
-        Preview({}, [])
-        if expiry.is_empty
-        else _preview(cli, name, expiry, files=files, master=master)
-    )
-    document = _document(name, history, expiry, done=False)
+    history, expiry = opened.found.plan_expiry(request)
+    freed = _preview(cli, opened.name, expiry, files=files, master=master)
+    document = _document(opened, history, expiry, done=False)
     document["collectable"] = {
         "count": freed.total.objects,
         "bytes": freed.total.bytes_total,
@@ -289,54 +314,103 @@ def _show_dry_run(
             for kind, count in freed.kinds.items()
         },
     }
+    listed = _named(opened, history, expiry, freed.files)
     if files:
         document["files"] = [
-            row | {"last_modified": instant(row["last_modified"])} for row in freed.files
+            row | {date: instant(row[date]) for date in ("last_modified", "deletable_at")}
+            for row in listed
         ]
 
     def show() -> None:
-        _show_expiry(cli, history, expiry, request)
-        cli.output.line()
-        rows = [
-            [kind, count_text(count.objects), size_text(count.bytes_total)]
-            for kind, count in freed.kinds.items()
-        ]
-        cli.output.table(
-            ["would become collectable", "count", "size"],
-            rows,
-            right=["count", "size"],
-            none="nothing would become collectable",
-        )
-        if files:
+        _show_expiry(cli, opened, history, expiry, request)
+        if not expiry.is_empty:
             cli.output.line()
-            show_candidates(
-                cli, freed.files, total=sum(each.objects for each in freed.kinds.values())
-            )
+            rows = [
+                [kind, count_text(count.objects), size_text(count.bytes_total)]
+                for kind, count in freed.kinds.items()
+            ]
+            headers = [FOUND["candidate"], "count", "size"]
+            cli.output.table(headers, rows, right=headers[1:], none="no file would be deleted")
+        if listed:
+            cli.output.line()
+            show_candidates(cli, listed, total=freed.total.objects, addresses=addresses)
         cli.output.line()
         cli.output.line("nothing was changed")
 
     cli.output.answer(document, show)
 
 
+def compare_expiries(
+    cli: Cli, repository: str, policies: Mapping[str, Policy], *, master: str | None
+) -> None:
+    """Answers with what an expiry by each policy would release, and the files that this frees."""
+    from ebbtide.retention.expiry import ExpiryRequest
+
+    opened = _opened(repository, cli.settings)
+    now = opened.found.now()
+    rows: list[list[str]] = []
+    lines: list[str] = []
+    documents: list[dict[str, Any]] = []
+    for name, policy in policies.items():
+        request = ExpiryRequest.of(now=now, sessions=opened.sessions, policy=policy)
+        history, expiry = opened.found.plan_expiry(request)
+        freed = _preview(cli, repository, expiry, files=0, master=master).total
+        released, objects, size = len(expiry.released), freed.objects, freed.bytes_total
+        rows.append([name, count_text(released), count_text(objects), size_text(size)])
+        why = f"; {_why_nothing(opened, history, request)}" if expiry.is_empty else ""
+        lines.append(f"{name}: {policy.describe()}{why}")
+        counts = {"released_count": released, "candidate_count": objects, "candidate_bytes": size}
+        told = {"policy": policy.to_mapping(), "warnings": list(expiry.warnings)}
+        documents.append({"name": name, **counts, **told})
+
+    def show() -> None:
+        headers = ["policy", "released", FOUND["candidate"], "size"]
+        cli.output.table(headers, rows, right=headers[1:])
+        for line in (*lines, "nothing was changed"):
+            cli.output.line(line)
+
+    document = {"repository": repository, "now": instant(now), "policies": documents}
+    cli.output.answer(document, show)
+
+
+def _newest_first(history: CommitHistory, expiry: Expiry) -> list[Commit]:
+    released = [history.commits[each] for each in expiry.released]
+    return sorted(released, key=lambda commit: commit.created_at, reverse=True)
+
+
+def _named(
+    opened: Expiring, history: CommitHistory, expiry: Expiry, rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns the rows of files with their names, and with the dates from which on they can go."""
+    from ebbtide.audit.candidate_names import with_names
+
+    return [
+        row | {"deletable_at": opened.deletable_at(row["last_modified"])}
+        for row in with_names(opened.found, rows, _newest_first(history, expiry))
+    ]
+
+
 def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | None) -> Preview:
     """Returns the files that an expiry makes collectable, when they are older than the grace."""
     from ebbtide.gc.options import RunOptions
-    from ebbtide.gc.preview import preview
+    from ebbtide.gc.preview import Preview, preview
 
+    if expiry.is_empty:
+        return Preview({}, [])
     settings, progress = cli.settings, cli.progress
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as directory, progress:
-        found, sessions = _opened(name, settings, run_dir=directory)
+        opened = _opened(name, settings, run_dir=directory)
         options = RunOptions.of(
             settings,
-            sessions=sessions,
+            sessions=opened.sessions,
             grace=timedelta(0),
             unsafe=True,
             allow_share=True,
             run_dir=directory,
         )
         return preview(
-            found.expired(None),
-            found.expired(expiry),
+            opened.found.expired(None),
+            opened.found.expired(expiry),
             engine=make_engine(settings, master, progress),
             options=options,
             files_max=files,
@@ -344,19 +418,29 @@ def _preview(cli: Cli, name: str, expiry: Expiry, *, files: int, master: str | N
         )
 
 
-def _show_expiry(cli: Cli, history: CommitHistory, expiry: Expiry, request: ExpiryRequest) -> None:
+def _show_expiry(
+    cli: Cli, opened: Expiring, history: CommitHistory, expiry: Expiry, request: ExpiryRequest
+) -> None:
     for warning in expiry.warnings:
         cli.output.warn(warning)
+    if request.policy is not None:
+        cli.output.line(f"policy: {request.policy.describe()}")
+        cli.output.line()
     if expiry.is_empty:
-        cli.output.line(f"there is nothing to expire: {_why_nothing(history, request)}")
+        why = _why_nothing(opened, history, request)
+        cli.output.line(f"there is nothing to expire: {why}")
         return
-    released = sorted(
-        (history.commits[snapshot_id] for snapshot_id in expiry.released),
-        key=lambda commit: commit.created_at,
-    )
+    from ebbtide.audit.candidate_names import names_of_commits
+
+    released = _newest_first(history, expiry)[::-1]
+    some = released[:SHOWN_MAX]
+    names = names_of_commits(opened.found, some)
     cli.output.table(
-        ["released", "written"],
-        [[commit.commit_id, date_text(commit.created_at)] for commit in released[:SHOWN_MAX]],
+        ["released", "written", "name"],
+        [
+            [commit.commit_id, date_text(commit.created_at), name]
+            for commit, name in zip(some, names, strict=True)
+        ],
         none="no snapshot is released: branches and tags still reach all",
     )
     if len(released) > SHOWN_MAX:
@@ -366,11 +450,16 @@ def _show_expiry(cli: Cli, history: CommitHistory, expiry: Expiry, request: Expi
         f"{count_text(len(released), 'snapshot')} released, "
         f"{count_text(len(expiry.new_parents), 'snapshot')} with another parent"
     )
+    if released:
+        end = opened.deletable_at(max(commit.created_at for commit in released))
+        cli.output.line(
+            f"runs can delete their files from {date_text(end)} UTC on ({opened.grace})"
+        )
     for ref in expiry.deleted_refs:
         cli.output.line(f"{ref.kind} {ref.name} deleted (it points at {ref.commit_id})")
 
 
-def _why_nothing(history: CommitHistory, request: ExpiryRequest) -> str:
+def _why_nothing(opened: Expiring, history: CommitHistory, request: ExpiryRequest) -> str:
     if request.policy is None and request.older_than == EPOCH:
         snapshots = count_text(len(history.commits), "snapshot")
         return f"the rules of the tables keep {snapshots}"
@@ -378,14 +467,17 @@ def _why_nothing(history: CommitHistory, request: ExpiryRequest) -> str:
     older = sum(commit.created_at < bound for commit in history.commits.values())
     if not older:
         snapshots = count_text(len(history.commits), "snapshot")
-        return f"none of {snapshots} is older than {date_text(bound)} UTC"
+        why = "" if request.policy is None else f", one grace ago ({opened.grace})"
+        return f"none of {snapshots} is older than {date_text(bound)} UTC{why}"
     old = count_text(older, "snapshot is", "snapshots are")
     return f"{old} old enough, but kept by refs or rules, or already unreachable"
 
 
-def _document(name: str, history: CommitHistory, expiry: Expiry, *, done: bool) -> dict[str, Any]:
+def _document(
+    opened: Expiring, history: CommitHistory, expiry: Expiry, *, done: bool
+) -> dict[str, Any]:
     return {
-        "repository": name,
+        "repository": opened.name,
         "done": done,
         "warnings": list(expiry.warnings),
         "edited": [

@@ -188,7 +188,7 @@ def _show_went(cli: Cli, went: Went) -> None:
         facts.append(("fence", f"{date_text(went.at)} UTC"))
     facts += _way_back(went.fate)
     if went.policy is not None:
-        facts += Policy.parse(went.policy).rules()
+        facts.append(("policy", Policy.parse(went.policy).describe()))
     cli.output.fields([(f"  {name}", value) for name, value in facts])
     if went.commits:
         count = _of_all(len(went.commits), went.commit_count)
@@ -219,12 +219,10 @@ def _show_end(cli: Cli, found: ExplainedAddress) -> None:
 
 
 def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
-    from ebbtide.audit.answers import COMMIT_STATES
-
     facts = [("commit", found.commit_id)]
     if found.created_at is not None:
         facts.append(("created", f"{date_text(found.created_at)} UTC"))
-    facts.append(("state", COMMIT_STATES[found.state]))
+    facts.append(("state", found.words))
     if found.reason is not None:
         facts.append(("why", escaped(found.reason)))
     if found.hold is not None:
@@ -235,7 +233,7 @@ def _show_commit(cli: Cli, found: ExplainedCommit) -> None:
         went = found.expired
         by = f"by run {went.run_id}" if went.run_id is not None else escaped(went.reason or "")
         when = f", {date_text(went.at)} UTC" if went.at is not None else ""
-        facts.append(("expired", f"{by}{when}"))
+        facts.append(("taken", f"{by}{when}"))
     if found.fate is not None and found.fate.restore_command is None:
         facts.append(("data", f"the run {found.fate.words}"))
     facts += _way_back(found.fate)

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbtide.cli.command import Cli, command_line
 from ebbtide.cli.output import Output
 from ebbtide.formats.schemes import is_elsewhere
+from ebbtide.gc import EXPIRES_NEXT, FOUND, OUTCOMES, commits_text
 from ebbtide.ids import instant_of
 from ebbtide.processes import DUCKDB, NO_SPARK
-from ebbtide.text import count_text, date_text, escaped, known_size_text, size_text, time_text
+from ebbtide.text import (
+    count_text,
+    date_text,
+    escaped,
+    known_size_text,
+    size_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from ebbtide.gc.costs import StorageClasses
@@ -24,20 +32,6 @@ if TYPE_CHECKING:
     from ebbtide.prices import Prices
 
 
-FOUND: Final = {
-    "listed": "all files",
-    "live": "needed by commits",
-    "protected": "kept without a commit",
-    "young": "younger than the grace",
-    "candidate": "would be deleted",
-}
-OUTCOMES: Final = {
-    "deleted": "deleted",
-    "quarantined": "quarantined",
-    "missing": "already gone",
-    "revived": "needed again, kept",
-    "failed": "failed",
-}
 USUAL: Final = frozenset({"STANDARD", "Hot"})
 """The storage classes of which there is nothing to say."""
 DIGITS_SHOWN: Final = 12
@@ -47,22 +41,26 @@ Pairs = list[tuple[str, str]]
 
 
 def refs_table(output: Output, by_ref: Iterable[Mapping[str, Any]]) -> None:
-    """Prints for each branch its rule, and how many commits the rule keeps and expires."""
+    """Prints for each branch its rule, and its commits by state; then what is kept beyond the
+    rules, and why. Runs of older versions counted closed commits as expired."""
+    found = list(by_ref)
+    counts = {"commits": "commit_count", "kept": "kept_count", EXPIRES_NEXT: "expired_count"}
+    if any(summary.get("gone_count") for summary in found):
+        counts["quarantined or gone"] = "gone_count"
     output.table(
-        ["branch", "rule", "commits", "kept", "expired"],
+        ["branch", "rule", *counts],
         [
-            [
-                str(summary["name"]),
-                str(summary["rule"]),
-                count_text(summary["commit_count"]),
-                count_text(summary["kept_count"]),
-                count_text(summary["expired_count"]),
-            ]
-            for summary in by_ref
+            [each["name"], each["rule"], *(count_text(each.get(it, 0)) for it in counts.values())]
+            for each in found
+            if each["kind"] != "beyond"
         ],
-        right=["commits", "kept", "expired"],
+        right=list(counts),
         none="no branches",
     )
+    for summary in found:
+        if summary["kind"] == "beyond":
+            commits = count_text(summary["kept_count"], "commit is", "commits are")
+            output.line(f"{commits} kept beyond the rules: {summary['rule']}")
 
 
 def show_plan(output: Output, plan: Plan, prices: Prices | None = None) -> None:
@@ -146,6 +144,8 @@ def _show_classes(output: Output, classes: StorageClasses) -> None:
 
 
 def _show_commits(output: Output, plan: Plan) -> None:
+    from ebbtide.gc.report import without_contents
+
     refs_table(output, plan.by_ref)
     output.line()
     if plan.previous_id is not None:
@@ -156,11 +156,8 @@ def _show_commits(output: Output, plan: Plan) -> None:
         output.line(
             f"listed by {plan.inventory_url}: files newer than {date_text(plan.cutoff)} are kept"
         )
-    gone = f" (and {count_text(plan.gone_count)} in earlier runs)" if plan.gone_count else ""
-    output.line(
-        f"{count_text(plan.active_count, 'commit')} kept, "
-        f"{count_text(plan.expired_count)} expired{gone}"
-    )
+    counts = plan.active_count, plan.expired_count, plan.gone_count
+    output.line(commits_text(*without_contents(plan.by_ref, *counts)))
     if plan.forgettable_count:
         one = "commit is in the history of no ref or kept commit: its record expires too"
         several = "commits are in the history of no ref or kept commit: their records expire too"
@@ -305,8 +302,11 @@ def _way_on(cli: Cli, report: RunReport) -> Pairs:
         return []
     quarantine = report.quarantine
     name, word = "verify", "verify"
+    names: tuple[str, ...] = (report.repository, report.run_id)
     if quarantine is not None and quarantine["state"] == "held" and quarantine["objects"]:
         name, word = "undo", "undo"
     if report.state in ("planned", "incomplete"):
         name, word = "carry out" if report.state == "planned" else "continue", "sweep"
-    return [(name, command_line(cli.context, ("gc", word), (report.repository, report.run_id)))]
+    if report.error is not None and report.error["kind"] == "over_share":
+        name, word, names = "allow", "sweep", (*names, "--allow-share")
+    return [(name, command_line(cli.context, ("gc", word), names))]

@@ -6,6 +6,7 @@ A new policy is compared with the policy in force by its effect on commits. File
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,21 +15,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ebbtide.cli import values
-from ebbtide.cli.command import (
-    Cli,
-    RefArgument,
-    WithPolicyArgument,
-    command,
-    group,
-)
+from ebbtide.cli.command import Cli, RefArgument, WithPolicyArgument, command, group
+from ebbtide.cli.commits import closed_state
 from ebbtide.cli.figures import refs_table
 from ebbtide.cli.values import parse_pairs, text_of
 from ebbtide.documents import document_of, instant
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.schemes import is_elsewhere, scheme_of
-from ebbtide.retention.policy import parse_rule_text
-from ebbtide.strict_json import read_document
-from ebbtide.text import age_at, count_text, date_text, escaped, one_line, short_id, shown
+from ebbtide.gc import EXPIRES_NEXT, commits_text
+from ebbtide.text import (
+    age_at,
+    count_text,
+    date_text,
+    escaped,
+    one_line,
+    short_id,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,13 +39,14 @@ if TYPE_CHECKING:
     from ebbtide.cli.output import Output
     from ebbtide.formats.capabilities import WithPolicy
     from ebbtide.model import Commit
+    from ebbtide.quarantined import Fate
     from ebbtide.retention import Policy
     from ebbtide.retention.decision import Decision, Roots
     from ebbtide.retention.policy import Rule
+    from ebbtide.store.database.commit_rows import CommitRecord
     from ebbtide.store.repository import Repository
 
 app = group("Show and set the retention policy of a repository.")
-EXPIRED = "expired"
 OTHERS = (
     "the policy was changed by somebody else at the same time: both changes are in it, and the "
     "effect is that of this change alone"
@@ -73,12 +77,11 @@ ModeOption = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="age (the default) or rewrite."),
 ]
-PolicyFile = Annotated[
+RULE = re.compile(r"keep|keep_\w+:.*|[0-9]+[a-zA-Z]\w*")
+POLICY_FORMS = "a rule such as 30d or keep_last:3, JSON, or a file with either; - for stdin."
+PolicyArgument = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="JSON file with the whole policy, instead of the options above; - for stdin.",
-    ),
+    typer.Argument(metavar="POLICY", help=f"The policy: {POLICY_FORMS}", show_default=False),
 ]
 RuleArgument = Annotated[
     str | None,
@@ -184,8 +187,9 @@ def show_effect(output: Output, effect: PolicyEffect | None) -> None:
         output.line("compared with the former policy, no commit expires or is kept in addition")
         return
     output.line(
-        f"compared with the former policy, {count_text(effect.newly_expired, 'commit')} more "
-        f"expire, and {count_text(effect.newly_kept, 'commit')} more are kept"
+        "compared with the former policy, "
+        f"{count_text(effect.newly_expired, 'more commit expires', 'more commits expire')} next, "
+        f"and {count_text(effect.newly_kept, 'more is', 'more are')} kept"
     )
     output.table(
         ["branch", "kept before", "kept after"],
@@ -202,35 +206,36 @@ def show_effect(output: Output, effect: PolicyEffect | None) -> None:
 def set_policy(
     cli: Cli,
     repository: WithPolicyArgument,
+    policy: PolicyArgument = None,
+    *,
     default: DefaultRule = None,
     branch: BranchRules = None,
     tags: TagsRule = None,
     mode: ModeOption = None,
-    file: PolicyFile = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Set the policy. It replaces the present policy as a whole, and says which commits expire.
 
-    A RULE is a period with a unit (12h, 20d, 2w), or keep, or parts such as
-    keep_within:30d,keep_last:3,keep_monthly:12. Each part keeps the commits that it names.
+    A POLICY is a RULE for all branches, or JSON, or a file with either. A RULE is a period with a
+    unit (12h, 20d, 2w), or keep, or parts such as keep_within:30d,keep_last:3,keep_monthly:12.
+    Each part keeps the commits that it names.
     Nothing is deleted before a 'gc run' or 'gc sweep'. 'retention default' and 'retention branch'
     change one rule.
     """
     given = {"default": default, "branches": branch, "tags": tags, "mode": mode}
     written = {key: value for key, value in given.items() if value is not None}
-    if file is not None and written:
-        raise InvalidInput("invalid_argument", "give --file or rules, not both")
-    mapping = read_policy_file(file) if file is not None else _mapping(written)
+    if written and policy is not None:
+        raise InvalidInput("invalid_argument", "give a POLICY or rules, not both")
     from ebbtide.retention import Policy
 
-    policy = Policy.parse_given(mapping)
+    parsed = Policy.parse_given(_mapping(written)) if policy is None else read_policy(policy)
     found = cli.with_policy(repository)
     before = found.written_policy()
-    dropped = [] if before is None else _dropped(before, policy)
+    dropped = [] if before is None else _dropped(before, parsed)
     warnings = [
         f"{name} of the previous policy is dropped: a policy is set as a whole" for name in dropped
     ]
-    _change(cli, repository, found, lambda _before: policy, warnings, dry_run=dry_run)
+    _change(cli, repository, found, lambda _before: parsed, warnings, dry_run=dry_run)
 
 
 @command(app, "default")
@@ -294,7 +299,7 @@ def _one_rule(text: str | None, *, unset: bool) -> Rule | None:
         raise InvalidInput("invalid_argument", "give either a RULE or --unset")
     if text is None:
         return None
-    from ebbtide.retention import Policy
+    from ebbtide.retention.policy import Policy, parse_rule_text
 
     return Policy.parse_given({"default": parse_rule_text(text)}).default
 
@@ -339,7 +344,7 @@ def _change(
     }
 
     def show() -> None:
-        _show_policy(cli, policy)
+        cli.output.line(f"policy: {policy.describe()}")
         cli.output.line()
         show_effect(cli.output, effect)
         if dry_run:
@@ -368,6 +373,8 @@ def _dropped(before: Policy, policy: Policy) -> list[str]:
 
 def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the policy of the options, in the form of a policy file."""
+    from ebbtide.retention.policy import parse_rule_text
+
     mapping = {
         key: parse_rule_text(value) if key in ("default", "tags") else value
         for key, value in written.items()
@@ -378,12 +385,27 @@ def _mapping(written: Mapping[str, Any]) -> dict[str, Any]:
     return mapping
 
 
-def read_policy_file(file: str) -> object:
-    """Returns the document in a policy file; `-` is stdin. Raises InvalidInput `invalid_policy`
-    if it is not JSON, or has a key twice in one object."""
-    return read_document(
-        text_of(file), kind="invalid_policy", what="stdin" if file == "-" else file
-    )
+def is_policy_text(text: str) -> bool:
+    """Whether a text is a policy itself, right or wrong, and not the name of a file."""
+    return text.lstrip().startswith("{") or RULE.fullmatch(text.strip()) is not None
+
+
+def read_policy(given: str) -> Policy:
+    """Returns the policy of an argument: a rule, JSON, or the name of a file that has one of the
+    two; `-` is stdin. Raises InvalidInput `invalid_argument`, `invalid_policy` or
+    `invalid_duration`."""
+    from ebbtide.retention import Policy
+
+    if is_policy_text(given):
+        return Policy.parse_text(given, what=shown(given))
+    try:
+        text = text_of(given)
+    except FileNotFoundError:
+        raise InvalidInput(
+            "invalid_argument",
+            f"{shown(given)} is no file, no JSON, and no rule such as 30d or keep_last:3",
+        ) from None
+    return Policy.parse_text(text, what="stdin" if given == "-" else given)
 
 
 def _rules_of_its_own(repository: str) -> str | None:
@@ -412,7 +434,7 @@ def show_policy(
         bool, typer.Option("--commits", help="List every commit, with the reason why it is kept.")
     ] = False,
 ) -> None:
-    """Show the policy, and how many commits of each branch it keeps and expires now.
+    """Show the policy, and how many commits of each branch are kept, and expire next.
 
     For a lakeFS repository without a policy of Ebbtide, these are lakeFS's own rules.
     """
@@ -421,44 +443,42 @@ def show_policy(
     found = cli.with_policy(repository)
     policy = found.policy()
     roots = found.roots(policy)
-    messages: Mapping[str, str] = {}
+    records: Mapping[str, CommitRecord] = {}
+    fates: Mapping[str, Fate] = {}
     if commits and not is_elsewhere(repository):
-        messages = _messages(cli.repository(repository), roots)
+        opened = cli.repository(repository)
+        records = _records(opened, roots)
+        fates = opened.fates({each.closed_by for each in records.values() if each.closed_by})
     decision = decide(roots)
     document = _document(repository, policy, roots, decision, with_commits=commits)
 
     def show() -> None:
-        _show_policy(cli, policy)
+        rules = "none, everything is kept" if policy is None else policy.describe()
+        cli.output.line(f"policy: {rules}")
         cli.output.line()
         refs_table(cli.output, document["by_ref"])
         for warning in decision.warnings:
             cli.output.warn(warning)
         if commits:
             cli.output.line()
-            _show_commits(cli, roots, decision, messages)
+            _show_commits(cli, roots, decision, records, fates)
+        cli.output.line()
+        history = [each for each in roots.commits if not each.is_content]
+        kept = sum(each.commit_id in decision.active for each in history)
+        gone = sum(each.tombstoned for each in history)
+        cli.output.line(commits_text(kept, len(history) - kept - gone, gone))
 
     cli.output.answer(document, show)
 
 
-def _messages(repository: Repository, roots: Roots) -> Mapping[str, str]:
-    """Returns the messages of all commits, by id. They are read together, because there can be
-    many."""
+def _records(repository: Repository, roots: Roots) -> Mapping[str, CommitRecord]:
+    """Returns the records of all commits, by id. They are read together: there can be many."""
     from ebbtide.store.database.commit_rows import find_commits
 
     context = repository.context
     with context.metadata.snapshot() as tx:
         commit_ids = [commit.commit_id for commit in roots.commits]
-        records = find_commits(tx, context.repository_id, commit_ids)
-    return {commit_id: record.message for commit_id, record in records.items()}
-
-
-def _show_policy(cli: Cli, policy: Policy | None) -> None:
-    if policy is None:
-        cli.output.line("no policy: everything is kept")
-        return
-    cli.output.table(["branches", "rule"], policy.rules())
-    if policy.mode != "age":
-        cli.output.line(f"mode {policy.mode}")
+        return find_commits(tx, context.repository_id, commit_ids)
 
 
 def _document(
@@ -476,7 +496,7 @@ def _document(
         "policy": None if policy is None else policy.to_mapping(),
         "now": instant(roots.now),
         "active_count": len(decision.active),
-        "expired_count": len(decision.expired),
+        "expired_count": len(decision.expired) - sum(each.tombstoned for each in roots.commits),
         "by_ref": [asdict(summary) for summary in decision.by_ref],
         "warnings": list(decision.warnings),
     }
@@ -498,27 +518,34 @@ def _youngest_first(roots: Roots) -> list[Commit]:
     return sorted(roots.commits, key=lambda commit: commit.created_at, reverse=True)
 
 
-def _show_commits(cli: Cli, roots: Roots, decision: Decision, messages: Mapping[str, str]) -> None:
+def _show_commits(
+    cli: Cli,
+    roots: Roots,
+    decision: Decision,
+    records: Mapping[str, CommitRecord],
+    fates: Mapping[str, Fate],
+) -> None:
     now = datetime.now(UTC)
     rows = []
     for commit in _youngest_first(roots):
-        reason = decision.active.get(commit.commit_id)
+        if commit.is_content:  # as on pages: no policy changes the contents of collections
+            continue
+        reason, record = decision.active.get(commit.commit_id), records.get(commit.commit_id)
+        state = "kept" if reason is not None else EXPIRES_NEXT
+        if commit.tombstoned:
+            state = "gone" if record is None else closed_state(record, fates)
         rows.append(
             [
                 short_id(commit.commit_id),
                 date_text(commit.created_at),
                 age_at(commit.created_at, now),
-                "kept" if reason is not None else "gone" if commit.tombstoned else EXPIRED,
+                state,
                 reason or "",
-                one_line(messages.get(commit.commit_id, "")),
+                "" if record is None else one_line(record.message),
             ]
         )
-    cli.output.table(["commit", "created", "age", "fate", "reason", "message"], rows, right=["age"])
-    cli.output.line()
-    cli.output.line(
-        f"{count_text(len(decision.active), 'commit')} kept, "
-        f"{count_text(len(decision.expired))} expired"
-    )
+    headers = ["commit", "created", "age", "state", "reason", "message"]
+    cli.output.table(headers, rows, right=["age"])
 
 
 @command(hold_app, "add")

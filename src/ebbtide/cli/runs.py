@@ -34,6 +34,7 @@ from ebbtide.cli.progress import purge_told, undo_told
 from ebbtide.documents import instant
 from ebbtide.errors import ExitCode
 from ebbtide.formats.schemes import is_elsewhere
+from ebbtide.gc import FOUND
 from ebbtide.ids import LATEST, instant_of
 from ebbtide.text import age_text, count_text, date_text, one_line, size_text
 
@@ -67,10 +68,11 @@ def list_runs(cli: Cli, repository: CollectedArgument, run_dir: RunDirOption = N
 
     def show() -> None:
         now = datetime.now(UTC)
+        figures = [FOUND["candidate"], "size", "deleted", "quarantine"]
         cli.output.table(
-            ["run", "age", "state", "candidates", "size", "deleted", "quarantine"],
+            ["run", "age", "state", *figures],
             [_row(report, now) for report in found],
-            right=["age", "candidates", "size", "deleted", "quarantine"],
+            right=["age", *figures],
             none="no runs yet: 'ebbtide gc plan' makes a plan and deletes nothing",
         )
 
@@ -194,6 +196,8 @@ def show_candidates(
         "size": [size_text(row["size_bytes"]) for row in listed],
         "modified": [date_text(row["last_modified"]) for row in listed],
     }
+    if any("deletable_at" in row for row in listed):
+        columns["deletable from"] = [date_text(row["deletable_at"]) for row in listed]
     if addresses or not any(names):
         columns["address"] = [row["address"] for row in listed]
     if any(names):

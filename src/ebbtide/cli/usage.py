@@ -11,6 +11,7 @@ from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
 from ebbtide.cli.figures import prices_of
 from ebbtide.cli.gc import GraceOption, MasterOption, RunDirOption
+from ebbtide.gc import FOUND
 from ebbtide.run_request import InventoryOptions
 from ebbtide.text import count_text, known_size_text
 
@@ -117,8 +118,8 @@ def _parts(found: Mapping[str, Any]) -> list[list[str]]:
     rows += [
         [label, *_figures(unheld[key])]
         for label, key in (
-            ("would be deleted", "would_be_deleted"),
-            ("younger than the grace", "younger_than_grace"),
+            (FOUND["candidate"], "would_be_deleted"),
+            (FOUND["young"], "younger_than_grace"),
             ("Ebbtide's own and other system files", "own_files"),
             ("foreign files", "foreign_files"),
         )

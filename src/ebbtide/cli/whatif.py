@@ -9,19 +9,16 @@ import typer
 from ebbtide.api.looks import curve_json
 from ebbtide.cli.collectors import open_collector
 from ebbtide.cli.command import Cli, CollectedArgument, command
+from ebbtide.cli.expire import compare_expiries
 from ebbtide.cli.figures import prices_of
-from ebbtide.cli.gc import (
-    GraceOption,
-    MasterOption,
-    RunDirOption,
-)
-from ebbtide.cli.policies import read_policy_file
+from ebbtide.cli.gc import GraceOption, MasterOption, RunDirOption
+from ebbtide.cli.policies import POLICY_FORMS, read_policy
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import has_policy
+from ebbtide.gc import FOUND
 from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.run_request import InventoryOptions
-from ebbtide.strict_json import read_document
-from ebbtide.text import count_text, date_text, known_size_text, shown, size_text
+from ebbtide.text import count_text, date_text, known_size_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +34,7 @@ PolicyOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="POLICY",
-        help="Another policy: a JSON file, or the JSON itself; - for stdin; repeatable.",
+        help=f"Another policy: {POLICY_FORMS} Repeatable.",
         show_default=False,
     ),
 ]
@@ -76,18 +73,19 @@ def what_if(
 
     The figures are those that 'gc plan' would show after 'retention set'. With --curve, they are
     those of many periods and counts in one rule, from one look. The command takes no lock, and
-    leaves no files behind.
+    leaves no files behind. For Icechunk and Iceberg, it compares expiries by the policies.
     """
-    from ebbtide.retention import Policy
-
     _check_asked(policy, curve=curve, rule=rule)
+    policies = [read_policy(text) for text in policy or ()]
     if not has_policy(repository):
-        raise InvalidInput(
-            "invalid_argument",
-            f"{repository} has no policy: 'ebbtide expire REPO … --dry-run' shows the files that "
-            "an expiry would free",
+        if curve:
+            raise InvalidInput(
+                "invalid_argument", f"{repository} has no policy of its own: --policy takes one"
+            )
+        compare_expiries(
+            cli, repository, dict(zip(policy or (), policies, strict=True)), master=master
         )
-    policies = [Policy.parse_given(_mapping(text)) for text in policy or ()]
+        return
     run = open_collector(
         cli,
         repository,
@@ -124,7 +122,7 @@ def _check_asked(policy: Sequence[str] | None, *, curve: bool, rule: str) -> Non
 
 def _show_curve(cli: Cli, found: Mapping[str, Any], prices: Prices | None) -> None:
     for axis, title in (("period", "keep within"), ("count", "keep last")):
-        headers = [title, "would be deleted", "size", "kept", "commits kept"]
+        headers = [title, FOUND["candidate"], "size", "kept", "commits kept"]
         headers += ["restore points lost"] + ["saves a month"] * (prices is not None)
         points = [each for each in found["points"] if each["axis"] == axis]
         rows = [_curve_row(each, prices) for each in (found["present"], *points)]
@@ -149,18 +147,12 @@ def _curve_row(point: Mapping[str, Any], prices: Prices | None) -> list[str]:
     ]
 
 
-def _mapping(text: str) -> object:
-    """Returns the JSON of a policy, from the text itself or from a file."""
-    if not text.lstrip().startswith("{"):
-        return read_policy_file(text)
-    return read_document(text, kind="invalid_policy", what=shown(text))
-
-
 def _show(cli: Cli, found: WhatIf, names: Sequence[str], prices: Prices | None) -> None:
+    from ebbtide.retention import Policy
+
     shown = [name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…" for name in names]
     pairs = [("present", found.present), *zip(shown, found.others, strict=True)]
-    headers = ["policy", "would be deleted", "size", "more"]
-    headers += ["commits without data", "restore points lost"]
+    headers = ["policy", FOUND["candidate"], "size", "more", "expire next", "restore points lost"]
     headers += ["saves a month"] * (prices is not None)
     cli.output.table(
         headers,
@@ -169,7 +161,8 @@ def _show(cli: Cli, found: WhatIf, names: Sequence[str], prices: Prices | None) 
     )
     for name, each in pairs:
         cli.output.line()
-        cli.output.line(name)
+        rules = None if each.policy is None else Policy.parse(each.policy).describe()
+        cli.output.line(f"{name}: {rules or 'no policy, everything is kept'}")
         _show_refs(cli, each)
         for warning in each.warnings:
             cli.output.warn(f"{name}: {warning}")
@@ -209,7 +202,7 @@ def _show_refs(cli: Cli, found: Alternative) -> None:
         none="no branches",
     )
     rules = found.by_rule
-    if len(rules) < len(found.by_ref):
+    if len(rules) < sum(each.ref_count for each in rules):
         cli.output.table(
             ["rule", "branches", "commits", "kept", "fewer"],
             [

@@ -31,6 +31,8 @@ class Scheme(ABC):
       which a file can be needed again before a sweep notices it.
     - `has_policy`: its repositories have a retention policy (`WithPolicy`).
     - `has_expiry`: `ebbtide expire` cuts their history (`WithExpiry`).
+    - `holds_released`: commits that an expiry released keep their data for one more grace.
+    - `grace_setting`: the setting that has the grace.
     - `rules_of_its_own`: what applies to a repository without a policy, in words. Without them,
       everything is kept.
     """
@@ -38,6 +40,8 @@ class Scheme(ABC):
     asks_for_quarantine: bool = False
     has_policy: bool = False
     has_expiry: bool = False
+    holds_released: bool = False
+    grace_setting: str = "EBBTIDE_GRACE"
     rules_of_its_own: str | None = None
 
     @abstractmethod

@@ -8,7 +8,7 @@ was opened count. A copied or moved repository therefore shows its own. Not for:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
@@ -58,6 +58,20 @@ _LATER_FIELDS: Final = frozenset(
     ]
 )
 """The fields that reports of earlier versions lack."""
+
+
+def without_contents(
+    by_ref: Iterable[Mapping[str, Any]], kept: int, expiring: int, closed: int
+) -> tuple[int, int, int]:
+    """Returns the counts of commits by state without the contents of collections, which no policy
+    changes. `by_ref` has summaries as mappings. Those of older runs do not tell contents apart, and
+    leave the counts as they are."""
+    for each in by_ref:
+        if each["kind"] == "collections" and "gone_count" in each:
+            kept -= each["kept_count"]
+            expiring -= each["expired_count"]
+            closed -= each["gone_count"]
+    return kept, expiring, closed
 
 
 class _NoCounts(dict[str, Count]):

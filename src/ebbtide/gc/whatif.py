@@ -41,7 +41,8 @@ _NO_BYTES: Final[Mapping[str, int]] = {}
 class RefOutlook:
     """The effect of a policy on a branch, on all dangling commits, or on all tagged commits.
 
-    `kept_count` counts the commits that can still be read. `fewer_count` is the number that the
+    `kept_count` counts the commits that are kept, and `expired_count` those that expire next.
+    `fewer_count` is the number that the
     present policy keeps, less `kept_count`. It can be negative. `oldest_at` is the date of
     the oldest kept commit of a branch, without the repository's initial commit. It is None if there
     is no such commit, and for dangling and tagged commits.
@@ -52,6 +53,7 @@ class RefOutlook:
     rule: str
     commit_count: int
     kept_count: int
+    expired_count: int
     fewer_count: int
     oldest_at: datetime | None
 
@@ -93,11 +95,17 @@ class Alternative:
     kinds: Mapping[str, Count]
     active_count: int
     expired_count: int
+    gone_count: int
     lost: tuple[LostCommit, ...]
     regained_count: int
     by_ref: tuple[RefOutlook, ...]
     warnings: tuple[str, ...]
     classes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def commits(self) -> tuple[int, int, int]:
+        """The numbers of commits that are kept, that expire next, and that runs closed."""
+        return self.active_count, self.expired_count, self.gone_count
 
     @property
     def reclaimable(self) -> Count:
@@ -108,7 +116,7 @@ class Alternative:
     def by_rule(self) -> tuple[RuleOutlook, ...]:
         """The effect on the refs under each rule, in the order of the rules' first refs."""
         found: dict[str, RuleOutlook] = {}
-        for ref in self.by_ref:
+        for ref in (each for each in self.by_ref if each.kind != "beyond"):
             known = found.get(ref.rule, RuleOutlook(ref.rule, 0, 0, 0, 0))
             found[ref.rule] = RuleOutlook(
                 ref.rule,
@@ -257,6 +265,7 @@ def alternative_of(
         kinds=kinds,
         active_count=len(active),
         expired_count=len(decision.expired) - gone_count,
+        gone_count=gone_count,
         lost=tuple(sorted(lost, key=lambda each: (each.created_at, each.commit_id))),
         regained_count=sum(commit_id not in kept_now for commit_id in active),
         by_ref=tuple(
@@ -279,6 +288,7 @@ def _ref_outlook(
         rule=found.rule,
         commit_count=found.commit_count,
         kept_count=found.kept_count,
+        expired_count=found.expired_count,
         fewer_count=kept_before - found.kept_count,
         oldest_at=None if found.commit_id is None else oldest[found.commit_id],
     )
@@ -313,6 +323,7 @@ def _policy_json(
         "kinds": {key: count.to_json() for key, count in found.kinds.items()},
         "active_count": found.active_count,
         "expired_count": found.expired_count,
+        "gone_count": found.gone_count,
         "lost_count": len(found.lost),
         "regained_count": found.regained_count,
         "lost": [asdict(each) | {"created_at": each.created_at.isoformat()} for each in found.lost],

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ebbtide.durations import format_duration, parse_duration, require_clear
 from ebbtide.errors import InvalidInput
+from ebbtide.strict_json import read_document
 from ebbtide.text import shown
 
 Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
@@ -53,19 +54,11 @@ class Rule:
 
     def period_count(self, period: Period) -> int | None:
         """Returns how many hours, days, … keep their newest commit; None if this part is absent."""
-        counts: dict[Period, int | None] = {
-            "hourly": self.keep_hourly,
-            "daily": self.keep_daily,
-            "weekly": self.keep_weekly,
-            "monthly": self.keep_monthly,
-            "yearly": self.keep_yearly,
-        }
-        return counts[period]
+        return self.counts().get(f"keep_{period}")
 
     def counts(self) -> dict[str, int]:
         """Returns the counting parts that are present, in the order of `COUNTS`."""
-        found = {"keep_last": self.keep_last}
-        found |= {f"keep_{period}": self.period_count(period) for period in PERIODS}
+        found = {name: getattr(self, name) for name in COUNTS}
         return {name: count for name, count in found.items() if count is not None}
 
     def describe(self) -> str:
@@ -95,6 +88,20 @@ def invalid_policy(key: str, problem: str) -> InvalidInput:
     return InvalidInput("invalid_policy", f"policy: {key}: {problem}", key=key)
 
 
+def parse_rule_text(text: str) -> str | dict[str, str | int]:
+    """Returns the JSON of a rule such as `keep_last:3,keep_within:7d`. Text without parts stays as
+    it is. Raises InvalidInput `invalid_policy` for a part that is given twice."""
+    if ":" not in text:
+        return text
+    parts: dict[str, str | int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition(":")
+        if name in parts:
+            raise InvalidInput("invalid_policy", f"the rule {shown(text)} has {name!r} twice")
+        parts[name] = int(value) if value.isascii() and value.isdigit() else value
+    return parts
+
+
 def parse_rule(value: object, *, key: str) -> Rule:
     """Parses a rule in JSON: a duration, "keep", or a mapping of parts.
 
@@ -114,23 +121,6 @@ def parse_rule(value: object, *, key: str) -> Rule:
     return _parse_parts(value, key=key)
 
 
-def parse_rule_text(text: str) -> str | dict[str, str | int]:
-    """Converts a rule that a user wrote as a text to the form of a policy file.
-
-    `keep_last:3,keep_within:7d` becomes a mapping. Other texts stay as they are, and `Policy.parse`
-    checks them. Raises InvalidInput `invalid_policy` for a part that is given twice.
-    """
-    if ":" not in text:
-        return text
-    parts: dict[str, str | int] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition(":")
-        if name in parts:
-            raise InvalidInput("invalid_policy", f"the rule {shown(text)} has {name!r} twice")
-        parts[name] = int(value) if value.isascii() and value.isdigit() else value
-    return parts
-
-
 def _parse_parts(parts: Mapping[object, object], *, key: str) -> Rule:
     if not parts:
         raise invalid_policy(
@@ -141,21 +131,13 @@ def _parse_parts(parts: Mapping[object, object], *, key: str) -> Rule:
             raise invalid_policy(
                 f"{key}.{name}", f"unknown key {name!r}: a rule may have {', '.join(PARTS)}"
             )
-    counts = {
+    counts: dict[str, Any] = {  # arguments of Rule
         name: _parse_count(parts[name], key=f"{key}.{name}") for name in COUNTS if name in parts
     }
     period = None
     if "keep_within" in parts:
         period = _parse_period(parts["keep_within"], key=f"{key}.keep_within")
-    return Rule(
-        keep_within=period,
-        keep_last=counts.get("keep_last"),
-        keep_hourly=counts.get("keep_hourly"),
-        keep_daily=counts.get("keep_daily"),
-        keep_weekly=counts.get("keep_weekly"),
-        keep_monthly=counts.get("keep_monthly"),
-        keep_yearly=counts.get("keep_yearly"),
-    )
+    return Rule(keep_within=period, **counts)
 
 
 def _parse_period(value: object, *, key: str) -> timedelta:
@@ -236,6 +218,28 @@ class Policy:
         _require_clear_periods(mapping, key="")
         return policy
 
+    @classmethod
+    def parse_text(cls, text: str, *, what: str) -> Policy:
+        """Parses a policy that a user wrote: JSON, or one rule for all branches. `what` is the
+        subject of the message about broken JSON. Raises as `parse_given`."""
+        if text.lstrip().startswith(("{", "[")):
+            return cls.parse_given(read_document(text, kind="invalid_policy", what=what))
+        return cls.parse_given({"default": parse_rule_text(text.strip())})
+
+    def describe(self) -> str:
+        """Returns the policy for people, on one line: `30d; main: keep_last 3; tags: keep`."""
+        parts = [f"{name.strip('()')}: {rule}" for name, rule in self.rules()]
+        parts += [f"{len(self.holds)} held"] if self.holds else []
+        parts += [f"mode {self.mode}"] if self.mode != "age" else []
+        return "; ".join(parts).removeprefix("default: ")
+
+    def rules(self) -> list[tuple[str, str]]:
+        """Returns each rule for people: the branches that it is for, and the rule."""
+        default = "keep" if self.default is None else self.default.describe()
+        rows = [("default", default)]
+        rows += [(pattern, self.branches[pattern].describe()) for pattern in sorted(self.branches)]
+        return [*rows, ("(tags)", "keep" if self.tags is None else self.tags.describe())]
+
     def to_mapping(self) -> dict[str, object]:
         """Returns the policy in JSON. `parse` reads it back to an equal policy."""
         written: dict[str, object] = {"mode": self.mode}
@@ -249,13 +253,6 @@ class Policy:
         if self.holds:
             written["holds"] = dict(sorted(self.holds.items()))
         return written
-
-    def rules(self) -> list[tuple[str, str]]:
-        """Returns each rule for people: the branches that it is for, and the rule."""
-        default = "keep" if self.default is None else self.default.describe()
-        rows = [("default", default)]
-        rows += [(pattern, self.branches[pattern].describe()) for pattern in sorted(self.branches)]
-        return [*rows, ("(tags)", "keep" if self.tags is None else self.tags.describe())]
 
     def with_holds(self, holds: Mapping[str, str]) -> Policy:
         """Returns this policy with more holds. A hold on a held commit replaces the earlier

@@ -27,6 +27,7 @@ from ebbtide.retention.policy import KEEP_ALL, PERIODS, Period, Policy, Rule
 from ebbtide.retention.rule_parts import (
     PERIOD_NUMBER,
     Headcount,
+    Windows,
     kept_by_window,
     kept_last,
     kept_of_ladders,
@@ -143,16 +144,24 @@ class Marks:
     reason.
 
     The source is an index. The code says into which list: refs, branches, dangling heads or
-    `sentences`.
+    `sentences`. `by_rules` has 1 for each position that a rule keeps as it is written: by a period,
+    a count or a time, and not as the head before.
     """
 
-    __slots__ = ("code", "sentences", "source")
+    __slots__ = ("by_rules", "code", "sentences", "source")
 
     def __init__(self, forest: Forest) -> None:
         lost, expired = int(Code.TOMBSTONED), int(Code.EXPIRED)
         self.code = bytearray([lost if gone else expired for gone in forest.tombstoned])
         self.source = array("i", bytes(4 * len(self.code)))
         self.sentences: list[str] = []
+        self.by_rules = b""
+
+    def mark_sources(self, sources: Iterable[int], code: int) -> None:
+        """Marks each position whose source is not negative."""
+        for position, source in enumerate(sources):
+            if source >= 0:
+                self.mark(position, code, source)
 
     def mark(self, position: int, code: int, source: int) -> None:
         """Marks the commit with this reason, unless it is closed or has a stronger one."""
@@ -274,18 +283,27 @@ _REF_CODES: dict[RefKind, Code] = {
 def mark_all(inputs: SelectionInput) -> Marks:
     """Returns the marks of all kept commits, in the mode of the input's policy."""
     marks = Marks(inputs.forest)
+    if inputs.policy.mode == "rewrite":
+        _mark_reached(inputs, marks)
+    else:
+        _mark_rules(inputs, marks)
     _mark_refs(inputs, marks)
     _mark_holds(inputs, marks)
     _mark_leases_and_future(inputs, marks)
-    if inputs.policy.mode == "rewrite":
-        _mark_reached(inputs, marks)
-        return marks
-    _mark_windows(inputs, marks)
+    return marks
+
+
+def _mark_rules(inputs: SelectionInput, marks: Marks) -> None:
+    windows = _windows(inputs)
+    for code, each in windows:
+        marks.mark_sources(each.within, code + RulePart.WITHIN)
     _mark_last(inputs, marks)
     for offset, period in enumerate(PERIODS):
         _mark_period(inputs, marks, period, RulePart.PERIOD + offset)
     _mark_tags_by_rule(inputs, marks)
-    return marks
+    marks.by_rules = marks.active()
+    for code, each in windows:
+        marks.mark_sources(each.opening, code + RulePart.OPENING)
 
 
 def _mark_refs(inputs: SelectionInput, marks: Marks) -> None:
@@ -318,20 +336,17 @@ def _mark_reached(inputs: SelectionInput, marks: Marks) -> None:
         marks.mark(position, Code.REACHED, which)
 
 
-def _mark_windows(inputs: SelectionInput, marks: Marks) -> None:
+def _windows(inputs: SelectionInput) -> list[tuple[Code, Windows]]:
+    """Returns what the periods keep: those of branches, and the default rule's on dangling
+    commits."""
     now = inputs.now
     branches = [
         (head.position, window_start(_effective(head.rule), now)) for head in inputs.branches
     ]
     default_start = window_start(_effective(inputs.policy.default), now)
     dangling = [(child, default_start) for child in inputs.forest.dangling_children()]
-    for heads, code in ((branches, Code.BRANCH_RULE), (dangling, Code.DANGLING_RULE)):
-        windows = kept_by_window(inputs.forest, heads)
-        kept = ((RulePart.WITHIN, windows.within), (RulePart.OPENING, windows.opening))
-        for part, sources in kept:
-            for position, source in enumerate(sources):
-                if source >= 0:
-                    marks.mark(position, code + part, source)
+    groups = ((Code.BRANCH_RULE, branches), (Code.DANGLING_RULE, dangling))
+    return [(code, kept_by_window(inputs.forest, heads)) for code, heads in groups]
 
 
 def _effective(rule: Rule | None) -> Rule:

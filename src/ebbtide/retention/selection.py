@@ -6,6 +6,7 @@ design document 007, basic expiration. Not for: reading a clock, a repository or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from typing import Final, Literal
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.forest import NO_PARENT, main_ancestries
 from ebbtide.retention.policy import Policy, Rule
-from ebbtide.retention.reasons import Marks, Reasons, SelectionInput, mark_all
+from ebbtide.retention.reasons import Code, Marks, Reasons, SelectionInput, mark_all
 
 NAMED_MAX: Final = 10
 """The most commits that a warning names. It gives the number of the others."""
@@ -22,6 +23,17 @@ NAMED_MAX: Final = 10
 _REWRITTEN: Final = "whole history (mode rewrite)"
 _REWRITTEN_DANGLING: Final = "only commits that refs reach (mode rewrite)"
 _CONTENTS: Final = "contents that collections need"
+BEYOND: Final[Mapping[int, str]] = {
+    Code.HEAD: "as the head of a branch",
+    Code.TAG: "by a tag",
+    Code.COLLECTION: "by a collection",
+    Code.HELD: "by a hold",
+    Code.LEASED: "by a lease",
+    Code.FUTURE: "by a date in the future",
+    Code.BRANCH_RULE: "as the head when a period began",
+}  # what keeps commits that no rule keeps as it is written
+
+SummaryKind = Literal["branch", "dangling", "collections", "tags", "beyond"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,62 +127,83 @@ def _named(noun: str, commit_ids: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefSummary:
-    """The number of commits on a branch's main ancestry, and how many of them are active.
+    """The number of commits on a branch's main ancestry: of all, of the kept ones, of those that
+    expire next, and of those that a run closed, which are quarantined or gone.
 
-    `kept_count` counts every active commit, whatever keeps it: `commit_count` is `kept_count +
-    expired_count`. There is one summary for each branch. If commits are on no branch's main
-    ancestry, one of kind "dangling" follows for all of them. The contents of collections are not
-    among them: one of kind "collections" follows for all contents. If tags have a rule, one of kind
-    "tags" follows for the tagged commits. Only summaries of branches have a `commit_id`.
+    `kept_count` counts every active commit, whatever keeps it. There is one summary for each
+    branch. If commits are on no branch's main ancestry, one of kind "dangling" follows for all of
+    them. The contents of collections are not among them: one of kind "collections" follows for all
+    contents. If tags have a rule, one of kind "tags" follows for the tagged commits. If more is
+    kept than the rules say, one of kind "beyond" says why. Only summaries of branches have a
+    `commit_id`.
     """
 
-    kind: Literal["branch", "dangling", "collections", "tags"]
+    kind: SummaryKind
     name: str
     commit_id: str | None
     rule: str
     commit_count: int
     kept_count: int
     expired_count: int
+    gone_count: int
 
 
 def summaries(inputs: SelectionInput, marks: Marks) -> Iterator[RefSummary]:
     """Yields the summaries of a selection, branches in the order of their names. No branch is
     walked on its own: figures are added up in one pass, from first parents to children."""
     rewritten = inputs.policy.mode == "rewrite"
-    active = marks.active()
-    totals, kept = _running_totals(inputs, active)
+    active, closed = marks.active(), bytes(inputs.forest.tombstoned)
+    totals, kept, gone = (
+        _running_totals(inputs, each) for each in (b"\1" * len(closed), active, closed)
+    )
     for head in inputs.branches:
         yield _summary(
             "branch",
             head.name,
             rule=_REWRITTEN if rewritten else _rule_text(head.rule),
-            counts=(totals[head.position], kept[head.position]),
+            counts=(totals[head.position], kept[head.position], gone[head.position]),
             commit_id=inputs.history.commits[head.position].commit_id,
         )
     off_branch = list(_on_no_branch(inputs))
     contents = [place for place in off_branch if inputs.history.commits[place].is_content]
-    dangling = _count(active, set(off_branch).difference(contents))
+    dangling = _count(active, closed, set(off_branch).difference(contents))
     if dangling[0]:
         rule = _REWRITTEN_DANGLING if rewritten else _rule_text(inputs.policy.default)
         yield _summary("dangling", "(dangling)", rule=rule, counts=dangling)
     if contents:
-        counts = _count(active, contents)
+        counts = _count(active, closed, contents)
         yield _summary("collections", "(collections)", rule=_CONTENTS, counts=counts)
     tagged = {position for _, position in inputs.tagged()}
     if tagged and inputs.policy.tags is not None and not rewritten:
         rule = inputs.policy.tags.describe()
-        yield _summary("tags", "(tags)", rule=rule, counts=_count(active, tagged))
+        yield _summary("tags", "(tags)", rule=rule, counts=_count(active, closed, tagged))
+    beyond = _beyond(inputs, marks)
+    if beyond:
+        count = beyond.total()
+        why = ", ".join(f"{beyond[code]:,} {BEYOND[code]}" for code in sorted(beyond))
+        yield _summary("beyond", "(beyond the rules)", rule=why, counts=(count, count, 0))
+
+
+def _beyond(inputs: SelectionInput, marks: Marks) -> Counter[int]:
+    """Returns how many kept commits of the history no rule keeps as it is written, by the code of
+    their reason."""
+    found = zip(inputs.history.commits, marks.active(), marks.by_rules, marks.code, strict=False)
+    return Counter(
+        min(code, Code.BRANCH_RULE)
+        for commit, is_kept, is_ruled, code in found
+        if is_kept and not (is_ruled or commit.is_content)
+    )
 
 
 def _summary(
-    kind: Literal["branch", "dangling", "collections", "tags"],
+    kind: SummaryKind,
     name: str,
     *,
     rule: str,
-    counts: tuple[int, int],
+    counts: tuple[int, int, int],
     commit_id: str | None = None,
 ) -> RefSummary:
-    commit_count, kept_count = counts
+    commit_count, kept_count, gone_count = counts
     return RefSummary(
         kind=kind,
         name=name,
@@ -178,7 +211,8 @@ def _summary(
         rule=rule,
         commit_count=commit_count,
         kept_count=kept_count,
-        expired_count=commit_count - kept_count,
+        expired_count=commit_count - kept_count - gone_count,
+        gone_count=gone_count,
     )
 
 
@@ -186,16 +220,12 @@ def _rule_text(rule: Rule | None) -> str:
     return "keep (no rule applies)" if rule is None else rule.describe()
 
 
-def _running_totals(inputs: SelectionInput, active: bytes) -> tuple[list[int], list[int]]:
-    """Returns for each position the length of its main ancestry, and how many commits of it are
-    active."""
+def _running_totals(inputs: SelectionInput, flags: bytes) -> list[int]:
+    """Returns for each position the sum of the flags on its main ancestry."""
     totals: list[int] = []
-    kept: list[int] = []
-    for above, is_active in zip(inputs.forest.parent, active, strict=True):  # parents first
-        is_root = above == NO_PARENT
-        totals.append(1 if is_root else totals[above] + 1)
-        kept.append(is_active if is_root else kept[above] + is_active)
-    return totals, kept
+    for above, flag in zip(inputs.forest.parent, flags, strict=False):  # parents first
+        totals.append(flag if above == NO_PARENT else totals[above] + flag)
+    return totals
 
 
 def _on_no_branch(inputs: SelectionInput) -> Iterator[int]:
@@ -204,7 +234,7 @@ def _on_no_branch(inputs: SelectionInput) -> Iterator[int]:
     return (position for position, found in enumerate(on_branch) if not found)
 
 
-def _count(active: bytes, positions: Iterable[int]) -> tuple[int, int]:
-    """Returns the number of positions, and how many of them are active."""
-    states = [active[position] for position in positions]
-    return len(states), sum(states)
+def _count(active: bytes, closed: bytes, positions: Iterable[int]) -> tuple[int, int, int]:
+    """Returns the number of positions, and how many of them are active, and closed."""
+    found = list(positions)
+    return len(found), sum(active[each] for each in found), sum(closed[each] for each in found)

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
+from ebbtide.gc import FOUND, OUTCOMES
 from ebbtide.gc.collector import Collector
 from ebbtide.gc.parts import Count
 from ebbtide.gc.report import COUNTED, RunState
@@ -101,7 +102,7 @@ def test_totals_over_all_repositories(tmp_path: Path) -> None:
         totals = text_of(admin.get("/totals").text)
         assert "Repositories 3 that you may read" in totals
         assert f"Size of all {size_text(sum(sizes))} without 1, whose size no plan tells" in totals
-        assert f"Reclaimable {size_text(reclaimable)} by the newest plans" in totals
+        assert f"Would be deleted {size_text(reclaimable)} by the newest plans" in totals
         assert reclaimable > 40_000
         assert "<html" not in admin.get("/totals", headers={"x-fragment": "1"}).text
         assert "Repositories 0" in text_of(browsers(Role.NONE).get("/totals").text)
@@ -193,7 +194,7 @@ def test_a_run(lake: Lake, admin: Browser) -> None:
     assert "Sweep: delete the files that this plan names" in planned
     assert "Sweep:" not in lake.browsers(Role.WRITER).get(f"{PLACE}/runs/{lake.planned}").text
     swept = text_of(admin.get(f"{PLACE}/runs/{lake.swept}").text)
-    assert "Sweep:" not in swept and "revived" in swept
+    assert "Sweep:" not in swept and "needed again, kept" in swept
     progress = admin.get(f"{PLACE}/runs/{lake.swept}/progress").json()
     assert progress["state"] == "swept" and progress["ended"] is True
     assert admin.get(f"{PLACE}/runs/{'0' * 32}").status_code == 404
@@ -248,12 +249,12 @@ def test_storage_classes_and_locks_of_a_run(
     number = run.counts["candidate"].objects
     (row,) = [each for each in rows if each.startswith("Cool")]
     assert row.startswith(f"Cool 30 days at least are billed {number} ")
-    assert any(each.startswith("locked Of the failed ones: hidden") for each in rows)
+    assert any(each.startswith("kept by a lock of the failed ones: hidden") for each in rows)
     assert "its minimum of 30 days" in text_of(page)
 
 
 def test_every_figure_of_a_run_is_explained() -> None:
-    assert set(MEANINGS) == set(COUNTED)
+    assert {*FOUND, *OUTCOMES, "locked"} == set(COUNTED) > set(MEANINGS)
     assert set(SWEPT) | {"planned", "refused"} == set(get_args(RunState))
 
 
@@ -485,10 +486,12 @@ def test_a_purge_that_keeps_what_others_need(
 def test_pages_count_the_same_commits(admin: Browser, lake: Lake) -> None:
     """The contents of collections are no commits of the history, on any page."""
     overview = text_of(admin.get(PLACE).text)
-    known = re.search(r"Commits (\d+) (\d+) keep their data", overview)
+    known = re.search(
+        r"Commits (\d+) (\d+ commits kept, 0 expire next, \d+ quarantined or gone)", overview
+    )
     assert known is not None
     policy = text_of(admin.get(f"{PLACE}/policy").text)
-    assert f"{known[2]} commits kept, 0 expired" in policy
+    assert known[2] in policy
     assert f"{known[1]} commits by date" in text_of(admin.get(f"{PLACE}/commits").text)
     assert "(dangling)" not in overview and "(dangling)" not in policy
     run = text_of(admin.get(f"{PLACE}/runs/{lake.planned}").text)

@@ -29,6 +29,7 @@ class IcebergScheme(Scheme):
 
     asks_for_quarantine = True
     has_expiry = True
+    grace_setting = "EBBTIDE_ICEBERG_GRACE"
     rules_of_its_own = "the tables' own rules"
 
     def open(

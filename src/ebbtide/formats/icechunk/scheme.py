@@ -19,6 +19,8 @@ class IcechunkScheme(Scheme):
     """Opens Icechunk repositories by path or URL."""
 
     has_expiry = True
+    holds_released = True
+    grace_setting = "EBBTIDE_ICECHUNK_GRACE"
 
     def open(
         self, name: str, settings: Settings, *, run_dir: str | None = None, quiet: bool = False

@@ -312,8 +312,8 @@ class _Selected(_Rows):
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Carries out the query."""
         with _cursor(self.engine) as cursor:
-            cursor.execute(self._filled(cursor))
-            for batch in cursor.to_arrow_reader(ROWS_PER_BATCH):
+            # `execute` would copy all rows before the first batch, since DuckDB 2.
+            for batch in cursor.sql(self._filled(cursor)).to_arrow_reader(ROWS_PER_BATCH):
                 yield batch.cast(self.schema)
 
     def source(self, cursor: duckdb.DuckDBPyConnection) -> str:

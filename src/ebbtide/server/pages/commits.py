@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ebbtide.errors import EbbtideError, InvalidInput, NotFound
 from ebbtide.formats.embedded import EmbeddedRepository
+from ebbtide.gc import EXPIRES_NEXT
 from ebbtide.model import EPOCH, ONE_MICROSECOND, Commit
 from ebbtide.quarantined import Fate
 from ebbtide.retention.decision import Decision, Roots, decide
@@ -53,10 +54,11 @@ class ShownRef:
 class ShownCommit:
     """A row of the graph. `fate` is `kept`, `expired` (the next run deletes the commit's data),
     `quarantined` (an undo of a run restores it) or `gone` (a run deleted the data, or the commit
-    was given up as damaged)."""
+    was given up as damaged). `state` is the fate in words."""
 
     row: Row
     fate: str
+    state: str
     reason: str
     message: str
     committer: str
@@ -179,10 +181,11 @@ def _shown(
     fates: Mapping[str, Fate],
     refs: Sequence[ShownRef],
 ) -> ShownCommit:
-    fate, reason = fate_of(row.commit, decision, record, fates)
+    fate, state, reason = fate_of(row.commit, decision, record, fates)
     return ShownCommit(
         row=row,
         fate=fate,
+        state=state,
         reason=reason,
         message="" if record is None else record.message,
         committer="" if record is None else record.committer,
@@ -196,21 +199,21 @@ def fate_of(
     decision: Decision,
     record: CommitRecord | None,
     fates: Mapping[str, Fate],
-) -> tuple[str, str]:
-    """Returns the fate of a commit, as in ShownCommit, and the reason. `commit` is None if a run
-    has deleted the commit's record, too. `fates` has what became of the data that runs took."""
+) -> tuple[str, str, str]:
+    """Returns fate and state of a commit, as in ShownCommit, and the reason. `commit` is None if a
+    run has deleted the commit's record, too. `fates` has what became of the data that runs took."""
     reason = None if commit is None else decision.active.get(commit.commit_id)
     if reason is not None:
-        return "kept", reason
+        return "kept", "kept", reason
     if commit is not None and not commit.tombstoned:
-        return "expired", "no rule keeps it: the next run deletes its data"
+        return "expired", EXPIRES_NEXT, "no rule keeps it: the next run deletes its data"
     if record is not None and record.given_up_at is not None:
-        return "gone", f"given up as damaged: {record.given_up_reason}"
+        return "gone", "gone", f"given up as damaged: {record.given_up_reason}"
     fate = None if record is None or record.closed_by is None else fates[record.closed_by]
     if fate is None:
-        return "gone", "a run closed it"
-    state = "quarantined" if fate.state == "quarantined" else "gone"
-    return state, f"run {fate.run_id} {fate.words}"
+        return "gone", "gone", "a run closed it"
+    kind = "quarantined" if fate.state == "quarantined" else "gone"
+    return kind, fate.commit_state, f"run {fate.run_id} {fate.words}"
 
 
 def refs_by_commit(roots: Roots, trash_time: timedelta) -> Mapping[str, list[ShownRef]]:
@@ -287,7 +290,7 @@ def show_commit(visit: Visit) -> Response:
     known = {commit.commit_id: commit for commit in roots.commits}
     closed_by = record.closed_by
     fates = repository.fates([] if closed_by is None else [closed_by])
-    fate, reason = fate_of(known.get(record.commit_id), decide(roots), record, fates)
+    fate, state, reason = fate_of(known.get(record.commit_id), decide(roots), record, fates)
     refs = refs_by_commit(roots, visit.served.settings.trash_time)
     page, problem = _changes(visit, repository, record, parent_id)
     return visit.page(
@@ -296,6 +299,7 @@ def show_commit(visit: Visit) -> Response:
         record=record,
         parent_id=parent_id,
         fate=fate,
+        state=state,
         reason=reason,
         restorable=restorable_by(fates[closed_by])
         if closed_by is not None and fate == "quarantined"

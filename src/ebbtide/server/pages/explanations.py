@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from ebbtide.audit.answers import (
     ADDRESS_STATES,
-    COMMIT_STATES,
     ExplainedAddress,
     ExplainedCommit,
 )
@@ -48,7 +47,6 @@ def explain(visit: Visit) -> Response:
         address=found if isinstance(found, ExplainedAddress) else None,
         commit=found if isinstance(found, ExplainedCommit) else None,
         address_states=ADDRESS_STATES,
-        commit_states=COMMIT_STATES,
     )
 
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ebbtide.errors import EbbtideError, NotFound
+from ebbtide.gc import commits_text
 from ebbtide.model import EPOCH
 from ebbtide.purge.request import asked_by
 from ebbtide.server.pages.browser import ROOT, assets
@@ -82,6 +83,7 @@ def environment() -> Environment:
     made.filters |= {
         "size": known_size_text,
         "count": count_text,
+        "states": lambda counts: commits_text(*counts),
         "age": age_text,
         "short": short_id,
         "line": one_line,

@@ -19,7 +19,7 @@ from ebbtide.formats.capabilities import WithPolicy
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.whatif import Alternative, RefOutlook, alternative_of
 from ebbtide.retention.decision import Roots, decide
-from ebbtide.retention.policy import Policy, parse_rule_text
+from ebbtide.retention.policy import Policy
 from ebbtide.server.api.runs import steps_of
 from ebbtide.server.job_files import Job
 from ebbtide.server.pages.charts import shares
@@ -29,7 +29,6 @@ from ebbtide.server.pages.policy_form import PolicyFields
 from ebbtide.server.pages.routes import Pages
 from ebbtide.server.pages.visit import Visit
 from ebbtide.store.access.access_keys import Role
-from ebbtide.strict_json import read_document
 
 pages = Pages()
 
@@ -132,14 +131,11 @@ class WrongPolicy(InvalidInput):
 
 
 def parse_policy(text: str) -> Policy:
-    """Returns the policy of a text, as `ebbtide retention set` reads it: JSON, or the default rule
-    alone, such as `30d` or `keep_last:3`.
+    """Returns the policy of a text, which commands take too.
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
-    if text.lstrip().startswith(("{", "[")):
-        return Policy.parse_given(read_document(text, kind="invalid_policy", what="this"))
-    return Policy.parse_given({"default": parse_rule_text(text.strip())})
+    return Policy.parse_text(text, what="this")
 
 
 def _is_of_form(visit: Visit) -> bool:
@@ -240,9 +236,7 @@ def _page(
     policy = found.written_policy()
     in_force = policy or _in_force(found)
     present = compare(found, in_force, {}).present
-    by_ref = sorted(
-        present.by_ref, key=lambda each: (each.kept_count - each.commit_count, each.name)
-    )
+    by_ref = sorted(present.by_ref, key=lambda each: (-each.expired_count, each.name))
     texts, rules = _editors(visit, edited, in_force)
     return visit.page(
         "policy.html",
@@ -259,7 +253,7 @@ def _page(
         saved=saved,
         unmatched=unmatched,
         shares=shares(
-            (each.name, each.rule, each.kept_count, each.commit_count - each.kept_count)
+            (each.name, each.rule, each.kept_count, each.expired_count)
             for each in by_ref[:BRANCHES_CHARTED]
         ),
         more_branches=max(0, len(by_ref) - BRANCHES_CHARTED),

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.parts import Count
+from ebbtide.gc.whatif import alternative_of
 from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide
 from ebbtide.server.api import runs
@@ -164,8 +165,7 @@ def show_repository(visit: Visit) -> Response:
         row=_rows(visit, [found])[0],
         branch_count=sum(ref.kind == "branch" for ref in roots.refs),
         tag_count=sum(ref.kind == "tag" for ref in roots.refs),
-        commit_count=len(roots.commits),
-        active_count=len(decision.active),
+        commits=alternative_of(roots, decision, decision).commits,
         shares=shares(
             (each.name, each.rule, each.kept_count, each.expired_count)
             for each in branches[:BRANCHES_CHARTED]

@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.schemes import ASKED
+from ebbtide.gc import FOUND, OUTCOMES
 from ebbtide.gc.costs import StorageClasses, bytes_by_class
-from ebbtide.gc.report import RunReport
+from ebbtide.gc.report import RunReport, without_contents
 from ebbtide.ids import instant_of
 from ebbtide.prices import Prices
 from ebbtide.run_request import ServedOptions, SweepOptions, options_of
@@ -41,19 +42,14 @@ _RUNS: Final = "/repositories/{repository:segment}/runs"
 _RUN: Final = _RUNS + "/{run_id:segment}"
 
 SWEPT: Final = ("swept", "incomplete", "undone")
-PLANNED: Final = ("listed", "live", "protected", "young", "candidate")
 MEANINGS: Final[Mapping[str, str]] = {
-    "listed": "Files in the storage that the run looked at",
-    "live": "Kept: a kept commit or collection refers to them",
-    "protected": "Kept: protected without a commit, such as uploads and staged files",
-    "young": "Kept: younger than the grace",
-    "candidate": "Named by the plan for deletion",
-    "deleted": "Deleted",
-    "quarantined": "In quarantine: an undo restores them",
-    "revived": "Needed again, kept",
-    "missing": "Already gone",
-    "failed": "Not deleted: the storage refused the delete",
-    "locked": "Of the failed ones: hidden, and an object lock keeps their versions",
+    "listed": "in the storage, when the run looked at it",
+    "live": "a kept commit or collection refers to them",
+    "protected": "such as uploads and staged files",
+    "candidate": "named by the plan",
+    "quarantined": "an undo restores them",
+    "failed": "the storage refused the delete",
+    "locked": "of the failed ones: hidden, and an object lock keeps their versions",
 }
 
 
@@ -114,6 +110,7 @@ def show_run(visit: Visit) -> Response:
         report=report,
         has_plan=has_plan,
         counts=[] if report is None else _counts(report),
+        commits=() if known is None else without_contents(known.by_ref, *_states(known)),
         kinds=[] if report is None else _kinds(report["kinds"]),
         deleted_kinds=[] if report is None else _kinds(report["deleted_kinds"]),
         shares=_branches(() if report is None else report["by_ref"]),
@@ -246,14 +243,23 @@ def _has_effect(report: Mapping[str, Any] | None) -> bool:
 
 def _counts(report: Mapping[str, Any]) -> list[CountRow]:
     """Returns the rows of a run's figures. Rows about the sweep are included only after a sweep."""
-    names = list(MEANINGS) if report["state"] in SWEPT else PLANNED
-    names = [name for name in names if name != "locked" or report.get("locked_count")]
+    names = FOUND | (OUTCOMES if report["state"] in SWEPT else {})
+    if report.get("locked_count"):
+        names |= {"locked": "kept by a lock"}
     return [
         CountRow(
-            name, MEANINGS[name], report.get(f"{name}_count", 0), report.get(f"{name}_bytes", 0)
+            text,
+            MEANINGS.get(name, ""),
+            report.get(f"{name}_count", 0),
+            report.get(f"{name}_bytes", 0),
         )
-        for name in names
+        for name, text in names.items()
     ]
+
+
+def _states(report: RunReport) -> tuple[int, int, int]:
+    kept, expiring, closed = (report.commits.get(name, 0) for name in ("active", "expired", "gone"))
+    return kept, expiring, closed
 
 
 def _kinds(kinds: Mapping[str, Mapping[str, Any]]) -> list[Bar]:

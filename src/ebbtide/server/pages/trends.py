@@ -218,12 +218,12 @@ def show_trend(visit: Visit) -> Response:
         ("Size of the storage", lambda run: run.size_bytes),
         ("Bytes freed", lambda run: run.freed_bytes),
         ("Bytes quarantined", lambda run: run.quarantined_bytes),
-        ("Candidates, in bytes", lambda run: run.candidate_bytes),
+        ("Would be deleted, in bytes", lambda run: run.candidate_bytes),
     )
     charts = (
         *(_over_dates(title, found, value) for title, value in of_bytes),
         over_dates(
-            "Candidates, in files",
+            "Would be deleted, in files",
             ((run.made_at, run.candidate_count) for run in found),
             text=_count_text,
             scale="whole",
