@@ -140,6 +140,7 @@ CALLS: Final = (
     _reads("diff lake dirty"),
     _changes("retention set lake --default 7d --branch dev=keep"),
     _changes("retention set lake policy.json"),
+    _changes("retention set lake --file policy.json"),
     _changes("retention default lake 7d"),
     _changes("retention branch lake dev keep_last:2"),
     _changes("retention unset lake", "policy_not_found"),

@@ -82,15 +82,17 @@ def test_set_show_unset(lake: Ebbtide) -> None:
     assert "everything is kept" in lake("retention show lake").out
 
 
-def test_a_policy_from_a_file(lake: Ebbtide, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [(), ("--file",)])
+def test_a_policy_from_a_file(lake: Ebbtide, tmp_path: Path, form: tuple[str, ...]) -> None:
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"default": "30d", "mode": "rewrite"}))
-    done = lake.json(*SET, file)
+    done = lake.json(*SET, *form, file)
     assert done["policy"]["mode"] == "rewrite"
     file.write_text("{")
-    lake.refuses("invalid_policy", *SET, file, code=2)
-    lake(*SET, file, "--default", "7d", code=2)
-    lake(*SET, tmp_path / "nothing", code=2)
+    lake.refuses("invalid_policy", *SET, *form, file, code=2)
+    lake(*SET, *form, file, "--default", "7d", code=2)
+    lake(*SET, "30d", "--file", file, code=2)
+    lake(*SET, *form, tmp_path / "nothing", code=2)
 
 
 def test_a_policy_that_is_none(lake: Ebbtide) -> None:

@@ -83,6 +83,9 @@ PolicyArgument = Annotated[
     str | None,
     typer.Argument(metavar="POLICY", help=f"The policy: {POLICY_FORMS}", show_default=False),
 ]
+PolicyFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="A file with the POLICY; - for stdin.")
+]
 RuleArgument = Annotated[
     str | None,
     typer.Argument(
@@ -212,6 +215,7 @@ def set_policy(
     branch: BranchRules = None,
     tags: TagsRule = None,
     mode: ModeOption = None,
+    file: PolicyFile = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Set the policy. It replaces the present policy as a whole, and says which commits expire.
@@ -224,11 +228,14 @@ def set_policy(
     """
     given = {"default": default, "branches": branch, "tags": tags, "mode": mode}
     written = {key: value for key, value in given.items() if value is not None}
-    if written and policy is not None:
-        raise InvalidInput("invalid_argument", "give a POLICY or rules, not both")
+    if (policy is not None) + (file is not None) + bool(written) > 1:
+        raise InvalidInput("invalid_argument", "give a POLICY, --file or rules, not several")
     from ebbtide.retention import Policy
 
-    parsed = Policy.parse_given(_mapping(written)) if policy is None else read_policy(policy)
+    if file is not None:
+        parsed = _read_file(file)
+    else:
+        parsed = Policy.parse_given(_mapping(written)) if policy is None else read_policy(policy)
     found = cli.with_policy(repository)
     before = found.written_policy()
     dropped = [] if before is None else _dropped(before, parsed)
@@ -399,13 +406,20 @@ def read_policy(given: str) -> Policy:
     if is_policy_text(given):
         return Policy.parse_text(given, what=shown(given))
     try:
-        text = text_of(given)
+        return _read_file(given)
     except FileNotFoundError:
         raise InvalidInput(
             "invalid_argument",
             f"{shown(given)} is no file, no JSON, and no rule such as 30d or keep_last:3",
         ) from None
-    return Policy.parse_text(text, what="stdin" if given == "-" else given)
+
+
+def _read_file(file: str) -> Policy:
+    """Returns the policy in a file; `-` is stdin. Raises as `read_policy` does, but
+    FileNotFoundError for no file."""
+    from ebbtide.retention import Policy
+
+    return Policy.parse_text(text_of(file), what="stdin" if file == "-" else file)
 
 
 def _rules_of_its_own(repository: str) -> str | None:
