@@ -31,7 +31,7 @@ def test_a_run_leaves_its_figures(lake: Ebbtide, tmp_path: Path) -> None:
     success = figures["ebbtide_run_last_success_time_seconds", "lake", ""]
 
     lake("gc run lake --metrics-file", file, "--grace", "1s", "--yes", code=2)
-    lake("gc run typo", *SHORT, "--metrics-file", file, "--yes", code=1)
+    lake("gc run typo", *SHORT, "--metrics-file", file, "--yes", code=2)
     assert figures_of(file) == figures, "wrong input and unknown names are no runs"
     again = lake.json("gc run", *arguments, "--yes")
     figures = figures_of(file)
