@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -201,6 +201,35 @@ def test_what_no_database_can_look_for(reads: tuple[Store, Repository], text: st
     for place in ((text, "main", "a"), ("lake", text, "a"), ("lake", "main", text)):
         assert find(store, pair, *place) is None
     assert find(store, (text, "x"), "lake", "main", "a") is None
+
+
+def test_the_work_is_the_same_for_unknown_keys(reads: tuple[Store, Repository]) -> None:
+    """Each time a secret is opened and compared."""
+    store, lake = reads
+    lake.objects.put("main", "a", b"x")
+    known = keys(store.keys.create(Role.READER))[0]
+    for key_id, repository in ((known, "lake"), (known, "none"), ("nobody", "lake")):
+        opened: list[bytes] = []
+
+        def wrong(secret: bytes, opened: list[bytes] = opened) -> bool:
+            opened.append(secret)
+            return False
+
+        place = (repository, "main", "a")
+        assert store.quick_reads.find(key_id, *place, is_right=wrong) is None
+        assert len(opened) == 1
+
+
+def test_connections_in_use_send_reads_to_a_thread(reads: tuple[Store, Repository]) -> None:
+    """The event loop must not wait for a connection, which may wait for the loop."""
+    store, _ = reads
+    assert store.metadata.answers_at_once()
+    with ExitStack() as stack:
+        for _ in range(11):
+            assert store.metadata.answers_at_once()
+            stack.enter_context(store.metadata.snapshot()).now()
+        stack.enter_context(store.metadata.snapshot())
+        assert not store.metadata.answers_at_once()
 
 
 def test_a_failing_database_is_told(reads: tuple[Store, Repository]) -> None:

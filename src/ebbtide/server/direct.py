@@ -120,7 +120,9 @@ class DirectObjects:
     async def _response(self, plain: _Plain) -> Response:
         if plain.request.method != "POST":
             # A database in this process answers faster than a thread is woken.
-            quick = self._quick(plain) if self._store.metadata.in_process else None
+            if not self._store.metadata.answers_at_once():
+                return await anyio.to_thread.run_sync(lambda: self._read(plain, self._quick(plain)))
+            quick = self._quick(plain)
             if quick is not None and plain.request.method == "GET":
                 cached = in_memory(quick.found, bytes_max=downloads.WHOLE_BYTES_MAX)
                 if cached is not None:
@@ -148,7 +150,6 @@ class DirectObjects:
         return quick
 
     def _read(self, plain: _Plain, quick: QuickRead | None) -> Response:
-        quick = quick or (None if self._store.metadata.in_process else self._quick(plain))
         options, is_whole = _options(plain), plain.request.method == "GET"
         if quick is not None:
             read = downloads.answer if is_whole else downloads.head_unpurged

@@ -269,7 +269,7 @@ class S3Gateway(Door):
             request = Request(scope, _once(body, receive))
             limiter = request.app.state.transfers
         # A database in this process answers faster than a thread is woken.
-        is_read = scope["method"] == "GET" and self._store.metadata.in_process
+        is_read = scope["method"] == "GET" and self._store.metadata.answers_at_once()
         known = self._authenticate(request, request_id) if is_read else None
         response = None if known is None else self._cached(known)
         if response is None:

@@ -46,6 +46,8 @@ from ebbtide.store.database.schema import repositories, store_info
 
 ROOM_BYTES_MIN: Final = 1 << 20
 """With fewer free bytes on its disk, SQLite may fail with an I/O error instead of "disk full"."""
+SPARE_CONNECTIONS: Final = 4
+"""So many can be taken by other threads before a connection that was idle is asked for."""
 _Item = TypeVar("_Item")
 _DISK_FULL: Final = "53100"
 """The SQLSTATE `disk_full`: PostgreSQL's documentation, Appendix A, "PostgreSQL Error Codes"."""
@@ -139,7 +141,14 @@ class Metadata:
         self.clock = clock
         self._writing = WriteQueue[CommitGroup]()
         self._commits = SharedCommits(self._writing, self._writer)
-        self.in_process = in_process(engine)
+
+    def answers_at_once(self) -> bool:
+        """Whether a statement that reads has to wait for nobody: the database runs in this process,
+        and a few connections are idle."""
+        pool = self.engine.pool
+        if not in_process(self.engine) or not isinstance(pool, sa.QueuePool):
+            return False
+        return pool.checkedout() + SPARE_CONNECTIONS <= pool.size()
 
     @contextmanager
     def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
@@ -153,7 +162,7 @@ class Metadata:
         Raises Failed `database_error` if the database fails, or if it does not grant a lock in
         time.
         """
-        if joins and self.in_process:
+        if joins and in_process(self.engine):
             with self._joined() as tx:
                 yield tx
             return
@@ -232,7 +241,7 @@ class Metadata:
         """Waits until this thread can write. On PostgreSQL it does not wait: the server has a
         queue."""
         with ExitStack() as stack:
-            if self.in_process:
+            if in_process(self.engine):
                 try:
                     stack.enter_context(self._writing.turn(LOCK_TIMEOUT_SECONDS))
                 except TurnTimeout as error:
