@@ -23,7 +23,6 @@ from ebbtide.gc.collector import Collector
 from ebbtide.gc.options import RunOptions
 from ebbtide.gc.steps import ProgressReading
 from ebbtide.ids import new_id
-from ebbtide.notify import FAMILIES
 from ebbtide.settings import Settings
 from ebbtide.store.embedded import Store
 from tests.cli.test_docs import DOCUMENTS, ROOT, environment
@@ -185,14 +184,6 @@ def test_the_path_to_production(tmp_path: Path, s3_url: str) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done
     assert 'outcome="swept",repository="lake"} 1.0' in figures.read_text()
     assert figures.read_text() != before
-
-
-def test_the_rules_for_alerts() -> None:
-    """They use metrics that there are."""
-    (rules,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "operations.md").read_text(), re.DOTALL)
-    used = set(re.findall(r"\bebbtide_run_\w+", rules))
-    assert len(used) == 3
-    assert used <= set(FAMILIES)
 
 
 EXPLAINED = """

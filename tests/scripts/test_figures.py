@@ -22,7 +22,7 @@ ALLOWED = {
         "| if each key counts as a write, for one prefix | 24 min | 4 h |",
     ),
     "README.md": (
-        "seconds  kept     head of branch main",
+        "seconds  kept          head of branch main",
         "all files                 258    1.4 MiB",
         "needed by commits         226    1.2 MiB",
     ),

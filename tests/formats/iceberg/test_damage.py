@@ -222,7 +222,8 @@ def check_damage(lake: Warehouse, needed: set[str], left: set[str]) -> None:
         assert report.error["kind"] in KINDS, report.error
 
 
-RECORD_KINDS: Final = KINDS | {"plan_corrupt", "run_not_found"}
+RECORD_KINDS: Final = KINDS | {"plan_corrupt", "run_not_found", "ref_not_found"}
+"""A record that was altered may name another run, or another snapshot."""
 UNREADABLE: Final = (b"", b"{", b"[]", b"null", b"\xff", DEEP.encode(), b'{"a": 1}', b'["a", 1]')
 
 
