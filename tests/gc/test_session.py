@@ -317,6 +317,8 @@ def test_an_interrupt_after_which_the_start_fails(
     closed: list[bool] = []
     jvm: Any = SimpleNamespace(close=lambda: closed.append(True))
     monkeypatch.setattr(session, "_connect", connect)
+    # Another test of this process may have one.
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     with pytest.raises(Interrupted):
         Launched(jvm, {}).session()
     assert closed == [True]
