@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -192,8 +192,9 @@ def test_merges(storage: Storage, seed: int) -> None:
         )
 
 
+@pytest.mark.parametrize("look", ["range", "held"])
 def test_a_cache_reads_each_file_once_and_drops_what_was_used_least_lately(
-    storage: Storage,
+    storage: Storage, look: str
 ) -> None:
     content = random_content(random.Random(0), 300)
     tree = build(storage, content)
@@ -201,7 +202,12 @@ def test_a_cache_reads_each_file_once_and_drops_what_was_used_least_lately(
     first, second, third = sorted(tree.ranges, key=lambda i: -i.entry_count)[:3]
     limit = first.entry_count + second.entry_count + third.entry_count
     cache, large = (ContentCache(storage, entries_max=each) for each in (limit, 10_000))
-    entries = [cache.range(first), cache.range(second), cache.range(first), cache.range(third)]
+    assert cache.held(first.address, first.checksum) is None
+    again: dict[str, Callable[[], Any]] = {
+        "range": lambda: cache.range(first),
+        "held": lambda: cache.held(first.address, first.checksum),
+    }
+    entries = [cache.range(first), cache.range(second), again[look](), cache.range(third)]
     assert [len(e) for e in entries] == [i.entry_count for i in (first, second, first, third)]
     for is_there in (True, False):
         assert large.tree(tree.tree_id, checksum) == tree

@@ -247,16 +247,18 @@ class ContentCache:
 
     def held(self, name: str, checksum: str) -> Tree | Sequence[Entry] | None:
         """Returns the tree or the entries of the range with that name, if they are in the cache."""
+        key = (name, checksum)
         with self._lock:
-            return self._held.get((name, checksum))
+            if key in self._held:
+                self._held.move_to_end(key)
+            return self._held.get(key)
 
     def _get(
         self, key: tuple[str, str], load: Callable[[], Tree | Sequence[Entry]]
     ) -> Tree | Sequence[Entry]:
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]
+        found = self.held(*key)
+        if found is not None:
+            return found
         # Read without the lock: two threads can read the same file, but none waits for another.
         loaded = load()
         with self._lock:
