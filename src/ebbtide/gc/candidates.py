@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, split_by, texts
-from ebbtide.errors import Refused
-from ebbtide.formats.base import RepositoryFormat
-from ebbtide.formats.capabilities import left_out_of, purged_among
+from ebbtide.errors import EbbtideError, Refused
+from ebbtide.formats.base import RepositoryFormat, outside
+from ebbtide.formats.capabilities import checked_kinds_of, left_out_of, purged_among
 from ebbtide.gc import quarantine
 from ebbtide.gc.committed import HELD_SCHEMA, LIVE_SCHEMA, Mark
 from ebbtide.gc.costs import StorageClasses, classes_of, tell_classes
@@ -62,7 +62,7 @@ from ebbtide.gc.store import (
     tell_undated,
     undated_warnings,
 )
-from ebbtide.storage import Storage
+from ebbtide.storage import Storage, exist_external
 
 CANDIDATE_SCHEMA: Final = INVENTORY_SCHEMA
 """Candidates have all columns of the inventory."""
@@ -490,8 +490,8 @@ def find_absent(
     (parts of HELD_SCHEMA). `missing` are the keys that were not listed.
 
     A listing can lack a file because the file was written later, so that each one is looked up.
-    Purged files, and addresses that the listing leaves out, such as imported objects, are not among
-    them.
+    Purged files are not among them; nor are addresses that the listing leaves out, such as imported
+    objects, unless a damaged node can name a wrong address: it may be anywhere.
     """
     if not len(missing):
         return []
@@ -501,7 +501,7 @@ def find_absent(
     def shared(batches: Batches) -> Batches:
         for batch in batches:
             # The index knows keys alone, so that it can't tell which ones a listing leaves out.
-            if slices is not None:
+            if slices is not None and checked_kinds_of(layout):
                 addresses = cast("pa.StringArray", batch.column("address"))
                 left_out = left_out_of(layout, addresses, slices)
                 batch = batch.filter(pc.invert(left_out))
@@ -515,7 +515,8 @@ def find_absent(
         for start in range(0, once.num_rows, ROWS_PER_PART):
             some = once.slice(start, ROWS_PER_PART)
             rows = some.select(["address", "node_id_min"]).rename_columns(HELD_SCHEMA.names)
-            gone = rows.filter(pc.invert(exists(storage, texts(rows.column("address")))))
+            addresses = cast("pa.StringArray", rows.column("address").combine_chunks())
+            gone = rows.filter(pc.invert(_exists_anywhere(storage, addresses)))
             number = some.column("share_min")[0].as_py()
             name = f"{ABSENT_FILES}/part-{number:05d}-{start:09d}.parquet"
             answer.wrote(folder, name, gone, relation=ABSENT_FILES)
@@ -527,10 +528,33 @@ def find_absent(
 
 
 def exists(storage: Storage, addresses: list[str]) -> pa.Array[Any]:
-    """Returns whether there is a file at each address."""
+    """Returns whether there is a file at each address of the storage."""
     regular: Any = storage.sizes(addresses).column("regular").fill_null(False)
     found: pa.Array[Any] = regular
     return found
+
+
+def _exists_anywhere(storage: Storage, addresses: pa.StringArray) -> pa.Array[Any]:
+    """Returns whether there is a file at each address, which may be outside the root. Raises
+    Refused `missing_object` if that cannot be known."""
+    is_outside = outside(addresses)
+    if not pc.any(is_outside).as_py():
+        return exists(storage, texts(addresses))
+    far = texts(addresses.filter(is_outside))
+    try:
+        there = exist_external(far)
+    except EbbtideError as error:
+        raise Refused(
+            "missing_object",
+            f"a kept commit refers to files outside of {storage.url}, such as {far[0]}, and it "
+            f"cannot be known whether they exist: {error.message}",
+        ) from error
+    found = np.zeros(len(addresses), np.bool_)
+    is_far = is_outside.to_numpy(zero_copy_only=False)
+    found[is_far] = there
+    own = texts(addresses.filter(pc.invert(is_outside)))
+    found[~is_far] = exists(storage, own).to_numpy(zero_copy_only=False)
+    return pa.array(found)
 
 
 def without_purged(

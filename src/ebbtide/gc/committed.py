@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -568,7 +568,7 @@ def _keys_of_nodes(
                 kept.add(node, keys_of_node.values.to_numpy())
     for node, named in read_node_files(place, pa.concat_tables(unread), at_once=at_once):
         found = keys_of(named)
-        yield from writer.add_read(named, found, required=node[3])
+        yield from writer.add_read(node[0], named, found, required=node[3])
         if kept is not None:
             kept.add(node[:3], once(found))
     if kept is not None:
@@ -626,6 +626,7 @@ class _KeyBatches:
         self._asked = asked
         self.slices = slices
         self._layout = layout
+        self._is_checked = bool(checked_kinds_of(layout))
         self._keys: dict[bool, list[KeyArray]] = {True: [], False: []}
         self._count = 0
 
@@ -637,15 +638,26 @@ class _KeyBatches:
         if self._count >= KEYS_PER_BATCH:
             yield from self.finish()
 
-    def add_read(self, named: pa.StringArray, keys: KeyArray, *, required: bool) -> Batches:
+    def add_read(
+        self, node_id: str, named: pa.StringArray, keys: KeyArray, *, required: bool
+    ) -> Batches:
         """Adds the addresses of a node that was read, with their keys. An address that a listing
-        leaves out is not required."""
-        if self.slices is None or not len(keys):
+        leaves out is not required, unless the node may be a damaged one of the listed folders."""
+        if self.slices is None or not len(keys) or self._may_be_damaged(node_id):
             yield from self.add(once(keys), required=required)
             return
         left_out = np.asarray(left_out_of(self._layout, named, self.slices))
         yield from self.add(once(keys[left_out]))
         yield from self.add(once(keys[~left_out]), required=required)
+
+    def _may_be_damaged(self, node_id: str) -> bool:
+        """Whether a node has no checksum, and lies where a listing looks: a wrong address in it may
+        be anywhere, and be written in place of a listed one."""
+        if self._is_checked or self.slices is None:
+            return False
+        address = self._layout.node_addresses(pa.array([node_id], pa.string()))
+        left_out = left_out_of(self._layout, cast("pa.StringArray", address), self.slices)
+        return not left_out[0].as_py()
 
     def finish(self) -> Batches:
         """Yields the keys that are left."""

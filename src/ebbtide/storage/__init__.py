@@ -19,6 +19,7 @@ from ebbtide.storage.profiles import options_of
 from ebbtide.storage.remote import RemoteStorage
 from ebbtide.storage.urls import (
     contains,
+    exist_external,
     normalize_url,
     object_url,
     open_storage,
@@ -38,6 +39,7 @@ __all__ = [
     "Retained",
     "Storage",
     "contains",
+    "exist_external",
     "normalize_url",
     "object_url",
     "open_storage",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from ebbtide.errors import InvalidInput
+from ebbtide.errors import Failed, InvalidInput, NotFound
 from ebbtide.imports import require_extra
 from ebbtide.storage import base, clients
 from ebbtide.storage.base import Storage
@@ -20,6 +22,7 @@ from ebbtide.text import shown
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_LOOKS_AT_ONCE: Final = 16
 _HOW: Final = "name a directory, or a URL such as s3://bucket/prefix"
 
 
@@ -58,6 +61,40 @@ def sign_external(
     of `object_url` too."""
     storage, address = _place_of(url)
     return storage.sign_get(address, lasts=lasts, method=method)
+
+
+def exist_external(urls: Sequence[str]) -> list[bool]:
+    """Returns whether there is an object at each URL. Paths and keys are written as they are, with
+    a space and not `%20`.
+
+    Raises InvalidInput `invalid_argument` for kinds of storages that are not known, and the errors
+    of storages.
+    """
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        return list(pool.map(_exists, urls))
+
+
+def _exists(url: str) -> bool:
+    scheme, _, rest = url.partition("://")
+    if scheme == "file":
+        return rest.startswith("/") and _is_file(rest)
+    name, _, key = rest.partition("/")
+    bucket = normalize_url(f"{scheme}://{name}")
+    try:
+        with clients.translated(url):
+            clients.connect(bucket, options_of(f"{bucket}/{key}")).head(key)
+    except NotFound:
+        return False
+    return True
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise Failed("storage_error", f"{shown(path)} can't be examined: {error}") from error
 
 
 def _place_of(url: str) -> tuple[Storage, str]:

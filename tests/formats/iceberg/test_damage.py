@@ -167,7 +167,9 @@ def test_damage_never_makes_a_needed_file_a_candidate(seed: int, tmp_path: Path)
     rng = Random(seed)
     with closing(Warehouse(tmp_path)) as lake, ids_of(seed):
         logged, others = make(lake)
+        # The dropped table is collected if its metadata file is in the place of the other's.
         left = litter(lake, lake.tables()[0], 1)
+        left |= {each for each in lake.files() if each.startswith("other/")}
         lake.age()
         needed = lake.needed()
         metadata = sorted(each for each in needed - logged if "/metadata/" in each)
@@ -193,17 +195,56 @@ def test_a_manifest_of_another_table_in_the_place_of_one(tmp_path: Path) -> None
             for mark in ("/snap-", "-m0.avro")
         )
         other = manifests[1].read_bytes()
-        reader = fastavro.reader(BytesIO(lists[0].read_bytes()))
-        found: list[Any] = list(reader)
-        found[0]["manifest_length"] = len(other)
-        listed = BytesIO()
-        fastavro.writer(listed, json.loads(reader.metadata["avro.schema"]), found)
-        lists[0].write_bytes(listed.getvalue())
+        size = {"manifest_length": len(other)}
+        lists[0].write_bytes(changed(lists[0].read_bytes(), lambda row: row.update(size)))
         manifests[0].write_bytes(other)
         report = lake.collector().plan()
         assert report.error is not None
         assert report.error["kind"] == "corrupt_node"
         assert "snapshot: it has" in report.error["message"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "{right}x",
+        "{root}/evenus/data/x.parquet",
+        "file:///nowhere/x.parquet",
+        "file://nowhere/x.parquet",
+        "file:///nowhere/\0",
+        "fjle:///nowhere/x.parquet",
+        "gs://bucket/x.parquet",
+    ],
+)
+def test_a_wrong_path_in_a_manifest_may_lead_anywhere(tmp_path: Path, wrong: str) -> None:
+    """Nothing else tells it from the right one, whose file would be a candidate."""
+    with closing(Warehouse(tmp_path)) as lake:
+        table = lake.table("events")
+        table.append(rows(1))
+        lake.age()
+        [file] = table.scan().plan_files()
+        right = file.file.file_path
+        lists, manifests = sorted(lake.path.rglob("events/metadata/*.avro"), reverse=True)
+        path = wrong.format(right=right, root=lake.path.as_uri())
+        data = changed(manifests.read_bytes(), lambda row: row["data_file"].update(file_path=path))
+        manifests.write_bytes(data)
+        size = {"manifest_length": len(data)}
+        lists.write_bytes(changed(lists.read_bytes(), lambda row: row.update(size)))
+        report = lake.collector().plan()
+        assert report.error is not None
+        assert report.error["kind"] == "missing_object"
+        assert lake.relative(right) in lake.files()
+
+
+def changed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """An Avro file with its first row changed."""
+    reader = fastavro.reader(BytesIO(data))
+    found: list[Any] = list(reader)
+    change(found[0])
+    own = {name: text for name, text in reader.metadata.items() if "avro." not in name}
+    out = BytesIO()
+    fastavro.writer(out, json.loads(reader.metadata["avro.schema"]), found, metadata=own)
+    return out.getvalue()
 
 
 def check_damage(lake: Warehouse, needed: set[str], left: set[str]) -> None:
@@ -222,7 +263,7 @@ def check_damage(lake: Warehouse, needed: set[str], left: set[str]) -> None:
         assert report.error["kind"] in KINDS, report.error
 
 
-RECORD_KINDS: Final = KINDS | {"plan_corrupt", "run_not_found", "ref_not_found"}
+RECORD_KINDS: Final = KINDS | {"commit_expired", "plan_corrupt", "run_not_found", "ref_not_found"}
 """A record that was altered may name another run, or another snapshot."""
 UNREADABLE: Final = (b"", b"{", b"[]", b"null", b"\xff", DEEP.encode(), b'{"a": 1}', b'["a", 1]')
 

@@ -14,9 +14,10 @@ import pytest
 from pyiceberg.table import Table
 
 from ebbtide.audit.verify import verify
-from ebbtide.errors import EbbtideError, InvalidInput, NotFound, Refused, UnknownRepository
+from ebbtide.errors import EbbtideError, Gone, InvalidInput, NotFound, Refused, UnknownRepository
 from ebbtide.formats.base import Slices
 from ebbtide.formats.capabilities import lost_of
+from ebbtide.formats.iceberg.expiries import RECORDS_PREFIX
 from ebbtide.formats.iceberg.expiring import SqlCommit
 from ebbtide.formats.iceberg.layout import IcebergLayout
 from ebbtide.formats.iceberg.places import Places, parse_aliases
@@ -369,6 +370,44 @@ def test_an_undone_expiry_lists_its_snapshots_again(lake: Warehouse, version: st
     assert ids[2] in {each.snapshot_id for each in lake.tables()[0].metadata.snapshots}
     with pytest.raises(NotFound, match="no record"):
         lake.undo_expiry("0" * 32)
+
+
+def test_undoing_an_expiry_whose_tag_lost_its_snapshot_later(lake: Warehouse) -> None:
+    """The first expiry drops a tag of a snapshot that another tag keeps until the second."""
+    table = lake.table("events", **{"history.expire.max-snapshot-age-ms": "0"})
+    for number in range(2):
+        table.append(rows(number))
+    first = table.metadata.snapshots[0].snapshot_id
+    manage = table.manage_snapshots().create_tag(first, "old", max_ref_age_ms=1)
+    manage.create_tag(first, "kept").commit()
+    lake.expire(request())
+    [record] = (lake.path / RECORDS_PREFIX).rglob("*.json")
+    one = record.name.partition(".")[0]
+    lake.tables()[0].manage_snapshots().remove_tag("kept").commit()
+    lake.expire(request())
+    before = lake.tables()[0].metadata
+    with pytest.raises(Gone, match=f"old .* {first}.* undo that one first"):
+        lake.undo_expiry(one)
+    assert lake.tables()[0].metadata == before
+    assert lake.undo_expiry() == {"db.events": [first]}
+    lake.undo_expiry(one)
+    assert lake.tables()[0].metadata.refs["old"].snapshot_id == first
+
+
+def test_files_outside_the_root_are_looked_for(lake: Warehouse, tmp_path: Path) -> None:
+    """Through links, too."""
+    table = lake.table("events")
+    table.append(rows(1))
+    [file] = [each.file.file_path for each in table.scan().plan_files()]
+    (tmp_path / "real dir").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real dir")
+    away = tmp_path / "linked" / "a%20b c.parquet"
+    shutil.copyfile(file.removeprefix("file://"), away)
+    table.add_files([f"file://{away}"])
+    lake.age()
+    assert not lake.planned()
+    away.unlink()
+    assert refused(lake) == "missing_object"
 
 
 def test_a_needed_file_in_quarantine_comes_back(lake: Warehouse) -> None:

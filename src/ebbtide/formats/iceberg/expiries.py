@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from ebbtide.arrow import texts
 from ebbtide.clock import Clock
-from ebbtide.errors import EbbtideError, Incomplete, InvalidInput, NotFound, Refused
+from ebbtide.errors import EbbtideError, Gone, Incomplete, InvalidInput, NotFound, Refused
 from ebbtide.formats.base import RunHold, absent_among, changed, storage_clocks
 from ebbtide.formats.iceberg.expiring import Removal, SqlCommit, restored
 from ebbtide.formats.iceberg.metadata import (
@@ -304,8 +304,9 @@ class Expiries:
 
         Each snapshot at which no ref points gets a tag, which has no end: the next expiry would
         remove it again. Nothing changes unless all of its files exist. Raises NotFound
-        `run_not_found`, Refused `plan_corrupt`, `missing_tree`, `missing_node` or
-        `missing_object`, and as `carry_out` does.
+        `run_not_found`, Gone `commit_expired` if another expiry removed the snapshot of a ref,
+        Refused `plan_corrupt`, `missing_tree`, `missing_node` or `missing_object`, and as
+        `carry_out` does.
         """
         settle(self.warehouse, self.clock.host_now())
         records = self._names(RECORDS_PREFIX)
@@ -337,6 +338,7 @@ class Expiries:
             after = restored(document, removed, location=location, now=now)
             if after is None:
                 return []
+            _check_refs(name, after)
             self._check_files(name, tables, after)
             hold.check()
             if self._commit.put(name, location, table.address, after):
@@ -347,9 +349,13 @@ class Expiries:
         """Raises Refused unless all files exist that a table would need in addition."""
         table, layout = tables.metadata[name], self.warehouse.layout
         data = json.dumps(after).encode()
-        state = TableStates(
-            tables.pointers, {name: read_metadata(data, table.address, layout.places)}
-        )
+        try:
+            read = read_metadata(data, table.address, layout.places)
+        except DamagedMetadataError as error:
+            raise Refused(
+                "plan_corrupt", f"the record of this expiry of table {name} is damaged: {error}"
+            ) from error
+        state = TableStates(tables.pointers, {name: read})
         try:
             needed = dict(self.warehouse.added(state, tables.trees()))
         except Refused as error:
@@ -372,6 +378,18 @@ def check_allowed(tables: TableStates, selected: Collection[str]) -> None:
                 "repository_readonly",
                 f"table {name} sets gc.enabled=false: files of it may belong to others, or be "
                 "named by others. Set the property to true once you know that neither is so",
+            )
+
+
+def _check_refs(name: str, after: Mapping[str, Any]) -> None:
+    """Raises Gone unless a table would list the snapshots of all of its refs."""
+    listed = {each["snapshot-id"] for each in after["snapshots"]}
+    for ref, row in sorted(after["refs"].items()):
+        if row["snapshot-id"] not in listed:
+            raise Gone(
+                "commit_expired",
+                f"ref {ref} of table {name} would point to snapshot {row['snapshot-id']}, which "
+                "the table does not list: if a later expiry removed it, undo that one first",
             )
 
 
