@@ -25,6 +25,7 @@ from ebbtide.cli.lifecycle import warn_of_expiry
 from ebbtide.cli.values import parse_pairs
 from ebbtide.documents import Document, document_of
 from ebbtide.errors import InvalidInput
+from ebbtide.gc import EXPIRES_NEXT
 from ebbtide.retention.dates import DATE_FORMS, parse_date
 from ebbtide.text import (
     age_at,
@@ -39,6 +40,7 @@ from ebbtide.text import (
 
 if TYPE_CHECKING:
     from ebbtide.quarantined import Fate
+    from ebbtide.retention.decision import Decision
     from ebbtide.store.commits.commits import Commits
     from ebbtide.store.content.differences import Change
     from ebbtide.store.database.commit_rows import CommitRecord
@@ -413,7 +415,7 @@ def log(
 ) -> None:
     """List a commit and its ancestors, youngest first, also those that are quarantined or gone.
 
-    'retention show --commits' also says which commits are kept, and which expire next.
+    'retention show --commits' also says why each commit is kept.
     """
     opened = cli.repository(repository)
     ref = opened.info.default_branch if ref is None else ref
@@ -422,7 +424,7 @@ def log(
     fates = opened.fates({record.closed_by for record in found if record.closed_by})
 
     def show() -> None:
-        now = datetime.now(UTC)
+        now, decision = datetime.now(UTC), _decision(cli, repository)
         with_committer = any(record.committer for record in found)
         cli.output.table(
             ["commit", "created", "age", "state", *["committer"] * with_committer, "message"],
@@ -431,7 +433,7 @@ def log(
                     short_id(record.commit_id),
                     date_text(record.created_at),
                     age_at(record.created_at, now),
-                    "" if record.is_intact else closed_state(record, fates),
+                    commit_state(record.commit_id, decision, record, fates),
                     *[one_line(record.committer)] * with_committer,
                     one_line(record.message),
                 ]
@@ -450,21 +452,31 @@ def log(
 
 def _fate(record: CommitRecord, fates: Mapping[str, Fate]) -> Fate | None:
     """Returns what became of the data of a closed commit; None for all other commits."""
-    closed_by = record.closed_by
-    return None if closed_by is None or record.given_up_at is not None else fates.get(closed_by)
+    return None if record.given_up_at is not None else fates.get(record.closed_by or "")
 
 
 def _commit_document(record: CommitRecord, fates: Mapping[str, Fate]) -> Document:
-    """Returns the document of a commit. If its data is in quarantine, fields say until when, and
-    how to restore it."""
+    """Returns the document of a commit, which says until when a quarantine has its data."""
     fate = _fate(record, fates)
     return document_of(record) | ({} if fate is None else fate.fields())
 
 
-def closed_state(record: CommitRecord, fates: Mapping[str, Fate]) -> str:
-    """Returns the state of a commit that was closed, in words."""
-    fate = _fate(record, fates)
-    return "gone" if fate is None else fate.commit_state
+def _decision(cli: Cli, repository: str) -> Decision | None:
+    """Returns what the policy decides about all commits. None without a policy: all are kept."""
+    from ebbtide.retention.decision import decide
+
+    policy = (found := cli.with_policy(repository)).policy()
+    return None if policy is None else decide(found.roots(policy))
+
+
+def commit_state(
+    commit_id: str, decision: Decision | None, known: CommitRecord | None, fates: Mapping[str, Fate]
+) -> str:
+    """Returns the state of a commit in words. `known` is its record, if there is one."""
+    if known is not None and not known.is_intact:
+        fate = _fate(known, fates)
+        return "gone" if fate is None else fate.commit_state
+    return "kept" if decision is None or commit_id in decision.active else EXPIRES_NEXT
 
 
 def diff(

@@ -16,13 +16,13 @@ import typer
 
 from ebbtide.cli import values
 from ebbtide.cli.command import Cli, RefArgument, WithPolicyArgument, command, group
-from ebbtide.cli.commits import closed_state
+from ebbtide.cli.commits import commit_state
 from ebbtide.cli.figures import refs_table
 from ebbtide.cli.values import parse_pairs, text_of
 from ebbtide.documents import document_of, instant
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.schemes import is_elsewhere, scheme_of
-from ebbtide.gc import EXPIRES_NEXT, commits_text
+from ebbtide.gc import commits_text
 from ebbtide.text import (
     age_at,
     count_text,
@@ -545,9 +545,8 @@ def _show_commits(
         if commit.is_content:  # as on pages: no policy changes the contents of collections
             continue
         reason, record = decision.active.get(commit.commit_id), records.get(commit.commit_id)
-        state = "kept" if reason is not None else EXPIRES_NEXT
-        if commit.tombstoned:
-            state = "gone" if record is None else closed_state(record, fates)
+        is_lost = commit.tombstoned and record is None
+        state = "gone" if is_lost else commit_state(commit.commit_id, decision, record, fates)
         rows.append(
             [
                 short_id(commit.commit_id),

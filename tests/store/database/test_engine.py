@@ -237,3 +237,16 @@ def test_sqlite_cannot_tell_a_full_disk_from_a_broken_one(
     with pytest.raises(Failed) as caught, engine.translated_errors(store.metadata.engine):
         raise error
     assert caught.value.kind == kind
+
+
+def test_connections_that_are_in_use_at_the_end_close_when_they_are_given_back(
+    tmp_path: Path,
+) -> None:
+    metadata = Metadata(open_engine(f"sqlite:///{tmp_path}/metadata.db"), SystemClock())
+    with metadata.statement() as tx:
+        used = tx.connection.connection.dbapi_connection
+        assert used is not None
+        metadata.close()
+        assert tx.execute(sa.text("SELECT 1")).scalar() == 1
+    with pytest.raises(Exception, match="closed"):
+        used.cursor()

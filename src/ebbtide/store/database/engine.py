@@ -233,8 +233,13 @@ class Metadata:
             yield Transaction(first, self.clock, readers)
 
     def close(self) -> None:
-        """Closes all idle connections."""
+        """Closes all idle connections, and the others when they are given back."""
+        pool = self.engine.pool
         self.engine.dispose()
+
+        @sa.event.listens_for(pool, "checkin")
+        def close_late(_connection: object, record: Any) -> None:  # SQLAlchemy's own type
+            record.close()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
