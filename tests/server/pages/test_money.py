@@ -57,6 +57,7 @@ def test_amounts_stand_beside_their_sizes(store: Store) -> None:
     with browsing(store) as browsers:
         admin = browsers()
         figures = {
+            "/totals": ("costs", "saves"),
             PLACE: ("costs", "saves", "saves"),
             f"{PLACE}/runs/{swept}": ("", "saves"),
             f"{PLACE}/runs/{planned}": ("",),
@@ -67,6 +68,10 @@ def test_amounts_stand_beside_their_sizes(store: Store) -> None:
             assert [word for _, word, _ in found] == list(words), shown
             for size, _, amount in found:
                 assert number(amount) == pytest.approx(number(size), abs=0.06)
+        (row,) = [row for row in rows_of(admin.get("").text) if row.startswith(NAME)]
+        told = re.search(rf"{SIZE} ?, saves {AMOUNT} a month", row)
+        assert told is not None, row
+        assert number(told[2]) == pytest.approx(number(told[1]), abs=0.06)
         (row,) = [row for row in rows_of(admin.get(f"{PLACE}/runs/trend").text) if " swept " in row]
         assert re.search(r" 78\.\d KiB EUR 78\.\d\d ", row), "what was freed"
         check_looks(admin)
