@@ -28,6 +28,7 @@ PAGES = (
     "",
     "/totals",
     "/trash",
+    "/runs",
     LAKE,
     f"{LAKE}/files",
     f"{LAKE}/files?prefix=tables/main/",

@@ -97,6 +97,7 @@ ASKED: Final = (
     get(f"{_PLANNED}/candidates?addresses=yes"),
     get(f"{_PLANNED}/charts"),
     get("/totals"),
+    get("/runs"),
     get(f"{_R}/trash"),
     _form(f"{_R}/trash/branch/branch-bin/restore", "trashed", "branch_exists"),
     _form(f"{_R}/trash/tag/tag-bin/restore", "trashed", "tag_exists"),

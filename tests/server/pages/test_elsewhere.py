@@ -93,6 +93,26 @@ def started(browser: Browser, elsewhere: Elsewhere, place: str, **fields: str) -
     return found[1]
 
 
+def test_the_last_runs_of_all(elsewhere: Elsewhere) -> None:
+    """One page has those of the store and those elsewhere; what failed comes first."""
+    admin = elsewhere.browsers()
+    elsewhere.store.create_repository("lake")
+    run_id = started(admin, elsewhere, "runs", action="plan")
+    assert 'href="/ui/runs"' in admin.get("").text
+    page = admin.get("/runs").text
+    other = elsewhere.name.replace("weather", "other")
+    _, *rows = rows_of(page)
+    assert rows[0].startswith(f"{other} not read ") and "other" in rows[0].split("read ")[1]
+    assert rows[1] == "lake no run yet"
+    assert re.fullmatch(
+        rf"{elsewhere.name} planned .* UTC {LOOSE * CHUNK_BYTES} B 0 B 0 B", rows[2]
+    )
+    assert f'href="/ui{elsewhere.place}/runs/{run_id}"' in page
+    assert "1 repository needs a look" in text_of(page)
+    reader = elsewhere.browsers(Role.NONE)
+    assert "no repository that you may read" in text_of(reader.get("/runs").text)
+
+
 def test_from_a_plan_to_an_undo(elsewhere: Elsewhere) -> None:
     """All by pages: nothing is deleted that is needed, and what went comes back."""
     admin = elsewhere.browsers()

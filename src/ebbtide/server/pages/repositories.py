@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from starlette.responses import Response
 
+from ebbtide.errors import EbbtideError
 from ebbtide.formats.embedded import EmbeddedRepository
 from ebbtide.formats.schemes import is_elsewhere
 from ebbtide.gc.parts import Count
@@ -16,11 +19,12 @@ from ebbtide.ids import instant_of
 from ebbtide.retention.decision import decide
 from ebbtide.server.api import runs
 from ebbtide.server.api.repositories import storage_url_of
+from ebbtide.server.api.runs import RunAnswer
 from ebbtide.server.pages.charts import Line, line, shares
 from ebbtide.server.pages.policies import history_of
 from ebbtide.server.pages.readme import read_readme
 from ebbtide.server.pages.routes import Pages
-from ebbtide.server.pages.trends import RUNS_SHOWN, Figures, Quarantined, RunFigures
+from ebbtide.server.pages.trends import READERS, RUNS_SHOWN, Figures, Quarantined, RunFigures
 from ebbtide.server.pages.visit import PAGE_ROWS, Visit
 from ebbtide.store.access.access_keys import Role
 from ebbtide.store.lifecycle import TRASH
@@ -32,6 +36,7 @@ RUNS_LISTED: Final = 5
 TOTALLED_MAX: Final = 1_000
 """The most repositories whose figures are added up."""
 BRANCHES_CHARTED: Final = 12
+_UNFINISHED: Final = ("failed", "refused", "incomplete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,25 @@ class Totals:
     reclaimable_bytes: int
     quarantined: Count
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The newest run of a repository; None before the first one, and if an `error` hides it."""
+
+    name: str
+    run: RunAnswer | None = None
+    error: str = ""
+
+    @property
+    def made_at(self) -> datetime | None:
+        """When the run began."""
+        return None if self.run is None else instant_of(self.run.run_id)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nobody has to look at it."""
+        return not self.error and (self.run is None or self.run.state not in _UNFINISHED)
 
 
 @pages.add("GET", "", Role.NONE)
@@ -118,6 +142,28 @@ def show_totals(visit: Visit) -> Response:
     )
     is_fragment = "x-fragment" in visit.request.headers
     return visit.page("totals.html" if is_fragment else "totals_page.html", totals=totals)
+
+
+@pages.add("GET", "/runs", Role.NONE)
+def list_last_runs(visit: Visit) -> Response:
+    """Shows the newest run of each repository that the visitor may read, here and elsewhere: first
+    those that somebody has to look at."""
+    found = visit.store.catalog.page(amount=TOTALLED_MAX + 1, only=visit.served.rights.readable_ids)
+    names = [each.info.name for each in found[:TOTALLED_MAX]]
+    names += visit.served.elsewhere if visit.allows(Role.READER) else ()
+    with ThreadPoolExecutor(READERS) as readers:
+        rows = list(readers.map(lambda name: _last_run(visit, name), names))
+    rows.sort(key=lambda row: row.is_good)
+    bad = sum(not row.is_good for row in rows)
+    return visit.page("last_runs.html", rows=rows, bad=bad, more=len(found) > TOTALLED_MAX)
+
+
+def _last_run(visit: Visit, name: str) -> LastRun:
+    try:
+        newest, _ = runs.page(visit.served, visit.served.collected(name), after="", amount=1)
+    except EbbtideError as error:
+        return LastRun(name, error=error.message)
+    return LastRun(name, newest[0] if newest else None)
 
 
 @pages.add("GET", "/trash", Role.READER)
