@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections import Counter
 from contextlib import nullcontext
 from http.client import HTTPResponse
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 import lakefs
@@ -156,3 +158,21 @@ def test_an_answer_that_breaks_off_is_a_defect_only_without_an_error_of_this_pro
 
     with nullcontext() if isinstance(cause, Failed) else pytest.raises(RuntimeError):
         without_loop(lambda: asyncio.run(ask()))
+
+
+@pytest.mark.parametrize("place", ["/ui/login", "/api/v1/auth/login", "/arvados/v1/groups"])
+def test_a_client_that_leaves_while_it_sends_a_form(plain: Server, place: str) -> None:
+    """It is no defect, and nobody is answered."""
+    address = urlsplit(plain.url)
+    head = (
+        f"POST {place} HTTP/1.1\r\nHost: {address.netloc}\r\nOrigin: {plain.url}\r\n"
+        "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\na="
+    )
+    before = len(plain.log)
+    assert address.hostname is not None and address.port is not None
+    with socket.create_connection((address.hostname, address.port)) as client:
+        client.sendall(head.encode())
+        time.sleep(0.2)
+    time.sleep(0.2)
+    assert httpx.get(f"{plain.url}/ui/login").status_code == 200
+    assert "Traceback" not in plain.log[before:]

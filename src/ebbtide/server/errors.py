@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebbtide.errors import QUARANTINE_FIELDS, EbbtideError
@@ -240,7 +241,7 @@ def message_of(error: EbbtideError) -> str:
 class BreakingOff:
     """Handles an error that happens after a part of the response was sent, such as the bytes of an
     object. The connection closes before the announced length is reached, so that the client
-    notices. The log states the error."""
+    notices. The log states the error. A client that left while it sent a form gets no answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -250,6 +251,8 @@ class BreakingOff:
         connection."""
         try:
             await self._app(scope, receive, send)
+        except ClientDisconnect:
+            return
         except RuntimeError as error:
             # Starlette raises RuntimeError if a handled error comes after the start of the
             # response.
