@@ -4,6 +4,7 @@ and looked at by axe; and flows that need its scripts. Forms alone: `tests/serve
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +58,12 @@ PAGES = (
 )
 PAGES_AT_A_TIME = 8
 GRAVE = ("serious", "critical")
+IMPACTS = (*GRAVE, "moderate", "minor")
 SIZES = (PHONE, SCREEN)
 
 
-def violations(page: Page) -> list[Any]:
-    """What axe calls serious or worse."""
+def violations(page: Page, *, impacts: Collection[str] = IMPACTS) -> list[Any]:
+    """What axe finds, of these impacts."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     found = page.evaluate(
@@ -70,7 +72,7 @@ def violations(page: Page) -> list[Any]:
     return [
         (each["id"], [node["html"][:200] for node in each["nodes"][:3]])
         for each in found
-        if each["impact"] in GRAVE
+        if each["impact"] in impacts
     ]
 
 
