@@ -5,9 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from ebbtide.errors import Refused
+from ebbtide.gc import quarantine
+from ebbtide.gc.candidates import check_presence
+from ebbtide.gc.committed import HELD_SCHEMA
+from ebbtide.gc.parts import PartRows
 from ebbtide.gc.report import RunReport
+from ebbtide.gc.runs import RunFolder
+from ebbtide.ids import new_id
+from ebbtide.storage import open_storage
 from tests.support.world import DAY, World
 
 HOUR = timedelta(hours=1)
@@ -90,3 +99,18 @@ def test_imported_objects_are_not_looked_up(world: World) -> None:
     for mode in ("clean", "clean", "incremental", "incremental", "clean"):
         report = run(world, mode)
         assert report.recovered is None
+
+
+def test_a_file_outside_the_root_is_in_no_quarantine() -> None:
+    """Its URL is no address, which a bucket would refuse to look up."""
+    storage = open_storage(f"memory:{new_id()}")
+    run_id, inner, outer = new_id(), "data/a", "s3://other//b"
+    storage.put(f"{quarantine.prefix_of(run_id)}{inner}", b"held")
+    folder, answer = RunFolder.inside(storage, run_id), PartRows()
+    for number, address in enumerate((inner, outer)):
+        table = pa.table({"address": [address], "node_id": ["n"]}, schema=HELD_SCHEMA)
+        answer.wrote(folder, f"absent/part-{number}.parquet", table, relation="absent")
+    held, other = answer.parts()
+    check_presence(folder, storage, [held])
+    with pytest.raises(Refused, match=outer):
+        check_presence(folder, storage, [held, other])

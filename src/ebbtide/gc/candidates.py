@@ -538,8 +538,6 @@ def _exists_anywhere(storage: Storage, addresses: pa.StringArray) -> pa.Array[An
     """Returns whether there is a file at each address, which may be outside the root. Raises
     Refused `missing_object` if that cannot be known."""
     is_outside = outside(addresses)
-    if not pc.any(is_outside).as_py():
-        return exists(storage, texts(addresses))
     far = texts(addresses.filter(is_outside))
     try:
         there = exist_external(far)
@@ -583,11 +581,14 @@ def check_presence(folder: RunFolder, storage: Storage, absent: Sequence[Part]) 
     right address seems not to be live. The gate finds the damage, because no file exists at the
     wrong address.
     """
-    found = sorted(texts(read_rows(folder, absent, ADDRESS_SCHEMA).column("address")))
+    gone = cast("pa.StringArray", read_rows(folder, absent, ADDRESS_SCHEMA).column("address"))
+    is_outside = outside(gone)  # no address of the storage, and in no quarantine
+    found = sorted(texts(gone.filter(pc.invert(is_outside))))
     for run_id in quarantine.runs_with_files(storage) if found else ():
         found = texts(
             pa.array(found).filter(pc.invert(quarantine.existing(storage, run_id, found)))
         )
+    found = sorted([*found, *texts(gone.filter(is_outside))])
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Refused(
