@@ -101,3 +101,16 @@ def test_what_cannot_be_asked(lake: Ebbtide, prices: Path) -> None:
     prices.write_text("[storage]\ndefault = 'much'")
     told = lake.refuses("invalid_setting", "usage lake", code=2).err
     assert "storage.'default'" in told
+
+
+@pytest.mark.usefixtures("history")
+def test_the_curve_counts_files_that_a_plan_leaves_out(
+    lake: Ebbtide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EBBTIDE_GRACE", "1d")
+    assert lake.json("gc plan lake")["young_slices"] > 0
+    found, usage = lake.json("what-if lake --curve"), lake.json("usage lake")
+    own = usage["unheld"]["own_files"]
+    for name in ("objects", "bytes_total"):
+        assert found["listed"][name] == usage["listed"][name] - own[name]
+    assert {each["kept_count"] for each in found["points"]} == {found["listed"]["objects"]}

@@ -181,12 +181,12 @@ class Planner:
                 mark = self._mark(other, index)
             yield self._outlook(replace(read, decided=other, mark=mark))
 
-    def survey(self, *, whole: bool = False) -> Surveyed:
-        """Lists and reads as a clean plan does, and marks nothing. If `whole`, the listing has
-        everything, with all sizes. Raises Refused as a plan does."""
+    def survey(self) -> Surveyed:
+        """Lists everything with all sizes, reads as a clean plan does, and marks nothing. Raises
+        Refused as a plan does."""
         started_at = self.repository.now()
         with self.steps("list"):
-            if whole and self.given is None:
+            if self.given is None:
                 listing = InventoryListing(self.engine, self.repository, self.folder, self.options)
                 listed = listing.everything(started_at)
             else:

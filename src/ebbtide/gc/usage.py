@@ -179,7 +179,7 @@ def usage_of(planner: Planner) -> Usage:
     """Returns the usage. Raises Refused as a plan does, except for missing files of kept commits:
     these have no bytes."""
     engine, repository = planner.engine, planner.repository
-    read = planner.survey(whole=True)
+    read = planner.survey()
     roots = read.basis.roots
     policy = roots.policy or KEEP_EVERYTHING
     held = holders_of(roots.commits, roots.refs, policy, roots.now)
