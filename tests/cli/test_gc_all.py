@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ebbtide.cli.all_repositories import SUMMED
-from ebbtide.cli.digests import html_of, text_of
+from ebbtide.cli.digests import FIGURES, html_of, text_of
 from ebbtide.cli.fleet import at_once
 from ebbtide.cli.output import Output
 from ebbtide.cli.progress import StepProgress
@@ -408,7 +407,7 @@ def test_an_interrupt_reaches_those_at_work() -> None:
 def test_a_digest_escapes_what_it_shows() -> None:
     one: dict[str, Any] = {"repository": "<b>\x1b", "state": "refused", "warnings": ["<i>"]}
     one |= {"error": {"kind": "k", "message": "a\nb"}}
-    figures = {f"{name}_{unit}": 0 for name in SUMMED for unit in ("count", "bytes")}
+    figures = {f"{name}_{unit}": 0 for name in FIGURES for unit in ("count", "bytes")}
     totals = {"repository_count": 1, "error_count": 1}
     document = {"repositories": [one | figures], "totals": totals | figures}
     page, text = html_of(document, FIRST_DAY), text_of(document, FIRST_DAY)

@@ -106,7 +106,7 @@ def test_a_script_deletes_at_once(lake: Ebbtide) -> None:
     done = lake.json("gc run lake", *AT_ONCE)
     assert (done["deleted_count"], done["quarantine"]) == (1, None)
     missing = lake("gc undo lake", done["run_id"], code=1)
-    assert "deleted them at once" in missing.err
+    assert "moved none there" in missing.err
 
 
 def test_what_is_in_quarantine_is_not_called_deleted(lake: Ebbtide, expired: str) -> None:

@@ -24,11 +24,12 @@ from ebbtide.cli.collectors import (
     when_swept,
 )
 from ebbtide.cli.command import Cli
-from ebbtide.cli.digests import require_writable, write_digest
+from ebbtide.cli.digests import FIGURES, require_writable, write_digest
 from ebbtide.cli.fleet import Answer, Commands, Member, at_once, code_of, members
 from ebbtide.cli.output import confirm
 from ebbtide.cli.progress import planning_told
 from ebbtide.errors import EbbtideError, ExitCode, InvalidInput
+from ebbtide.gc import FOUND, OUTCOMES
 from ebbtide.interrupts import is_ending
 from ebbtide.text import count_text, known_size_text, size_text
 
@@ -49,7 +50,6 @@ WORST_FIRST: Final = (
 """The first code that a repository has is the code of the command: first what needs a person, then
 what a later run does by itself."""
 
-SUMMED: Final = ("candidate", "deleted", "quarantined")
 FAILED: Final = "failed"
 """The outcome of a repository that has no report."""
 
@@ -100,7 +100,7 @@ class Ended:
             "repository_id": self.repository.repository_id,
             "run_id": None if report is None else report.run_id,
             "state": self.state,
-            **_flat({name: self.count(name) for name in SUMMED}),
+            **_flat({name: self.count(name) for name in FIGURES}),
             "warnings": [] if report is None else list(report.warnings),
             "run_path": None if report is None else report.run_path,
             "error": self.error,
@@ -361,13 +361,13 @@ class _All:
         output = self._cli.output
         if output.as_json:
             return
-        figures = [f"{name} {what}" for name in SUMMED for what in ("files", "size")]
+        figures = [head for name in FIGURES for head in ((FOUND | OUTCOMES)[name], "size")]
         rows = [
             [
                 ended.repository.name,
                 "" if ended.report is None else ended.report.run_id,
                 ended.state,
-                *_texts({name: ended.count(name) for name in SUMMED}),
+                *_texts({name: ended.count(name) for name in FIGURES}),
                 "" if ended.error is None else ended.error["kind"],
             ]
             for ended in self._in_order()
@@ -393,7 +393,7 @@ class _All:
 
         return {
             name: sum((ended.count(name) for ended in self.ended.values()), Count())
-            for name in SUMMED
+            for name in FIGURES
         }
 
     def finish(self) -> None:

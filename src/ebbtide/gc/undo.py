@@ -112,8 +112,8 @@ class Undo:
         if found is None:
             raise NotFound(
                 "not_quarantined",
-                f"run {self.run_id} has no files in quarantine: it deleted them at once, or "
-                "they were purged; 'ebbtide gc show' has the outcomes",
+                f"run {self.run_id} has no files in quarantine: it moved none there, or they were "
+                "purged; 'ebbtide gc show' says what it did",
             )
         if found.state != "held":
             raise Conflict(
