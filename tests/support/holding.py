@@ -113,7 +113,7 @@ def definition(repository: RepositoryFormat, grace: timedelta) -> Definition:
     sets, unheld, periods = Counts(), Counts(), Counts()
     files = files_of(repository)
     targets = temporary_targets(pa.array([file.address for file in files], pa.string()))
-    candidates: list[tuple[File, str]] = []
+    rest: list[tuple[File, str]] = []
     for file, target in zip(files, targets.to_pylist(), strict=True):
         need = needs.get(file.address, {"data": set(), "record": set()})
         by_data = {each for each in need["data"] if data[each]}
@@ -126,17 +126,15 @@ def definition(repository: RepositoryFormat, grace: timedelta) -> Definition:
         holders |= protections[target or file.address]
         if holders:
             sets.add(frozenset(holders), file)
-        elif file.written >= cutoff:
-            unheld.add("young", file)
         else:
-            candidates.append((file, target or file.address))
-    # A format looks at candidates alone: others may be of commits that it does not know.
-    unseen = unseen_of(repository, (file for file, _ in candidates))
-    for file, judged in candidates:
+            rest.append((file, target or file.address))
+    # A format looks at these alone: others may be of commits that it does not know.
+    unseen = unseen_of(repository, (file for file, _ in rest))
+    for file, judged in rest:
         if judged in unseen:
             sets.add(frozenset({unseen[judged]}), file)
         else:
-            unheld.add("deleted", file)
+            unheld.add("young" if file.written >= cutoff else "deleted", file)
     return Definition(
         sets.found,
         unheld.get("deleted"),
