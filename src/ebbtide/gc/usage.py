@@ -91,11 +91,11 @@ UNHELD: Final = Query(
     FROM {store} s
     ANTI JOIN {committed} c ON s.key = c.key
     ANTI JOIN {uncommitted} u ON s.judged = u.key
-    WHERE s.place = 0
+    WHERE s.place IN (0, 1)
     """,
     make_schema(("part", pa.int32()), ("row", pa.int32())),
 )
-"""The listed files that a run can delete, and that nothing holds."""
+"""The listed files of the kinds that a run can delete, young ones too, that nothing holds."""
 
 
 class HolderSets:

@@ -15,7 +15,7 @@ from ebbtide.arrow import Column
 from ebbtide.audit.verify import verify
 from ebbtide.errors import InvalidInput
 from ebbtide.formats.capabilities import forget
-from ebbtide.formats.lakefs.needed import LakefsGuard
+from ebbtide.formats.lakefs.needed import REASON, LakefsGuard
 from ebbtide.formats.lakefs.repository import LakefsRepository
 from ebbtide.formats.lakefs.server import AnsweredRules
 from ebbtide.formats.notes import POLICY_ADDRESS
@@ -101,6 +101,9 @@ def test_what_is_staged_with_the_bytes_that_its_path_has_stays(
     again = [world.state.upload("main", path, b"same") for path in paths]
     assert world.state.uncommitted() == []
     assert world.state.view("main") == dict(zip(paths, again, strict=True))
+    usage = world.collector().usage()
+    (held,) = [each for each in usage.holders if each.holder.name == REASON]
+    assert (held.in_all.objects, usage.young.objects) == (count, 0), "a young one is read too"
     world.grow_old()
     assert not candidates(world.collector().plan())
 
