@@ -43,6 +43,7 @@ from benchmarks import (
     select_commits,
     server,
     small_objects,
+    usage,
 )
 from benchmarks.iceberg_table import Writer
 from benchmarks.measuring import Measured, Peaks
@@ -94,6 +95,7 @@ SMALLEST = {
     "select_commits": ("--commits", "200", "--branches", "5", "--shape", "bushy"),
     "server": ("--requests", "2", "--listed", "20", "--committed", "20"),
     "small_objects": ("--requests", "4", "--listed", "20", "--databases", "SQLite"),
+    "usage": ("--scale", "0.0002", "--rounds", "1", "--engines", "duckdb"),
 }
 
 
@@ -183,12 +185,12 @@ UNMEASURED = {
 
 
 def test_every_benchmark_has_a_smallest_scale() -> None:
-    """All take less than an hour; two need servers that are not started."""
+    """All take some 70 minutes; two need servers that are not started."""
     folder = Path(measuring.__file__).parent
     programs = {each.stem for each in folder.glob("*.py") if "__main__" in each.read_text()}
     assert programs - {"every", "peers", "iceberg_peers"} == SMALLEST.keys()
     plan = list(every.planned())
-    assert sum(minutes for *_, minutes in plan) <= 55
+    assert sum(minutes for *_, minutes in plan) <= 70
     named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
     assert named == SMALLEST.keys() - {"cluster", "lakefs"}
 
@@ -320,6 +322,8 @@ def test_checks_tell_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("0 not reclaimed, 1 lost", lambda: reclaim.check(lake, {"data/a/b"})),
         ("objects listed: 19, not 20", lambda: server.check("objects listed", 19, 20)),
         ("1 deleted too many, 1 too few", lambda: delta.check("x", "collect", {"a"}, {"b"})),
+        ("they differ", lambda: usage.check({"plan": 1, "usage": 2})),
+        ("nothing would be deleted", lambda: usage.check({"plan": 0, "usage": 0})),
         (r"the page run .200. does not show '1,000'", lambda: pages.check("run", page, "1,000")),
     )
     for told, check in checks:
