@@ -49,6 +49,10 @@ def check_store(
         if swept:
             assert world.collect().state == "swept"
         world.lake.objects.put("main", "a", b"staged")
+        if rule == "b*" and not any(ref.name.startswith("b") for ref in world.lake.branches.list()):
+            with pytest.raises(InvalidInput, match="no branch matches"):
+                world.collector().curve(rule)
+            rule = "*"
         found = world.collector().curve(rule)
         check_curve(found, world.format(), HOUR)
         some = found.points[:: len(found.points) // 3]
@@ -92,10 +96,28 @@ def test_the_present_policy_is_a_point(world: World) -> None:
     assert (point.axis, point.label) == ("period", "8d")
     assert point.counts == found.present.counts
     world.keep(default={"keep_last": 4}, branches={"main": "3d"})
-    found = world.collector().curve()
+    found = world.collector().curve("*")
     assert [each.label for each in found.points if found.is_present(each)] == ["4"]
     found = world.collector().curve("main")
     assert [each.label for each in found.points if found.is_present(each)] == ["3d"]
+
+
+def test_the_rule_that_changes(world: World) -> None:
+    """The default rule, unless it decides no branch: each table of Delta may have its own."""
+    for branches, usual in (
+        ({"b*": "3d"}, "*"),
+        ({"m*": "3d", "b*": "2d"}, "m*"),
+        ({"main": "3d", "m*": "2d", "x": "1d"}, "main"),
+    ):
+        world.keep(default="9d", branches=branches)
+        assert world.collector().curve().rule == usual
+    for name in ("mine", "more"):
+        world.lake.branches.create(name, "main")
+    found = world.collector().curve()
+    assert found.rule == "m*"
+    assert [each.label for each in found.points if found.is_present(each)] == ["2d"]
+    with pytest.raises(InvalidInput, match="no branch matches 'nobody'"):
+        world.collector().curve("nobody")
 
 
 def test_without_a_policy_nothing_is_lost_now(world: World) -> None:

@@ -43,11 +43,11 @@ CurveOption = Annotated[
     typer.Option("--curve", help="Show periods from a day to two years, and counts."),
 ]
 RuleOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="PATTERN",
         help="The rule that changes along the curve, by its pattern of branches; * is the default "
-        "rule.",
+        "rule. Default: *, or if each branch has another rule, that of most branches.",
     ),
 ]
 
@@ -62,7 +62,7 @@ def what_if(
     repository: CollectedArgument,
     policy: PolicyOption = None,
     curve: CurveOption = False,
-    rule: RuleOption = EVERY_BRANCH,
+    rule: RuleOption = None,
     grace: GraceOption = None,
     run_dir: RunDirOption = None,
     *,
@@ -111,12 +111,12 @@ def what_if(
     cli.output.answer(document, lambda: _show(cli, found, names, prices))
 
 
-def _check_asked(policy: Sequence[str] | None, *, curve: bool, rule: str) -> None:
+def _check_asked(policy: Sequence[str] | None, *, curve: bool, rule: str | None) -> None:
     if curve == bool(policy):
         raise InvalidInput(
             "invalid_argument", "give other policies by --policy, or --curve: one of the two"
         )
-    if rule != EVERY_BRANCH and not curve:
+    if rule is not None and not curve:
         raise InvalidInput("invalid_argument", "--rule needs --curve: give both, or neither")
 
 

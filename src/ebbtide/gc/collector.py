@@ -53,7 +53,6 @@ from ebbtide.gc.usage import Usage, usage_of
 from ebbtide.gc.whatif import Alternative, WhatIf, looking, what_if
 from ebbtide.ids import LATEST, descending_id, instant_of, is_ahead, is_id
 from ebbtide.retention import Policy
-from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.text import count_text, shown
 
 Work = Callable[[str, RunFolder, RunHold], RunReport]
@@ -436,10 +435,10 @@ class Collector:
         ) as planner:
             return usage_of(planner)
 
-    def curve(self, rule: str = EVERY_BRANCH) -> Curve:
-        """Returns what each period and each count would keep, in the rule for a pattern of
-        branches. Changes nothing, and takes no lease. Raises as `what_if`, and InvalidInput
-        `invalid_argument` in mode rewrite."""
+    def curve(self, rule: str | None = None) -> Curve:
+        """Returns what each period and each count would keep, in the rule for a pattern, by default
+        the usual one. Changes nothing, and takes no lease. Raises as `what_if`, and InvalidInput
+        `invalid_argument` in mode rewrite, and if no branch has the pattern."""
         self._check_options()
         given = self._open_inventory(self._repository.now())
         with looking(

@@ -31,7 +31,7 @@ from ebbtide.gc.store import INVENTORY_SCHEMA, latest_micros, micros_of, sized
 from ebbtide.gc.uncommitted import write_unseen
 from ebbtide.model import Commit
 from ebbtide.retention.decision import Roots
-from ebbtide.retention.policy import EVERY_BRANCH, Policy, Rule
+from ebbtide.retention.policy import Policy
 from ebbtide.retention.selection import kept_under
 
 Axis = Literal["period", "count"]
@@ -129,15 +129,17 @@ class _Asked:
     policy: Policy
 
 
-def curve_of(planner: Planner, rule: str = EVERY_BRANCH) -> Curve:
-    """Returns the curve of the rule for a pattern of branches; by default, of the default rule.
+def curve_of(planner: Planner, rule: str | None = None) -> Curve:
+    """Returns the curve of the rule for a pattern, by default that of `Policy.chosen_pattern`.
 
-    Raises InvalidInput `invalid_argument` in mode rewrite, and Refused as a plan does, except for
-    missing files of kept commits.
+    Raises InvalidInput `invalid_argument` in mode rewrite, and if no branch has the pattern;
+    Refused as a plan does, except for missing files of kept commits.
     """
     engine, repository = planner.engine, planner.repository
     read = planner.survey()
     roots = read.basis.roots
+    names = [ref.name for ref in roots.refs if ref.kind == "branch"]
+    rule = (roots.policy or Policy()).chosen_pattern(rule, names)
     asked = list(_asked(roots.policy, rule))
     with planner.steps("reach"):
         levels = _Levels.of(roots, asked)
@@ -176,22 +178,15 @@ def _asked(present: Policy | None, pattern: str) -> Iterator[_Asked]:
             "curve. 'ebbtide expire REPO … --dry-run' shows what a cut of the history would free",
         )
     policy = Policy() if present is None else present
-    own = policy.default if pattern == EVERY_BRANCH else policy.branches.get(pattern)
-    rule = Rule() if own is None or own.keep_all else own
+    rule = policy.rule_of(pattern)
     periods = {*PERIODS} | ({rule.keep_within} if rule.keep_within else set())
     for period in sorted(periods):
         changed = replace(rule, keep_within=period)
-        yield _Asked("period", format_duration(period), _with_rule(policy, pattern, changed))
+        yield _Asked("period", format_duration(period), policy.with_rule(pattern, changed))
     counts = {*COUNTS} | ({rule.keep_last} if rule.keep_last else set())
     for count in sorted(counts):
         changed = replace(rule, keep_within=None, keep_last=count)
-        yield _Asked("count", str(count), _with_rule(policy, pattern, changed))
-
-
-def _with_rule(policy: Policy, pattern: str, rule: Rule) -> Policy:
-    if pattern == EVERY_BRANCH:
-        return replace(policy, default=rule)
-    return replace(policy, branches={**policy.branches, pattern: rule})
+        yield _Asked("count", str(count), policy.with_rule(pattern, changed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,11 +186,7 @@ class Planner:
         Refused as a plan does."""
         started_at = self.repository.now()
         with self.steps("list"):
-            if self.given is None:
-                listing = InventoryListing(self.engine, self.repository, self.folder, self.options)
-                listed = listing.everything(started_at)
-            else:
-                listed = replace(self._list(started_at), closed_after=None)
+            listed = replace(self._list(started_at, whole=True), closed_after=None)
         index = self._index(listed, started_at)
         read = self._read_all(listed, index, keeps_basis=True)
         basis = read.decided.basis
@@ -209,11 +205,15 @@ class Planner:
         classes = bytes_by_class(result.storage_classes, result.counts["candidate"])
         return UnwrittenPlan(basis, result.counts, total_by_kind(result.candidates), classes)
 
-    def _list(self, started_at: datetime, settled_after: str | None = None) -> ListedFiles:
+    def _list(
+        self, started_at: datetime, settled_after: str | None = None, *, whole: bool = False
+    ) -> ListedFiles:
         listing = InventoryListing(self.engine, self.repository, self.folder, self.options)
         if self.given is not None:
             answers = read_inventory(self.engine, self.repository, self.folder, self.given)
             return listing.given(answers, self.given.date, started_at)
+        if whole:
+            return listing.everything(started_at)
         return listing.make(started_at, settled_after=settled_after, expected=self.expected)
 
     def _index(self, listed: ListedFiles, started_at: datetime) -> Index | None:

@@ -39,7 +39,6 @@ from ebbtide.gc.sweep import Sweep, Swept, check_parts, incomplete
 from ebbtide.gc.usage import Usage
 from ebbtide.gc.whatif import Alternative, WhatIf
 from ebbtide.retention import Policy
-from ebbtide.retention.policy import EVERY_BRANCH
 from ebbtide.storage import Storage
 from ebbtide.text import count_text
 
@@ -135,7 +134,7 @@ class Remover(Collector):
         """Raises InvalidInput `invalid_argument`: nothing holds files of a gone repository."""
         raise self._no_policy()
 
-    def curve(self, rule: str = EVERY_BRANCH) -> Curve:
+    def curve(self, rule: str | None = None) -> Curve:
         """Raises InvalidInput `invalid_argument`: no policy applies to a gone repository."""
         del rule
         raise self._no_policy()

@@ -7,7 +7,8 @@ Sources: lakeFS issue 1932 and its comments (a default, a period per branch, glo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -259,6 +260,37 @@ class Policy:
         reason."""
         return replace(self, holds={**self.holds, **parse_holds(holds)})
 
+    def rule_of(self, pattern: str) -> Rule:
+        """Returns the rule for a pattern, or for all other branches; one without a period and
+        without counts if there is none, or if it keeps everything."""
+        own = self.default if pattern == EVERY_BRANCH else self.branches.get(pattern)
+        return Rule() if own is None or own.keep_all else own
+
+    def with_rule(self, pattern: str, rule: Rule) -> Policy:
+        """Returns this policy with another rule for a pattern."""
+        if pattern == EVERY_BRANCH:
+            return replace(self, default=rule)
+        return replace(self, branches={**self.branches, pattern: rule})
+
+    def chosen_pattern(self, given: str | None, branch_names: Sequence[str]) -> str:
+        """Returns the pattern that is given. Without one, returns that of the default rule, or if
+        each branch has another rule, as tables of Delta may, the pattern that most branches have.
+
+        Raises InvalidInput `invalid_argument` if no branch matches the pattern.
+        """
+        if given is None:
+            found = Counter(map(self.lookup().pattern, branch_names))
+            if EVERY_BRANCH in found or not found:
+                return EVERY_BRANCH
+            return min(found, key=lambda pattern: (-found[pattern], pattern))
+        if given != EVERY_BRANCH and Policy(branches={given: Rule()}).unmatched(branch_names):
+            raise InvalidInput(
+                "invalid_argument",
+                f"no branch matches {given!r}: name a branch, a pattern such as 'user-*', or '*' "
+                "for the default rule",
+            )
+        return given
+
     def unmatched(self, branch_names: Iterable[str]) -> tuple[str, ...]:
         """Returns the patterns that match none of the branches, sorted.
 
@@ -296,12 +328,14 @@ class RuleLookup:
 
     def rule(self, branch_name: str) -> Rule | None:
         """Returns the rule of a branch, or None if no rule applies and everything on it is kept."""
+        return self.exact.get(self.pattern(branch_name), self.default)
+
+    def pattern(self, branch_name: str) -> str:
+        """Returns the pattern whose rule is the branch's."""
         if branch_name in self.exact:
-            return self.exact[branch_name]
-        for pattern, rule in self.globs:
-            if fnmatchcase(branch_name, pattern):
-                return rule
-        return self.default
+            return branch_name
+        matching = (each for each, _ in self.globs if fnmatchcase(branch_name, each))
+        return next(matching, EVERY_BRANCH)
 
 
 def parse_holds(value: object) -> dict[str, str]:

@@ -78,7 +78,7 @@ class Order:
 
     The action `plan` makes a plan, and `run` also sweeps it. `sweep`, `undo` and `purge` work on
     the run `run_id`. `look` computes `looks_at`: for `policies`, the comparison of `policies` with
-    the present policy.
+    the present policy; for `curve`, that of the `rule` for a pattern.
 
     `under` and `sweeps_ended` are arguments of `Collector.undo`. `gateway` is set if the job
     uses the server's Spark. `request_id` and `trace_ids` are those of the request that ordered the
@@ -96,6 +96,7 @@ class Order:
     sweeps_ended: bool = False
     looks_at: Look = "policies"
     policies: tuple[Policy, ...] = ()
+    rule: str | None = None
     gateway: Gateway | None = None
     request_id: str | None = None
     trace_ids: Mapping[str, str] = field(default_factory=dict)
@@ -427,7 +428,7 @@ def _look(order: Order, collector: Collector, tell: Tell) -> dict[str, Any]:
 
     prices = Prices.of(order.settings)
     if order.looks_at == "curve":
-        return curve_json(collector.curve(), prices)
+        return curve_json(collector.curve(order.rule), prices)
     if order.looks_at == "usage":
         return usage_json(collector.usage(), prices)
     known: list[Alternative] = []

@@ -61,6 +61,10 @@ def test_a_point_fills_the_form(lake: Lake, admin: Browser) -> None:
         assert "Effect, if set" in page
     assert fields["default-keep_last"] == "5" and fields["default-keep_within"] == ""
     assert fields["branch-0-keep_monthly"] == "3", "of main"
+    page = admin.get(f"{POLICY}?keep_within=45d&rule=main").text
+    written = json.loads(Fields(page).found["policy"])
+    assert written["default"] == before.to_mapping()["default"]
+    assert written["branches"]["main"] == {"keep_within": "45d", "keep_monthly": 3}
     for query in ("keep_within=45", "keep_last=x", "keep_last=0"):
         wrong = admin.get(f"{POLICY}?{query}")
         assert wrong.status_code == 400 and 'id="problem"' in wrong.text, query
@@ -68,6 +72,16 @@ def test_a_point_fills_the_form(lake: Lake, admin: Browser) -> None:
     assert json.loads(Fields(reader).found["policy"]) == before.to_mapping()
     assert "Compute the curve" not in reader
     assert lake.store.repository("lake").retention.get() == before
+
+
+def test_the_curve_of_another_rule(admin: Browser) -> None:
+    """Its points lead to the form with that rule changed."""
+    assert "<option>main</option>" in admin.get(POLICY).text
+    place = admin.post(f"{POLICY}/curve", rule="main").headers["location"].removeprefix("/ui")
+    drawn = looked(admin, admin.get(place).text).json()["html"]
+    assert "its rule for <code>main</code>" in drawn
+    assert "&amp;rule=main" in drawn
+    assert "<option selected>main</option>" in admin.get(place).text
 
 
 def test_only_a_known_curve_is_shown(lake: Lake, admin: Browser) -> None:

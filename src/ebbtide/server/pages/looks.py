@@ -18,7 +18,7 @@ from ebbtide.durations import parse_duration
 from ebbtide.errors import InvalidInput
 from ebbtide.gc.curve import Axis
 from ebbtide.prices import Prices
-from ebbtide.retention.policy import Policy, Rule, parse_rule
+from ebbtide.retention.policy import EVERY_BRANCH, Policy, parse_rule
 from ebbtide.server.api.runs import steps_of
 from ebbtide.server.job_files import Job
 from ebbtide.server.jobs import Look, Order
@@ -57,11 +57,13 @@ class CurveAxis:
 @pages.add("POST", "/repositories/{repository:segment}/policy/curve", Role.ADMIN)
 def compute_curve(visit: Visit) -> Response:
     """Starts the computation of the curve."""
-    look = start_look(visit, "curve")
+    look = start_look(visit, "curve", rule=visit.form("rule") or None)
     return visit.to("repositories", visit.collected.name, "policy", curve=look.look_id)
 
 
-def start_look(visit: Visit, looks_at: Look, policies: Sequence[Policy] = ()) -> Job:
+def start_look(
+    visit: Visit, looks_at: Look, policies: Sequence[Policy] = (), rule: str | None = None
+) -> Job:
     """Starts a look at the page's repository, in place of the visitor's last one."""
     here = visit.collected
     order = Order(
@@ -72,6 +74,7 @@ def start_look(visit: Visit, looks_at: Look, policies: Sequence[Policy] = ()) ->
         options={"mode": "clean"},
         looks_at=looks_at,
         policies=tuple(policies),
+        rule=rule,
     )
     return visit.served.jobs.look(order, owner=visit.key.access_key_id)
 
@@ -96,6 +99,7 @@ def _axis(look: Job, repository: str, axis: Axis) -> CurveAxis:
             link(
                 *("repositories", repository, "policy"),
                 curve=look.look_id,
+                rule=look.report["rule"],
                 **{PARTS[axis]: each["label"]},
             ),
         )
@@ -129,22 +133,23 @@ def _length(point: Mapping[str, Any]) -> float:
 
 def proposed_policy(visit: Visit, present: Policy | None) -> Policy | None:
     """Returns the present policy with the period or the count of a point, which the query has, in
-    its default rule. Returns None if the query has neither.
+    the rule for the pattern that it has too. Returns None if the query has neither.
 
     Raises InvalidInput `invalid_policy`, `invalid_duration`.
     """
     policy = present or Policy()
-    rule = Rule() if policy.default is None or policy.default.keep_all else policy.default
+    pattern = visit.query("rule") or EVERY_BRANCH
+    old = policy.rule_of(pattern)
     period, count = visit.query("keep_within"), visit.query("keep_last")
     if period:
         given = parse_rule({"keep_within": period}, key="default")
-        return replace(policy, default=replace(rule, keep_within=given.keep_within))
+        return policy.with_rule(pattern, replace(old, keep_within=given.keep_within))
     if not count:
         return None
     if not (count.isascii() and count.isdigit() and len(count) < 16):
         raise InvalidInput("invalid_policy", "keep_last in the address is not a count")
     given = parse_rule({"keep_last": int(count)}, key="default")
-    return replace(policy, default=replace(rule, keep_within=None, keep_last=given.keep_last))
+    return policy.with_rule(pattern, replace(old, keep_within=None, keep_last=given.keep_last))
 
 
 _USAGE: Final = "/repositories/{repository:segment}/usage"
