@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.cli.conftest import Ebbtide, Write
 
@@ -66,3 +68,11 @@ def test_what_cannot_be_asked(lake: Ebbtide) -> None:
         lake.refuses(kind, "what-if lake", *words, code=2)
     told = lake.refuses("invalid_argument", "what-if icechunk:/nowhere --curve", code=2).err
     assert "--policy takes one" in told
+
+
+def test_a_warning_of_all_policies_is_said_once(ebbtide: Ebbtide, tmp_path: Path) -> None:
+    table = tmp_path / "sales"
+    write_deltalake(str(table), pa.table({"day": [1]}))
+    said = ebbtide("what-if", f"delta:{table}", "--policy", "keep_last:1", "--policy", "1d").err
+    assert said.count("shallow clones") == 1
+    assert "warning: shallow clones" in said

@@ -82,9 +82,8 @@ def what_if(
             raise InvalidInput(
                 "invalid_argument", f"{repository} has no policy of its own: --policy takes one"
             )
-        compare_expiries(
-            cli, repository, dict(zip(policy or (), policies, strict=True)), master=master
-        )
+        asked = dict(zip(policy or (), policies, strict=True))
+        compare_expiries(cli, repository, asked, master=master)
         return
     run = open_collector(
         cli,
@@ -107,15 +106,12 @@ def what_if(
         cli.output.answer(drawn, lambda: _show_curve(cli, drawn, prices))
         return
     names = policy or []
-    document = found.to_json(names, prices)
-    cli.output.answer(document, lambda: _show(cli, found, names, prices))
+    cli.output.answer(found.to_json(names, prices), lambda: _show(cli, found, names, prices))
 
 
 def _check_asked(policy: Sequence[str] | None, *, curve: bool, rule: str | None) -> None:
     if curve == bool(policy):
-        raise InvalidInput(
-            "invalid_argument", "give other policies by --policy, or --curve: one of the two"
-        )
+        raise InvalidInput("invalid_argument", "give --policy POLICY or --curve: one of the two")
     if rule is not None and not curve:
         raise InvalidInput("invalid_argument", "--rule needs --curve: give both, or neither")
 
@@ -159,13 +155,16 @@ def _show(cli: Cli, found: WhatIf, names: Sequence[str], prices: Prices | None) 
         [_row(name, each, found.present, prices) for name, each in pairs],
         right=headers[1:],
     )
+    of_all = [it for it in found.present.warnings if all(it in e.warnings for e in found.others)]
     for name, each in pairs:
         cli.output.line()
         rules = None if each.policy is None else Policy.parse(each.policy).describe()
         cli.output.line(f"{name}: {rules or 'no policy, everything is kept'}")
         _show_refs(cli, each)
-        for warning in each.warnings:
+        for warning in (it for it in each.warnings if it not in of_all):
             cli.output.warn(f"{name}: {warning}")
+    for warning in of_all:
+        cli.output.warn(warning)
     cli.output.line()
     cli.output.line("nothing was changed")
 
