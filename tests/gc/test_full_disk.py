@@ -46,8 +46,8 @@ class OnDisk(Metadata):
         self._disk = disk
 
     @contextmanager
-    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        with super().transaction(joins=joins) as tx:
+    def transaction(self) -> Iterator[Transaction]:
+        with super().transaction() as tx:
             yield tx
             self._disk.write()
 

@@ -80,7 +80,7 @@ class SimulatedMetadata(Metadata):
         self._database = database
 
     @contextmanager
-    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction]:
         database, scheduler = self._database, self._database.scheduler
         _require(scheduler.point("begin", allowed=READ))
         scheduler.wait_for(
@@ -89,7 +89,7 @@ class SimulatedMetadata(Metadata):
         database.writer = scheduler.current
         lost = None
         try:
-            with super().transaction(joins=joins) as tx:
+            with super().transaction() as tx:
                 watched = _Transaction(tx.connection, self.clock)
                 watched.scheduler = scheduler
                 yield watched

@@ -37,6 +37,7 @@ from ebbtide.gc.removal import Remover
 from ebbtide.settings import Settings
 from ebbtide.store.access.signed_tokens import SigningKey, insert_signing_key
 from ebbtide.store.collections import contents
+from ebbtide.store.database import concurrency
 from ebbtide.store.database.migrate import upgrade_schema
 from ebbtide.store.embedded import Store
 from ebbtide.store.repositories import owner
@@ -270,12 +271,19 @@ class _Lock:
         self._scheduler = scheduler
         self._is_taken = False
 
-    def __enter__(self) -> None:
-        self._scheduler().wait_for("a lock", lambda: not self._is_taken)
+    def acquire(self) -> None:
+        if self._is_taken:
+            self._scheduler().wait_for("a lock", lambda: not self._is_taken)
         self._is_taken = True
 
-    def __exit__(self, *_error: object) -> None:
+    def release(self) -> None:
         self._is_taken = False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
 
 
 class NoHeart:
@@ -314,7 +322,8 @@ def open_world(directory: Path) -> Iterator[World]:
         )
         in_place(patch)
         patch.setattr(embedded, "threading", NoThreads)
-        patch.setattr(owner, "Lock", lambda: _Lock(lambda: made[0].scheduler))
+        for module in (concurrency, owner):
+            patch.setattr(module, "Lock", lambda: _Lock(lambda: made[0].scheduler))
         world = World(directory)
         made.append(world)
         with opened_in_memory({BUCKET: world.bucket}):

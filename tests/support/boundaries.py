@@ -24,9 +24,9 @@ class SteppingMetadata(Metadata):
         self._before = before
 
     @contextmanager
-    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction]:
         self._before("transaction")
-        with super().transaction(joins=joins) as tx:
+        with super().transaction() as tx:
             yield tx
 
     @contextmanager
@@ -44,8 +44,8 @@ class HeldMetadata(Metadata):
         self._before_commit = before_commit
 
     @contextmanager
-    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        with super().transaction(joins=joins) as tx:
+    def transaction(self) -> Iterator[Transaction]:
+        with super().transaction() as tx:
             yield tx
             self._before_commit(tx)
 

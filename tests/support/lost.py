@@ -56,12 +56,12 @@ class Cut:
 class CutMetadata(Metadata):
     def __init__(self, inner: Metadata, cut: Cut) -> None:
         super().__init__(inner.engine, inner.clock)
-        self._writing, self._commits = inner._writing, inner._commits
+        self._writing = inner._writing
         self._cut = cut
 
     @contextmanager
-    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
-        with super().transaction(joins=joins) as tx:
+    def transaction(self) -> Iterator[Transaction]:
+        with super().transaction() as tx:
             yield tx
             is_due = self._cut.is_due()
             if is_due and self._cut.moment == "before":

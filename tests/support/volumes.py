@@ -106,6 +106,8 @@ VOLUMES: Final[Mapping[str, Volume]] = {
     "damaged trees": seeds(2, long=200, share=0.5),
     "full disks": seeds(3, long=300, share=0.5),
     "turns of threads": seeds(1, long=50, share=0.2),
+    "groups of threads": seeds(1, long=50, share=0.2),
+    "uploads in groups": seeds(2, long=100, share=0.5),
     "selections": seeds(1_000, long=100_000, share=2.0),
     "selections from long histories": seeds(4, long=300, share=0.3),
     "holders of commits": seeds(300, long=50_000),

@@ -64,6 +64,14 @@ def opened_chain(root: str, segments: Sequence[str], *, make: bool = True) -> It
     FileNotFoundError. So does a directory that is removed between its making and its opening: a
     sweep removes empty directories.
     """
+    chain = _open_chain(root, segments, make=make)
+    try:
+        yield chain
+    finally:
+        close_all(chain)
+
+
+def _open_chain(root: str, segments: Sequence[str], *, make: bool) -> list[int]:
     if make:
         Path(root).mkdir(parents=True, exist_ok=True)
     chain = [os.open(root, _DIRECTORY)]
@@ -73,10 +81,16 @@ def opened_chain(root: str, segments: Sequence[str], *, make: bool = True) -> It
                 with suppress(FileExistsError):
                     os.mkdir(segment, dir_fd=chain[-1])
             chain.append(_open(chain[-1], segment))
-        yield chain
-    finally:
-        for descriptor in chain:
-            os.close(descriptor)
+    except BaseException:
+        close_all(chain)
+        raise
+    return chain
+
+
+def close_all(chain: Sequence[int]) -> None:
+    """Closes descriptors."""
+    for descriptor in chain:
+        os.close(descriptor)
 
 
 def create_exclusively(
@@ -84,20 +98,22 @@ def create_exclusively(
 ) -> tuple[list[int], int]:
     """Makes a new file `name` in the directory at `segments`, and the directories that it needs.
 
-    Returns descriptors of the chain of directories and of the file; the caller closes all. Until
-    the file exists, its directory is empty and may be removed: then the attempt is repeated. If
-    `make` is false, a missing directory raises FileNotFoundError.
+    Returns descriptors of the chain of directories and of the file; the caller closes all. Most
+    directories are there: the first attempt makes none. Until the file exists, its directory is
+    empty and may be removed: then the attempt is repeated. If `make` is false, a missing directory
+    raises FileNotFoundError.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     attempt = 0
     while True:
+        chain: list[int] = []
         try:
-            with opened_chain(root, segments, make=make) as chain:
-                file = os.open(name, flags, 0o666, dir_fd=chain[-1])
-                return [os.dup(descriptor) for descriptor in chain], file
-        except FileNotFoundError:
+            chain = _open_chain(root, segments, make=make and attempt > 0)
+            return chain, os.open(name, flags, 0o666, dir_fd=chain[-1])
+        except BaseException as error:
+            close_all(chain)
             attempt += 1
-            if not make or attempt == _ATTEMPTS_MAX:
+            if not (make and isinstance(error, FileNotFoundError)) or attempt == _ATTEMPTS_MAX:
                 raise
 
 

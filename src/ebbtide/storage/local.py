@@ -329,8 +329,7 @@ class LocalStorage:
                 os.unlink(temporary, dir_fd=chain[-1])
             raise
         finally:
-            for descriptor in chain:
-                os.close(descriptor)
+            directories.close_all(chain)
 
 
 def _split_to_write(address: str) -> tuple[list[str], str]:

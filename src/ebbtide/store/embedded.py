@@ -36,6 +36,7 @@ from ebbtide.store.database.dialects import (
 )
 from ebbtide.store.database.engine import Metadata
 from ebbtide.store.database.migrate import check_schema, has_schema, upgrade_schema
+from ebbtide.store.database.prepared import Prepared
 from ebbtide.store.gc.run_metadata import find_run
 from ebbtide.store.lifecycle import missing
 from ebbtide.store.names import (
@@ -50,6 +51,8 @@ from ebbtide.store.quick_reads import QuickReads
 from ebbtide.store.repositories.catalog import Catalog
 from ebbtide.store.repositories.owner import Ownership
 from ebbtide.store.repositories.repository_rows import (
+    LASTING,
+    REPOSITORIES,
     RepositoryInfo,
     find_repository,
     insert_store,
@@ -91,6 +94,7 @@ class Store:
         self.signing_keys = SigningKeys(metadata, settings)
         self.schedules = Schedules(metadata)
         self.quick_reads = QuickReads(metadata, self.keys, self._opened)
+        self._lasting = Prepared(metadata, LASTING)
         self._lock = Lock()
         self._repositories: dict[str, Repository] = {}
 
@@ -240,6 +244,9 @@ class Store:
 
     def repository(self, name: str) -> Repository:
         """Returns the live repository of that name. Raises NotFound `repository_not_found`."""
+        row = self._lasting.first({"name": name})
+        if row is not None:
+            return self._opened(REPOSITORIES.of(self._lasting.decoded(row, slice(None))))
         with self.metadata.statement() as tx:
             info = find_repository(tx, name)
             if info is None:

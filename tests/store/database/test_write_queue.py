@@ -11,7 +11,6 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -30,7 +29,7 @@ from tests.support.databases import SqliteDatabases
 from tests.support.randomized import randomized
 
 
-def waiting(queue: WriteQueue[Any], count: int) -> None:
+def waiting(queue: WriteQueue, count: int) -> None:
     for _ in range(1000):
         if len(queue._waiting) == count:
             return
@@ -40,7 +39,7 @@ def waiting(queue: WriteQueue[Any], count: int) -> None:
 
 def test_first_come_first_served() -> None:
     """Whoever comes back at once waits behind those who wait."""
-    queue, order = WriteQueue[object](), list[int]()
+    queue, order = WriteQueue(), list[int]()
 
     def take(number: int) -> None:
         with queue.turn(10):
@@ -56,7 +55,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_a_turn_that_does_not_come_in_time() -> None:
-    queue = WriteQueue[object]()
+    queue = WriteQueue()
     with queue.turn(10), pytest.raises(TimeoutError), queue.turn(0.01):
         raise AssertionError("two at a time")
     # An exception passes the turn on.
@@ -94,7 +93,7 @@ class BrokenLate(Broken):
 def test_an_interrupt_while_waiting_keeps_nobody_waiting(
     lock: type[Broken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = WriteQueue[object]()
+    queue = WriteQueue()
 
     def wait() -> None:
         with pytest.raises(KeyboardInterrupt), queue.turn(10):
@@ -117,7 +116,7 @@ def test_an_interrupt_while_waiting_keeps_nobody_waiting(
 @randomized("turns of threads")
 def test_many_threads_are_alone_in_their_turns(seed: int) -> None:
     """Also where some give up, and where the block fails."""
-    queue, inside, entered = WriteQueue[object](), list[int](), [0] * 6
+    queue, inside, entered = WriteQueue(), list[int](), [0] * 6
 
     def work(number: int) -> None:
         random = Random(f"{seed} {number}")

@@ -25,6 +25,7 @@ from ebbtide.errors import Conflict, Denied, InvalidInput, NotFound, UnknownRepo
 from ebbtide.store.access.secrets import SecretBox
 from ebbtide.store.database.dialects import insert_on
 from ebbtide.store.database.engine import Metadata, Transaction
+from ebbtide.store.database.prepared import Prepared
 from ebbtide.store.database.rows import Rows, values_of
 from ebbtide.store.database.schema import access_key_grants, access_keys, repositories
 from ebbtide.store.names import check_text
@@ -157,6 +158,8 @@ class AccessKeys:
     def __init__(self, metadata: Metadata, box: SecretBox) -> None:
         self._metadata = metadata
         self._box = box
+        is_named = access_keys.c.access_key_id == sa.bindparam("key", type_=sa.Text)
+        self._by_id = Prepared(metadata, KEYS.select(is_named))
 
     def create(self, role: Role, *, name: str = "", given: GivenKey | None = None) -> KeyPair:
         """Makes a key, or takes over a given one. `name` says who uses the key. Commits made with
@@ -205,8 +208,7 @@ class AccessKeys:
         and the work are the same for all three. Raises Failed `secret_key_missing` or
         `secret_key_wrong`.
         """
-        with self._metadata.statement() as tx:
-            row = find_key(tx, access_key_id)
+        row = self._row(access_key_id)
         key = self.verified(row, same_as(secret))
         if key is None:
             raise Denied("key_invalid", "the access key does not exist, or the secret is wrong")
@@ -226,8 +228,7 @@ class AccessKeys:
         The caller must have checked that the user owns the key. Raises Failed `secret_key_missing`,
         or `secret_key_wrong` for a row that was tampered with.
         """
-        with self._metadata.statement() as tx:
-            row = find_key(tx, access_key_id)
+        row = self._row(access_key_id)
         if row is None or row.revoked_at is not None:
             return None
         self._box.open(row.secret, bound_to=_binding_of(row))
@@ -239,8 +240,7 @@ class AccessKeys:
         For signatures, which both sides compute with the secret. Raises Failed
         `secret_key_missing` or `secret_key_wrong`.
         """
-        with self._metadata.statement() as tx:
-            row = find_key(tx, access_key_id)
+        row = self._row(access_key_id)
         if row is None or row.revoked_at is not None:
             return None
         return KeyPair(_key(row), self._box.open(row.secret, bound_to=_binding_of(row)).decode())
@@ -262,6 +262,11 @@ class AccessKeys:
                 "login_refused", f"an admin revoked {access_key_id}, the key of your logins"
             )
         return _key(row)
+
+    def _row(self, access_key_id: str) -> KeyRow | None:
+        """Returns the row of an id, also of a revoked key. Each request needs one."""
+        found = self._by_id.first({"key": access_key_id})
+        return None if found is None else KEYS.of(self._by_id.decoded(found, slice(None)))
 
     @cached_property
     def _decoy(self) -> tuple[bytes, str]:

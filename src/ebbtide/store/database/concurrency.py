@@ -1,248 +1,187 @@
-"""The threads of one process on its database: the queue of writers, commits that several of them
-share, and readers of one state.
+"""The threads of one process on its database: the queue of writers, work that several of them do
+together, and readers of one state.
 
-A commit on SQLite waits for the disk, and only one transaction can write at a time. So threads that
-wait for their turn continue the transaction of the thread before them, each in a savepoint. The
-last one commits for all. No thread goes on before that, and no other connection sees any of the
-changes before that. If the commit fails, it fails for all of them.
-
-Not for: other processes, which poll for the write lock. Nor for transactions that read what must be
-on the disk already: a member sees the changes of the members before it, which are not committed
-yet.
+Not for: other processes, which poll for the write lock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import Event, Lock
-from typing import Any, Final, Generic, TypeVar
+from threading import Lock
+from typing import Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from ebbtide.errors import EbbtideError, Failed
-
-Carried = TypeVar("Carried")
+from ebbtide.errors import Failed
 
 
 class TurnTimeout(TimeoutError):
     """The lock was not free in time."""
 
 
-@dataclass(eq=False, slots=True)
-class _Place(Generic[Carried]):
-    """The place of a waiting thread. `called` is locked until its turn comes."""
-
-    called: Lock
-    joins: bool
-    carried: Carried | None = None
-
-
-class WriteQueue(Generic[Carried]):
+class WriteQueue:
     """A first-come, first-served lock for threads. It is not reentrant.
 
     SQLite has no queue for writers: a waiting connection polls, with pauses of up to a tenth of a
     second. While other threads wrote without a pause, one commit polled without success for most of
     a minute.
-
-    A thread can pass the lock on together with an object, if the next thread joins.
     """
 
     def __init__(self) -> None:
         self._guard = Lock()
         self._taken = False
-        self._waiting: deque[_Place[Carried]] = deque()
+        self._waiting: deque[Lock] = deque()
 
     @contextmanager
     def turn(self, seconds_max: float) -> Iterator[None]:
         """Holds the lock for the block. Raises TurnTimeout if the lock is not free in time."""
-        self._take(seconds_max, None)
+        self._take(seconds_max)
         try:
             yield
         finally:
-            self.pass_on()
+            self._pass_on()
 
-    def join(self, seconds_max: float, interrupted: Callable[[Carried], None]) -> Carried | None:
-        """Takes the lock. Returns the object that the previous thread passed on with it, or None.
-
-        The caller passes the lock on by `pass_on` or `hand_over`. If an interrupt ends the wait
-        when the lock and an object were passed to this thread already, `interrupted` is called with
-        the object, and has to pass the lock on. Raises TurnTimeout if the lock is not free in
-        time.
-        """
-        return self._take(seconds_max, interrupted)
-
-    def hand_over(self, carried: Carried) -> bool:
-        """Passes the lock on with an object, if the next thread joins. Returns false, and keeps the
-        lock, if no thread waits or the next one does not join."""
-        with self._guard:
-            if not self._waiting or not self._waiting[0].joins:
-                return False
-            place = self._waiting.popleft()
-            place.carried = carried
-            place.called.release()
-            return True
-
-    def pass_on(self) -> None:
+    def _pass_on(self) -> None:
         """Passes the lock to the next thread."""
         with self._guard:
             if self._waiting:
-                self._waiting.popleft().called.release()
+                self._waiting.popleft().release()
             else:
                 self._taken = False
 
-    def _take(
-        self, seconds_max: float, interrupted: Callable[[Carried], None] | None
-    ) -> Carried | None:
+    def _take(self, seconds_max: float) -> None:
         with self._guard:
             if not self._taken:
                 self._taken = True
-                return None
-            place = _Place[Carried](Lock(), joins=interrupted is not None)
-            place.called.acquire()
-            self._waiting.append(place)
+                return
+            called = Lock()
+            called.acquire()
+            self._waiting.append(called)
         try:
-            in_time = place.called.acquire(timeout=seconds_max)
+            in_time = called.acquire(timeout=seconds_max)
         except BaseException:  # an interrupt; if the lock came meanwhile, it is passed on
-            if not self._leave(place):
-                if interrupted is None or place.carried is None:
-                    self.pass_on()
-                else:
-                    interrupted(place.carried)
+            if not self._leave(called):
+                self._pass_on()
             raise
-        if not in_time and self._leave(place):
+        if not in_time and self._leave(called):
             raise TurnTimeout
-        return place.carried
 
-    def _leave(self, place: _Place[Carried]) -> bool:
+    def _leave(self, called: Lock) -> bool:
         """Leaves the queue. Returns false if the lock had been passed to this thread already."""
         with self._guard:
-            if place not in self._waiting:
+            if called not in self._waiting:
                 return False
-            self._waiting.remove(place)
+            self._waiting.remove(called)
             return True
 
 
 MEMBERS_MAX: Final = 64
+"""The most items of a group."""
+_Key = TypeVar("_Key", bound=Hashable)
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
-Begin = Callable[[], AbstractContextManager[sa.Connection]]
-"""Opens a block with a transaction. Its end commits, or rolls back after an exception."""
+
+@dataclass(eq=False, slots=True)
+class _Member(Generic[_Given, _Made]):
+    """An item that a thread brought, and what became of it: the only element of `made`, or else
+    `error`. `called` is locked until the item is done, or until it is the thread's turn to lead."""
+
+    item: _Given
+    called: Lock
+    leads: bool = False
+    made: Sequence[_Made] = ()
+    error: BaseException | None = None
 
 
-class CommitGroup:
-    """The members of one transaction. It belongs to the thread that has the write lock."""
+class GroupWork(Generic[_Key, _Given, _Made]):
+    """Does the work of several threads together: all items of a key that arrived while the group
+    before was under way. Nothing waits for a timer.
 
-    def __init__(self, begin: Begin) -> None:
-        self._stack = ExitStack()
-        self.connection = self._stack.enter_context(begin())
-        self.member_count = 0
-        self._ended = Event()
-        self._error: BaseException | None = None
+    `work` gets a key and items in the order of their arrival, and returns a result for each. It
+    does all or nothing. The thread of the first item calls it for the whole group, since waking a
+    thread for each item takes longer than most work.
+    """
 
-    @property
-    def is_undone(self) -> bool:
-        """Whether SQLite has rolled the whole transaction back. It does so by itself after some
-        errors, such as a full disk."""
-        return not self._driver.in_transaction
+    def __init__(self, work: Callable[[_Key, Sequence[_Given]], Sequence[_Made]]) -> None:
+        self._work = work
+        self._guard = Lock()
+        self._queues: dict[_Key, deque[_Member[_Given, _Made]]] = {}
+        """Each key has a queue as long as a thread leads its groups."""
 
-    @contextmanager
-    def member(self) -> Iterator[None]:
-        """A block with the changes of one more member. If the block fails, its changes are
-        undone."""
-        if self.member_count == 0:
-            yield  # if this fails, the whole transaction is rolled back
+    def do(self, key: _Key, item: _Given) -> _Made:
+        """Returns the result for an item. If its work fails, raises the error, whatever became of
+        the others in its group."""
+        member = _Member[_Given, _Made](item, Lock())
+        member.called.acquire()
+        with self._guard:
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = deque()
+                member.leads = True
+            queue.append(member)
+        if not member.leads:
+            self._wait(key, member)
+        if member.leads:
+            self._lead(key, queue)
+        if member.error is not None:
+            raise member.error
+        return member.made[0]
+
+    def _wait(self, key: _Key, member: _Member[_Given, _Made]) -> None:
+        try:
+            member.called.acquire()
+        except BaseException:  # an interrupt: a group that has begun goes on without this thread
+            with self._guard:
+                queue = self._queues.get(key, ())
+                if member in queue:
+                    queue.remove(member)
+                if member.leads:
+                    self._call_next(key)
+            raise
+
+    def _lead(self, key: _Key, queue: deque[_Member[_Given, _Made]]) -> None:
+        with self._guard:
+            group = [queue.popleft() for _ in range(min(len(queue), MEMBERS_MAX))]
+        try:
+            self._carry_out(key, group)
+        finally:
+            with self._guard:
+                self._call_next(key)
+            for each in group:
+                if not each.made and each.error is None:
+                    each.error = Failed("database_error", "a commit was interrupted: try again")
+                each.called.release()
+
+    def _call_next(self, key: _Key) -> None:
+        queue = self._queues[key]
+        if queue:
+            queue[0].leads = True
+            queue[0].called.release()
         else:
-            with self._savepoint():
-                yield
-        self.member_count += 1
+            del self._queues[key]
 
-    @contextmanager
-    def _savepoint(self) -> Iterator[None]:
-        self._driver.execute("SAVEPOINT member")
+    def _carry_out(self, key: _Key, group: Sequence[_Member[_Given, _Made]]) -> None:
+        """Does the work of a group. A failure of the whole system fails for all: nobody knows what
+        a commit without an answer has done. After any other error, each item is done alone."""
         try:
-            yield
-        except BaseException:
-            if not self.is_undone:
-                self._driver.execute("ROLLBACK TO member")
-                self._driver.execute("RELEASE member")
-            raise
-        self._driver.execute("RELEASE member")
-
-    @property
-    def _driver(self) -> Any:  # the driver's own connection
-        return self.connection.connection.driver_connection
-
-    def end(self) -> None:
-        """Commits the changes of all members. Rolls back if there are none, or if SQLite has undone
-        some. Keeps the error for `wait`."""
-        try:
-            if self.member_count == 0 or self.is_undone:
-                undone = Failed(
-                    "database_error", "the database has undone a transaction: try again"
-                )
-                self._error = undone
-                self._stack.__exit__(Failed, undone, None)
+            results = self._work(key, [each.item for each in group])
+        except Exception as error:  # noqa: BLE001 - raised again in the thread of the item
+            if len(group) == 1:
+                group[0].error = error
+            elif isinstance(error, Failed):
+                for each in group:
+                    each.error = Failed(error.kind, error.message, **error.details)
             else:
-                self._stack.close()
-        except BaseException as error:
-            self._error = error
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._ended.set()
-
-    def wait(self) -> None:
-        """Waits for the end. Raises Failed if nothing was committed, or if nobody knows."""
-        self._ended.wait()
-        error = self._error
-        if isinstance(error, EbbtideError):
-            raise Failed(error.kind, error.message) from error
-        if error is not None:
-            raise Failed("database_error", "a commit was interrupted: try again") from error
-
-
-class SharedCommits:
-    """The transactions of one database that may share a commit. `queue` gives the turns of all
-    writers."""
-
-    def __init__(self, queue: WriteQueue[CommitGroup], begin: Begin) -> None:
-        self._queue = queue
-        self._begin = begin
-
-    @contextmanager
-    def transaction(self, seconds_max: float) -> Iterator[sa.Connection]:
-        """A block with a transaction, perhaps one that other threads began. After the block, its
-        changes are committed.
-
-        Raises TurnTimeout if the turn does not come in time, and the errors of `begin`.
-        """
-        group = self._queue.join(seconds_max, self._pass_on) or self._begun()
-        try:
-            with group.member():
-                yield group.connection
-        finally:
-            self._pass_on(group)
-        group.wait()
-
-    def _begun(self) -> CommitGroup:
-        try:
-            return CommitGroup(self._begin)
-        except BaseException:
-            self._queue.pass_on()
-            raise
-
-    def _pass_on(self, group: CommitGroup) -> None:
-        """Lets the next thread continue the transaction. If there is none, ends it."""
-        is_open = 0 < group.member_count < MEMBERS_MAX and not group.is_undone
-        if is_open and self._queue.hand_over(group):
-            return
-        try:
-            group.end()
-        finally:
-            self._queue.pass_on()
+                for each in group:
+                    self._carry_out(key, [each])
+        else:
+            for each, made in zip(group, results, strict=True):
+                each.made = (made,)
 
 
 READERS: Final = 2

@@ -25,9 +25,7 @@ from ebbtide.clock import Clock
 from ebbtide.errors import Failed, UnknownRepository, disk_full
 from ebbtide.store.database.concurrency import (
     READERS,
-    CommitGroup,
     Reader,
-    SharedCommits,
     TurnTimeout,
     WriteQueue,
     in_turn,
@@ -139,8 +137,7 @@ class Metadata:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
-        self._writing = WriteQueue[CommitGroup]()
-        self._commits = SharedCommits(self._writing, self._writer)
+        self._writing = WriteQueue()
 
     def answers_at_once(self) -> bool:
         """Whether a statement that reads has to wait for nobody: the database runs in this process,
@@ -151,37 +148,15 @@ class Metadata:
         return pool.checkedout() + SPARE_CONNECTIONS <= pool.size()
 
     @contextmanager
-    def transaction(self, *, joins: bool = False) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction]:
         """Opens a transaction that writes: `BEGIN IMMEDIATE` on SQLite, READ COMMITTED on
         PostgreSQL.
-
-        With `joins`, it may share its commit with those of other threads on SQLite. PostgreSQL
-        itself writes the commits of several connections to the disk at once. The block must be
-        short, and must do nothing outside the database: what it reads may not be committed yet.
 
         Raises Failed `database_error` if the database fails, or if it does not grant a lock in
         time.
         """
-        if joins and in_process(self.engine):
-            with self._joined() as tx:
-                yield tx
-            return
         with self._turn(), self._begin("BEGIN IMMEDIATE", None) as tx:
             yield tx
-
-    @contextmanager
-    def _joined(self) -> Iterator[Transaction]:
-        with translated_errors(self.engine):
-            try:
-                with self._commits.transaction(LOCK_TIMEOUT_SECONDS) as connection:
-                    yield Transaction(connection, self.clock)
-            except TurnTimeout as error:
-                raise _failed("other threads were writing all the time") from error
-
-    @contextmanager
-    def _writer(self) -> Iterator[sa.Connection]:
-        with self._begin("BEGIN IMMEDIATE", None) as tx:
-            yield tx.connection
 
     @contextmanager
     def snapshot(self, *, scans: bool = False) -> Iterator[Transaction]:

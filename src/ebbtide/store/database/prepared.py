@@ -42,7 +42,7 @@ class Prepared:
             closing(self._engine.raw_connection()) as connection,
             closing(connection.cursor()) as cursor,
         ):
-            cursor.execute(self._text, parameters)
+            self._engine.dialect.do_execute(cursor, self._text, parameters)
             found: Values | None = cursor.fetchone()
             return found
 

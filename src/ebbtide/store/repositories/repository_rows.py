@@ -114,6 +114,12 @@ _BY_NAME: Final = REPOSITORIES.select(repositories.c.name == sa.bindparam("name"
 """Built once: every request runs this statement, and building it takes longer than running it."""
 
 
+LASTING: Final = REPOSITORIES.select(
+    repositories.c.name == sa.bindparam("name", type_=sa.Text), repositories.c.expires_at.is_(None)
+)
+"""The usual repository of a name. At most one has no end."""
+
+
 def repositories_named(tx: Transaction, name: str) -> list[RepositoryInfo]:
     """Returns all repositories of this name, also trashed and gone ones, the latest expiry
     first."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from ebbtide.errors import Conflict
+from ebbtide.model import EPOCH
 from ebbtide.storage import Content
 from ebbtide.storage.base import SizedPieces, chunks
 from ebbtide.storage.parts import size_of
@@ -25,7 +26,8 @@ from ebbtide.store.content.etags import names
 from ebbtide.store.content.trees import find_entry
 from ebbtide.store.context import RepositoryContext
 from ebbtide.store.database.commit_rows import require_commit
-from ebbtide.store.database.engine import Transaction
+from ebbtide.store.database.concurrency import GroupWork
+from ebbtide.store.database.engine import LockMode, Transaction
 from ebbtide.store.names import check_metadata, check_path, check_text
 from ebbtide.store.refs.protection import require_writable
 from ebbtide.store.refs.ref_rows import BRANCH_ATTEMPTS_MAX, BranchRow, require_branch
@@ -39,6 +41,8 @@ BATCH_MAX: Final = 1000
 THREADS: Final = 4
 CONTENT_TYPE_BYTES_MAX: Final = 255
 
+Registered = tuple[str, datetime]
+"""An address, and the database's time when it was registered."""
 Check = Callable[[Transaction], None]
 Finish = Callable[[Entry, Transaction], None]
 """Gets the entry that was written, and the transaction that stages it. May raise to prevent it."""
@@ -107,6 +111,7 @@ class Uploads:
     def __init__(self, context: RepositoryContext) -> None:
         self._context = context
         self._writes = Writes(context)
+        self._groups = GroupWork(self._do_together)
 
     def put(
         self,
@@ -122,15 +127,34 @@ class Uploads:
         if only_if is not None:
             # Checked here too, so that an error is reported before the bytes are sent.
             only_if.check(new.path, self._look(branch, new.path).entry)
-        (address,), now = self._register(branch, 1)
+        address, now = self._groups.do(branch, None)
         with self._writes.abandoning([address]):
             entry = write_object(self._context, new, address, now)
             check = None if finish is None else partial(finish, entry)
-            if only_if is None:
+            if only_if is not None:
+                self._stage_if(branch, entry, only_if, check)
+            elif check is not None:
                 self._stage(branch, {entry.path: entry}, [], check)
             else:
-                self._stage_if(branch, entry, only_if, check)
+                self._groups.do(branch, entry)
         return entry
+
+    def _do_together(self, branch: str, items: Sequence[Entry | None]) -> list[Registered]:
+        """Registers an address for each None, and stages each entry, in one transaction. Returns
+        the address and the date of each. If several entries have one path, the last one is used."""
+        entries = [each for each in items if each is not None]
+        new, now = list[str](), EPOCH
+        with self._context.metadata.transaction() as tx:
+            lock: LockMode | None = "share" if entries else None
+            row = require_writable(tx, self._context.repository_id, branch, lock=lock)
+            if len(entries) < len(items):
+                new, now = self._register_in(tx, len(items) - len(entries))
+            if entries:
+                self._stage_in(tx, row, {each.path: each for each in entries}, entries, [], None)
+        fresh = iter(new)
+        return [
+            (next(fresh), now) if each is None else (each.address, each.mtime) for each in items
+        ]
 
     def visible(self, branch: str, path: str) -> Entry | None:
         """Returns the entry that a branch shows at a path, or None.
@@ -159,7 +183,7 @@ class Uploads:
         repository_id = self._context.repository_id
         for _ in range(BRANCH_ATTEMPTS_MAX):
             seen = self._look(branch, entry.path)
-            with self._context.metadata.transaction(joins=True) as tx:
+            with self._context.metadata.transaction() as tx:
                 tx.lock_repository(repository_id)
                 row = require_writable(tx, repository_id, branch, lock="exclusive")
                 if row.commit_id != seen.commit_id:
@@ -201,12 +225,15 @@ class Uploads:
         return entries
 
     def _register(self, branch: str, count: int) -> tuple[list[str], datetime]:
-        with self._context.metadata.transaction(joins=True) as tx:
+        with self._context.metadata.transaction() as tx:
             # Checked here too, so that a wrong name is reported before the bytes are sent.
             require_writable(tx, self._context.repository_id, branch)
-            now = tx.now()
-            addresses = self._context.slices.new_addresses(count, now=now)
-            self._writes.register_in(tx, addresses, now=now)
+            return self._register_in(tx, count)
+
+    def _register_in(self, tx: Transaction, count: int) -> tuple[list[str], datetime]:
+        now = tx.now()
+        addresses = self._context.slices.new_addresses(count, now=now)
+        self._writes.register_in(tx, addresses, now=now)
         return addresses, now
 
     def _stage(
@@ -220,7 +247,7 @@ class Uploads:
     ) -> None:
         repository_id = self._context.repository_id
         published = list(entries.values()) if written is None else written
-        with self._context.metadata.transaction(joins=True) as tx:
+        with self._context.metadata.transaction() as tx:
             if check is not None:
                 tx.lock_repository(repository_id)
             row = require_writable(tx, repository_id, branch, lock="share")
