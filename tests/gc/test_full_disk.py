@@ -42,7 +42,7 @@ class Disk:
 class OnDisk(Metadata):
     def __init__(self, inner: Metadata, disk: Disk) -> None:
         super().__init__(inner.engine, inner.clock)
-        self._writing, self._commits = inner._writing, inner._commits
+        self._writing = inner._writing
         self._disk = disk
 
     @contextmanager

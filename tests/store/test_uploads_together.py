@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -63,11 +64,13 @@ class Together:
             self._gates.append(gate)
             assert gate.wait(SECONDS_MAX)
 
+    def _are_waiting(self, count: int) -> bool:
+        return len(self.late.objects._uploads._groups._queues.get("main", ())) == count
+
     @contextmanager
     def staging(self, *puts: Put) -> Iterator[list[Future[Entry]]]:
         """A block in which the group waits for the branch; it is staged behind the block."""
         context = self.late.context
-        queues = self.late.objects._uploads._groups._queues
         with ThreadPoolExecutor(len(puts) + 1) as pool:
             futures: list[Future[Entry]] = []
             for put in (putting("first", b"0"), *puts):
@@ -79,7 +82,7 @@ class Together:
                 assert waits_for_a_lock(context.metadata, futures[0])
                 for number, gate in enumerate(self._gates[1:], 1):
                     gate.set()
-                    until(lambda number=number: len(queues.get("main", ())) == number)
+                    until(partial(self._are_waiting, number))
                 yield futures[1:]
 
 
@@ -105,7 +108,7 @@ def test_nobody_is_answered_before_the_commit(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    commit = DefaultDialect.do_commit
+    commit: Callable[[Any, Any], None] = DefaultDialect.do_commit
 
     def watched(dialect: Any, connection: Any) -> None:
         seen.extend(each.done() for each in futures)
@@ -145,7 +148,7 @@ def test_a_registration_that_ended_fails_one_upload(repository: Repository) -> N
         return work(branch, items)
 
     with together.staging(*(putting(path, b"1") for path in "abc")) as futures:
-        groups._work = ending  # type: ignore[method-assign]
+        groups._work = ending
     assert outcomes(futures) == ["", "write_expired", ""]
     assert contents(repository, "main") == {"first": b"0", "a": b"1", "c": b"1"}
     assert not pending_addresses(repository)
@@ -183,7 +186,7 @@ def test_a_commit_that_fails_stages_nothing(
 ) -> None:
     """All are told so, and no file is left."""
     broken: list[bool] = []
-    commit = DefaultDialect.do_commit
+    commit: Callable[[Any, Any], None] = DefaultDialect.do_commit
 
     def failing(dialect: Any, connection: Any) -> None:
         broken.append(len(broken) == 2)  # of the block itself, the first upload, and the group

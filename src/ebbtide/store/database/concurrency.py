@@ -137,8 +137,8 @@ class GroupWork(Generic[_Key, _Given, _Made]):
             member.called.acquire()
         except BaseException:  # an interrupt: a group that has begun goes on without this thread
             with self._guard:
-                queue = self._queues.get(key, ())
-                if member in queue:
+                queue = self._queues.get(key)
+                if queue is not None and member in queue:
                     queue.remove(member)
                 if member.leads:
                     self._call_next(key)
