@@ -309,7 +309,7 @@ class Policy:
         globs.sort(key=lambda pattern: (-len(pattern), pattern))
         return RuleLookup(
             exact=self.branches,
-            globs=tuple((pattern, self.branches[pattern]) for pattern in globs),
+            globs=tuple(globs),
             default=self.default,
         )
 
@@ -323,7 +323,7 @@ class RuleLookup:
     """
 
     exact: Mapping[str, Rule]
-    globs: tuple[tuple[str, Rule], ...]
+    globs: tuple[str, ...]
     default: Rule | None
 
     def rule(self, branch_name: str) -> Rule | None:
@@ -334,7 +334,7 @@ class RuleLookup:
         """Returns the pattern whose rule is the branch's."""
         if branch_name in self.exact:
             return branch_name
-        matching = (each for each, _ in self.globs if fnmatchcase(branch_name, each))
+        matching = (each for each in self.globs if fnmatchcase(branch_name, each))
         return next(matching, EVERY_BRANCH)
 
 
