@@ -42,11 +42,12 @@ def expire_alone(history: History) -> None:
     lake = history.lake
     kept, refs = history.kept(), history.refs_of_all()
     listed, contents = history.listed(), lake.contents()
-    lake.expire(request(), "an-expiry")
+    expire_id = f"expiry-{history.rng.getrandbits(40)}"
+    lake.expire(request(), expire_id)
     assert history.listed() == kept
     assert history.refs_of_all() == refs
     if kept != listed and history.rng.random() < 0.5:
-        lake.undo_expiry("an-expiry")
+        lake.undo_expiry(expire_id)
         assert history.listed() == listed
         assert lake.contents() == contents
         found = history.refs_of_all()
