@@ -57,6 +57,14 @@ class Ref:
     expires_at: datetime | None = None
     keeps_data: bool = True
 
+    def is_in_trash(self, now: datetime) -> bool:
+        """Whether the ref has expired: it can be restored, and keeps its commit for some time."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def text(self, now: datetime) -> str:
+        """Returns kind and name for people: `tag v1`, or `tag v1 (in the trash)`."""
+        return f"{self.kind} {self.name}" + " (in the trash)" * self.is_in_trash(now)
+
 
 @documented
 @dataclass(frozen=True, slots=True)

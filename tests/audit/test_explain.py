@@ -258,7 +258,7 @@ def test_a_commit_from_kept_to_forgotten(world: World) -> None:
     world.lake.branches.delete("side")
     end = world.now + 2 * DAY
     found = explain_commit(world, lost)
-    assert (found.state, found.reason) == ("kept", "head of branch side")
+    assert (found.state, found.reason) == ("kept", "head of branch side (in the trash)")
     assert (found.data_until, found.record_until) == (end, end)
     assert found.refs[0].expires_at == world.now
     assert explain_commit(world, "side").commit_id == lost

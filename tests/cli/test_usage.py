@@ -50,6 +50,8 @@ def test_a_tag_holds_its_own_file_alone(lake: Ebbtide) -> None:
     assert "tag v1" in shown
     assert "EUR 7.00" in shown
     assert "together: branch main, tag v1" in shown
+    lake("tag delete lake v1")
+    assert "tag v1 (in the trash)" in lake("usage lake").out
 
 
 @pytest.mark.usefixtures("history")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ebbtide.errors import InvalidInput, Refused
-from ebbtide.model import Commit, Ref
+from ebbtide.model import Commit, Ref, RefKind
 from ebbtide.retention import Policy, Selection, rule_parts, select_commits
 from tests.retention import histories, oracle
 from tests.retention.histories import NOW
@@ -66,6 +66,23 @@ class TestWhatElseKeeps:
         }
         assert [entry.kind for entry in selection.by_ref] == ["branch", "tags", "beyond"]
         assert (selection.by_ref[1].kept_count, selection.by_ref[1].expired_count) == (1, 3)
+
+    @pytest.mark.parametrize("is_tag", [True, False])
+    @pytest.mark.parametrize("rule", ["1h", "40d", "keep"])
+    def test_what_is_in_the_trash(self, is_tag: bool, rule: str) -> None:
+        """It has expired, but can be restored; what expires later is no different from others."""
+        kind: RefKind = "tag" if is_tag else "branch"
+        refs = [
+            branch("main", "main"),
+            Ref("old", kind, "c0", NOW),
+            Ref("new", kind, "c1", NOW + MICROSECOND),
+        ]
+        by_tags = {"default": "1h", "tags": "40d"}
+        policy = by_tags if is_tag and rule == "40d" else {"default": rule}
+        selection = select([*chain(4, 3), commit("main", 1)], refs, policy)
+        assert f"{kind} old (in the trash)" in selection.active["c0"]
+        assert f"{kind} new" in selection.active["c1"]
+        assert "trash" not in selection.active["c1"]
 
     def test_collections_holds_leases_and_the_future(self) -> None:
         commits = [

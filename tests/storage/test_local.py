@@ -18,7 +18,7 @@ import pytest
 
 from ebbtide.errors import Conflict, EbbtideError, Failed, InvalidInput, NotFound
 from ebbtide.model import EPOCH
-from ebbtide.storage import LocalStorage, base
+from ebbtide.storage import LocalStorage, base, directories
 from ebbtide.storage.directories import OPENED_MAX
 from tests.support.errors import raises
 from tests.support.randomized import randomized
@@ -490,3 +490,22 @@ def test_dates_of_files(storage: LocalStorage, root: Path) -> None:
         for batch in (*storage.list(), storage.sizes(["data/a"])):
             assert batch.column("last_modified").to_pylist() == [expected]
     assert base.UNDATED + timedelta(days=300_000) > base.UNDATED
+
+
+@pytest.mark.parametrize(("work", "wait"), [(5e-6, 50e-6), (50e-6, 50e-6), (5e-6, 500e-6)])
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_threads_ask_for_statuses_together_where_these_wait_for_a_disk(
+    count: int, work: float, wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time where they take a few microseconds. Of a single file, the work around it counts
+    for little."""
+    now = [0.0, 0.0]
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[1])
+    statuses = directories._Statuses()
+    with statuses.asking(count):
+        assert directories._ALONE.locked()
+        now[:] = max(count, 64) * work, max(count, 64) * wait
+    assert not directories._ALONE.locked()
+    with statuses.asking(count):
+        assert directories._ALONE.locked() == (work < 10e-6 and wait < 100e-6)

@@ -6,6 +6,7 @@ Not for: the figures themselves (`gc.usage`, `gc.curve`), and the layout of tabl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbtide.durations import format_duration
@@ -94,8 +95,8 @@ def usage_json(found: Usage, prices: Prices | None, *, top: int = TOP) -> dict[s
     }
 
 
-def _holder(holder: Holder) -> dict[str, str]:
-    return {"kind": holder.kind, "name": holder.name}
+def _holder(holder: Holder) -> dict[str, Any]:
+    return asdict(holder)
 
 
 def _sum(counts: Sequence[Count]) -> Count:
@@ -144,7 +145,8 @@ def _point(found: Curve, point: Point, prices: Prices | None) -> dict[str, Any]:
 
 def name_of(holder: Mapping[str, Any]) -> str:
     """Returns a holder for people: `branch main`."""
-    return f"{KINDS[holder['kind']]} {holder['name']}".strip()
+    named = f"{KINDS[holder['kind']]} {holder['name']}".strip()
+    return f"{named} (in the trash)" if holder["in_trash"] else named
 
 
 def periods_of(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -298,8 +298,7 @@ class Surroundings:
         tag before a collection. A ref in the trash is used only if there is no other."""
 
         def rank(ref: Ref) -> tuple[bool, int]:
-            is_in_trash = ref.expires_at is not None and ref.expires_at <= self.roots.now
-            return is_in_trash, _KINDS.index(ref.kind)
+            return ref.is_in_trash(self.roots.now), _KINDS.index(ref.kind)
 
         found = min((ref for ref in self.roots.refs if ref.name == name), key=rank, default=None)
         return None if found is None else found.commit_id

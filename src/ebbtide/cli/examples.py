@@ -70,7 +70,7 @@ _POLICIES: Final = {
     "retention unset": ("ebbtide retention unset lake",),
     "retention show": ("ebbtide retention show lake --commits",),
     "what-if": (
-        'ebbtide what-if lake --policy \'{"default": "30d"}\'',
+        "ebbtide what-if lake 30d keep_last:3",
         "ebbtide what-if lake --curve",
     ),
     "usage": ("ebbtide usage lake", "ebbtide usage lake --top 5"),

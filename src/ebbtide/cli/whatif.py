@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 NAME_SHOWN: Final = 60
 """The most characters that are shown of a policy from the command line."""
 
-
-PolicyOption = Annotated[
+PoliciesArgument = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="POLICY",
-        help=f"Another policy: {POLICY_FORMS} Repeatable.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="POLICY…", help=f"Other policies: {POLICY_FORMS}"),
+]
+PolicyOption = Annotated[
+    list[str] | None, typer.Option(metavar="POLICY", help="The same as an option. Repeatable.")
 ]
 CurveOption = Annotated[
     bool,
@@ -60,6 +58,7 @@ def register(app: typer.Typer) -> None:
 def what_if(
     cli: Cli,
     repository: CollectedArgument,
+    policies: PoliciesArgument = None,
     policy: PolicyOption = None,
     curve: CurveOption = False,
     rule: RuleOption = None,
@@ -75,15 +74,15 @@ def what_if(
     those of many periods and counts in one rule, from one look. The command takes no lock, and
     leaves no files behind. For Icechunk and Iceberg, it compares expiries by the policies.
     """
-    _check_asked(policy, curve=curve, rule=rule)
-    policies = [read_policy(text) for text in policy or ()]
+    names = [*(policies or ()), *(policy or ())]
+    _check_asked(names, curve=curve, rule=rule)
+    others = [read_policy(text) for text in names]
     if not has_policy(repository):
         if curve:
             raise InvalidInput(
-                "invalid_argument", f"{repository} has no policy of its own: --policy takes one"
+                "invalid_argument", f"{repository} has no policy of its own: give a POLICY"
             )
-        asked = dict(zip(policy or (), policies, strict=True))
-        compare_expiries(cli, repository, asked, master=master)
+        compare_expiries(cli, repository, dict(zip(names, others, strict=True)), master=master)
         return
     run = open_collector(
         cli,
@@ -101,17 +100,16 @@ def what_if(
         if curve:
             drawn = curve_json(run.collector.curve(rule), prices)
         else:
-            found = run.collector.what_if(policies)
+            found = run.collector.what_if(others)
     if curve:
         cli.output.answer(drawn, lambda: _show_curve(cli, drawn, prices))
         return
-    names = policy or []
     cli.output.answer(found.to_json(names, prices), lambda: _show(cli, found, names, prices))
 
 
-def _check_asked(policy: Sequence[str] | None, *, curve: bool, rule: str | None) -> None:
-    if curve == bool(policy):
-        raise InvalidInput("invalid_argument", "give --policy POLICY or --curve: one of the two")
+def _check_asked(policies: Sequence[str], *, curve: bool, rule: str | None) -> None:
+    if curve == bool(policies):
+        raise InvalidInput("invalid_argument", "give a POLICY, several, or --curve")
     if rule is not None and not curve:
         raise InvalidInput("invalid_argument", "--rule needs --curve: give both, or neither")
 

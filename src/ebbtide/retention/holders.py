@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from ebbtide.model import Commit, Ref
 from ebbtide.retention.dates import to_utc
@@ -38,10 +38,17 @@ DANGLING: Final = "dangling commits"
 @dataclass(frozen=True, slots=True)
 class Holder:
     """What keeps commits or files. The name is that of a ref, the commit of a hold, the reason of a
-    protection, or says which commits are meant."""
+    protection, or says which commits are meant. `in_trash`: a ref that is deleted, and can be
+    restored."""
 
     kind: HolderKind
     name: str
+    in_trash: bool = False
+
+    @classmethod
+    def of(cls, ref: Ref, now: datetime) -> Self:
+        """Returns the holder that a ref is."""
+        return cls(ref.kind, ref.name, ref.is_in_trash(now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ def holders_of(
     for ref in known:
         position = history.index.get(ref.commit_id)
         if position is not None:
-            records[position] |= finder.bit(Holder(ref.kind, ref.name))
+            records[position] |= finder.bit(Holder.of(ref, now))
     _pass_to_parents(inputs, records)
     ids = [commit.commit_id for commit in history.commits]
     return HeldCommits(
@@ -127,7 +134,7 @@ class _Finder:
         inputs, policy = self._inputs, self._inputs.policy
         for ref, position in zip(inputs.refs, inputs.positions, strict=True):
             if ref.kind != "tag" or policy.tags is None:
-                self._hold(position, self.bit(Holder(ref.kind, ref.name)))
+                self._hold(position, self.bit(Holder.of(ref, inputs.now)))
         for commit_id in sorted(policy.holds):
             found = inputs.history.index.get(commit_id)
             if found is not None:
@@ -153,7 +160,7 @@ class _Finder:
     def _find_reached(self) -> None:
         reached = [0] * len(self.data)
         for ref, position in zip(self._inputs.refs, self._inputs.positions, strict=True):
-            reached[position] |= self.bit(Holder(ref.kind, ref.name))
+            reached[position] |= self.bit(Holder.of(ref, self._inputs.now))
         _pass_to_parents(self._inputs, reached)
         for position, bits in enumerate(reached):
             self._hold(position, bits)
@@ -163,7 +170,7 @@ class _Finder:
         child. All dangling heads are one holder."""
         for head in self._inputs.branches:
             rule = KEEP_ALL if head.rule is None else head.rule
-            yield head.position, rule, self.bit(Holder("branch", head.name))
+            yield head.position, rule, self.bit(Holder.of(head.ref, self._inputs.now))
         default = self._inputs.policy.default
         rule = KEEP_ALL if default is None else default
         for child in self._forest.dangling_children():
@@ -223,12 +230,12 @@ class _Finder:
 
     def _find_tagged(self, rule: Rule) -> None:
         """Holds the tagged commits that the rule for tags keeps, by each tag on them."""
-        inputs, names = self._inputs, dict[int, list[str]]()
-        for name, position in inputs.tagged():
-            names.setdefault(position, []).append(name)
-        commits = [inputs.history.commits[position] for position in names]
+        inputs, tags = self._inputs, dict[int, list[Ref]]()
+        for tag, position in inputs.tagged():
+            tags.setdefault(position, []).append(tag)
+        commits = [inputs.history.commits[position] for position in tags]
         intact = [commit for commit in commits if not commit.tombstoned]
         for commit_id, _ in kept_tagged(intact, rule, inputs.now):
             position = inputs.history.index[commit_id]
-            for name in names[position]:
-                self._hold(position, self.bit(Holder("tag", name)))
+            for tag in tags[position]:
+                self._hold(position, self.bit(Holder.of(tag, inputs.now)))

@@ -42,9 +42,14 @@ from ebbtide.retention.rule_parts import (
 class BranchHead:
     """A branch, the position of its own commit, and its rule. The rule is None if none applies."""
 
-    name: str
+    ref: Ref
     position: int
     rule: Rule | None
+
+    @property
+    def name(self) -> str:
+        """The name of the branch."""
+        return self.ref.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ class SelectionInput:
         positions = tuple(history.index_of(ref) for ref in known)
         lookup = policy.lookup()
         branches = tuple(
-            BranchHead(name=ref.name, position=position, rule=lookup.rule(ref.name))
+            BranchHead(ref=ref, position=position, rule=lookup.rule(ref.name))
             for ref, position in zip(known, positions, strict=True)
             if ref.kind == "branch"
         )
@@ -97,10 +102,10 @@ class SelectionInput:
         branches = tuple(replace(head, rule=lookup.rule(head.name)) for head in self.branches)
         return replace(self, policy=policy, branches=branches)
 
-    def tagged(self) -> list[tuple[str, int]]:
-        """Returns each tag's name, and the position of its own commit."""
+    def tagged(self) -> list[tuple[Ref, int]]:
+        """Returns each tag, and the position of its own commit."""
         return [
-            (ref.name, position)
+            (ref, position)
             for ref, position in zip(self.refs, self.positions, strict=True)
             if ref.kind == "tag"
         ]
@@ -222,11 +227,11 @@ def _reason_text(inputs: SelectionInput, marks: Marks, position: int) -> str:
         return f"dated {instant_text(commit.created_at)}, which is after now"
     ref = inputs.refs[source]
     lead = {Code.HEAD: "head of ", Code.REACHED: "reached from "}.get(Code(code), "")
-    return f"{lead}{ref.kind} {ref.name}"
+    return f"{lead}{ref.text(inputs.now)}"
 
 
 def _branch_text(head: BranchHead, part: int, commit: Commit, now: datetime) -> str:
-    where, rule = f"branch {head.name}", head.rule
+    where, rule = head.ref.text(now), head.rule
     if rule is None:
         return f"on {where}, to which no rule applies, so that everything on it is kept"
     if rule.keep_all:
@@ -386,10 +391,10 @@ def _mark_tags_by_rule(inputs: SelectionInput, marks: Marks) -> None:
     if rule is None:
         return
     # Reversed, so that the first of several tags on one commit, by name, gives the reason.
-    name_at = {position: name for name, position in reversed(inputs.tagged())}
-    commits = [inputs.history.commits[position] for position in name_at]
+    tag_at = {position: tag for tag, position in reversed(inputs.tagged())}
+    commits = [inputs.history.commits[position] for position in tag_at]
     intact = [commit for commit in commits if not commit.tombstoned]
     for commit_id, why in kept_tagged(intact, rule, inputs.now):
         position = inputs.history.index[commit_id]
-        marks.sentences.append(f"tag {name_at[position]}, {why}")
+        marks.sentences.append(f"{tag_at[position].text(inputs.now)}, {why}")
         marks.mark(position, Code.TAG_RULE, len(marks.sentences) - 1)
