@@ -216,7 +216,7 @@ def remove(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH…",
+            metavar="PATH",
             help="Paths of files, or of directories with a slash at their end.",
             show_default=False,
         ),

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 FilesArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE…", help="Files to upload, and directories with all their files."),
+    typer.Argument(metavar="FILE", help="Files to upload, and directories with all their files."),
 ]
 IntoOption = Annotated[
     str,

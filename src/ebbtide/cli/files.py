@@ -268,7 +268,7 @@ def remove(
     branch: BranchArgument,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH…", help="Paths of the objects."),
+        typer.Argument(metavar="PATH", help="Paths of the objects."),
     ],
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="PATH is a directory: all objects in it.")

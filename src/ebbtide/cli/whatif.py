@@ -31,7 +31,7 @@ NAME_SHOWN: Final = 60
 
 PoliciesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="POLICY…", help=f"Other policies: {POLICY_FORMS}"),
+    typer.Argument(metavar="POLICY", help=f"Other policies: {POLICY_FORMS}"),
 ]
 PolicyOption = Annotated[
     list[str] | None, typer.Option(metavar="POLICY", help="The same as an option. Repeatable.")

@@ -158,7 +158,8 @@ def _is_told(path: str, option: Node) -> bool:
 
 
 def _argument_text(argument: Node) -> str:
-    return argument.metavar if argument.required else f"[{argument.metavar}]"
+    named = f"{argument.metavar}{'…' if argument.nargs == -1 else ''}"
+    return named if argument.required else f"[{named}]"
 
 
 def option_text(option: Node) -> str:
