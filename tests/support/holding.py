@@ -16,7 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ebbtide.arrow import table_of, texts
-from ebbtide.errors import NotFound
+from ebbtide.errors import NotFound, Refused
 from ebbtide.formats.base import RepositoryFormat
 from ebbtide.formats.capabilities import WithUnnamed, walk_of
 from ebbtide.gc.curve import Curve
@@ -129,7 +129,9 @@ def definition(repository: RepositoryFormat, grace: timedelta) -> Definition:
         else:
             rest.append((file, target or file.address))
     # A format looks at these alone: others may be of commits that it does not know.
-    unseen = unseen_of(repository, (file for file, _ in rest))
+    unseen = unseen_of(repository, [file for file, _ in rest if file.written < cutoff])
+    with suppress(Refused):  # a plan does not ask about young files, and so is not refused
+        unseen |= unseen_of(repository, [file for file, _ in rest if file.written >= cutoff])
     for file, judged in rest:
         if judged in unseen:
             sets.add(frozenset({unseen[judged]}), file)

@@ -8,6 +8,7 @@ Nothing is changed, and no lease is taken. Not for: the holders of commits (`ret
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import make_schema, texts
+from ebbtide.errors import Refused
 from ebbtide.formats.base import FOREIGN, RepositoryFormat
 from ebbtide.formats.capabilities import WithUnnamed
 from ebbtide.gc.candidates import by_part, rows_at
@@ -250,7 +252,10 @@ def _grouped(
         query = engine.query(UNHELD, store=store, committed=live, uncommitted=named)
         unheld = _written(engine, read, query)
         named_count = len(reasons)
-        protected += write_unseen(repository, folder, unheld, name="uncommitted/unseen")
+        old, young = (tuple(e for e in unheld if e.relation == name) for name in ("old", "young"))
+        protected += write_unseen(repository, folder, old, name="uncommitted/unseen")
+        with suppress(Refused):  # a plan does not ask about young files, and so is not refused
+            protected += write_unseen(repository, folder, young, name="uncommitted/unseen-young")
     named = _protected(engine, folder, protected, reasons)
     rows = engine.query(HELD, store=store, committed=live, uncommitted=named).collect()
     return rows, list(reasons), len(reasons) if named_count is None else named_count
@@ -327,16 +332,20 @@ def _reasons(folder: RunFolder, part: Part) -> pa.ChunkedArray[Any]:
 
 
 def _written(engine: Engine, read: Surveyed, places: Relation) -> list[Part]:
-    """Writes address and size of the files at these places as parts."""
+    """Writes address and size of the files at these places as parts, old and young ones apart."""
     given = read.relations
     folder, storage, inventory = given.folder, given.storage, given.inventory
+    cutoff = micros_of(given.cutoff)
 
     def write(batches: Batches) -> Batches:
         answer = PartRows()
         for number, own in by_part(batches):
             rows = rows_at(folder, inventory[number], own, INVENTORY_SCHEMA)
             rows = sized(storage, rows, np.ones(rows.num_rows, np.bool_))
-            answer.wrote(folder, f"unheld/part-{number:05d}.parquet", rows, relation="unheld")
+            is_young = latest_micros(rows.column("last_modified")) >= cutoff
+            for name, chosen in (("old", ~is_young), ("young", is_young)):
+                some = rows.filter(pa.array(chosen))
+                answer.wrote(folder, f"{name}/part-{number:05d}.parquet", some, relation=name)
         yield answer.batch()
 
     tasks = engine.tasks_for(rows_of(inventory))
