@@ -245,20 +245,19 @@ def _grouped(
     engine.expect(rows_of([*read.listed.parts, *protected]))
     store = _placed(engine, read)
     reasons: dict[str, int] = {}
-    named_count: int | None = None
+    named = _protected(engine, folder, protected, reasons)
+    unseen_from = len(reasons)
     if isinstance(repository, WithUnnamed):
         live = live.kept()
-        named = _protected(engine, folder, protected, reasons)
         query = engine.query(UNHELD, store=store, committed=live, uncommitted=named)
         unheld = _written(engine, read, query)
-        named_count = len(reasons)
         old, young = (tuple(e for e in unheld if e.relation == name) for name in ("old", "young"))
         protected += write_unseen(repository, folder, old, name="uncommitted/unseen")
         with suppress(Refused):  # a plan does not ask about young files, and so is not refused
             protected += write_unseen(repository, folder, young, name="uncommitted/unseen-young")
-    named = _protected(engine, folder, protected, reasons)
+        named = _protected(engine, folder, protected, reasons)
     rows = engine.query(HELD, store=store, committed=live, uncommitted=named).collect()
-    return rows, list(reasons), len(reasons) if named_count is None else named_count
+    return rows, list(reasons), unseen_from
 
 
 def _placed(engine: Engine, read: Surveyed) -> Relation:
@@ -335,14 +334,13 @@ def _written(engine: Engine, read: Surveyed, places: Relation) -> list[Part]:
     """Writes address and size of the files at these places as parts, old and young ones apart."""
     given = read.relations
     folder, storage, inventory = given.folder, given.storage, given.inventory
-    cutoff = micros_of(given.cutoff)
 
     def write(batches: Batches) -> Batches:
         answer = PartRows()
         for number, own in by_part(batches):
             rows = rows_at(folder, inventory[number], own, INVENTORY_SCHEMA)
             rows = sized(storage, rows, np.ones(rows.num_rows, np.bool_))
-            is_young = latest_micros(rows.column("last_modified")) >= cutoff
+            is_young = latest_micros(rows.column("last_modified")) >= micros_of(given.cutoff)
             for name, chosen in (("old", ~is_young), ("young", is_young)):
                 some = rows.filter(pa.array(chosen))
                 answer.wrote(folder, f"{name}/part-{number:05d}.parquet", some, relation=name)
