@@ -211,9 +211,9 @@ def test_tables_in_one_run_protect_what_clones_need(seed: int, tmp_path: Path) -
 def foreign(rng: Random, table: DeltaWriter, path: Path) -> bytes:
     """Content that is not of this file: cut off, of other files, or made to hurt a reader."""
     data = path.read_bytes()
-    # A path that became another one is of no file, which shows in the newest version; but not if a
-    # later checkpoint has the right one, since older versions may lack files, nor if the path leads
-    # out of the table, where no run looks.
+    # A path that became another one is of no file, which shows in the newest version. A later
+    # checkpoint would hide it there, and older versions may lack files. Nor does a run look for a
+    # path that leads out of the table.
     flipped = bytearray(data)
     later = (each for each in table.log.glob("*.checkpoint*") if each.name[:20] >= path.name[:20])
     own = re.finditer(rb'"add": ?\{"path": ?"(?!/|\w+:)', data) if set(later) <= {path} else ()
