@@ -509,3 +509,13 @@ def test_threads_ask_for_statuses_together_where_these_wait_for_a_disk(
     assert not directories._ALONE.locked()
     with statuses.asking(count):
         assert directories._ALONE.locked() == (work < 10e-6 and wait < 100e-6)
+
+
+def test_names_that_no_file_can_have(storage: LocalStorage) -> None:
+    """A damaged record may have one. The files beside it are found."""
+    storage.put("data/a", b"1")
+    long = "n" * 300
+    asked = ["data/a\0b", f"data/{long}", "data/a", "da\0ta/a", f"{long}/a", "data/none"]
+    found = storage.sizes(asked)
+    assert found.column("regular").to_pylist() == [each == "data/a" for each in asked]
+    assert found.column("size_bytes").drop_null().to_pylist() == [1]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from ebbtide.errors import Conflict
+from ebbtide.errors import Conflict, Refused
 from ebbtide.ids import new_id
 from ebbtide.store.content.layout import TREES_PREFIX
 from ebbtide.store.database.engine import Transaction
@@ -20,7 +20,7 @@ from ebbtide.store.database.schema import owner_epochs, staged
 from ebbtide.store.embedded import Store
 from ebbtide.store.objects.objects import Readable
 from ebbtide.store.refs.ref_rows import require_branch, update_branch
-from ebbtide.store.repositories.owner import Ownership, read_owner
+from ebbtide.store.repositories.owner import EPOCHS_BEHIND_MAX, Ownership, read_owner
 from ebbtide.store.repository import Repository
 from ebbtide.store.staging.staged_rows import Change, write_staged
 from tests.support.faulty import FaultyStorage, OncePut, with_storage
@@ -232,3 +232,20 @@ def test_all_of_them_own_the_storage(store: Store, tmp_path: Path) -> None:
     assert found.pair.epoch > MOVES
     for ownership in (*processes, context.ownership):
         assert ownership.check().pair == found.pair
+
+
+def test_an_owner_that_others_move_while_it_is_checked(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again: only a file that stays behind is of a backup."""
+    ownership, old = repository.context.ownership, repository.context.ownership.check()
+    for _ in range(EPOCHS_BEHIND_MAX + 2):
+        ownership.move()
+    now = ownership.check()
+    reads = iter([old, now, now])
+    monkeypatch.setattr(Ownership, "_read", lambda _: next(reads))
+    assert ownership.check().pair == now.pair
+    assert next(reads, None) is None
+    monkeypatch.setattr(Ownership, "_read", lambda _: old)
+    with pytest.raises(Refused, match="the storage was restored from a backup"):
+        ownership.check()

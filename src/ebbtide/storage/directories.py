@@ -7,6 +7,7 @@ hundred thousand files per second. Deletes are many at a time, and a power cut r
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -288,11 +289,12 @@ def list_sizes(root: str, addresses: Sequence[str]) -> pa.RecordBatch:
     def look(prefix: str, members: Sequence[tuple[int, str]]) -> None:
         try:
             with (
+                _possible(),
                 opened(root, prefix.split("/") if prefix else []) as descriptor,
                 statuses.asking(len(members)),
             ):
                 for place, name in members:
-                    with suppress(FileNotFoundError):
+                    with suppress(FileNotFoundError), _possible():
                         found[place] = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -347,6 +349,19 @@ def _scan(
                 columns.add_named(prefix, some, regular)
             if len(columns.addresses) >= base.LISTING_ROWS_MAX:
                 yield
+
+
+@contextmanager
+def _possible() -> Iterator[None]:
+    """Raises FileNotFoundError for names that no file can have: too long, or with a zero byte."""
+    try:
+        yield
+    except ValueError as error:
+        raise FileNotFoundError from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileNotFoundError from error
+        raise
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:

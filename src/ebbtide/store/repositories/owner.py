@@ -326,6 +326,8 @@ class Ownership:
                 "the database was restored from a backup or copied",
             )
         if last.seen - known > EPOCHS_BEHIND_MAX:
+            if self._read().pair != pair:  # others moved it before the database was asked
+                return self.check()
             raise foreign(
                 self._storage,
                 f"carries epoch {known}, this database saw {last.seen} there: "
