@@ -98,7 +98,8 @@ def test_a_listing_has_what_walking_finds(
     tmp_path: Path, outside: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Directories are read a few entries at a time, and have entries of all kinds."""
-    monkeypatch.setattr("ebbtide.storage.directories._ENTRIES_AT_ONCE", 4)
+    monkeypatch.setattr("ebbtide.storage.directories._TRIED", 3)
+    monkeypatch.setattr("ebbtide.storage.directories._AT_ONCE", 4)
     root = tmp_path / "root"
     storage = LocalStorage(str(root))
     generator = random.Random(seed)
@@ -493,7 +494,7 @@ def test_dates_of_files(storage: LocalStorage, root: Path) -> None:
 
 
 @pytest.mark.parametrize(("work", "wait"), [(5e-6, 50e-6), (50e-6, 50e-6), (5e-6, 500e-6)])
-@pytest.mark.parametrize("count", [1, 1_000])
+@pytest.mark.parametrize("count", [1, 500, 1_000])
 def test_threads_ask_for_statuses_together_where_these_wait_for_a_disk(
     count: int, work: float, wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,13 +503,17 @@ def test_threads_ask_for_statuses_together_where_these_wait_for_a_disk(
     now = [0.0, 0.0]
     monkeypatch.setattr(time, "thread_time", lambda: now[0])
     monkeypatch.setattr(time, "perf_counter", lambda: now[1])
-    statuses = directories._Statuses()
-    with statuses.asking(count):
-        assert directories._ALONE.locked()
-        now[:] = max(count, 64) * work, max(count, 64) * wait
+    turns, asked = directories._Turns(), []
+
+    def ask(most: int) -> int:
+        asked.append((most, directories._ALONE.locked()))
+        now[:] = now[0] + max(count, 500) * work, now[1] + max(count, 500) * wait
+        return count
+
+    is_quick = work < 10e-6 and wait < 100e-6
+    assert [turns.take(ask), turns.take(ask)] == [count, count]
+    assert asked == [(500, True), (2_000, is_quick)]
     assert not directories._ALONE.locked()
-    with statuses.asking(count):
-        assert directories._ALONE.locked() == (work < 10e-6 and wait < 100e-6)
 
 
 def test_names_that_no_file_can_have(storage: LocalStorage) -> None:

@@ -196,8 +196,7 @@ def usage_of(planner: Planner) -> Usage:
         quarantined = in_quarantine(engine, repository.storage)
     holders = (*held.holders, *(Holder("protection", each) for each in reasons))
     table = _Table(holders, len(held.holders), sets, unseen_from=unseen_from)
-    for row in rows.to_pylist():
-        table.add(row)
+    table.add(rows)
     found = table.usage(repository.identity.repository_name, roots.now, quarantined)
     return replace(
         found,
@@ -375,52 +374,53 @@ class _Table:
         self._holders = holders
         self._of_commits = of_commits
         self._label_sets = sets
-        self._joined: dict[tuple[int, ...], tuple[int, int]] = {}
         self._sets: dict[int, Count] = {}
         self._classes: dict[int, dict[str, int]] = {}
         self._places = [Count()] * 4
         self._periods = [Count()] * (len(AGES) + 1)
         self._listed_classes: dict[str, int] = {}
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Adds one row."""
-        count = Count(row["objects"], row["bytes_total"], row["sized"] == row["objects"])
-        labels = tuple(row["labels"] or ())
-        bits, period = self._joined.get(labels) or self._label_sets.joined(labels)
-        self._joined[labels] = bits, period
+    def add(self, rows: pa.Table) -> None:
+        """Adds rows of HELD."""
+        figures: dict[tuple[int, int, int | None, str], list[int]] = {}
+        for row in rows.to_pylist():
+            found = figures.setdefault(self._key(row), [0, 0, 0])
+            found[0] += row["objects"]
+            found[1] += row["bytes_total"]
+            found[2] += row["sized"]
+        for (bits, place, period, name), (objects, size, known) in figures.items():
+            count = Count(objects, size, known == objects)
+            if period is not None:
+                self._periods[period] += count
+            if bits:
+                self._sets[bits] = self._sets.get(bits, Count()) + count
+            else:
+                self._places[place] += count
+            own = bits if place == _OLD or bits else -1
+            for classes in (self._classes.setdefault(own, {}), self._listed_classes):
+                classes[name] = classes.get(name, 0) + size
+
+    def _key(self, row: Mapping[str, Any]) -> tuple[int, int, int | None, str]:
+        """Returns the holders of a row, its place, its period if commits need it, and its class."""
+        place, name = row["place"], row["storage_class"]
+        if place in (_SYSTEM, _FOREIGN):
+            return 0, place, None, name
+        bits, period = self._label_sets.joined(row["labels"] or ())
         for protection in row["protections"] or ():
             if bits and protection >= self._unseen_from:
                 continue  # formats may or may not tell of such files
             bits |= 1 << (self._of_commits + protection)
-        if row["place"] in (_SYSTEM, _FOREIGN):
-            bits, labels = 0, ()
-        if labels:
-            self._periods[period] += count
-        if bits:
-            self._sets[bits] = self._sets.get(bits, Count()) + count
-        else:
-            self._places[row["place"]] += count
-        name = row["storage_class"]
-        own = self._classes.setdefault(bits if row["place"] == _OLD or bits else -1, {})
-        for classes in (own, self._listed_classes):
-            classes[name] = classes.get(name, 0) + count.bytes_total
+        return bits, place, period if row["labels"] else None, name
 
     def usage(self, name: str, now: datetime, quarantined: Count) -> Usage:
         """Returns the usage."""
         alone = {bits: count for bits, count in self._sets.items() if not bits & (bits - 1)}
         shared = {bits: count for bits, count in self._sets.items() if bits & (bits - 1)}
+        pairs = enumerate(zip(self._holders, self._in_all(), strict=True))
         holders = [
-            HolderUsage(
-                holder,
-                alone.get(1 << number, Count()),
-                in_all,
-                self._classes.get(1 << number, {}),
-            )
-            for number, (holder, in_all) in enumerate(
-                zip(self._holders, self._in_all(), strict=True)
-            )
+            HolderUsage(each, alone.get(1 << bit, Count()), in_all, self._classes.get(1 << bit, {}))
+            for bit, (each, in_all) in pairs
         ]
-        ends = [*AGES, None]
         return Usage(
             repository=name,
             now=now,
@@ -432,7 +432,7 @@ class _Table:
             young=self._places[_YOUNG],
             system=self._places[_SYSTEM],
             foreign=self._places[_FOREIGN],
-            periods=tuple(zip(ends, self._periods, strict=True)),
+            periods=tuple(zip((*AGES, None), self._periods, strict=True)),
             quarantine=quarantined,
             classes=self._listed_classes,
             deleted_classes=self._classes.get(0, {}),
@@ -467,8 +467,8 @@ def _bits_of(bits: int, count: int) -> Iterator[int]:
 
 
 def _largest_holder(each: HolderUsage) -> tuple[int, int, str, str]:
-    sizes = -each.alone.bytes_total, -each.in_all.bytes_total
-    return (*sizes, each.holder.kind, each.holder.name)
+    name = each.holder.name
+    return -each.alone.bytes_total, -each.in_all.bytes_total, each.holder.kind, name
 
 
 def _largest(each: SharedUsage) -> tuple[int, int, list[tuple[str, str]]]:

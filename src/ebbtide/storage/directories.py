@@ -31,7 +31,8 @@ OPENED_MAX: Final = 128
 """The most directories that are open at a time."""
 _MEMBERS_MIN: Final = 64
 """Fewer files than this get no thread of their own."""
-_ENTRIES_AT_ONCE: Final = 2_000
+_TRIED, _AT_ONCE = 500, 2_000
+"""The most files that a turn asks for: the first one, and others."""
 _LOOKS_AT_ONCE: Final = 8
 _WORK_MAX, _WAIT_MAX = 10e-6, 100e-6
 """Seconds of a processor, and in all, for a file's status that the system has in memory. It takes 4
@@ -155,26 +156,32 @@ def _open(parent: int, segment: str) -> int:
         raise
 
 
-class _Statuses:
-    """Lets one thread at a time ask for statuses, as long as the system has them in memory: for so
-    short a call, passing Python's lock between threads takes longer than the answer. Where answers
-    come from a disk, threads wait for them side by side."""
+class _Turns:
+    """Lets one thread at a time read directories and statuses, as long as the system has them in
+    memory: for so short calls, passing Python's lock between threads takes longer than the answers.
+    Where answers come from a disk, threads wait for them side by side."""
 
     def __init__(self) -> None:
         self._quick = True
+        self._count = _TRIED
 
-    @contextmanager
-    def asking(self, count: int) -> Iterator[None]:
-        """A block that asks for the statuses of so many files."""
-        if not self._quick:
-            yield
-            return
-        with _ALONE:
-            began, worked = time.perf_counter(), time.thread_time()
-            yield
-            worked, took = time.thread_time() - worked, time.perf_counter() - began
-            some = max(count, _MEMBERS_MIN)
-            self._quick = worked < some * _WORK_MAX and took < some * _WAIT_MAX
+    def take(self, work: Callable[[int], int]) -> int:
+        """Calls `work` with the most files that it may ask for. Returns what it returns: the number
+        of files that it asked for."""
+        if self._quick:
+            with _ALONE:
+                if self._quick:
+                    return self._timed(work)
+        return work(_AT_ONCE)
+
+    def _timed(self, work: Callable[[int], int]) -> int:
+        began, worked = time.perf_counter(), time.thread_time()
+        asked = work(self._count)
+        worked, took = time.thread_time() - worked, time.perf_counter() - began
+        some = max(asked, _TRIED)
+        self._quick = worked < some * _WORK_MAX and took < some * _WAIT_MAX
+        self._count = _AT_ONCE
+        return asked
 
 
 @dataclass(slots=True)
@@ -211,21 +218,16 @@ class _Columns:
             column.clear()
         return pa.RecordBatch.from_arrays(columns, schema=base.LISTING_SCHEMA)
 
-    def add_named(
-        self, prefix: str, entries: Sequence[os.DirEntry[str]], regular: Sequence[bool]
-    ) -> None:
+    def add_named(self, prefix: str, entries: Sequence[os.DirEntry[str]]) -> None:
         """Adds files of a directory, without sizes and dates."""
         self.addresses += [prefix + entry.name for entry in entries]
-        self.regular += regular
+        self.regular += [entry.is_file(follow_symlinks=False) for entry in entries]
         self.sizes += [None] * len(entries)
         self.modified += [None] * len(entries)
 
-    def add_sized(
-        self, prefix: str, entries: Sequence[os.DirEntry[str]], statuses: _Statuses
-    ) -> None:
+    def add_sized(self, prefix: str, entries: Sequence[os.DirEntry[str]]) -> None:
         """Adds files of a directory, with sizes and dates. Files deleted meanwhile are left out."""
-        with statuses.asking(len(entries)):
-            found = [_status_of(entry) for entry in entries]
+        found = [_status_of(entry) for entry in entries]
         there = [status for status in found if status is not None]
         self.addresses += [prefix + entry.name for entry in compress(entries, found)]
         self.sizes += [status.st_size for status in there]
@@ -257,12 +259,12 @@ def list_directory(
     Memory is bounded by the directories that wait to be read, and one batch. A directory that does
     not exist counts as empty. A directory that cannot be read raises Failed (`storage_error`).
     """
-    columns, statuses = _Columns(), _Statuses() if sized else None
+    columns, turns = _Columns(), _Turns()
     waiting = [prefix]
     while waiting:
         here = waiting.pop()
         try:
-            for _ in _scan(root, here, columns, waiting, share, statuses):
+            for _ in _scan(root, here, columns, waiting, share, turns, sized=sized):
                 yield columns.batch()
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -279,32 +281,30 @@ def list_directory(
 
 def list_sizes(root: str, addresses: Sequence[str]) -> pa.RecordBatch:
     """Returns the size and date of each address, as `Storage.sizes` does."""
-    by_directory: dict[str, list[tuple[int, str]]] = {}
-    for place, address in enumerate(addresses):
-        prefix, _, name = address.rpartition("/")
-        by_directory.setdefault(prefix, []).append((place, name))
+    by_directory = _by_directory(addresses, [None] * len(addresses))
     found: list[os.stat_result | None] = [None] * len(addresses)
-    statuses = _Statuses()
+    turns = _Turns()
 
-    def look(prefix: str, members: Sequence[tuple[int, str]]) -> None:
+    def look(segments: Sequence[str], members: Iterator[tuple[int, str, str]]) -> None:
+        def ask(count: int) -> int:
+            some = list(islice(members, count))
+            for place, _, name in some:
+                found[place] = _status_at(descriptor, name)
+            return len(some)
+
         try:
-            with (
-                _possible(),
-                opened(root, prefix.split("/") if prefix else []) as descriptor,
-                statuses.asking(len(members)),
-            ):
-                for place, name in members:
-                    with suppress(FileNotFoundError), _possible():
-                        found[place] = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
+            with opened(root, segments) as descriptor:
+                while turns.take(ask):
+                    pass
         except OSError as error:
-            raise Failed(
-                "storage_error", f"the files in {prefix or root} can't be examined: {error}"
-            ) from error
+            if not _is_missing(error):
+                raise Failed(
+                    "storage_error",
+                    f"the files in {'/'.join(segments) or root} can't be examined: {error}",
+                ) from error
 
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-        list(pool.map(look, by_directory.keys(), by_directory.values()))
+        list(pool.map(look, by_directory.keys(), map(iter, by_directory.values())))
     columns = _Columns()
     for address, status in zip(addresses, found, strict=True):
         columns.add(address, status)
@@ -317,50 +317,53 @@ def _scan(
     columns: _Columns,
     found: list[str],
     share: tuple[int, int],
-    statuses: _Statuses | None,
+    turns: _Turns,
+    *,
+    sized: bool,
 ) -> Iterator[None]:
     """Adds the files of one directory to the columns, and yields whenever a batch is full.
 
-    Adds its directories to `found`. Without `statuses`, adds no sizes and dates. Files that are
-    deleted meanwhile may be left out.
+    Adds its directories to `found`. Unless `sized`, adds no sizes and dates. Files that are deleted
+    meanwhile may be left out.
     """
+
+    add = columns.add_sized if sized else columns.add_named
+
+    def read(count: int) -> int:
+        room = base.LISTING_ROWS_MAX - len(columns.addresses)
+        some = list(islice(entries, min(count, room)))
+        asked = len(some)
+        if not all(entry.is_file(follow_symlinks=False) for entry in some):
+            is_inner = [entry.is_dir(follow_symlinks=False) for entry in some]
+            found.extend(f"{prefix}{entry.name}/" for entry in compress(some, is_inner))
+            some = [entry for entry, inner in zip(some, is_inner, strict=True) if not inner]
+        if share[1] > 1:
+            some = [entry for entry in some if base.in_share(entry.name, share)]
+        add(prefix, some)
+        return asked
+
     segments = prefix.split("/")[:-1]
     with (
         opened(root, segments) as descriptor,
         os.scandir(descriptor) as entries,
     ):
-        while True:
-            room = base.LISTING_ROWS_MAX - len(columns.addresses)
-            some = list(islice(entries, min(_ENTRIES_AT_ONCE, room)))
-            if not some:
-                break
-            regular = [entry.is_file(follow_symlinks=False) for entry in some]
-            if not all(regular):
-                is_inner = [entry.is_dir(follow_symlinks=False) for entry in some]
-                found += [f"{prefix}{entry.name}/" for entry in compress(some, is_inner)]
-                is_other = [not is_directory for is_directory in is_inner]
-                some, regular = list(compress(some, is_other)), list(compress(regular, is_other))
-            if share[1] > 1:
-                is_own = [base.in_share(entry.name, share) for entry in some]
-                some, regular = list(compress(some, is_own)), list(compress(regular, is_own))
-            if statuses is not None:
-                columns.add_sized(prefix, some, statuses)
-            else:
-                columns.add_named(prefix, some, regular)
+        while turns.take(read):
             if len(columns.addresses) >= base.LISTING_ROWS_MAX:
                 yield
 
 
-@contextmanager
-def _possible() -> Iterator[None]:
-    """Raises FileNotFoundError for names that no file can have: too long, or with a zero byte."""
+def _is_missing(error: OSError) -> bool:
+    """Whether there is no such file. None has a name that is too long for the file system."""
+    missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return missing or error.errno == errno.ENAMETOOLONG
+
+
+def _status_at(directory: int, name: str) -> os.stat_result | None:
     try:
-        yield
-    except ValueError as error:
-        raise FileNotFoundError from error
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise FileNotFoundError from error
+        if _is_missing(error):
+            return None
         raise
 
 

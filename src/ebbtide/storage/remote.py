@@ -218,7 +218,8 @@ class RemoteStorage:
         return batches if share == (0, 1) else (_shared(batch, share) for batch in batches)
 
     def sizes(self, addresses: Sequence[str]) -> pa.RecordBatch:
-        """Returns the size and date of each address, with one request for each."""
+        """Returns the size and date of each address, with one request for each. Raises InvalidInput
+        for a key that is no address: there may be an object, which no request here can name."""
         with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
             return base.sizes_of(addresses, pool.map(self.head, addresses))
 

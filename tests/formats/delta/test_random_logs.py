@@ -222,7 +222,7 @@ def foreign(rng: Random, table: DeltaWriter, path: Path) -> bytes:
         flipped[start + 40 - start % 20] = rng.choice(b"abcxyz0189-")
     others = [each.read_bytes() for each in table.log.rglob("*.parquet")] + [b"PAR1PAR1"]
     lines = data.splitlines() if path.suffix == ".json" else []
-    cut = data[: rng.randrange(len(data))]
+    cut = data[: rng.randrange(len(data) + 1)]
     while cut and lines and cut[-1:] in b"}\n":  # whole lines less cannot be told from a commit
         cut = cut[:-1]
     return rng.choice(
