@@ -389,6 +389,21 @@ class TestCollecting:
         assert again["state"] == "swept"
         assert again["deleted_kinds"].keys() <= {"backup"}
 
+    def test_names_of_files_in_quarantine(self, program_free: Ebbtide, lake: Lake) -> None:
+        """Their snapshots and manifests are there too, and are read there."""
+        program_free("expire", lake.name, "--keep-last", "1", "--unsafe", "--yes")
+        run_id = program_free.json("gc plan", lake.name, *SHORT)["run_id"]
+
+        def names() -> dict[str, str]:
+            shown = program_free.json("gc show", lake.name, run_id, "--candidates")
+            return {each["address"]: each["name"] for each in shown["candidates"]}
+
+        planned = names()
+        assert {"a/c/0", "a"} <= set(planned.values())
+        swept = program_free.json("gc sweep", lake.name, run_id, "--yes", *SHORT)
+        assert (swept["deleted_count"], swept["quarantined_count"]) == (0, len(planned))
+        assert names() == planned
+
     def test_nothing_goes_within_the_grace(self, program_free: Ebbtide, any_lake: Lake) -> None:
         program_free("expire", any_lake.name, "--keep-last", "1", "--unsafe", "--yes")
         before = listing(any_lake.path)

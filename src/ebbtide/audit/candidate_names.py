@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ebbtide.arrow import texts
+from ebbtide.errors import NotFound
 from ebbtide.formats.base import RepositoryFormat, tree_address
 from ebbtide.formats.file_names import TREES_MAX, FileNames, file_names
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.plan import COMMITS_FILE, COMMITS_SCHEMA, Plan
+from ebbtide.gc.quarantine import prefix_of
 from ebbtide.gc.runs import RunFolder
 from ebbtide.model import Commit
+from ebbtide.storage import Storage
 from ebbtide.text import one_line
 
 _COLUMNS: Final = [
     name for name in COMMITS_SCHEMA.names if name not in ("recorded", "reason", "companions")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class _WithQuarantine:
+    """A storage that also reads the files which a run moved to its quarantine."""
+
+    storage: Storage
+    prefix: str
+
+    def get(self, address: str) -> bytes:
+        """Returns the content of a file. Raises as `Storage.get`."""
+        try:
+            return self.storage.get(address)
+        except NotFound:
+            return self.storage.get(self.prefix + address)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.storage, name)
 
 
 def expired_commits(plan: Plan, folder: RunFolder) -> list[Commit]:
@@ -38,7 +60,7 @@ def names_of_candidates(
     repository: RepositoryFormat, plan: Plan, folder: RunFolder, addresses: Collection[str]
 ) -> FileNames:
     """Returns the names of some of a plan's candidates, each by the newest expired commit that has
-    it. Raises Refused `plan_corrupt`."""
+    it. Trees and nodes are read from the quarantine too. Raises Refused `plan_corrupt`."""
 
     def among(kind: str) -> Sequence[str]:
         parts = (part for part in plan.candidates if part.kind == kind)
@@ -46,7 +68,8 @@ def names_of_candidates(
         found = chain.from_iterable(texts(table.column("address")) for table in read)
         return list(islice(found, TREES_MAX))
 
-    return file_names(repository, addresses, expired_commits(plan, folder), among)
+    storage = cast("Storage", _WithQuarantine(repository.storage, prefix_of(plan.run_id)))
+    return file_names(repository, addresses, expired_commits(plan, folder), among, storage=storage)
 
 
 def with_names(

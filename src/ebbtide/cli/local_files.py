@@ -206,7 +206,7 @@ def put_tree(
     bad = [path for path, _ in tree.files if not is_path(path)]
     if bad:
         listed = _listed(map(shown, bad), BAD_NAMES_SHOWN_MAX)
-        told = f"{count_text(len(bad), 'name')} cannot be paths of objects: {listed}. {PATH_RULE}"
+        told = f"{count_text(len(bad), 'name')} cannot be paths of objects ({PATH_RULE}): {listed}"
         if not skip_bad_names:
             raise InvalidInput(
                 "invalid_path",

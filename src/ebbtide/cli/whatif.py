@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ebbtide.gc.whatif import Alternative, WhatIf
     from ebbtide.prices import Prices
 
+UNCHANGED: Final = "files younger than the grace stay with every policy; nothing was changed"
 NAME_SHOWN: Final = 60
 """The most characters that are shown of a policy from the command line."""
 
@@ -126,7 +127,7 @@ def _show_curve(cli: Cli, found: Mapping[str, Any], prices: Prices | None) -> No
     cli.output.line(f"what changes is {changed}; * is the present policy")
     for warning in found["warnings"]:
         cli.output.warn(warning)
-    cli.output.line("nothing was changed")
+    cli.output.line(UNCHANGED)
 
 
 def _curve_row(point: Mapping[str, Any], prices: Prices | None) -> list[str]:
@@ -164,7 +165,7 @@ def _show(cli: Cli, found: WhatIf, names: Sequence[str], prices: Prices | None) 
     for warning in of_all:
         cli.output.warn(warning)
     cli.output.line()
-    cli.output.line("nothing was changed")
+    cli.output.line(UNCHANGED)
 
 
 def _row(name: str, found: Alternative, present: Alternative, prices: Prices | None) -> list[str]:

@@ -25,7 +25,7 @@ from ebbtide.formats.base import (
 )
 from ebbtide.formats.embedded_layout import EmbeddedLayout
 from ebbtide.formats.embedded_walk import EmbeddedWalk
-from ebbtide.formats.file_names import AddressesOf, FileName, FileNames, NodeScan, names_by
+from ebbtide.formats.file_names import FileName, FileNames, NamesAsked, NodeScan, names_by
 from ebbtide.ids import latest_id, newest_first
 from ebbtide.model import Commit
 from ebbtide.retention.decision import Roots
@@ -331,13 +331,10 @@ class EmbeddedRepository:
         with self._metadata.snapshot() as tx:
             return resolve(tx, self._repository_id, expression).commit.commit_id
 
-    def file_names(
-        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
-    ) -> FileNames:
+    def file_names(self, asked: NamesAsked) -> FileNames:
         """Returns the paths of objects, and for trees the messages of their commits."""
-        del among
-        wanted = frozenset(addresses)
-        known = self._names_of_trees(wanted, commits)
+        wanted = asked.addresses
+        known = self._names_of_trees(wanted, asked.commits)
 
         def named(info: RangeInfo) -> Iterator[tuple[str, str]] | None:
             table = self.entries_of(info)
@@ -346,7 +343,7 @@ class EmbeddedRepository:
             rows = table.filter(pc.is_in(table.column("address"), pa.array(wanted, pa.string())))
             return zip(texts(rows.column("address")), texts(rows.column("path")), strict=True)
 
-        scan = NodeScan(commits, nodes_of=self.ranges_of, read=named)
+        scan = NodeScan(asked.commits, nodes_of=self.ranges_of, read=named)
         return names_by(scan, wanted, known)
 
     def _names_of_trees(

@@ -21,6 +21,7 @@ from ebbtide.formats.locations import folders_of
 
 if TYPE_CHECKING:
     from ebbtide.model import Commit
+    from ebbtide.storage import Storage
 
 TREES_MAX: Final = 1_000
 """The most trees that are read for one question."""
@@ -56,14 +57,25 @@ AddressesOf = Callable[[str], Sequence[str]]
 them if they are many."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamesAsked:
+    """A question for the names of files, by the commits that may have them. The `storage` is to
+    read trees and nodes from."""
+
+    addresses: frozenset[str]
+    commits: Sequence[Commit]
+    among: AddressesOf
+    storage: Storage
+
+
 @runtime_checkable
 class Naming(Protocol):
     """A repository whose files have names."""
 
-    def file_names(
-        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
-    ) -> FileNames:
-        """Returns the names of files, each by the first of the `commits` that has it. Files that
+    storage: Storage
+
+    def file_names(self, asked: NamesAsked) -> FileNames:
+        """Returns the names of files, each by the first of the commits that has it. Files that
         cannot be read give no names. Raises EbbtideError as a reading does."""
 
 
@@ -72,15 +84,19 @@ def file_names(
     addresses: Collection[str],
     commits: Sequence[Commit],
     among: AddressesOf = lambda _kind: (),
+    *,
+    storage: Storage | None = None,
 ) -> FileNames:
-    """Returns the names of files as `Naming.file_names` does; none if the format has no names.
+    """Returns the names of files as `Naming.file_names` does; none if the format has no names. By
+    default the `storage` is the repository's own.
 
     A server or a catalog that does not answer costs the names, and not the list of the files.
     """
     if not addresses or not isinstance(repository, Naming):
         return FileNames({})
     try:
-        return repository.file_names(addresses, commits, among)
+        read_from = storage or repository.storage
+        return repository.file_names(NamesAsked(frozenset(addresses), commits, among, read_from))
     except EbbtideError:
         return FileNames({}, complete=False)
 

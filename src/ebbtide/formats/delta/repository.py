@@ -38,7 +38,7 @@ from ebbtide.formats.delta.reading import (
 )
 from ebbtide.formats.delta.tables import TableReader, TableState
 from ebbtide.formats.delta.walk import DeltaWalk
-from ebbtide.formats.file_names import AddressesOf, FileNames, names_in_tables
+from ebbtide.formats.file_names import FileNames, NamesAsked, names_in_tables
 from ebbtide.formats.holds import reasons_of
 from ebbtide.model import Commit
 from ebbtide.retention import Policy
@@ -222,14 +222,13 @@ class DeltaRepository:
                 trees |= {tree_id(table.prefix, each) for each in range(first, last + 1)}
         return frozenset(trees)
 
-    def file_names(
-        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
-    ) -> FileNames:
+    def file_names(self, asked: NamesAsked) -> FileNames:
         """Returns the table and the partition of files, by the folders that they lie in."""
-        del commits, among
         whole = self.storage.url.rstrip("/").rpartition("/")[2]
         prefixes = [each.prefix for each in self._readers.values()]
-        return names_in_tables(addresses, {each: each.rstrip("/") or whole for each in prefixes})
+        return names_in_tables(
+            asked.addresses, {each: each.rstrip("/") or whole for each in prefixes}
+        )
 
     def recount(
         self, address: str | None, commits: Sequence[Commit], roots: Roots, decision: Decision

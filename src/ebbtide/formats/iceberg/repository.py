@@ -20,7 +20,7 @@ from ebbtide.arrow import texts
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.base import Guard, Identity, RepositoryFormat, RunHold
-from ebbtide.formats.file_names import AddressesOf, FileNames, names_in_tables
+from ebbtide.formats.file_names import FileNames, NamesAsked, names_in_tables
 from ebbtide.formats.iceberg.expiries import Expiries, IcebergHistory, check_allowed
 from ebbtide.formats.iceberg.history import RemovedFile, told_of_snapshot, until
 from ebbtide.formats.iceberg.layout import IcebergLayout
@@ -205,14 +205,11 @@ class IcebergRepository:
             f"file, or only the snapshot or ref ({shown(ref)})",
         )
 
-    def file_names(
-        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
-    ) -> FileNames:
+    def file_names(self, asked: NamesAsked) -> FileNames:
         """Returns the table and the partition of files, by the folders that they lie in."""
-        del commits, among
         tables = (self._tables or self._warehouse.read()).metadata
         places = {folder: name for name, each in tables.items() for folder in each.folders}
-        return names_in_tables(addresses, places)
+        return names_in_tables(asked.addresses, places)
 
     @property
     def _expiries(self) -> Expiries:

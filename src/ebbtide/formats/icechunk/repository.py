@@ -25,7 +25,7 @@ from ebbtide.formats.base import (
     storage_clocks,
     unguarded,
 )
-from ebbtide.formats.file_names import AddressesOf, FileNames
+from ebbtide.formats.file_names import FileNames, NamesAsked
 from ebbtide.formats.icechunk.edits import apply_v1, apply_v2, listable, records_of, write_record
 from ebbtide.formats.icechunk.layout import (
     SNAPSHOTS_PREFIX,
@@ -448,15 +448,13 @@ class IcechunkRepository:
         assert self._known is not None
         return RefsGuard(self.storage, kept=self._known.reached() - closed, going=closed)
 
-    def file_names(
-        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
-    ) -> FileNames:
+    def file_names(self, asked: NamesAsked) -> FileNames:
         """Returns the keys of chunks, the arrays of manifests, and the messages of snapshots and
         their logs. Snapshots among the files are searched too: no ref may lead to them."""
-        loose = (each.removeprefix(SNAPSHOTS_PREFIX) for each in among("snapshot"))
-        known = {each.commit_id for each in commits}
+        loose = (each.removeprefix(SNAPSHOTS_PREFIX) for each in asked.among("snapshot"))
+        known = {each.commit_id for each in asked.commits}
         others = [Commit(each, (), EPOCH, each) for each in loose if each not in known]
-        return NamedFiles(self.storage, frozenset(addresses)).names([*commits, *others])
+        return NamedFiles(asked.storage, asked.addresses).names([*asked.commits, *others])
 
     def _log_time(self) -> datetime:
         """Returns the date of a run's entry in the operations log, by the slowest clock. Icechunk

@@ -9,7 +9,7 @@ candidates that are needed again. Not for: the API of lakeFS that `ebbtide serve
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -21,7 +21,7 @@ from ebbtide.arrow import instants, texts
 from ebbtide.clock import Clock, SystemClock
 from ebbtide.errors import InvalidInput, NotFound, Refused
 from ebbtide.formats.base import Identity
-from ebbtide.formats.file_names import AddressesOf, FileNames, NodeScan, names_by
+from ebbtide.formats.file_names import FileNames, NamesAsked, NodeScan, names_by
 from ebbtide.formats.holds import reasons_of
 from ebbtide.formats.lakefs.committed import read_entries
 from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX, EMPTY_TREE, LakefsLayout
@@ -232,18 +232,15 @@ class LakefsRepository:
         url = self._server.address_at(ref, path)
         return self._namespace.relative(url) or url
 
-    def file_names(
-        self, addresses: Collection[str], commits: Sequence[Commit], among: AddressesOf
-    ) -> FileNames:
+    def file_names(self, asked: NamesAsked) -> FileNames:
         """Returns the paths of objects."""
-        del among
-        wanted = pa.array(sorted(set(addresses)), pa.string())
+        wanted = pa.array(sorted(asked.addresses), pa.string())
 
         def ranges_of(commit: Commit) -> list[str] | None:
             if commit.tree_id == EMPTY_TREE:
                 return []
             try:
-                tree = self.layout.read_tree(self.storage, commit.tree_id, "")
+                tree = self.layout.read_tree(asked.storage, commit.tree_id, "")
             except (Refused, NotFound):
                 return None
             return texts(tree.column("node_id"))
@@ -251,14 +248,15 @@ class LakefsRepository:
         def named(range_id: str) -> Iterator[tuple[str, str]] | None:
             (address,) = texts(self.layout.node_addresses(pa.array([range_id])))
             try:
-                data = self.storage.get(address)
+                data = asked.storage.get(address)
                 table = read_entries(data, range_id, namespaces=self._namespace.prefixes)
             except (NotFound, DamagedTableError):
                 return None
             rows = table.filter(pc.is_in(table.column("address"), wanted))
             return zip(texts(rows.column("address")), texts(rows.column("path")), strict=True)
 
-        return names_by(NodeScan(commits, nodes_of=ranges_of, read=named), set(addresses), {})
+        scan = NodeScan(asked.commits, nodes_of=ranges_of, read=named)
+        return names_by(scan, asked.addresses, {})
 
     def guard(self, kept: Collection[str], going: Collection[str]) -> LakefsGuard:
         """Returns the check of refs and new commits before each batch, against the last reading."""
