@@ -160,6 +160,23 @@ def test_a_file_in_a_repository_that_was_purged(store: Store, repository: Reposi
     assert kinds(store, report) == {"still_there"}
 
 
+def test_a_file_that_a_writer_left_after_a_purge(store: Store, repository: Repository) -> None:
+    """It was under way longer than the purge. Files that are not the store's are no matter."""
+    save(repository, "a")
+    storage = repository.storage
+    report = purge(store, whole=True)
+    storage.put("notes.txt", b"of somebody")
+    assert kinds(store, report) == set()
+    late = "_ebbtide/trees/2240a160810862f9e257797ace3a680b.parquet"
+    storage.put(late, b"late")
+    (found,) = verify(store, report.row.purge_id).differences
+    assert (found.kind, late in found.text) == ("left_behind", True)
+    storage.delete([late, "notes.txt"])
+    store.create_repository("other", storage_url=storage.url)
+    storage.put(late, b"of the other one")
+    assert kinds(store, report) == set()
+
+
 def test_a_record_outlasts_the_repository_that_a_run_removes(
     store: Store, repository: Repository, done: PurgeReport, clock: ManualClock, tmp_path: Path
 ) -> None:

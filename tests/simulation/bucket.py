@@ -18,7 +18,8 @@ from ebbtide.formats.icechunk.snapshots import CHUNKS_PREFIX
 from ebbtide.formats.lakefs.layout import COMMITTED_PREFIX
 from ebbtide.storage import Content, DeleteOutcome, ObjectInfo
 from ebbtide.store.content.layout import DATA_PREFIX, RANGES_PREFIX, TREES_PREFIX
-from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler, Violation
+from ebbtide.store.repositories.owner import read_owner
+from tests.simulation.scheduler import ANY, BATCH, READ, Scheduler, Task, Violation
 from tests.support.memory import SCHEME, Bucket, MemoryStorage, Stored
 
 LAKE_PREFIX: Final = "lake/"
@@ -64,6 +65,8 @@ class SimulatedBucket(Bucket):
     """The name by which it is found, where it is not the first one."""
     late: set[str] = field(default_factory=set)
     """Files that were written when nothing was registered for them any more."""
+    after_the_end: dict[str, Task] = field(default_factory=dict)
+    """Who wrote files when their repository had been purged."""
     grace: timedelta = GRACE
     """The age below which a run takes nothing."""
     moved_by: int | None = None
@@ -144,12 +147,17 @@ class SimulatedStorage(MemoryStorage):
     def put(
         self, address: str, data: Content, *, create_only: bool = False, durable: bool = True
     ) -> None:
-        self._scheduler.call(
-            f"put {self._shown(address)}",
-            lambda: self._plain.put(address, data, create_only=create_only, durable=durable),
-            effect=is_noticed(self._shown(address)),
-        )
-        task, now = self._scheduler.current, self._scheduler.clock.now
+        try:
+            self._scheduler.call(
+                f"put {self._shown(address)}",
+                lambda: self._plain.put(address, data, create_only=create_only, durable=durable),
+                effect=is_noticed(self._shown(address)),
+            )
+        finally:
+            task, now = self._scheduler.current, self._scheduler.clock.now
+            owner = read_owner(self._plain) if self.prefix == LAKE_PREFIX else None
+            if task is not None and owner is not None and owner.closed:
+                self._bucket.after_the_end[f"{self.prefix}{address}"] = task
         if task is not None and now - task.began >= REGISTERED:
             self._bucket.late.add(f"{self.prefix}{address}")
 

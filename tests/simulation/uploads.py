@@ -35,6 +35,8 @@ class Upload:
     until: datetime
     sent: bytes | None = None
     is_used: bool = False
+    is_linked: bool = False
+    """Whether somebody began to link it: what is sent from then on may come too late."""
 
     @property
     def key(self) -> str:
@@ -67,7 +69,7 @@ def send(act: Act) -> object:
     upload = act.newest(act.known.uploads, 0)
     lake, now = act.process.lake(), act.world.clock.now
     upload.sent = f"sent by {act.number}".encode()
-    if upload.is_used or now >= upload.until:
+    if upload.is_linked or now >= upload.until:
         act.world.bucket.late.add(upload.key)
     else:
         repository_id = lake.info.repository_id
@@ -98,6 +100,7 @@ def link(act: Act) -> object:
 
     act.expects(lake, rule)
     act.take_back(f"upload to {upload.key}")
+    upload.is_linked = True
     entry = lake.addresses.link(upload.branch, path, token)
     upload.is_used = True
     return entry

@@ -207,7 +207,7 @@ class World(BucketWorld):
         """Bring back a state, for a history with servers that have just been started."""
         scheduler = self.bring_back(state.now, state.objects, after_slice)
         self.bucket.numbers = count(1)
-        self.bucket.late = set()
+        self.bucket.late, self.bucket.after_the_end = set(), {}
         # Both follow from the state alone, so that a seed gives the same history everywhere.
         self.bucket.dates_to_seconds = len(state.objects) % 2 == 1
         self.settings = drawn_settings(Random(len(state.objects)))

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebbtide.arrow import counts, texts
 from ebbtide.documents import documented, in_document
-from ebbtide.errors import EbbtideError, Failed
+from ebbtide.errors import EbbtideError, Failed, Refused
+from ebbtide.formats.gone import GoneLayout
 from ebbtide.gc.candidates import exists
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.runs import RunFolder
@@ -25,6 +26,7 @@ from ebbtide.purge.record import Record, is_genuine, read_record
 from ebbtide.storage import Storage, open_storage
 from ebbtide.store.embedded import Store
 from ebbtide.store.purge_records import PurgeRow, count_purged, find_purged
+from ebbtide.store.repositories.owner import read_owner
 from ebbtide.store.repositories.repository_rows import list_repositories
 from ebbtide.text import count_text
 
@@ -152,6 +154,7 @@ class _Verifying:
         }
         # Another repository at this root has its own files there.
         storage = None if owners - {self.row.repository_id} else open_storage(plan.storage_url)
+        left = _own_files(storage, plan) if plan.whole and storage is not None else set()
         listed = record.get("list", [])
         names = [part.get("name") for part in listed]
         for name in sorted(set(self.folder.names("deleted")).difference(names)):
@@ -161,12 +164,14 @@ class _Verifying:
         for table in filter(None, map(self._read, listed)):
             addresses = texts(table.column("address"))
             self.address_count += len(addresses)
+            left.difference_update(addresses)
             size += sum(counts(table.column("size_bytes")))
             outcomes.update(outcome_counts(table))
             if not plan.whole and is_there:
                 closed += self._check_closed(addresses)
             if storage is not None:
                 self._check_gone(storage, addresses)
+        self._name("left_behind", sorted(left))
         found = {"object_count": self.address_count, "size_bytes": size, "outcomes": outcomes}
         if any(record.get(name) != value for name, value in found.items()):
             self.note("list", "object count, size or outcomes of the record differ from its list")
@@ -222,8 +227,26 @@ _WORDS: Final = {
     "outcome": "objects that were neither deleted nor missing",
     "not_closed": "addresses that are not in the table of purged addresses",
     "still_there": "objects that are still on the storage",
+    "left_behind": "files that a writer left during the purge or after it: delete them",
     "versions_left": "objects of which the storage keeps versions",
 }
+
+
+def _own_files(storage: Storage, plan: PurgePlan) -> set[str]:
+    """Returns the files of a purged repository that are under its root, without OWNER; none if the
+    root is another repository's by now."""
+    try:
+        owner = read_owner(storage)
+    except Refused:
+        return set()
+    if owner is not None and owner.repository_id != plan.identity.repository_id:
+        return set()
+    layout, found = GoneLayout(), set[str]()
+    for batch in storage.list(sized=False):
+        addresses = cast("pa.StringArray", batch.column("address"))
+        is_own = pc.is_in(layout.classify(addresses), value_set=pa.array(layout.delete_order))
+        found.update(texts(addresses.filter(is_own)))
+    return found
 
 
 def _among(addresses: list[str], found: Iterator[list[str]]) -> list[str]:
