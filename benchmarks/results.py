@@ -83,11 +83,13 @@ def machine(directory: Path) -> dict[str, Any]:
 
 def _options() -> list[str]:
     """Returns the program's options, without places of this machine and keys of servers."""
-    return list(map(_word, sys.argv[1:]))
+    words = list(map(_word, sys.argv[1:]))
+    pairs = zip(["", *words], words, strict=False)
+    return ["ID:SECRET" if before.endswith("-key") else word for before, word in pairs]
 
 
 def _word(text: str) -> str:
-    """Returns an argument. Places of this machine and keys of servers become words."""
+    """Returns an argument. Places of this machine become words."""
     if "://" in text:
         return "URL"
     return re.sub(r"^((?:\w+:)?)/.*", r"\1DIR", text)

@@ -158,3 +158,15 @@ def test_a_command_is_stored_without_places_and_secrets(monkeypatch: pytest.Monk
     for _ in range(2):
         results.ran(["/bin/ebbtide", "gc", "plan", "icechunk:/data/lake"], environment)
     assert results._RAN == [["EBBTIDE_DATABASE_URL=URL", "ebbtide", "gc", "plan", "icechunk:DIR"]]
+
+
+def test_keys_of_servers_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["x", "--peer-lakefs", "http://127.0.0.1:1", "--peer-lakefs-key", "A:B", "--ceph"]
+    monkeypatch.setattr("sys.argv", given)
+    assert results._options() == [
+        "--peer-lakefs",
+        "URL",
+        "--peer-lakefs-key",
+        "ID:SECRET",
+        "--ceph",
+    ]
