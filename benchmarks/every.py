@@ -14,6 +14,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,12 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     chosen = [each for each in planned() if given.only is None or each[0] in given.only]
     print(f"{len(chosen)} benchmarks, about {sum(each[2] for each in chosen)} minutes", flush=True)
-    environment = {**os.environ, "TMPDIR": str(given.directory.resolve())}
+    place = given.directory.resolve()
+    environment = {**os.environ, "TMPDIR": str(place)}
     failed = []
-    for name, command, minutes in chosen:
-        print(f"\n{name}: about {minutes} minutes: {shlex.join(command)}", flush=True)
-        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
-            failed.append(name)
+    for name, words, minutes in chosen:
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place) as own:
+            command = [own if word == "DIR" else word for word in words]
+            print(f"\n{name}: about {minutes} minutes: {shlex.join(command)}", flush=True)
+            if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+                failed.append(name)
     if failed:
         print(f"\nfailed: {', '.join(failed)}")
     return bool(failed)

@@ -193,6 +193,8 @@ def test_every_benchmark_has_a_smallest_scale() -> None:
     assert sum(minutes for *_, minutes in plan) <= 70
     named = {command[2].removeprefix("benchmarks.") for _, command, _ in plan}
     assert named == SMALLEST.keys() - {"cluster", "lakefs"}
+    words = {word for _, command, _ in plan for word in command}
+    assert words & {"DIR", "URL", "COMMAND", "ID:SECRET"} == {"DIR"}, "only DIR is filled in"
 
 
 def test_all_benchmarks_go_on_where_one_fails(
@@ -208,6 +210,11 @@ def test_all_benchmarks_go_on_where_one_fails(
     assert said.index("one: about 2 minutes") < said.index("two: about 3 minutes")
     assert said.endswith("failed: one\n")
     assert every.main([str(tmp_path), "--only", "two"]) == 0
+    asks = "import os, sys; print('has', os.listdir(sys.argv[1])); open(sys.argv[1] + '/a', 'w')"
+    plan += [(name, [sys.executable, "-c", asks, "DIR"], 1) for name in ("three", "four")]
+    assert every.main([str(tmp_path), "--only", "three", "four"]) == 0
+    assert capfd.readouterr().out.count("has []") == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"bottom_line_s3", "lakefs", "pages"}))

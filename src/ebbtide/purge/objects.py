@@ -142,10 +142,14 @@ def _listed(folder: RunFolder, part: Part) -> Batches:
 
 def _hidden(storage: Storage, layout: Layout, prefix: str) -> Batches:
     for names in storage.hidden(prefix):
-        addresses = pa.array(names, pa.string())
-        is_own = pc.not_equal(layout.classify(addresses), pa.scalar(FOREIGN, pa.string()))
-        own = addresses.filter(is_own)
+        own = own_among(layout, pa.array(names, pa.string()))
         yield from _without_paths(own, pa.repeat(pa.scalar(0, pa.int64()), len(own)))
+
+
+def own_among(layout: Layout, addresses: pa.StringArray) -> pa.StringArray:
+    """Returns the addresses of a repository's own files, also of OWNER."""
+    is_own = pc.not_equal(layout.classify(addresses), pa.scalar(FOREIGN, pa.string()))
+    return addresses.filter(is_own)
 
 
 def _without_paths(addresses: Any, sizes: Any) -> Batches:  # arrays or columns

@@ -20,10 +20,12 @@ from ebbtide.formats.gone import GoneLayout
 from ebbtide.gc.candidates import exists
 from ebbtide.gc.parts import read_part
 from ebbtide.gc.runs import RunFolder
+from ebbtide.purge.objects import own_among
 from ebbtide.purge.plan import DELETED_SCHEMA, PurgePlan, outcome_counts, read_plan
 from ebbtide.purge.purger import Purges
 from ebbtide.purge.record import Record, is_genuine, read_record
 from ebbtide.storage import Storage, open_storage
+from ebbtide.store.content.layout import OWNER_ADDRESS
 from ebbtide.store.embedded import Store
 from ebbtide.store.purge_records import PurgeRow, count_purged, find_purged
 from ebbtide.store.repositories.owner import read_owner
@@ -243,10 +245,8 @@ def _own_files(storage: Storage, plan: PurgePlan) -> set[str]:
         return set()
     layout, found = GoneLayout(), set[str]()
     for batch in storage.list(sized=False):
-        addresses = cast("pa.StringArray", batch.column("address"))
-        is_own = pc.is_in(layout.classify(addresses), value_set=pa.array(layout.delete_order))
-        found.update(texts(addresses.filter(is_own)))
-    return found
+        found.update(texts(own_among(layout, cast("pa.StringArray", batch.column("address")))))
+    return found - {OWNER_ADDRESS}
 
 
 def _among(addresses: list[str], found: Iterator[list[str]]) -> list[str]:

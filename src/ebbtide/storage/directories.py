@@ -326,7 +326,6 @@ def _scan(
     Adds its directories to `found`. Unless `sized`, adds no sizes and dates. Files that are deleted
     meanwhile may be left out.
     """
-
     add = columns.add_sized if sized else columns.add_named
 
     def read(count: int) -> int:
